@@ -1,0 +1,46 @@
+"""Errors of lessvfl, each one sentence a user can act on.
+
+::
+
+    LessVFLError
+    ├── ConfigError        (ValueError)    a setting, an option or a name is not allowed
+    ├── DataError          (ValueError)    a table, a column or a label cannot be used
+    ├── NetworkError       (ValueError)    a module cannot serve as party or fusion network
+    ├── DivergenceError    (ArithmeticError)  a loss stopped being finite
+    ├── ProtocolError      (RuntimeError)  a message does not fit the protocol
+    └── RecordError        (ValueError)    a folder or file is not a record of a run
+
+``LessVFLWarning`` is the one category of warnings.
+"""
+
+
+class LessVFLError(Exception):
+    """Root of all errors raised on purpose by lessvfl."""
+
+
+class ConfigError(LessVFLError, ValueError):
+    """A setting, an option or a name is not allowed."""
+
+
+class DataError(LessVFLError, ValueError):
+    """A table, a column or a label cannot be used."""
+
+
+class NetworkError(LessVFLError, ValueError):
+    """A module cannot serve as party or fusion network."""
+
+
+class DivergenceError(LessVFLError, ArithmeticError):
+    """A loss stopped being finite; the message names who, in which stage and step."""
+
+
+class ProtocolError(LessVFLError, RuntimeError):
+    """A message does not fit the protocol."""
+
+
+class RecordError(LessVFLError, ValueError):
+    """A folder or file is not a record of a run."""
+
+
+class LessVFLWarning(UserWarning):
+    """Something a user should act on, but need not."""

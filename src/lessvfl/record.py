@@ -1,0 +1,92 @@
+"""The record of a run: everything it leaves behind, as JSON lines.
+
+``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (version, data,
+method, profile, config, versions, device), per seed one ``"run"`` and its ``"point"``
+lines (the curve), and one ``"end"`` whose ``status`` is ``complete``, ``interrupted`` or
+``failed``. Reports read records and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lessvfl.errors import RecordError
+
+FILE_NAME = "record.jsonl"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves the old or the new one, never half of one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with open(partial, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, path)
+
+
+@dataclass
+class RunRecord:
+    """Header, runs (one per seed, each with its curve) and how it ended."""
+
+    header: dict[str, Any]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    status: str = "running"
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``lessvfl run --json`` prints."""
+        names = ("lessvfl", "data", "method", "profile", "config")
+        return {name: self.header[name] for name in names} | {"runs": self.runs}
+
+    def lines(self) -> Iterable[dict[str, Any]]:
+        """Yield the record line by line."""
+        yield {"kind": "header", **self.header}
+        for run in self.runs:
+            yield {"kind": "run", **{k: v for k, v in run.items() if k != "curve"}}
+            for point in run["curve"]:
+                yield {"kind": "point", "seed": run["seed"], **point}
+        yield {"kind": "end", "status": self.status, "message": self.message}
+
+    def write(self, folder: Path) -> Path:
+        """Write ``record.jsonl`` into a folder, atomically."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = "".join(
+            json.dumps(line, allow_nan=False) + "\n" for line in self.lines()
+        )
+        path = folder / FILE_NAME
+        write_atomically(path, text.encode())
+        return path
+
+    @classmethod
+    def read(cls, folder: Path) -> RunRecord:
+        """Read the record of a run folder."""
+        path = Path(folder) / FILE_NAME
+        if not path.is_file():
+            raise RecordError(
+                f"'{folder}' is not a run folder: it must hold {FILE_NAME}, as written by "
+                "'lessvfl run --out'."
+            )
+        try:
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            header, *middle, end = lines
+            assert header.pop("kind") == "header"
+            assert end["kind"] == "end"
+            runs: dict[int, dict[str, Any]] = {}
+            for line in middle:
+                kind = line.pop("kind")
+                if kind == "run":
+                    runs[line["seed"]] = {**line, "curve": []}
+                else:
+                    runs[line.pop("seed")]["curve"].append(line)
+        except (ValueError, KeyError, AssertionError, TypeError) as problem:
+            raise RecordError(
+                f"'{path}' is not a record of lessvfl: every line must be one JSON object, "
+                f"a header first and an end last ({type(problem).__name__})."
+            ) from None
+        return cls(header, list(runs.values()), end["status"], end["message"])

@@ -1,0 +1,1 @@
+"""Reports: records in, files out."""

@@ -1,0 +1,154 @@
+"""Settings: frozen dataclasses whose fields know what they allow.
+
+A section of settings (how data are prepared, how networks look, what a method needs) is
+a frozen dataclass made of :func:`setting` fields. A value is checked once, when the
+section is built; text from the command line is read by :func:`read`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lessvfl.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a setting allows: a sentence, a test, and how its text is read."""
+
+    allowed: str
+    accepts: Callable[[Any], bool]
+    read: Callable[[str], Any]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def a_float(low: float = 0.0, high: float = math.inf, *, open_low: bool = False) -> Kind:
+    """Allow a finite number in [low, high] (or (low, high])."""
+    bracket = "(" if open_low else "["
+    closing = ")" if math.isinf(high) else "]"
+    return Kind(
+        f"a float in {bracket}{low:g}, {high:g}{closing}",
+        lambda v: (
+            _is_number(v)
+            and math.isfinite(v)
+            and (v > low if open_low else v >= low)
+            and v <= high
+        ),
+        float,
+    )
+
+
+def an_int(low: int = 0) -> Kind:
+    """Allow a whole number from `low` on."""
+    return Kind(f"a whole number >= {low}", lambda v: _is_int(v) and v >= low, int)
+
+
+def a_flag() -> Kind:
+    """Allow true or false."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    return Kind(
+        "true or false", lambda v: isinstance(v, bool), lambda text: words[text.lower()]
+    )
+
+
+def one_of(*choices: str) -> Kind:
+    """Allow one of the given words."""
+    return Kind(f"one of {', '.join(choices)}", lambda v: v in choices, str)
+
+
+def a_text() -> Kind:
+    """Allow any text."""
+    return Kind("a text", lambda v: isinstance(v, str), str)
+
+
+def widths() -> Kind:
+    """Allow one width, or a width per hidden layer such as ``64,32``."""
+
+    def accepts(value: Any) -> bool:
+        many = value if isinstance(value, tuple | list) else (value,)
+        return len(many) > 0 and all(_is_int(v) and v >= 1 for v in many)
+
+    def read(text: str) -> int | tuple[int, ...]:
+        parts = tuple(int(part) for part in text.split(","))
+        return parts[0] if len(parts) == 1 else parts
+
+    return Kind("a whole number >= 1, or several as in 64,32", accepts, read)
+
+
+def or_none(kind: Kind) -> Kind:
+    """Allow what `kind` allows, or nothing at all."""
+    return Kind(
+        f"{kind.allowed}, or none",
+        lambda v: v is None or kind.accepts(v),
+        lambda text: None if text.lower() == "none" else kind.read(text),
+    )
+
+
+def setting(kind: Kind, default: Any, help: str) -> Any:
+    """Declare one field of a section of settings."""
+    return dataclasses.field(default=default, metadata={"kind": kind, "help": help})
+
+
+def kind_of(field: dataclasses.Field[Any]) -> Kind:
+    """Return what a field of a section allows."""
+    kind = field.metadata["kind"]
+    assert isinstance(kind, Kind)
+    return kind
+
+
+def refuse(name: str, owner: str, allowed: str, got: object) -> ConfigError:
+    """Build the one sentence about a value that is not allowed."""
+    return ConfigError(f"The '{name}' {owner} must be {allowed}. Got {got!r} instead.")
+
+
+class Section:
+    """Base of every section: checks its fields when it is built."""
+
+    def __post_init__(self) -> None:
+        """Refuse the first field whose value is not allowed."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            kind = kind_of(field)
+            if not kind.accepts(value):
+                raise refuse(field.name, "setting", kind.allowed, value)
+
+
+def read(text: str, field: dataclasses.Field[Any]) -> Any:
+    """Turn the text of ``--set KEY=VALUE`` into a value of that field."""
+    kind = kind_of(field)
+    try:
+        return kind.read(text)
+    except (ValueError, KeyError):
+        raise refuse(field.name, "setting", kind.allowed, text) from None
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    """Build the one sentence about a name nobody knows, with the nearest known one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return ConfigError(
+        f"Unknown {what} '{name}'. Known: {', '.join(names)}.{hint}",
+    )
+
+
+def fields_of(sections: Iterable[type]) -> dict[str, dataclasses.Field[Any]]:
+    """Return every field of several sections by name."""
+    return {f.name: f for section in sections for f in dataclasses.fields(section)}
+
+
+def pick(section: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of flat `values` that belongs to one section."""
+    names = {f.name for f in dataclasses.fields(section)}
+    return {name: value for name, value in values.items() if name in names}
