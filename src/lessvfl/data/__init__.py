@@ -1,1 +1,158 @@
-"""Data sets: the registry and ``load``."""
+"""Data sets: the registry, ``load``, and ``prepare``.
+
+A data set is one file of this room and one line of the registry below.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lessvfl.data import breast_cancer, digits, files, synthetic
+from lessvfl.data.base import DataConfig, Dataset, Frame, PartyTable, Problem
+from lessvfl.data.encode import Encoding
+from lessvfl.data.problem import prepare
+from lessvfl.data.registry import Entry
+from lessvfl.data.split import read_parties
+from lessvfl.data.table import frame_of, from_arrays
+from lessvfl.errors import ConfigError
+from lessvfl.settings import unknown
+
+__all__ = [
+    "DataConfig",
+    "Dataset",
+    "Encoding",
+    "Frame",
+    "PartyTable",
+    "Problem",
+    "describe",
+    "frame_of",
+    "from_arrays",
+    "load",
+    "names",
+    "prepare",
+    "read_parties",
+]
+
+FOLDER_VARIABLE = "LESSVFL_DATA"
+
+_REGISTRY: dict[str, Entry] = {
+    "synthetic": synthetic.ENTRY,
+    "digits": digits.ENTRY,
+    "breast-cancer": breast_cancer.ENTRY,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the data sets that `load` knows.
+
+    Returns
+    -------
+    tuple of str
+        Built-in ones first, then the paper's.
+
+    Examples
+    --------
+    >>> "digits" in names()
+    True
+    """
+    return tuple(_REGISTRY)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Say what is known of a data set without loading it.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Returns
+    -------
+    dict
+        Keys ``name``, ``summary``, ``source``, ``where`` (built in, download or local
+        folder), ``rows``, ``features``, ``classes`` (0 for regression), ``parties``
+        and ``paper`` (True for the paper's own data sets).
+
+    Examples
+    --------
+    >>> describe("digits")["rows"]
+    1797
+    """
+    entry = _entry(name)
+    keys = ("summary", "source", "where", "rows", "features", "classes", "parties")
+    return {
+        "name": name,
+        **{key: getattr(entry, key) for key in keys},
+        "paper": entry.paper,
+    }
+
+
+def load(
+    name_or_path: str,
+    *,
+    data_dir: str | Path | None = None,
+    label: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Load a data set by name, or a table from a file.
+
+    Parameters
+    ----------
+    name_or_path : str
+        One of `names`, or the path of a ``.npz``, ``.csv`` or ``.parquet`` file.
+    data_dir : str or Path, optional
+        Folder of local data sets; the environment variable ``LESSVFL_DATA`` unless
+        given.
+    label : str, optional
+        Label column of a file.
+    options : mapping, optional
+        Options of the data set ``synthetic``.
+
+    Returns
+    -------
+    Dataset
+        The raw data, for `prepare`.
+
+    Examples
+    --------
+    >>> load("breast-cancer").task
+    'binary'
+    """
+    path = Path(name_or_path)
+    entry = _REGISTRY.get(name_or_path)
+    if entry is None and _is_path(name_or_path):
+        _refuse(options, "options", f"the file '{path}'")
+        return files.load_file(path, label)
+    entry = _entry(name_or_path)
+    _refuse(label, "label", f"the data set '{name_or_path}'")
+    if not entry.takes_options:
+        _refuse(options, "options", f"the data set '{name_or_path}'")
+    folder = data_dir or os.environ.get(FOLDER_VARIABLE) or None
+    return entry.load(None if folder is None else Path(folder), options or {})
+
+
+def _is_path(text: str) -> bool:
+    """Tell a path from the name of a data set."""
+    separators = [mark for mark in (os.sep, os.altsep) if mark]
+    return (
+        any(mark in text for mark in separators)
+        or text.lower().endswith(files.SUFFIXES)
+        or Path(text).is_file()
+    )
+
+
+def _entry(name: str) -> Entry:
+    if name not in _REGISTRY:
+        raise unknown("data set", name, _REGISTRY)
+    return _REGISTRY[name]
+
+
+def _refuse(value: object, argument: str, owner: str) -> None:
+    """Refuse an argument that would have no effect."""
+    if value:
+        raise ConfigError(
+            f"The '{argument}' must be left out for {owner}. Got {value!r}."
+        )

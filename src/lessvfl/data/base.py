@@ -34,6 +34,11 @@ class Frame:
         """Return the number of rows."""
         return int(self.numeric.shape[0])
 
+    def take(self, rows: NDArray[np.int64]) -> Frame:
+        """Return the table of these rows, in this order."""
+        text = {index: cells[rows] for index, cells in self.text.items()}
+        return Frame(self.names, self.numeric[rows], text, self.boolean)
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -77,7 +82,7 @@ class DataConfig(settings.Section):
     scale: str = settings.setting(
         settings.one_of("standardize", "global", "none"),
         "standardize",
-        "each party standardises its own columns; or one min and max of the whole matrix",
+        "each party standardises its own columns; or one min and max of all values",
     )
     noise: str = settings.setting(
         settings.one_of("unit", "range"),
@@ -115,6 +120,8 @@ class Problem:
     label_names: tuple[str, ...]
     n_real: int
     notes: tuple[str, ...] = ()
+    imputed: int = 0  # missing cells filled in, train and test
+    unseen: int = 0  # cells of test rows whose category no training row has
 
     @property
     def n_classes(self) -> int:

@@ -1,0 +1,246 @@
+"""Who holds which columns, which rows are for test, and the file of party columns."""
+
+from __future__ import annotations
+
+import fnmatch
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.base import DataConfig, Dataset
+from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+from lessvfl.settings import refuse
+from lessvfl.types import stream_seed
+
+Parties = int | Sequence[int] | Mapping[str, Sequence[str]]
+
+
+def deal_columns(
+    names: Sequence[str], parties: Parties, config: DataConfig, seed: int
+) -> dict[str, list[str]]:
+    """Say which party holds which columns.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The columns of the table.
+    parties : int, sequence of int, or mapping of name to columns
+        How many parties share the columns equally; how many columns each has; or which
+        columns (names or globs) each has.
+    config : DataConfig
+        `columns` and `uneven` say how columns are dealt.
+    seed : int
+        Seed of a random deal.
+
+    Returns
+    -------
+    dict of str to list of str
+        The columns of each party.
+
+    Examples
+    --------
+    >>> deal_columns(["a", "b", "c"], 2, DataConfig(), 0)
+    {'party0': ['a', 'b'], 'party1': ['c']}
+    """
+    if isinstance(parties, Mapping):
+        return _deal_by_name(names, parties)
+    sizes = _sizes(len(names), parties, config.uneven)
+    order = list(names)
+    if config.columns == "random":
+        rng = np.random.default_rng(stream_seed(seed, "columns"))
+        order = [order[i] for i in rng.permutation(len(order))]
+    ends = np.cumsum(sizes)
+    return {
+        f"party{i}": order[end - size : end]
+        for i, (size, end) in enumerate(zip(sizes, ends, strict=True))
+    }
+
+
+def _sizes(n_columns: int, parties: int | Sequence[int], uneven: str) -> list[int]:
+    """Return how many columns each party gets."""
+    allowed = "a whole number >= 1, sizes such as [10, 20], or names with their columns"
+    if isinstance(parties, int | np.integer):
+        if not _is_count(parties):
+            raise refuse("parties", "argument", allowed, parties)
+        if parties > n_columns:
+            raise ConfigError(
+                f"Every party must hold a feature of its own. "
+                f"Got {parties} parties for n_features = {n_columns}."
+            )
+        share, rest = divmod(n_columns, int(parties))
+        extra = rest if uneven == "spread" else 0
+        return [share + (i < extra) for i in range(parties)]
+    sizes = list(parties) if isinstance(parties, list | tuple) else []
+    if not sizes or not all(_is_count(size) for size in sizes):
+        raise refuse("parties", "argument", allowed, parties)
+    if sum(sizes) != n_columns:
+        raise ConfigError(
+            f"The sizes of the parties must add up to the number of columns, "
+            f"{n_columns}. Got {sizes}, which add up to {sum(sizes)}."
+        )
+    return sizes
+
+
+def _is_count(size: Any) -> bool:
+    whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+    return whole and size >= 1
+
+
+def _deal_by_name(
+    names: Sequence[str], parties: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """Return the columns that each party names, and warn of those nobody names."""
+    if not parties:
+        raise ConfigError("The parties must be one or more. Got none.")
+    held: dict[str, list[str]] = {}
+    owner: dict[str, str] = {}
+    for party, patterns in parties.items():
+        held[party] = match_columns(names, patterns, f"party '{party}'")
+        for column in held[party]:
+            if column in owner:
+                raise ConfigError(
+                    f"Column '{column}' must belong to one party. "
+                    f"Got '{owner[column]}' and '{party}'."
+                )
+            owner[column] = party
+    left = [name for name in names if name not in owner]
+    if left:
+        shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
+        warnings.warn(
+            f"{len(left)} columns belong to no party and are left out: {shown}.",
+            LessVFLWarning,
+            stacklevel=2,
+        )
+    return held
+
+
+def match_columns(
+    names: Sequence[str], patterns: Sequence[str] | str, owner: str
+) -> list[str]:
+    """Return the columns that names or globs stand for, each once, in order."""
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not patterns:
+        raise ConfigError(f"The columns of {owner} must be one or more. Got none.")
+    known = set(names)
+    found: dict[str, None] = {}
+    for pattern in map(str, patterns):
+        matches = (
+            [pattern]
+            if pattern in known
+            else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        )
+        if not matches:
+            raise ConfigError(
+                f"The columns of {owner} must be in the table. "
+                f"Got '{pattern}', which matches none."
+            )
+        found.update(dict.fromkeys(matches))
+    return list(found)
+
+
+def read_parties(path: str | Path) -> dict[str, list[str]]:
+    """Read a YAML file of party names, each with its columns.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file such as ``clinic: [age, "lab_*"]``, one party a line.
+
+    Returns
+    -------
+    dict of str to list of str
+        Party name to column names or globs, for the `parties` of `prepare`.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"The file of parties must be readable. Got '{path}' ({error})."
+        ) from None
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(
+            f"The file of parties '{path}' must be YAML. Got this: {line}."
+        ) from None
+    if not isinstance(content, dict) or not content:
+        raise ConfigError(
+            f"The file of parties '{path}' must map party names to columns. "
+            f"Got {type(content).__name__}."
+        )
+    parties: dict[str, list[str]] = {}
+    for party, columns in content.items():
+        columns = [columns] if isinstance(columns, str) else columns
+        if not isinstance(columns, list) or not columns:
+            raise ConfigError(
+                f"The columns of party '{party}' in '{path}' must be a list of names "
+                f"or globs. Got {columns!r}."
+            )
+        parties[str(party)] = [str(column) for column in columns]
+    return parties
+
+
+def split_rows(
+    dataset: Dataset, config: DataConfig, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows to train on and the rows to test on.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        A data set without test rows of its own.
+    config : DataConfig
+        `split` and `test_share` say how.
+    seed : int
+        Seed of the stratified split.
+
+    Returns
+    -------
+    train, test : arrays of int
+        Row numbers.
+    """
+    n = dataset.X.n_rows
+    n_train = int(n * (1.0 - config.test_share) + 1e-9)
+    if n_train < 1:
+        raise DataError(
+            f"The data set '{dataset.name}' must leave a row to train on. "
+            f"Got {n} rows and test_share = {config.test_share:g}."
+        )
+    rows = np.arange(n, dtype=np.int64)
+    if config.split == "first" or n_train == n:
+        return rows[:n_train], rows[n_train:]
+    from sklearn.model_selection import train_test_split
+
+    classes = None if dataset.task == "regression" else dataset.y
+    if classes is not None:
+        _refuse_rare_classes(dataset, n - n_train)
+    train, test = train_test_split(
+        rows,
+        train_size=n_train,
+        test_size=n - n_train,
+        stratify=classes,
+        random_state=stream_seed(seed, "split") % 2**32,
+    )
+    return np.asarray(train), np.asarray(test)
+
+
+def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
+    """Refuse what cannot be stratified: too rare a class, too small a part."""
+    counts = np.bincount(dataset.y, minlength=len(dataset.label_names))
+    if counts.min() < 2:
+        rare = dataset.label_names[int(counts.argmin())]
+        raise DataError(
+            f"Every class of '{dataset.name}' must have 2 rows or more to be "
+            f"stratified. Got {counts.min()} of class '{rare}'."
+        )
+    least = min(n_test, len(dataset.y) - n_test)
+    if least < len(counts):
+        raise DataError(
+            f"Train and test rows of '{dataset.name}' must be as many as its "
+            f"{len(counts)} classes. Got {least}; change test_share or split."
+        )
