@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lessvfl.data import breast_cancer, digits, files, synthetic
+from lessvfl.data import breast_cancer, digits, files, local, mimic3, openml, synthetic
 from lessvfl.data.base import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.encode import Encoding
 from lessvfl.data.problem import prepare
@@ -42,6 +42,9 @@ _REGISTRY: dict[str, Entry] = {
     "synthetic": synthetic.ENTRY,
     "digits": digits.ENTRY,
     "breast-cancer": breast_cancer.ENTRY,
+    **openml.ENTRIES,
+    "mimic3": mimic3.ENTRY,
+    **local.ENTRIES,
 }
 
 
@@ -51,7 +54,7 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Built-in ones first, then the paper's.
+        Built-in ones first, then the paper's, then parts of the paper's.
 
     Examples
     --------

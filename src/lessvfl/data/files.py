@@ -189,9 +189,3 @@ def _arrow_labels(column: Any, name: str) -> NDArray[Any]:
     if pyarrow.types.is_temporal(column.type) or pyarrow.types.is_nested(column.type):
         raise unusable(name, str(column.type))
     return np.array(column.to_pylist(), dtype=object)
-
-
-def local_file(folder: Path | None, name: str) -> Path | None:
-    """Return ``<folder>/<name>.npz`` where there is one."""
-    path = None if folder is None else folder / f"{name}.npz"
-    return path if path is not None and path.is_file() else None

@@ -113,7 +113,7 @@ def _deal_by_name(
         warnings.warn(
             f"{len(left)} columns belong to no party and are left out: {shown}.",
             LessVFLWarning,
-            stacklevel=2,
+            stacklevel=4,  # the caller of prepare
         )
     return held
 

@@ -1,9 +1,9 @@
 """Synthetic data whose significant features are known.
 
 After the paper's Assumptions 4.1 and 4.2: y = f(Θ*; x) + ε with x of a positive
-continuous density and f a random analytic network. Each party's significant features pass through
-Linear, tanh and Linear to a few embedding components, and a linear fusion adds the
-components of all parties up.
+continuous density and f a random analytic network. Each party's significant features
+pass through Linear, tanh and Linear to a few embedding components, and a linear fusion
+adds the components of all parties up.
 """
 
 from __future__ import annotations

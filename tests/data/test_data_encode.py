@@ -1,0 +1,205 @@
+"""Encoding: fill, scale, one-hot, round trips."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessvfl.data import frame_of
+from lessvfl.data.encode import Column, Counts, Encoding
+from lessvfl.errors import ConfigError, DataError
+
+NAN = math.nan
+
+
+def mixed():
+    cells = np.array(
+        [
+            [1.0, True, "red"],
+            [3.0, True, "blue"],
+            [None, False, "red"],
+            [5.0, None, None],
+            [7.0, True, "red"],
+            [4.0, False, "blue"],
+        ],
+        dtype=object,
+    )
+    return frame_of(cells, ["age", "sick", "colour"])
+
+
+def fit(frame, **options):
+    return Encoding.fit("clinic", frame, frame.names, **options)
+
+
+def test_fill_is_mean_or_most_frequent_of_training_rows():
+    encoding = fit(mixed(), scale="none")
+    assert [column.fill for column in encoding.columns] == [4.0, 1.0, "red"]
+    matrix, counts = encoding.apply(mixed())
+    assert counts == Counts(imputed=3, unseen=0)
+    assert matrix[2, 0] == 4.0  # (1 + 3 + 5 + 7 + 4) / 5
+    assert matrix[3].tolist() == [5.0, 1.0, 0.0, 1.0]  # blue, red
+
+
+def test_standardise_by_hand():
+    encoding = fit(frame_of([[1.0], [3.0], [NAN]]))
+    column = encoding.columns[0]
+    assert column.shift == 2.0
+    assert column.scale == pytest.approx(math.sqrt(2 / 3))  # of 1, 3 and the filled 2
+    assert encoding.apply(frame_of([[2.0], [NAN]]))[0].tolist() == [[0.0], [0.0]]
+
+
+def test_standardised_training_columns_have_mean_0_and_deviation_1():
+    X = np.random.default_rng(0).normal(5, 3, size=(50, 4))
+    matrix, _ = fit(frame_of(X)).apply(frame_of(X))
+    np.testing.assert_allclose(matrix.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(matrix.std(axis=0), 1)
+
+
+def test_one_hot_columns_are_left_unscaled_and_form_one_feature():
+    encoding = fit(mixed())
+    matrix, _ = encoding.apply(mixed())
+    assert encoding.features == ("age", "sick", "colour")
+    assert encoding.groups.tolist() == [0, 1, 2, 2]
+    assert set(matrix[:, 2:].ravel()) == {0.0, 1.0}
+    assert (matrix[:, 2:].sum(axis=1) == 1).all()
+
+
+def test_unseen_category_is_zeros_and_counted():
+    encoding = fit(mixed())
+    new = frame_of(np.array([[1.0, True, "green"]], dtype=object), mixed().names)
+    matrix, counts = encoding.apply(new)
+    assert matrix[0, 2:].tolist() == [0.0, 0.0]
+    assert counts.unseen == 1
+
+
+def test_columns_are_found_by_name_in_any_order():
+    X = np.arange(12.0).reshape(4, 3)
+    encoding = Encoding.fit("a", frame_of(X, ["p", "q", "r"]), ["r", "p"])
+    straight, _ = encoding.apply(frame_of(X, ["p", "q", "r"]))
+    turned, _ = encoding.apply(frame_of(X[:, ::-1], ["r", "q", "p"]))
+    np.testing.assert_array_equal(straight, turned)
+
+
+def test_narrow_needs_just_its_own_columns():
+    encoding = fit(mixed())
+    narrow = encoding.narrow(["colour", "age"])
+    assert narrow.features == ("age", "colour")
+    full, _ = encoding.apply(mixed())
+    few = frame_of(
+        np.array([[1.0, "red"], [3.0, "blue"]], dtype=object), ["age", "colour"]
+    )
+    np.testing.assert_array_equal(narrow.apply(few)[0], full[:2][:, [0, 2, 3]])
+    assert encoding.narrow([]).apply(mixed())[0].shape == (6, 0)
+    with pytest.raises(ConfigError, match=r"party 'clinic'.*Got 'height'"):
+        encoding.narrow(["height"])
+
+
+def test_grouped_columns_stand_side_by_side():
+    frame = frame_of(np.arange(12.0).reshape(4, 3), ["a", "b", "c"])
+    encoding = fit(frame, scale="none", groups={"a": "both", "c": "both"})
+    assert encoding.names == ("a", "c", "b")
+    assert encoding.features == ("both", "b")
+    assert encoding.groups.tolist() == [0, 0, 1]
+    assert encoding.apply(frame)[0][0].tolist() == [0.0, 2.0, 1.0]
+
+
+def test_planted_columns_are_taken_as_they_are():
+    encoding = fit(frame_of([[1.0], [2.0]])).with_planted(["n0"])
+    table = frame_of([[1.5, 7.25], [1.5, NAN]], ["x0", "n0"])
+    assert encoding.apply(table)[0][:, 1].tolist() == [7.25, 0.0]
+
+
+def test_columns_of_huge_equal_or_tiny_values():
+    constant = fit(frame_of([[0.1], [0.1], [0.1], [NAN]])).columns[0]
+    assert constant.constant
+    assert (constant.fill, constant.scale) == (0.1, 1.0)
+    tiny = fit(frame_of([[0.0], [1e-200]]))
+    assert np.isfinite(tiny.apply(frame_of([[1e-200]]))[0]).all()
+    with pytest.raises(DataError, match="'x0' of party 'clinic' must hold finite"):
+        fit(frame_of([[1e308], [-1e308], [1e308]]))
+
+
+def rows_of_text(*cells):
+    return frame_of(np.array([[cell] for cell in cells], dtype=object))
+
+
+@pytest.mark.parametrize(
+    ("call", "fragment"),
+    [
+        (lambda: fit(frame_of([[NAN], [NAN]])), "'x0' of party 'clinic'.*only missing"),
+        (lambda: fit(rows_of_text(None, None)), "only missing cells"),
+        (lambda: fit(frame_of([[1.0], [np.inf]])), "'x0' of party 'clinic'.*inf"),
+        (
+            lambda: fit(rows_of_text("a", "b", "c", "d", "d")),
+            "'x0' of party 'clinic'.*at most half.*Got 4 different texts in 5 rows",
+        ),
+        (lambda: fit(rows_of_text(*"abc" * 9), max_categories=2), "at most 2 diff"),
+        (
+            lambda: fit(mixed()).apply(frame_of([[1.0]], ["age"])),
+            "'clinic' must have the columns.*'sick', 'colour'",
+        ),
+        (
+            lambda: fit(frame_of([[1.0], [2.0]])).apply(rows_of_text("a")),
+            "must hold numbers.*Got texts",
+        ),
+        (
+            lambda: fit(rows_of_text(*"aabb")).apply(frame_of([[1.0]])),
+            "must hold texts.*Got numbers",
+        ),
+        (
+            lambda: fit(frame_of([[1.0], [2.0]])).apply(frame_of([[-np.inf]])),
+            "'x0' of party 'clinic'",
+        ),
+    ],
+)
+def test_refusals(call, fragment):
+    with pytest.raises(DataError, match=fragment):
+        call()
+
+
+def test_wholly_missing_columns_at_prediction_are_filled_in():
+    encoding = fit(rows_of_text(*"aab" * 2))
+    matrix, counts = encoding.apply(frame_of([[NAN]]))
+    assert matrix.tolist() == [[1.0, 0.0]]
+    assert counts.imputed == 1
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+columns = st.builds(
+    Column,
+    name=st.text(max_size=5),
+    feature=st.text(max_size=5),
+    kind=st.sampled_from(["numeric", "boolean", "categorical"]),
+    fill=finite | st.text(max_size=5),
+    shift=finite,
+    scale=finite,
+    categories=st.lists(st.text(max_size=5), max_size=3).map(tuple),
+    constant=st.booleans(),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=5), st.lists(columns, max_size=4))
+def test_json_round_trip_is_exact(party, many):
+    encoding = Encoding(party, tuple(many))
+    assert Encoding.from_json(json.loads(json.dumps(encoding.to_json()))) == encoding
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.floats(-1e6, 1e6) | st.just(NAN), min_size=2, max_size=2),
+        min_size=2,
+        max_size=8,
+    ),
+    st.sampled_from(["standardize", "none"]),
+)
+def test_encoded_training_rows_are_finite_and_fills_land_on_the_fill(rows, scale):
+    rows.append([0.5, 2.0])  # no column is missing altogether
+    frame = frame_of(rows)
+    matrix, counts = fit(frame, scale=scale).apply(frame)
+    assert np.isfinite(matrix).all()
+    assert counts.imputed == np.isnan(frame.numeric).sum()

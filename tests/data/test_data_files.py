@@ -1,0 +1,191 @@
+"""Tables from .npz, .csv and .parquet files."""
+
+import decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from lessvfl.data import from_arrays, load
+from lessvfl.errors import ConfigError, DataError
+
+TABLE = pd.DataFrame(
+    {
+        "age": [1.5, 2.0, None, 4.0],
+        "count": [1, 2, 3, 4],
+        "sick": [True, False, True, True],
+        "colour": ["red", None, "blue", "red"],
+        "label": ["yes", "no", "no", "yes"],
+    }
+)
+
+
+def same(one, two):
+    assert one.X.names == two.X.names
+    np.testing.assert_array_equal(one.X.numeric, two.X.numeric)
+    assert one.X.boolean == two.X.boolean
+    assert {i: list(c) for i, c in one.X.text.items()} == {
+        i: list(c) for i, c in two.X.text.items()
+    }
+    assert one.y.tolist() == two.y.tolist()
+    assert (one.task, one.label_names) == (two.task, two.label_names)
+
+
+def test_csv_parquet_pandas_and_polars_give_the_same_data_set(tmp_path):
+    TABLE.to_csv(tmp_path / "t.csv", index=False)
+    TABLE.to_parquet(tmp_path / "t.parquet")
+    X = TABLE.drop(columns="label")
+    expected = from_arrays(X, TABLE["label"])
+    same(load(str(tmp_path / "t.csv")), expected)
+    same(load(str(tmp_path / "t.parquet")), expected)
+    polar = pl.from_pandas(TABLE)
+    same(from_arrays(polar.drop("label"), polar["label"]), expected)
+    assert load(str(tmp_path / "t.csv")).name == "t"
+
+
+def test_npz_gives_the_same_data_set_as_csv(tmp_path):
+    X = np.array([[0.1, 2.0], [3.0, -4.5]])
+    np.savez(tmp_path / "t.npz", X=X, y=[1, 0], feature_names=["a", "b"])
+    pd.DataFrame(X, columns=["a", "b"]).assign(y=[1, 0]).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    same(load(str(tmp_path / "t.npz")), load(str(tmp_path / "t.csv")))
+
+
+def test_npz_with_test_rows_names_and_truth(tmp_path):
+    np.savez(
+        tmp_path / "t.npz",
+        X=np.eye(3),
+        y=[0, 1, 2],
+        label_names=["a", "b", "c"],
+        X_test=np.ones((1, 3)),
+        y_test=[1],
+        informative=[True, False, True],
+    )
+    data = load(str(tmp_path / "t.npz"))
+    assert data.label_names == ("a", "b", "c")
+    assert data.X_test.n_rows == 1
+    assert data.y_test.tolist() == [1]
+    assert data.significant.tolist() == [True, False, True]
+
+
+def test_npz_of_texts_and_another_label(tmp_path):
+    np.savez(tmp_path / "t.npz", X=[["a", "b"], ["c", "d"]], z=[5, 7])
+    data = load(str(tmp_path / "t.npz"), label="z")
+    assert list(data.X.text[1]) == ["b", "d"]
+    assert data.label_names == ("5", "7")
+
+
+def test_label_names_are_left_out_where_they_do_not_fit(tmp_path):
+    np.savez(tmp_path / "t.npz", X=np.eye(2), y=[-1, 1], label_names=["a", "b"])
+    assert load(str(tmp_path / "t.npz")).label_names == ("-1", "1")
+
+
+def write(path, columns):
+    parquet.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def test_arrow_types(tmp_path):
+    path = write(
+        tmp_path / "t.parquet",
+        {
+            "money": pa.array([decimal.Decimal("1.50"), None]),
+            "kind": pa.array(["a", None]).dictionary_encode(),
+            "small": pa.array([1, None], pa.int8()),
+            "none": pa.nulls(2),
+            "Target": pa.array(["u", "v"]).dictionary_encode(),
+        },
+    )
+    X = load(path).X
+    np.testing.assert_array_equal(X.numeric[:, 0], [1.5, np.nan])
+    np.testing.assert_array_equal(X.numeric[:, 2], [1, np.nan])
+    assert list(X.text[1]) == ["a", None]
+    assert np.isnan(X.numeric[:, 3]).all()
+
+
+def test_the_unnamed_index_of_pandas_is_no_feature(tmp_path):
+    TABLE.iloc[[0, 1, 3]].to_parquet(tmp_path / "t.parquet")
+    assert "__index_level_0__" not in load(str(tmp_path / "t.parquet")).X.names
+
+
+def csv_file(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "fragment"),
+    [
+        ("", None, "must be readable.*Empty"),
+        ("a,y\n", None, "must have rows"),
+        ("a,b\n1,2\n", None, "one of its columns: a, b. Got no label"),
+        ("a,y,target\n1,2,3\n", None, "Got y and target"),
+        ("a,b\n1,2\n", "c", "one of its columns: a, b. Got 'c'"),
+        ("y\n1\n2\n", None, "columns besides the label 'y'"),
+        ("a,a,y\n1,2,3\n", None, "Got 'a' more than once"),
+        ("a,y\n1,2\n3\n", None, "must be readable.*Expected 2 columns"),
+        ("when,y\n2020-01-01,0\n2020-01-02,1\n", None, "'when'.*Got date32"),
+        ("a,y\n1,2020-01-01\n2,2020-01-02\n", None, "'y'.*Got date32"),
+        ("a,y\n1,0\n2,\n3,NA\n", None, "Got 2 rows without a label"),
+        ("a,y\n1,0\n2,0\n", None, "Got '0' in every row"),
+    ],
+)
+def test_refused_csv(tmp_path, text, label, fragment):
+    path = csv_file(tmp_path / "t.csv", text)
+    with pytest.raises(DataError, match=fragment):
+        load(path, label=label)
+
+
+def test_long_lists_of_columns_are_cut(tmp_path):
+    header = ",".join(f"c{i}" for i in range(30))
+    path = csv_file(tmp_path / "t.csv", f"{header}\n{header}\n")
+    with pytest.raises(DataError, match=r"c19, \.\.\.\. Got no label"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.npz", "t.parquet"])
+def test_missing_files(tmp_path, name):
+    with pytest.raises(DataError, match=r"must exist. Got no such file"):
+        load(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive at all"])
+@pytest.mark.parametrize("name", ["t.npz", "t.parquet"])
+def test_files_of_other_content(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match="must be readable"):
+        load(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fragment"),
+    [
+        ({"X": np.eye(2)}, "the arrays 'X' and 'y'. Got X"),
+        ({}, "Got none"),
+        ({"X": np.eye(2), "y": [0, 1, 1]}, "Got 2 rows and 3 labels"),
+        ({"X": np.eye(2), "y": [0, 1], "X_test": np.eye(2)}, "both X_test and y_test"),
+        ({"X": np.eye(2), "y": [0, 1], "informative": [True]}, "one entry per column"),
+        ({"X": np.array([[{}]]), "y": [0]}, "must be readable.*pickle"),
+    ],
+)
+def test_refused_npz(tmp_path, arrays, fragment):
+    np.savez(tmp_path / "t.npz", **arrays)
+    with pytest.raises(DataError, match=fragment):
+        load(str(tmp_path / "t.npz"))
+
+
+def test_what_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="must exist"):
+        load("digit.csv")
+    with pytest.raises(DataError, match=r"must end in .npz, .csv, .parquet"):
+        load("folder/digit")
+    (tmp_path / "digit").write_text("")
+    with pytest.raises(DataError, match="must end in"):
+        load("digit")
+    with pytest.raises(ConfigError, match="'options' must be left out for the file"):
+        load("t.csv", options={"sigma": 1.0})

@@ -1,0 +1,176 @@
+"""Columns to parties, rows to train and test, the file of parties."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessvfl.data import DataConfig, from_arrays, read_parties
+from lessvfl.data.split import deal_columns, split_rows
+from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+
+NAMES = ["age", "lab_a", "lab_b", "lab_c", "weight", "zip"]
+
+
+def deal(parties, seed=0, names=NAMES, **config):
+    return deal_columns(names, parties, DataConfig(**config), seed)
+
+
+def table(n=100, n_classes=3, regression=False):
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=n) if regression else np.arange(n) % n_classes
+    return from_arrays(np.arange(2.0 * n).reshape(n, 2), y)
+
+
+def test_equal_blocks_in_file_order():
+    assert deal(3) == {
+        "party0": ["age", "lab_a"],
+        "party1": ["lab_b", "lab_c"],
+        "party2": ["weight", "zip"],
+    }
+
+
+def test_uneven_columns_are_spread_over_the_first_or_dropped_at_the_end():
+    assert [len(c) for c in deal(4).values()] == [2, 2, 1, 1]
+    dropped = deal(4, uneven="drop")
+    assert [len(c) for c in dropped.values()] == [1, 1, 1, 1]
+    assert [c for many in dropped.values() for c in many] == NAMES[:4]
+
+
+def test_random_deal_holds_every_column_once_and_follows_the_seed():
+    one, two = deal(2, columns="random"), deal(2, columns="random", seed=1)
+    assert sorted(one["party0"] + one["party1"]) == sorted(NAMES)
+    assert one == deal(2, columns="random")
+    assert one != two
+
+
+def test_sizes():
+    assert [len(c) for c in deal([1, 5]).values()] == [1, 5]
+
+
+def test_names_and_globs():
+    held = deal({"clinic": ["age", "weight", "zip"], "lab": "lab_*"})
+    assert held == {
+        "clinic": ["age", "weight", "zip"],
+        "lab": ["lab_a", "lab_b", "lab_c"],
+    }
+    assert deal({"all": ["zip", "*"]})["all"][0] == "zip"
+
+
+def test_a_column_whose_name_looks_like_a_glob():
+    assert deal({"a": ["x[1]"], "b": ["x1"]}, names=["x[1]", "x1"])["a"] == ["x[1]"]
+
+
+def test_columns_of_nobody_are_left_out_with_a_warning():
+    with pytest.warns(LessVFLWarning, match="3 columns belong to no party.*age, "):
+        assert deal({"lab": ["lab_?"]}) == {"lab": ["lab_a", "lab_b", "lab_c"]}
+
+
+@pytest.mark.parametrize(
+    ("parties", "fragment"),
+    [
+        (0, "'parties' argument must be a whole number >= 1"),
+        (True, "Got True"),
+        ("3", "Got '3'"),
+        (2.5, "Got 2.5"),
+        ([], "Got \\[\\]"),
+        ([3, 0, 3], "Got \\[3, 0, 3\\]"),
+        ([2, 2], "must add up to the number of columns, 6.*add up to 4"),
+        (7, "Got 7 parties for n_features = 6"),
+        ({}, "must be one or more"),
+        ({"a": []}, "party 'a' must be one or more. Got none"),
+        ({"a": ["lab_*"], "b": ["lab_a"]}, "'lab_a' must belong to one.*'a' and 'b'"),
+        ({"a": ["*"], "b": ["height"]}, "party 'b' must be in the table.*'height'"),
+        ({"a": ["x_*"]}, "'x_\\*', which matches none"),
+    ],
+)
+def test_refused_parties(parties, fragment):
+    with pytest.raises(ConfigError, match=fragment):
+        deal(parties)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 40))
+def test_spread_loses_no_column_and_blocks_differ_by_one(parties, n):
+    if parties > n:
+        return
+    held = deal(parties, names=[f"c{i}" for i in range(n)])
+    sizes = [len(columns) for columns in held.values()]
+    assert sum(sizes) == n
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_first_rows_train_last_rows_test():
+    train, test = split_rows(table(11), DataConfig(split="first"), 0)
+    assert train.tolist() == list(range(8))
+    assert test.tolist() == [8, 9, 10]
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_stratified_rows_are_disjoint_complete_and_follow_the_seed(regression):
+    data = table(regression=regression)
+    train, test = split_rows(data, DataConfig(), 0)
+    assert sorted([*train, *test]) == list(range(100))
+    assert len(test) == 20
+    again, _ = split_rows(data, DataConfig(), 0)
+    other, _ = split_rows(data, DataConfig(), 1)
+    assert train.tolist() == again.tolist()
+    assert train.tolist() != other.tolist()
+
+
+def test_stratified_rows_keep_the_shares_of_classes():
+    y = np.repeat([0, 1, 2], [60, 30, 10])
+    data = from_arrays(np.arange(100.0)[:, None], y)
+    _, test = split_rows(data, DataConfig(), 3)
+    assert np.bincount(y[test]).tolist() == [12, 6, 2]
+
+
+def test_no_test_rows():
+    train, test = split_rows(table(9), DataConfig(test_share=0.0), 0)
+    assert (len(train), len(test)) == (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "config", "fragment"),
+    [
+        (
+            from_arrays(np.zeros((5, 1)), [0, 0, 0, 0, 1]),
+            DataConfig(),
+            "Every class of 'table' must have 2 rows.*Got 1 of class '1'",
+        ),
+        (table(9, 3), DataConfig(), "as many as its 3 classes. Got 2"),
+        (table(3), DataConfig(test_share=0.9), "leave a row to train on. Got 3 rows"),
+    ],
+)
+def test_refused_rows(data, config, fragment):
+    with pytest.raises(DataError, match=fragment):
+        split_rows(data, config, 0)
+
+
+def test_read_parties(tmp_path):
+    path = tmp_path / "parties.yaml"
+    path.write_text("clinic: [age, zip]\nlab: 'lab_*'\n7: [1]\n")
+    assert read_parties(path) == {
+        "clinic": ["age", "zip"],
+        "lab": ["lab_*"],
+        "7": ["1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "fragment"),
+    [
+        ("", "must map party names to columns. Got NoneType"),
+        ("- a\n- b\n", "Got list"),
+        ("a: [1\n", "must be YAML"),
+        ("a: {b: c}\n", "party 'a' in .* must be a list"),
+        ("a: []\n", "Got \\[\\]"),
+        (None, "must be readable"),
+    ],
+)
+def test_refused_files_of_parties(tmp_path, content, fragment):
+    path = tmp_path / "parties.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=fragment):
+        read_parties(path)

@@ -1,0 +1,201 @@
+"""Tables and labels from arrays, pandas and polars frames."""
+
+import datetime
+import decimal
+import math
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from lessvfl.data import Frame, frame_of, from_arrays
+from lessvfl.errors import ConfigError, DataError
+
+NAN = math.nan
+
+
+def same(one, two):
+    """Compare two tables cell by cell."""
+    assert one.names == two.names
+    np.testing.assert_array_equal(one.numeric, two.numeric)
+    assert one.boolean == two.boolean
+    assert {i: list(c) for i, c in one.text.items()} == {
+        i: list(c) for i, c in two.text.items()
+    }
+
+
+def test_arrays_of_numbers_and_truth_values():
+    frame = frame_of(np.array([[1, 2], [3, 4]], dtype=np.int8))
+    assert frame.names == ("x0", "x1")
+    assert frame.numeric.dtype == np.float64
+    assert frame_of([[True], [False]]).boolean == {0}
+    assert frame_of(frame) is frame
+
+
+def test_texts_of_an_array_become_text_columns():
+    frame = frame_of(np.array([["a", "1"], ["", "2"]]))
+    assert list(frame.text[0]) == ["a", None]
+    assert list(frame.text[1]) == ["1", "2"]
+    assert np.isnan(frame.numeric).all()
+
+
+COLUMNS = {
+    "whole": [1, 2, 3],
+    "part": [0.5, None, 1.5],
+    "truth": [True, False, None],
+    "word": ["a", None, "b"],
+    "kind": ["u", "v", None],
+    "none": [None, None, None],
+}
+
+EXPECTED = Frame(
+    names=tuple(COLUMNS),
+    numeric=np.array(
+        [
+            [1, 0.5, 1, NAN, NAN, NAN],
+            [2, NAN, 0, NAN, NAN, NAN],
+            [3, 1.5, NAN, NAN, NAN, NAN],
+        ]
+    ),
+    text={
+        3: np.array(["a", None, "b"], dtype=object),
+        4: np.array(["u", "v", None], dtype=object),
+    },
+    boolean=frozenset({2}),
+)
+
+
+def test_pandas_polars_and_objects_give_the_same_table():
+    objects = np.array(list(COLUMNS.values()), dtype=object).T
+    same(frame_of(objects, list(COLUMNS)), EXPECTED)
+    plain = pd.DataFrame(COLUMNS).astype({"kind": "category"})
+    same(frame_of(plain), EXPECTED)
+    nullable = pd.DataFrame(COLUMNS).astype(
+        {"whole": "Int64", "part": "Float64", "truth": "boolean", "word": "string"}
+    )
+    same(frame_of(nullable), EXPECTED)
+    polar = pl.DataFrame(COLUMNS).with_columns(pl.col("kind").cast(pl.Categorical))
+    same(frame_of(polar), EXPECTED)
+
+
+def test_categories_of_numbers_are_texts():
+    numbers = pd.DataFrame({"a": pd.Categorical([3, 1, None])})
+    assert list(frame_of(numbers).text[0]) == ["3", "1", None]
+
+
+def test_decimals_are_numbers():
+    frame = frame_of(pl.DataFrame({"a": [decimal.Decimal("1.5"), None]}))
+    np.testing.assert_array_equal(frame.numeric[:, 0], [1.5, NAN])
+
+
+def test_names_of_columns_that_are_no_texts():
+    assert frame_of(pd.DataFrame(np.eye(2))).names == ("0", "1")
+
+
+DAY = datetime.date(2020, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("X", "names", "fragment"),
+    [
+        ([1.0, 2.0], None, "two dimensions.*Got shape"),
+        ([[1.0], [1.0, 2.0]], None, "rows of equal length"),
+        (np.array([[1j]]), None, "Got complex128"),
+        (np.array([["2020-01-01"]], dtype="M8[D]"), None, "Got datetime64"),
+        ([[1.0, 2.0]], ["a"], "Got 1 names for 2 columns"),
+        ([[1.0, 2.0]], ["a", "a"], "Got 'a' more than once"),
+        (np.array([["a"], [1.0]], dtype=object), None, "'x0'.*Got float and str"),
+        (np.array([[b"a"], [b"b"]]), None, "'x0'.*Got bytes"),
+        (np.array([[DAY], [DAY]]), None, "'x0'.*Got date"),
+        (pd.DataFrame({"t": pd.to_datetime(["2020"])}), None, "'t'.*datetime64"),
+        (pd.DataFrame({"t": [1j]}), None, "'t'.*complex"),
+        (pl.DataFrame({"t": [DAY]}), None, "'t'.*Got Date"),
+        (pl.DataFrame({"t": [[1]]}), None, "'t'.*Got List"),
+    ],
+)
+def test_refused_tables(X, names, fragment):
+    with pytest.raises(DataError, match=fragment):
+        frame_of(X, names)
+
+
+def labels(y, **options):
+    data = from_arrays(np.zeros((len(y), 1)), y, **options)
+    return data.task, data.y.tolist(), data.label_names
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (["no", "yes", "no"], ("binary", [0, 1, 0], ("no", "yes"))),
+        (["yes", "no", "no"], ("binary", [0, 1, 1], ("yes", "no"))),
+        ([True, False, True], ("binary", [1, 0, 1], ("False", "True"))),
+        ([1, -1, 1], ("binary", [1, 0, 1], ("-1", "1"))),
+        ([3, 1, 2], ("multiclass", [2, 0, 1], ("1", "2", "3"))),
+        ([2.0, 1.0], ("binary", [1, 0], ("1", "2"))),
+        ([0.5, 1.0], ("regression", [0.5, 1.0], ())),
+        (np.array([[1], [0]]), ("binary", [1, 0], ("0", "1"))),
+        (pd.Series(["a", "b"], dtype="category"), ("binary", [0, 1], ("a", "b"))),
+        (pl.Series(["a", "b"]), ("binary", [0, 1], ("a", "b"))),
+        (pd.Series([1, 0], dtype="Int64"), ("binary", [1, 0], ("0", "1"))),
+    ],
+)
+def test_labels(y, expected):
+    assert labels(y) == expected
+
+
+def test_whole_numbers_are_classes_up_to_a_hundred():
+    assert labels(range(100))[0] == "multiclass"
+    assert labels(range(101))[0] == "regression"
+    assert labels(range(101), task="multiclass")[0] == "multiclass"
+    assert labels([0, 1, 0], task="regression") == ("regression", [0.0, 1.0, 0.0], ())
+
+
+def test_labels_of_train_and_test_share_their_codes():
+    data = from_arrays(
+        [[0.0], [1.0]], ["b", "a"], X_test=[[2.0], [3.0]], y_test=["c", "a"]
+    )
+    assert data.label_names == ("b", "a", "c")
+    assert data.y_test.tolist() == [2, 1]
+    assert data.X_test.names == data.X.names
+
+
+def test_a_test_frame_keeps_its_own_names():
+    frames = [pd.DataFrame({"a": [1, 2], "b": [3, 4]}) for _ in range(2)]
+    data = from_arrays(frames[0], [0, 1], X_test=frames[1][["b", "a"]], y_test=[0, 1])
+    assert data.X_test.names == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("y", "options", "fragment"),
+    [
+        ([1, 1], {}, "'table' must have two different values.*Got '1' in every row"),
+        ([1.0, NAN], {}, "Got 1 rows without a label"),
+        (["a", None], {}, "Got 1 rows without a label"),
+        (["a", ""], {}, "Got 1 rows without a label"),
+        (pd.Series([1, None], dtype="Int64"), {}, "Got 1 rows without a label"),
+        (np.eye(2), {}, "must be one column. Got shape"),
+        ([0, 1, 0], {}, "Got 2 rows and 3 labels"),
+        ([0.5, math.inf], {}, "must be finite"),
+        (["a", "b"], {"task": "regression"}, "must be numbers for regression"),
+        (np.array(["a", 1], dtype=object), {}, "all texts or all numbers"),
+        (np.array([DAY, DAY]), {}, "Got date"),
+        ([0, 1], {"X_test": [[1.0]]}, "both X_test and y_test"),
+    ],
+)
+def test_refused_labels(y, options, fragment):
+    with pytest.raises(DataError, match=fragment):
+        from_arrays([[0.0], [1.0]], y, **options)
+
+
+def test_more_refused_labels():
+    with pytest.raises(DataError, match=r"at most 100 different texts. Got 101"):
+        labels([f"t{i}" for i in range(101)])
+    with pytest.raises(DataError, match=r"two values for the task 'binary'. Got 3"):
+        labels([0, 1, 2], task="binary")
+    with pytest.raises(ConfigError, match="The 'task' argument"):
+        labels([0, 1], task="sorting")
+    with pytest.raises(DataError, match="Got 0 rows and 2 columns"):
+        from_arrays(np.empty((0, 2)), [])
+    with pytest.raises(DataError, match="Got 0 rows and 0 columns"):
+        from_arrays(pd.DataFrame(), [])
