@@ -1,1 +1,6 @@
 """Reports: records in, files out."""
+
+from lessvfl.report.comparison import compare
+from lessvfl.report.page import build, page
+
+__all__ = ["build", "compare", "page"]

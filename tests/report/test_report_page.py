@@ -1,0 +1,224 @@
+"""The page: whole, safe, and every number back to the record."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from lessvfl import report
+from lessvfl.errors import RecordError
+from lessvfl.report import tables
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+class Reader(HTMLParser):
+    """Collect tags, attributes, cells with their place in the record, and text."""
+
+    void = ("meta", "link", "input", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.cells, self.words, self.open = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+        if tag == "td":
+            self.cells.append((dict(attrs), []))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+        if "td" in self.open:
+            self.cells[-1][1].append(data)
+
+    def ids(self):
+        return [attrs["id"] for _, attrs in self.tags if "id" in attrs]
+
+
+def test_every_page_is_well_formed_html(pages):
+    for text in pages.values():
+        reader = Reader(text)
+        assert reader.open == []
+        assert len(reader.ids()) == len(set(reader.ids()))
+        assert [tag for tag, _ in reader.tags].count("h1") == 1
+
+
+def test_no_page_refers_to_anything_outside(pages):
+    for text in pages.values():
+        assert "http://" not in text
+        assert "https://" not in text
+        assert "@import" not in text
+        for _, attrs in Reader(text).tags:
+            for name in ("src", "href", "action", "data"):
+                value = attrs.get(name)
+                assert value is None or value.startswith(("#", "data:"))
+        assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", text))
+
+
+def test_policy_forbids_connections_and_names_the_script(pages):
+    policy = next(
+        attrs["content"]
+        for tag, attrs in Reader(pages["ordinary"]).tags
+        if tag == "meta" and "http-equiv" in attrs
+    )
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+
+
+def look_up(record, path):
+    """Follow a path of the page by hand, `*` adding or counting what is below."""
+    value: Any = {"runs": record.runs}
+    names = path.split(".")
+    for i, name in enumerate(names):
+        if name == "*":
+            parts = [look_up_in(v, names[i + 1 :]) for v in value.values()]
+            return sum(parts)
+        value = value[int(name)] if isinstance(value, list) else value[name]
+    return value
+
+
+def look_up_in(value, names):
+    for i, name in enumerate(names):
+        if name == "*":
+            return sum(look_up_in(v, names[i + 1 :]) for v in value.values())
+        value = value[name]
+    return len(value) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("case", ["ordinary", "regression", "plain", "target missed"])
+def test_every_number_of_every_seed_walks_back_to_the_record(odd_records, pages, case):
+    record, n_cells = odd_records[case], 0
+    kinds = {m.path: m.kind for m in tables.measures(record.runs)}
+    for attrs, words in Reader(pages[case]).cells:
+        if "data-path" not in attrs:
+            continue
+        n_cells += 1
+        path = attrs["data-path"]
+        truth = look_up(record, path)
+        if truth is None:
+            assert "data-value" not in attrs
+            assert words == ["–"]
+            continue
+        assert attrs["data-value"] == repr(truth)
+        kind = kinds[path.split(".", 2)[2]]
+        assert words == [tables.value_text(truth, kind)]
+    assert n_cells == 3 * len(kinds) > 60
+
+
+def test_means_of_the_seed_table_walk_back_too(odd_records, pages):
+    record = odd_records["ordinary"]
+    means = {
+        attrs["data-mean"]: "".join(words)
+        for attrs, words in Reader(pages["ordinary"]).cells
+        if "data-mean" in attrs
+    }
+    finals = [run["accuracy"]["final"] for run in record.runs]
+    assert means["accuracy.final"].startswith(f"{sum(finals) / 3:.3f} ± ")
+    assert means["seconds.total"] == "13.25 ± 1.00"
+
+
+def test_every_feature_is_listed_once(odd_records, pages):
+    record = odd_records["many parties"]
+    rows = [a for tag, a in Reader(pages["many parties"]).tags if "data-state" in a]
+    assert len(rows) == 32 * 62
+    planted = [row for row in rows if row["data-kind"] == "planted"]
+    assert len(planted) == record.runs[0]["spurious"]["planted"]
+
+
+def test_strings_of_the_record_are_escaped(pages):
+    text = pages["odd names"]
+    assert "<script>alert" not in text
+    assert [tag for tag, _ in Reader(text).tags].count("script") == 1
+    assert HOSTILE in "".join(Reader(text).words)
+    assert "$x_1$ cost" in text
+
+
+def test_banner_only_where_not_complete(pages):
+    assert 'class="banner"' not in pages["ordinary"]
+    assert "This run is not complete: interrupted." in pages["interrupted"]
+    assert "failed. Numbers are of 0 finished seeds. Loss was NaN." in pages["no seed"]
+
+
+def test_notes_and_settings_are_shown(pages):
+    words = "|".join(Reader(pages["ordinary"]).words)
+    assert "The official code was followed." in words
+    assert "|lam_party|0.1|" in words
+    assert "|version of torch|2.6.0|" in words
+    assert "|hidden|[64, 32]|" in words
+
+
+def test_cards_say_target_and_cost(pages):
+    words = "|".join(Reader(pages["ordinary"]).words)
+    assert "|Target 0.9 reached|3 of 3|seeds, after 2.1 MB|" in words
+    assert "|MB both ways|" in words
+    missed = "|".join(Reader(pages["target missed"]).words)
+    assert "|Target 0.999 reached|0 of 3|seeds|" in missed
+
+
+def test_every_figure_has_words_for_it(pages):
+    for tag, attrs in Reader(pages["ordinary"]).tags:
+        if attrs.get("role") == "img":
+            assert len(attrs["aria-label"]) > 20
+        if tag == "svg":
+            assert attrs["aria-hidden"] == "true"
+
+
+def test_scores_without_test_rows_are_of_training_and_say_so(pages):
+    assert "Training accuracy (no test rows) against" in pages["no test rows"]
+    assert "No score was recorded." in pages["regression unscored"]
+
+
+def test_what_is_not_recorded_is_left_out(make_record):
+    record = make_record(n_seeds=1)
+    record.runs[0] |= {
+        "features": {"bank": None},
+        "components": None,
+        "communication": {"by_stage": None},
+        "seconds": None,
+    }
+    record.header = {"method": "less-vfl", "data": {"name": "x", "n_classes": 2}}
+    words = "|".join(Reader(report.page(record)).words)
+    assert "did not reveal" in words
+    assert "Every feature" not in words
+    assert "Settings" not in words
+    record.runs[0] = {"seed": 0, "curve": []}
+    assert "Key numbers" not in report.page(record)
+
+
+def test_some_norms_may_be_missing(make_record):
+    record = make_record(n_seeds=1, importance=True)
+    del record.runs[0]["importance"]["bank"]
+    words = "|".join(Reader(report.page(record)).words)
+    assert "|Norm|" in words
+
+
+def test_page_is_the_same_twice(odd_records, pages):
+    assert report.page(odd_records["ordinary"]) == pages["ordinary"]
+
+
+def test_build_writes_the_report_of_a_folder(tmp_path, odd_records):
+    record = odd_records["ordinary"]
+    record.write(tmp_path)
+    path = report.build(tmp_path)
+    assert path == tmp_path / "report.html"
+    assert path.read_text(encoding="utf-8") == report.page(record)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["record.jsonl", "report.html"]
+
+
+def test_build_stands_names_that_are_no_text(tmp_path, odd_records):
+    odd_records["odd names"].write(tmp_path)
+    assert report.build(tmp_path).read_text(encoding="utf-8")
+
+
+def test_build_refuses_a_folder_without_record(tmp_path):
+    with pytest.raises(RecordError, match="not a run folder"):
+        report.build(tmp_path)
