@@ -67,6 +67,9 @@ def test_npz_with_test_rows_names_and_truth(tmp_path):
     )
     data = load(str(tmp_path / "t.npz"))
     assert data.label_names == ("a", "b", "c")
+    assert data.X_test is not None
+    assert data.y_test is not None
+    assert data.significant is not None
     assert data.X_test.n_rows == 1
     assert data.y_test.tolist() == [1]
     assert data.significant.tolist() == [True, False, True]
@@ -105,6 +108,13 @@ def test_arrow_types(tmp_path):
     np.testing.assert_array_equal(X.numeric[:, 2], [1, np.nan])
     assert list(X.text[1]) == ["a", None]
     assert np.isnan(X.numeric[:, 3]).all()
+
+
+def test_the_label_may_be_any_column(tmp_path):
+    TABLE.to_parquet(tmp_path / "t.parquet")
+    data = load(tmp_path / "t.parquet", label="sick")
+    assert data.label_names == ("False", "True")
+    assert data.X.names == ("age", "count", "colour", "label")
 
 
 def test_the_unnamed_index_of_pandas_is_no_feature(tmp_path):

@@ -87,6 +87,7 @@ def test_order_and_number_of_features(folder):
     data = load("mimic3", data_dir=folder)
     assert data.X.names == tuple(names[:712])
     assert data.X.n_rows == 6
+    assert data.X_test is not None
     assert data.X_test.n_rows == 3
     assert data.y.tolist() == [0, 1] * 3
     assert (data.n_parties, data.scale) == (4, "standardize")

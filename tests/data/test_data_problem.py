@@ -167,6 +167,8 @@ def test_significant_features_follow_their_columns():
     )
     first, second = problem.parties
     assert first.features == ("x3", "pair", "spurious_a_0")
+    assert first.significant is not None
+    assert second.significant is not None
     assert first.significant.tolist() == [True, True, False]
     assert second.significant.tolist() == [False, True] + [False] * 5
 

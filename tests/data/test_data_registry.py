@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lessvfl.data import DataConfig, describe, load, names, prepare
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 
 BUILT_IN = [name for name in names() if describe(name)["where"] == "built in"]
 SMALL = {"synthetic": {"n_samples": 500, "n_test": 100}}
@@ -82,6 +82,11 @@ def test_unknown_names():
         load("digit")
     with pytest.raises(ConfigError, match="Unknown data set 'iris'"):
         describe("iris")
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(DataError, match="folder of data sets must exist"):
+        load("phishing", data_dir=tmp_path / "nowhere")
 
 
 def test_arguments_without_effect_are_refused():

@@ -25,6 +25,7 @@ def test_blocks_recover_the_parties():
     problem = prepare(make(n_parties=3), DataConfig())
     for m, party in enumerate(problem.parties):
         assert {name.split("_")[0] for name in party.features} == {f"x{m}"}
+        assert party.significant is not None
         assert party.significant.sum() == 5
 
 

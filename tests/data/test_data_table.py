@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from lessvfl.data import Frame, frame_of, from_arrays
+from lessvfl.data.table import frame_of_columns
 from lessvfl.errors import ConfigError, DataError
 
 NAN = math.nan
@@ -89,6 +90,13 @@ def test_decimals_are_numbers():
     np.testing.assert_array_equal(frame.numeric[:, 0], [1.5, NAN])
 
 
+def test_columns_of_arrays():
+    frame = frame_of_columns(["a", "b"], [np.array([1, 2]), np.array([True, False])])
+    assert frame.boolean == {1}
+    with pytest.raises(DataError, match=r"'when'.*datetime64"):
+        frame_of_columns(["when"], [np.array(["2020"], dtype="M8[Y]")])
+
+
 def test_names_of_columns_that_are_no_texts():
     assert frame_of(pd.DataFrame(np.eye(2))).names == ("0", "1")
 
@@ -156,6 +164,8 @@ def test_labels_of_train_and_test_share_their_codes():
         [[0.0], [1.0]], ["b", "a"], X_test=[[2.0], [3.0]], y_test=["c", "a"]
     )
     assert data.label_names == ("b", "a", "c")
+    assert data.X_test is not None
+    assert data.y_test is not None
     assert data.y_test.tolist() == [2, 1]
     assert data.X_test.names == data.X.names
 
@@ -163,6 +173,7 @@ def test_labels_of_train_and_test_share_their_codes():
 def test_a_test_frame_keeps_its_own_names():
     frames = [pd.DataFrame({"a": [1, 2], "b": [3, 4]}) for _ in range(2)]
     data = from_arrays(frames[0], [0, 1], X_test=frames[1][["b", "a"]], y_test=[0, 1])
+    assert data.X_test is not None
     assert data.X_test.names == ("b", "a")
 
 

@@ -17,7 +17,7 @@ from lessvfl.data.problem import prepare
 from lessvfl.data.registry import Entry
 from lessvfl.data.split import read_parties
 from lessvfl.data.table import frame_of, from_arrays
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import unknown
 
 __all__ = [
@@ -94,7 +94,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def load(
-    name_or_path: str,
+    name_or_path: str | Path,
     *,
     data_dir: str | Path | None = None,
     label: str | None = None,
@@ -104,7 +104,7 @@ def load(
 
     Parameters
     ----------
-    name_or_path : str
+    name_or_path : str or Path
         One of `names`, or the path of a ``.npz``, ``.csv`` or ``.parquet`` file.
     data_dir : str or Path, optional
         Folder of local data sets; the environment variable ``LESSVFL_DATA`` unless
@@ -124,17 +124,26 @@ def load(
     >>> load("breast-cancer").task
     'binary'
     """
-    path = Path(name_or_path)
-    entry = _REGISTRY.get(name_or_path)
-    if entry is None and _is_path(name_or_path):
-        _refuse(options, "options", f"the file '{path}'")
-        return files.load_file(path, label)
-    entry = _entry(name_or_path)
-    _refuse(label, "label", f"the data set '{name_or_path}'")
+    name = str(name_or_path)
+    if name not in _REGISTRY and _is_path(name):
+        _refuse(options, "options", f"the file '{name}'")
+        return files.load_file(Path(name).expanduser(), label)
+    entry = _entry(name)
+    _refuse(label, "label", f"the data set '{name}'")
     if not entry.takes_options:
-        _refuse(options, "options", f"the data set '{name_or_path}'")
-    folder = data_dir or os.environ.get(FOLDER_VARIABLE) or None
-    return entry.load(None if folder is None else Path(folder), options or {})
+        _refuse(options, "options", f"the data set '{name}'")
+    return entry.load(_folder(data_dir), options or {})
+
+
+def _folder(data_dir: str | Path | None) -> Path | None:
+    """Return the folder of local data sets: the one given, or the user's own."""
+    if data_dir is None:
+        own = os.environ.get(FOLDER_VARIABLE)
+        return Path(own).expanduser() if own else None
+    folder = Path(data_dir).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"The folder of data sets must exist. Got '{data_dir}'.")
+    return folder
 
 
 def _is_path(text: str) -> bool:

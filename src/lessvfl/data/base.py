@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl import settings
 from lessvfl.types import Task
+
+if TYPE_CHECKING:
+    from lessvfl.data.encode import Encoding
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +108,7 @@ class PartyTable:
     groups: NDArray[np.int64]  # (d,), the feature of each encoded column
     spurious: NDArray[np.bool_]  # (n_features,), True where planted
     significant: NDArray[np.bool_] | None  # (n_features,), where the truth is known
-    encoding: Any  # lessvfl.data.encode.Encoding
+    encoding: Encoding  # how these rows came from its columns
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,6 @@ def _label_column(names: Sequence[str], label: str | None, path: Path) -> str:
     if label is not None:
         if label in names:
             return label
-        found = [label]
         problem = f"Got '{label}'"
     else:
         found = [name for name in names if name.lower() in LABELS]

@@ -292,10 +292,8 @@ def _matrix(X: Any) -> NDArray[Any]:
 def _column(cells: NDArray[Any], name: str) -> tuple[str, NDArray[Any]]:
     """Return what one column is (numeric, boolean or text) and its cells."""
     kind = cells.dtype.kind
-    if kind in "iuf":
-        return "numeric", cells.astype(np.float64)
-    if kind == "b":
-        return "boolean", cells.astype(np.float64)
+    if kind in "iufb":
+        return "boolean" if kind == "b" else "numeric", cells.astype(np.float64)
     if kind not in "OUS":
         raise unusable(name, str(cells.dtype))
     values = [
@@ -346,7 +344,7 @@ def _polars_cells(series: Any) -> NDArray[Any]:
     """Return one polars column as an array that `_column` understands."""
     kind = str(series.dtype)
     if kind.startswith(("Int", "UInt", "Float")):
-        return _floats(series.to_list())
+        return np.asarray(series.to_numpy(), dtype=np.float64)
     if kind.startswith(("Categorical", "Enum")):
         return _texts(series.to_list())
     if kind.startswith(("Boolean", "String", "Decimal", "Null", "Object")):
