@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -37,3 +40,149 @@ def stream_seed(seed: int, *names: str | int) -> int:
 def stream(seed: int, *names: str | int) -> torch.Generator:
     """Return the random stream of that name, on the CPU so that devices agree."""
     return torch.Generator().manual_seed(stream_seed(seed, *names))
+
+
+Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b) one a replica
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The mini-batches of a stage, the same wherever they are derived.
+
+    Row order comes from the seeds and a name, so it is never sent. Without shuffling,
+    batches are slices in file order; the last one may be smaller.
+
+    Parameters
+    ----------
+    n_samples, batch_size : int
+        Rows in all, rows a step.
+    seeds : tuple of int
+        One a replica; ignored without `shuffle`.
+    name : tuple
+        Name of the random stream (stage, and party where a party acts alone).
+    shuffle : bool
+        Reshuffle every epoch.
+    """
+
+    n_samples: int
+    batch_size: int
+    seeds: tuple[int, ...]
+    name: tuple[str, ...]
+    shuffle: bool
+
+    @property
+    def n_per_epoch(self) -> int:
+        """Return the number of steps of one epoch."""
+        return -(-self.n_samples // self.batch_size)
+
+    def n_steps(self, n_epochs: float) -> int:
+        """Return the number of steps of a possibly fractional number of epochs."""
+        if n_epochs == 0:
+            return 0
+        return max(1, round(n_epochs * self.n_per_epoch))
+
+    def epoch(self, index: int, device: torch.device) -> list[Rows]:
+        """Return the batches of one epoch in order."""
+        starts = range(0, self.n_samples, self.batch_size)
+        cuts = [slice(s, min(s + self.batch_size, self.n_samples)) for s in starts]
+        if not self.shuffle:
+            return list(cuts)
+        distinct = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
+        order = torch.stack(
+            [
+                torch.randperm(
+                    self.n_samples, generator=stream(seed, *self.name, "rows", index)
+                )
+                for seed in distinct
+            ]
+        ).to(device)
+        return [order[:, cut] for cut in cuts]
+
+    def steps(self, n_epochs: float, device: torch.device) -> Iterator[tuple[int, Rows]]:
+        """Yield (epoch, rows) for every step of `n_epochs`."""
+        left = self.n_steps(n_epochs)
+        for epoch in range(math.ceil(n_epochs)):
+            for rows in self.epoch(epoch, device)[:left]:
+                yield epoch, rows
+            left -= self.n_per_epoch
+
+
+def take(table: Tensor, rows: Rows) -> Tensor:
+    """Return rows of a table (S, N, ...), S = 1 (shared by all replicas) or S = R."""
+    if isinstance(rows, slice):
+        return table[:, rows]
+    if rows.shape[0] == 1:
+        return table.index_select(1, rows[0])
+    if table.shape[0] == 1:
+        return table[0][rows]
+    replicas = torch.arange(table.shape[0], device=table.device).unsqueeze(1)
+    return table[replicas, rows]
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """How Algorithm 2 runs for a while; server and parties derive the same steps.
+
+    `lam` is None, or the group lasso weight of every replica (joint proximal training).
+    """
+
+    stage: Stage
+    n_epochs: float
+    batch_size: int
+    shuffle: bool
+    optimizer: str
+    learning_rate: float
+    lam: tuple[float, ...] | None = None
+
+    def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
+        """Return the mini-batches that server and parties share."""
+        return Batches(n_samples, self.batch_size, seeds, (self.stage,), self.shuffle)
+
+
+@dataclass(frozen=True)
+class SelectPlan:
+    """How proximal SGD runs at the server (stage 2) or at a party (stage 3).
+
+    One step size serves the gradient step and the threshold. `lam` is one weight a
+    replica; `lam_scale` multiplies it (the released code's hidden factor). The loss has
+    reached a plateau when `patience` epochs in a row improved the best objective by less
+    than the share `tolerance`; 0 never stops early. A party without any significant
+    component removes all its features at once, or, with `drain`, only as far as the
+    proximal steps alone take it (the released code).
+    """
+
+    stage: Stage
+    n_epochs: int
+    batch_size: int
+    shuffle: bool
+    step_size: float
+    lam: tuple[float, ...]
+    lam_scale: float = 1.0
+    reduction: Literal["sum", "mean"] = "sum"
+    tolerance: float = 0.0
+    patience: int = 5
+    drain: bool = False
+
+    def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
+        """Return the mini-batches of the server or of one party."""
+        name = (self.stage, *who)
+        return Batches(n_samples, self.batch_size, seeds, name, self.shuffle)
+
+    def weights(self, like: Tensor) -> Tensor:
+        """Return the acting weight of every replica, (R,) or (1,)."""
+        return torch.tensor(self.lam, device=like.device, dtype=like.dtype) * (
+            self.lam_scale
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """The end of an epoch; `fusion` is given where all networks fit each other."""
+
+    stage: Stage
+    epoch: float
+    n_epochs: float
+    fusion: Callable[[Tensor], Tensor] | None = None
+
+
+Observer = Callable[[Event], None]

@@ -1,0 +1,301 @@
+"""The paper: Algorithm 2 (VFL) and Algorithm 1 (LESS-VFL), top to bottom.
+
+The server is the code you are reading. Symbols as in the paper; every tensor has a
+leading replica axis R, and the gradient of the *sum* of the replicas' losses is each
+one's own gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from lessvfl.errors import DivergenceError
+from lessvfl.models import Network
+from lessvfl.protocol import Parties, concatenate
+from lessvfl.prox import GroupLasso, per_replica
+from lessvfl.types import (
+    Batches,
+    Event,
+    Observer,
+    Rows,
+    SelectPlan,
+    Stage,
+    Task,
+    Tensor,
+    TrainPlan,
+    take,
+)
+
+Seeds = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
+
+    y: Tensor
+    task: Task
+    seeds: Seeds
+
+
+OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
+    "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
+    "adamw": lambda params, lr: torch.optim.AdamW(params, lr=lr, fused=True),
+    "adagrad": lambda params, lr: torch.optim.Adagrad(params, lr=lr),
+    "nadam": lambda params, lr: torch.optim.NAdam(params, lr=lr),
+    "rmsprop": lambda params, lr: torch.optim.RMSprop(params, lr=lr),
+    "sgd": lambda params, lr: torch.optim.SGD(params, lr=lr),
+}
+
+
+def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
+    """Return R_B of every replica, (R,): the mean over the rows of a batch.
+
+    Parameters
+    ----------
+    z : Tensor (R, b, 1) or (R, b, C)
+        What the fusion network gives: one logit, C logits, or one value.
+    y : Tensor (S, b)
+        Labels: 0/1 as floats (binary), class indices (multi-class), or values.
+    """
+    if task == "multiclass":
+        log_p = F.log_softmax(z, dim=2)
+        chosen = y.expand(z.shape[0], -1).unsqueeze(2)
+        return -log_p.gather(2, chosen).squeeze(2).mean(dim=1)
+    z = z.squeeze(2)
+    y = y.expand_as(z)
+    if task == "binary":
+        losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
+        return losses.mean(dim=1)
+    return (z - y).square().mean(dim=1)
+
+
+def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
+    """Return H_B of every replica, (R,): squared differences, mean over the rows.
+
+    Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in the
+    released code (`divisor` |K_m|).
+    """
+    return (h - target).square().sum(dim=2).mean(dim=1) / divisor
+
+
+class Watch:
+    """Looks at every step's losses, and stops the run where one is not finite.
+
+    Values are collected without waiting for the device and examined once an epoch.
+    """
+
+    def __init__(self, stage: Stage, names: Sequence[str]) -> None:
+        self.stage = stage
+        self.names = names
+        self.step = 0
+        self._seen: list[Tensor] = []
+
+    def look(self, *values: Tensor) -> None:
+        """Remember one number for every name."""
+        self._seen.append(torch.stack([value.detach().sum() for value in values]))
+
+    def check(self) -> None:
+        """Raise naming who, stage and step, where a number was not finite."""
+        finite = torch.stack(self._seen).isfinite().cpu()  # (steps, names)
+        if not bool(finite.all()):
+            step = int((~finite.all(dim=1)).nonzero()[0])
+            who = self.names[int((~finite[step]).nonzero()[0])]
+            raise DivergenceError(
+                f"The loss of {who} must stay finite. It diverged in stage "
+                f"'{self.stage}' at step {self.step + step}; a smaller step size or "
+                "learning rate, or scaled columns, may help."
+            )
+        self.step += len(self._seen)
+        self._seen.clear()
+
+
+# --------------------------------------------------------------------- Algorithm 2: VFL
+
+
+def train_jointly(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    plan: TrainPlan,
+    observe: Observer,
+) -> None:
+    """Train fusion and party networks together: Algorithm 2.
+
+    h up, dL/dh down. Both gradients are taken at the same embeddings and server weights.
+    With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
+    """
+    y = labels.y
+    batches = plan.batches(y.shape[1], labels.seeds)
+    n_steps = batches.n_steps(plan.n_epochs)
+    if n_steps == 0:
+        return
+    optimizer = OPTIMIZERS[plan.optimizer](fusion.parameters(), plan.learning_rate)
+    watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
+    fusion.train(True)
+    h = parties.begin(plan)  # line 5
+    for step, (_, rows) in enumerate(batches.steps(plan.n_epochs, y.device), start=1):
+        target = take(y, rows)
+        assert h is not None
+        h = [block.detach().requires_grad_() for block in h]
+        H = concatenate(h).expand(-1, target.shape[1], -1)  # (R, b, E)
+        loss = risk(fusion(H), target, labels.task)  # line 7
+        watch.look(*h, loss)
+        params = fusion.parameters()
+        grads = torch.autograd.grad(loss.sum(), [*params, *h])
+        for param, grad in zip(params, grads, strict=False):
+            param.grad = grad.contiguous()  # fused steps read memory in order
+        optimizer.step()  # line 8
+        h = parties.descend(plan.stage, grads[len(params) :])  # lines 9 to 12, then 5
+        if step % batches.n_per_epoch == 0 or step == n_steps:
+            watch.check()
+            fusion.train(False)
+            epoch = step / batches.n_per_epoch
+            observe(Event(plan.stage, epoch, plan.n_epochs, fusion))
+            fusion.train(True)
+    fusion.train(False)
+
+
+# ---------------------------------------------------------------- Algorithm 1: LESS-VFL
+
+
+def prox_sgd(
+    net: Network,
+    loss: Callable[[Rows], Tensor],
+    penalty: GroupLasso,
+    plan: SelectPlan,
+    batches: Batches,
+    observe: Observer,
+    who: str,
+) -> None:
+    """Minimise loss + penalty on the input groups of `net` by proximal SGD, in place.
+
+    θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both. A replica whose objective has reached
+    a plateau keeps still from then on (η = 0).
+    """
+    params, w = net.parameters(), net.input_weights
+    device, R = w.device, w.shape[0]
+    eta = torch.full((R,), plan.step_size, device=device, dtype=w.dtype)
+    best = torch.full((R,), float("inf"), device=device, dtype=w.dtype)
+    waited = torch.zeros(R, device=device)
+    watch = Watch(plan.stage, [who])
+    net.train(True)
+    for epoch in range(plan.n_epochs):
+        total = torch.zeros(R, device=device, dtype=w.dtype)
+        for rows in batches.epoch(epoch, device):
+            value = loss(rows)  # (R,)
+            watch.look(value)
+            total += value.detach()
+            grads = torch.autograd.grad(value.sum(), params)
+            with torch.no_grad():
+                for param, grad in zip(params, grads, strict=True):
+                    param.addcmul_(grad, per_replica(eta, param), value=-1)
+                penalty.prox(w, eta)
+        watch.check()
+        observe(Event(plan.stage, epoch + 1, plan.n_epochs))
+        if plan.tolerance > 0:
+            with torch.no_grad():
+                objective = total / batches.n_per_epoch + penalty.value(w)
+            improved = objective < best * (1 - plan.tolerance)
+            waited = torch.where(improved, torch.zeros_like(waited), waited + 1)
+            best = torch.minimum(best, objective)
+            eta = torch.where(waited >= plan.patience, torch.zeros_like(eta), eta)
+            if not bool(eta.any()):
+                break
+    net.train(False)
+
+
+def select_components(
+    fusion: Network,
+    H: Tensor,
+    labels: Labels,
+    plan: SelectPlan,
+    observe: Observer,
+) -> Tensor:
+    """Find the components that matter, at the server alone: stage 2, Eq. 4.
+
+    Returns K as a mask (R, E): True where ‖π(θ_s)^k‖ > 0 (line 12).
+    """
+    y = labels.y
+    penalty = GroupLasso(plan.weights(H))
+
+    def loss(rows: Rows) -> Tensor:
+        return risk(fusion(take(H, rows)), take(y, rows), labels.task)
+
+    batches = plan.batches(y.shape[1], labels.seeds)
+    prox_sgd(fusion, loss, penalty, plan, batches, observe, "the server")  # lines 6-10
+    with torch.no_grad():
+        return penalty.norms(fusion.input_weights) > 0
+
+
+def select_features(
+    net: Network,
+    X: Tensor,
+    membership: Tensor | None,
+    plan: SelectPlan,
+    seeds: Seeds,
+    observe: Observer,
+    who: str,
+) -> Tensor:
+    """Find the features that party m needs, at the party alone: stage 3, Eq. 5.
+
+    `net` is narrowed to K_m and starts from the pre-trained weights; its own embeddings
+    at the start are the target. Returns a mask (R, n_groups), True = kept.
+    """
+    penalty = GroupLasso(plan.weights(X), membership)
+    n_components = net.output_mask.sum(dim=1)
+    divisor = n_components.clamp_min(1) if plan.reduction == "mean" else 1
+    with torch.no_grad():
+        target = net(X)  # h_m(θ̂_m; X_m), (R, N, |K_m|)
+
+    def loss(rows: Rows) -> Tensor:
+        return proxy_loss(net(take(X, rows)), take(target, rows), divisor)
+
+    batches = plan.batches(X.shape[1], seeds, who)
+    prox_sgd(net, loss, penalty, plan, batches, observe, who)  # lines 15-20
+    with torch.no_grad():
+        if not plan.drain:  # nothing to match: the exact minimiser of λ_m G is zero
+            idle = (n_components == 0) & (penalty.lam > 0)
+            net.input_weights.mul_(per_replica(~idle, net.input_weights))
+        return penalty.norms(net.input_weights) > 0
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The plans of Algorithm 1; without `server` (stage 2) this is local lasso."""
+
+    pretrain: TrainPlan
+    server: SelectPlan | None
+    party: SelectPlan
+    train: TrainPlan
+
+
+def less_vfl(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    stages: Stages,
+    observe: Observer,
+) -> Network:
+    """Run the three stages, then train on with what is left: Algorithm 1 and Section 5.
+
+    Returns the narrowed fusion network.
+    """
+    train_jointly(parties, fusion, labels, stages.pretrain, observe)  # stage 1
+    kept = None
+    if stages.server is None:
+        parties.charge_pass()  # the paper bills the stored pass to local lasso too
+    else:
+        H = concatenate(parties.embed("embed", "train"))  # lines 1-4
+        observe(Event("embed", 1, 1))
+        kept = select_components(fusion, H, labels, stages.server, observe)  # stage 2
+        fusion = fusion.narrow(slots=kept)
+    parties.select_features(kept, stages.party)  # stage 3
+    n_epochs = stages.party.n_epochs
+    observe(Event("select_features", n_epochs, n_epochs, fusion))
+    train_jointly(parties, fusion, labels, stages.train, observe)
+    return fusion

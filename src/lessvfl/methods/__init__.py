@@ -1,0 +1,28 @@
+"""The registry of methods: one file and one line each."""
+
+from __future__ import annotations
+
+from lessvfl import settings
+from lessvfl.methods import group_lasso, less_vfl, local_lasso, plain
+from lessvfl.methods.base import Method
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        less_vfl.METHOD,
+        local_lasso.METHOD,
+        group_lasso.METHOD,
+        plain.METHOD,
+    )
+}
+
+
+def get(name: str) -> Method:
+    """Return a method by its name.
+
+    >>> get("less-vfl").name
+    'less-vfl'
+    """
+    if name not in METHODS:
+        raise settings.unknown("method", name, METHODS)
+    return METHODS[name]

@@ -1,0 +1,137 @@
+"""What methods share: the settings of joint training and of a party's selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lessvfl import settings
+from lessvfl.algorithm import OPTIMIZERS, Labels
+from lessvfl.models import Network
+from lessvfl.protocol import Parties
+from lessvfl.types import Observer, SelectPlan, Stage, TrainPlan
+
+Lambda = float | tuple[float, ...]
+
+
+def a_lambda() -> settings.Kind:
+    """Allow one weight, or (from Python) one a replica."""
+    one = settings.a_float()
+    return settings.Kind(
+        one.allowed,
+        lambda v: all(map(one.accepts, v)) if isinstance(v, tuple) else one.accepts(v),
+        float,
+    )
+
+
+def spread(lam: Lambda) -> tuple[float, ...]:
+    """Return a weight as one a replica; a single one serves all."""
+    return lam if isinstance(lam, tuple) else (lam,)
+
+
+@dataclass(frozen=True)
+class Joint(settings.Section):
+    """Settings of Algorithm 2."""
+
+    optimizer: str = settings.setting(
+        settings.one_of(*OPTIMIZERS), "adam", "optimiser of joint training"
+    )
+    learning_rate: float = settings.setting(
+        settings.a_float(open_low=True), 0.01, "learning rate of joint training"
+    )
+    batch_size: int = settings.setting(settings.an_int(1), 1000, "rows of one step")
+    shuffle: bool = settings.setting(
+        settings.a_flag(), True, "reshuffle the rows every epoch, by the shared seed"
+    )
+    train_epochs: float = settings.setting(
+        settings.a_float(), 100, "epochs after selection; all of them for plain"
+    )
+    empty_party: str = settings.setting(
+        settings.one_of("constant", "frozen"),
+        "constant",
+        "a party that keeps no feature: a constant, or its frozen pre-trained embedding",
+    )
+
+    def plan(
+        self, stage: Stage, n_epochs: float, lam: Lambda | None = None
+    ) -> TrainPlan:
+        """Return the plan of one stage of joint training."""
+        return TrainPlan(
+            stage,
+            n_epochs,
+            self.batch_size,
+            self.shuffle,
+            self.optimizer,
+            self.learning_rate,
+            None if lam is None else spread(lam),
+        )
+
+
+@dataclass(frozen=True)
+class PartySelection(Joint):
+    """Settings of stages 1 and 3: pre-training and every party's own selection."""
+
+    lam_party: Lambda = settings.setting(
+        a_lambda(), 0.1, "weight of the parties' group lasso"
+    )
+    pretrain_epochs: float = settings.setting(
+        settings.a_float(), 1, "epochs of pre-training (stage 1); also a fraction"
+    )
+    party_epochs: int = settings.setting(
+        settings.an_int(), 150, "epochs of feature selection (stage 3)"
+    )
+    party_step_size: float = settings.setting(
+        settings.a_float(open_low=True), 0.01, "step size of stage 3"
+    )
+    lam_scale: float = settings.setting(
+        settings.a_float(open_low=True),
+        1.0,
+        "factor on lam_party in stage 3 (the released code's hidden 10)",
+    )
+    reduction: str = settings.setting(
+        settings.one_of("sum", "mean"), "sum", "stage 3's loss over the components"
+    )
+    drain: bool = settings.setting(
+        settings.a_flag(),
+        False,
+        "a party without significant components removes features only step by step",
+    )
+    plateau_tolerance: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.0,
+        "stop stages 2 and 3 when the objective improves by less; 0: never",
+    )
+    plateau_patience: int = settings.setting(
+        settings.an_int(1), 5, "epochs without improvement that make a plateau"
+    )
+
+    def party_plan(self) -> SelectPlan:
+        """Return the plan of stage 3."""
+        return SelectPlan(
+            "select_features",
+            self.party_epochs,
+            self.batch_size,
+            self.shuffle,
+            self.party_step_size,
+            spread(self.lam_party),
+            self.lam_scale,
+            "mean" if self.reduction == "mean" else "sum",
+            self.plateau_tolerance,
+            self.plateau_patience,
+            self.drain,
+        )
+
+
+Run = Callable[[Parties, Network, Labels, Any, Observer], Network]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A published method: its settings, and a function that runs it."""
+
+    name: str
+    summary: str
+    reference: str
+    config: type[Joint]
+    run: Run

@@ -1,0 +1,56 @@
+"""Group lasso on the joint model, by proximal steps at every exchange: Eq. 2.
+
+The direct way (Feng 2022; Castiglia et al., ICML 2023, Section 5): P-SGD, or proximal
+Adam with ``optimizer=adam``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from lessvfl import algorithm, settings
+from lessvfl.algorithm import OPTIMIZERS, Labels
+from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
+from lessvfl.models import Network
+from lessvfl.protocol import Parties
+from lessvfl.types import Observer
+
+
+@dataclass(frozen=True)
+class Config(Joint):
+    """Settings of group lasso; `optimizer` is that of the joint proximal training."""
+
+    optimizer: str = settings.setting(
+        settings.one_of(*OPTIMIZERS), "sgd", "optimiser of joint proximal training"
+    )
+    lam_party: Lambda = settings.setting(
+        a_lambda(), 0.1, "weight of the parties' group lasso"
+    )
+    joint_epochs: float = settings.setting(
+        settings.a_float(), 150, "epochs of joint proximal training"
+    )
+    train_optimizer: str = settings.setting(
+        settings.one_of(*OPTIMIZERS), "adam", "optimiser of training after selection"
+    )
+
+
+def run(
+    parties: Parties, fusion: Network, labels: Labels, config: Config, observe: Observer
+) -> Network:
+    """Train with a proximal step after every step, then train on what is left."""
+    lasso = config.plan("joint_lasso", config.joint_epochs, config.lam_party)
+    algorithm.train_jointly(parties, fusion, labels, lasso, observe)
+    after = dataclasses.replace(config, optimizer=config.train_optimizer)
+    train = after.plan("train", config.train_epochs)
+    algorithm.train_jointly(parties, fusion, labels, train, observe)
+    return fusion
+
+
+METHOD = Method(
+    "group-lasso",
+    "joint training with a proximal step at every exchange, then training on",
+    "Castiglia et al., ICML 2023, Eq. 2",
+    Config,
+    run,
+)

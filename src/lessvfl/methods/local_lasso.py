@@ -1,0 +1,36 @@
+"""Local lasso: LESS-VFL without stage 2, a baseline of Castiglia et al., ICML 2023."""
+
+from __future__ import annotations
+
+from lessvfl import algorithm
+from lessvfl.algorithm import Labels
+from lessvfl.methods.base import Method, PartySelection
+from lessvfl.models import Network
+from lessvfl.protocol import Parties
+from lessvfl.types import Observer
+
+
+def run(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: PartySelection,
+    observe: Observer,
+) -> Network:
+    """Pre-train, let every party match all its components, train on."""
+    stages = algorithm.Stages(
+        config.plan("pretrain", config.pretrain_epochs),
+        None,
+        config.party_plan(),
+        config.plan("train", config.train_epochs),
+    )
+    return algorithm.less_vfl(parties, fusion, labels, stages, observe)
+
+
+METHOD = Method(
+    "local-lasso",
+    "LESS-VFL without component selection: each party matches all its components",
+    "Castiglia et al., ICML 2023, Section 5",
+    PartySelection,
+    run,
+)

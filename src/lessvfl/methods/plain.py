@@ -1,0 +1,28 @@
+"""Plain vertical federated learning: Algorithm 2 of Castiglia et al., ICML 2023."""
+
+from __future__ import annotations
+
+from lessvfl import algorithm
+from lessvfl.algorithm import Labels
+from lessvfl.methods.base import Joint, Method
+from lessvfl.models import Network
+from lessvfl.protocol import Parties
+from lessvfl.types import Observer
+
+
+def run(
+    parties: Parties, fusion: Network, labels: Labels, config: Joint, observe: Observer
+) -> Network:
+    """Train jointly; select nothing."""
+    plan = config.plan("train", config.train_epochs)
+    algorithm.train_jointly(parties, fusion, labels, plan, observe)
+    return fusion
+
+
+METHOD = Method(
+    "plain",
+    "joint training without selection: VFL (Original), or (Spurious) with planted noise",
+    "Castiglia et al., ICML 2023, Algorithm 2",
+    Joint,
+    run,
+)

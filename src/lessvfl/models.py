@@ -1,0 +1,783 @@
+"""Networks with a replica axis: the default MLP, and any module of the user's.
+
+Every parameter carries a leading axis R. :class:`MLP` is made of stacked layers (batched
+products); :class:`Lifted` stacks the state of a ``torch.nn.Module`` and maps its forward
+pass with ``torch.func.vmap`` (R = 1 calls the module plainly; what vmap cannot map runs
+replica by replica). Both show their input groups and can be narrowed:
+
+- *columns* are what a network is fed, (S, n, columns), S = 1 (shared) or S = R;
+- *slots* are the places of the input axis of the first layer's weights: a column of a
+  Linear, an input channel of a Conv, which may take several columns.
+
+Narrowing cuts what no replica keeps and masks the rest, so that replicas with different
+sets share one batch; :meth:`replica` gives one of them back, cut to its own set.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from lessvfl import settings
+from lessvfl.errors import ConfigError, NetworkError
+from lessvfl.types import Tensor, stream, stream_seed
+
+Factory = Callable[[int, int], nn.Module]
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
+    "none": None,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": nn.functional.softplus,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "relu": torch.relu,
+}
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class NetConfig(settings.Section):
+    """How party and fusion networks look."""
+
+    embedding_size: int = settings.setting(
+        settings.an_int(1), 16, "components of a party's embedding"
+    )
+    hidden: int | tuple[int, ...] = settings.setting(
+        settings.widths(), 64, "width of the hidden layers, or one width each: 64,32"
+    )
+    depth: int = settings.setting(
+        settings.an_int(1), 3, "Linear layers of a party network (not with many widths)"
+    )
+    activation: str = settings.setting(
+        settings.one_of(*ACTIVATIONS), "tanh", "between the layers of every network"
+    )
+    fusion_depth: int = settings.setting(
+        settings.an_int(1), 1, "Linear layers of the fusion network; 1: the paper's"
+    )
+    fusion_hidden: int = settings.setting(
+        settings.an_int(1), 64, "width of the fusion network's hidden layers"
+    )
+    party_net: str | None = settings.setting(
+        settings.or_none(settings.a_text()),
+        None,
+        "FILE.py:FUNCTION or MODULE:FUNCTION, called with (n_inputs, n_outputs)",
+    )
+    fusion_net: str | None = settings.setting(
+        settings.or_none(settings.a_text()), None, "the same for the fusion network"
+    )
+    dtype: str = settings.setting(
+        settings.one_of(*DTYPES), "float32", "number format of weights and messages"
+    )
+
+    def party_widths(self, n_inputs: int) -> tuple[int, ...]:
+        """Return the widths of the default party network, input to output."""
+        if isinstance(self.hidden, int):
+            inner = (self.hidden,) * (self.depth - 1)
+        else:
+            inner = tuple(self.hidden)
+        return (n_inputs, *inner, self.embedding_size)
+
+    def fusion_widths(self, n_inputs: int, n_outputs: int) -> tuple[int, ...]:
+        """Return the widths of the default fusion network, input to output."""
+        return (n_inputs, *[self.fusion_hidden] * (self.fusion_depth - 1), n_outputs)
+
+
+class Network(Protocol):
+    """What the algorithm asks of a network."""
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R."""
+        ...
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the width of the output."""
+        ...
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column, (columns,)."""
+        ...
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return π(θ), the parameter (R, out, slots, ...)."""
+        ...
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return which outputs each replica has, (R, n_outputs)."""
+        ...
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter, (R, ...) each."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (S, n, columns) to (R, n, n_outputs)."""
+        ...
+
+    def train(self, mode: bool) -> None:
+        """Switch layers such as dropout between training and use."""
+        ...
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Network:
+        """Keep these slots (R, slots) and outputs (R, n_outputs); masks, True = kept."""
+        ...
+
+    def replica(self, index: int) -> Network:
+        """Return one replica, R = 1, cut to its own slots and outputs."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the parameters of a network with R = 1, without the axis."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters as :meth:`state` gives them."""
+        ...
+
+
+def _union(mask: Tensor | None, n: int, device: torch.device) -> Tensor:
+    """Return the indices that any replica keeps."""
+    if mask is None:
+        return torch.arange(n, device=device)
+    return mask.any(dim=0).nonzero().squeeze(1)
+
+
+def _left(old: Tensor | None, new: Tensor | None, union: Tensor) -> Tensor | None:
+    """Combine masks on what is left; None where every replica keeps all of it."""
+    if new is None:
+        return old
+    mask = new if old is None else new & old
+    mask = mask[:, union]
+    return None if bool(mask.all()) else mask
+
+
+def _leaf(values: Tensor) -> Tensor:
+    return values.detach().clone().contiguous().requires_grad_()
+
+
+class MLP:
+    """The default network: Linear layers with one activation between them.
+
+    Parameters
+    ----------
+    weights, biases : list of Tensor
+        (R, out, in) and (R, out) of every layer.
+    activation : str
+        A key of ``ACTIVATIONS``.
+    """
+
+    def __init__(
+        self,
+        weights: list[Tensor],
+        biases: list[Tensor],
+        activation: str,
+        slot_mask: Tensor | None = None,
+        output_mask: Tensor | None = None,
+    ) -> None:
+        self.weights = weights
+        self.biases = biases
+        self.activation = activation
+        self._slot_mask = slot_mask  # (R, in) or None
+        self._output_mask = output_mask  # (R, out) or None
+
+    @classmethod
+    def create(
+        cls,
+        widths: tuple[int, ...],
+        activation: str,
+        seeds: tuple[int, ...],
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> MLP:
+        """Draw Glorot-uniform weights and zero biases, one stream a seed and layer."""
+        weights, biases = [], []
+        for layer, (n_in, n_out) in enumerate(
+            zip(widths[:-1], widths[1:], strict=True)
+        ):
+            limit = math.sqrt(6 / (n_in + n_out))
+            draws = {
+                seed: torch.rand(
+                    n_out,
+                    n_in,
+                    generator=stream(seed, "init", name, layer),
+                    dtype=torch.float64,
+                )
+                for seed in set(seeds)
+            }
+            w = torch.stack([(2 * draws[seed] - 1) * limit for seed in seeds])
+            weights.append(_leaf(w.to(device, dtype)))
+            biases.append(
+                _leaf(torch.zeros(len(seeds), n_out, device=device, dtype=dtype))
+            )
+        return cls(weights, biases, activation)
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R."""
+        return self.weights[0].shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the width of the output."""
+        return self.weights[-1].shape[1]
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column: itself."""
+        return torch.arange(self.weights[0].shape[2], device=self.weights[0].device)
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return the first layer's weights, (R, out, in)."""
+        return self.weights[0]
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return which outputs each replica has, (R, n_outputs)."""
+        if self._output_mask is not None:
+            return self._output_mask
+        size = (self.n_replicas, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.weights[0].device)
+
+    def parameters(self) -> list[Tensor]:
+        """Return weights and biases, layer by layer."""
+        return [
+            tensor
+            for pair in zip(self.weights, self.biases, strict=True)
+            for tensor in pair
+        ]
+
+    def train(self, mode: bool) -> None:
+        """Do nothing: no layer here changes between training and use."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (S, n, in) to (R, n, out)."""
+        act = ACTIVATIONS[self.activation]
+        last = len(self.weights) - 1
+        for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if layer == 0 and self._slot_mask is not None:
+                w = w * self._slot_mask.unsqueeze(1)
+            x = _linear(x, w, b)
+            if act is not None and layer < last:
+                x = act(x)
+        if self._output_mask is not None:
+            x = x * self._output_mask.unsqueeze(1)
+        return x
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> MLP:
+        """Keep these inputs and outputs; weights keep their values."""
+        device = self.weights[0].device
+        ins = _union(slots, self.weights[0].shape[2], device)
+        outs = _union(outputs, self.n_outputs, device)
+        weights, biases = list(self.weights), list(self.biases)
+        weights[0] = weights[0][:, :, ins]
+        weights[-1] = weights[-1][:, outs]
+        biases[-1] = biases[-1][:, outs]
+        return MLP(
+            [_leaf(w) for w in weights],
+            [_leaf(b) for b in biases],
+            self.activation,
+            _left(self._slot_mask, slots, ins),
+            _left(self._output_mask, outputs, outs),
+        )
+
+    def replica(self, index: int) -> MLP:
+        """Return one replica, cut to its own inputs and outputs."""
+        pick = slice(index, index + 1)
+        alone = MLP(
+            [_leaf(w[pick]) for w in self.weights],
+            [_leaf(b[pick]) for b in self.biases],
+            self.activation,
+        )
+        return alone.narrow(
+            None if self._slot_mask is None else self._slot_mask[pick],
+            None if self._output_mask is None else self._output_mask[pick],
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the parameters of the one replica."""
+        assert self.n_replicas == 1
+        named = {}
+        for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            named[f"layer{layer}.weight"] = w.detach()[0]
+            named[f"layer{layer}.bias"] = b.detach()[0]
+        return named
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters of the same shapes."""
+        with torch.no_grad():
+            for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+                w[0] = state[f"layer{layer}.weight"]
+                b[0] = state[f"layer{layer}.bias"]
+
+
+def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Return x w^T + b for every replica: (S, n, in), (R, out, in), (R, out)."""
+    if w.shape[0] == 1:
+        y = nn.functional.linear(x.squeeze(0), w.squeeze(0), b.squeeze(0))
+        return y.unsqueeze(0)
+    if x.shape[0] == 1:  # one table for all replicas: one wide product
+        n_replicas, n_out, n_in = w.shape
+        y = nn.functional.linear(x.squeeze(0), w.reshape(-1, n_in), b.reshape(-1))
+        return y.view(-1, n_replicas, n_out).transpose(0, 1)
+    return torch.baddbmm(b.unsqueeze(1), x, w.mT)
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a module does with its input, found by calling it."""
+
+    first: str  # name of the first layer
+    column_slots: Tensor
+    n_outputs: int
+    last: str | None  # name of a final Linear whose output is the module's
+
+
+def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
+    """Find the input groups of a module, or refuse it in one sentence."""
+    names = {layer: name for name, layer in module.named_modules()}
+    calls: list[tuple[nn.Module, Tensor, Any]] = []
+
+    def remember(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls.append((layer, inputs[0].detach().clone(), output))
+
+    handles = [
+        layer.register_forward_hook(remember)
+        for layer in module.modules()
+        if any(True for _ in layer.parameters(recurse=False))
+    ]
+    like = next(module.parameters(), torch.zeros(()))
+    probe = torch.arange(2.0 * n_columns, dtype=like.dtype, device=like.device)
+    probe = probe.view(2, n_columns)
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            output = module(probe)
+    except Exception as problem:
+        raise NetworkError(
+            f"The module of {owner} must accept a batch of shape (n, {n_columns}). "
+            f"Got {type(problem).__name__}: {str(problem).splitlines()[0]}"
+        ) from None
+    finally:
+        for handle in handles:
+            handle.remove()
+    allowed = "a Linear or Conv layer with groups=1 as its first layer with weights"
+    if not calls:
+        raise NetworkError(
+            f"The input groups of the module of {owner} cannot be found: it must have "
+            f"{allowed}. Got a module without such a layer."
+        )
+    first, seen, _ = calls[0]
+    if not isinstance(first, (nn.Linear, *_CONVOLUTIONS)) or (
+        isinstance(first, _CONVOLUTIONS) and first.groups != 1
+    ):
+        raise NetworkError(
+            f"The input groups of the module of {owner} cannot be found: it must have "
+            f"{allowed}. Got {first!r}."
+        )
+    row = seen.view(2, -1)[0] if seen.shape[0] == 2 else seen.reshape(-1)
+    if not torch.equal(row.sort().values, probe[0]):
+        raise NetworkError(
+            f"The input groups of the module of {owner} cannot be found: its first layer "
+            "must see every input column once and unchanged (reshaping is allowed). "
+            "Got values that were changed, repeated or left out before it."
+        )
+    axis = seen.dim() - 1 if isinstance(first, nn.Linear) else 1
+    grid = torch.arange(seen.shape[axis], device=like.device)
+    grid = grid.view([-1 if a == axis else 1 for a in range(seen.dim())])
+    slots = grid.expand(1, *seen.shape[1:]).reshape(-1)
+    column_slots = torch.empty_like(slots)
+    column_slots[row.long()] = slots
+    _refuse_second_use(module, names[first], probe, owner)
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        raise NetworkError(
+            f"The module of {owner} must return one tensor of shape (n, components). "
+            f"Got {tuple(output.shape) if isinstance(output, Tensor) else type(output)}."
+        )
+    layer, _, result = calls[-1]
+    final = isinstance(layer, nn.Linear) and layer is not first and result is output
+    module.train(was_training)
+    return _View(
+        names[first], column_slots, output.shape[1], names[layer] if final else None
+    )
+
+
+def _refuse_second_use(
+    module: nn.Module, first: str, probe: Tensor, owner: str
+) -> None:
+    """With the first layer's weights at zero nothing of the input may come through."""
+    weight = dict(module.named_parameters())[f"{first}.weight"]
+    silenced = {f"{first}.weight": torch.zeros_like(weight)}
+    with torch.no_grad():
+        here = functional_call(module, silenced, (probe,))
+        there = functional_call(module, silenced, (-probe - 1.5,))
+    if not torch.equal(here, there):
+        raise NetworkError(
+            f"The module of {owner} uses its raw input a second time: every path from "
+            f"an input must go through its first layer '{first}', or a removed feature "
+            "would still act. Got an output that depends on the input without it."
+        )
+
+
+def _cut_inputs(module: nn.Module, first: str, keep: Tensor) -> nn.Module:
+    """Return a copy of a module whose first layer takes only these slots."""
+    module = copy.deepcopy(module)
+    layer = module.get_submodule(first)
+    n_before = layer.weight.shape[1]
+    layer.weight = nn.Parameter(layer.weight.detach()[:, keep])  # type: ignore[index]
+    attribute = "in_features" if isinstance(layer, nn.Linear) else "in_channels"
+    setattr(layer, attribute, len(keep))
+    for part in module.modules():
+        if isinstance(part, nn.Unflatten) and part.unflattened_size[0] == n_before:
+            part.unflattened_size = (len(keep), *part.unflattened_size[1:])  # type: ignore[assignment]
+    return module
+
+
+def _cut_outputs(module: nn.Module, last: str, keep: Tensor) -> nn.Module:
+    """Return a copy of a module whose final Linear gives only these outputs."""
+    module = copy.deepcopy(module)
+    layer = module.get_submodule(last)
+    assert isinstance(layer, nn.Linear)
+    layer.weight = nn.Parameter(layer.weight.detach()[keep])
+    if layer.bias is not None:
+        layer.bias = nn.Parameter(layer.bias.detach()[keep])
+    layer.out_features = len(keep)
+    return module
+
+
+class Lifted:
+    """Any module of the user's, replicated by stacking its state.
+
+    Parameters
+    ----------
+    modules : list of nn.Module
+        One a replica, equal but for their weights.
+    n_columns : int
+        Columns the network is fed.
+    owner : str
+        Whose network this is, for error messages.
+    """
+
+    def __init__(
+        self,
+        modules: list[nn.Module],
+        n_columns: int,
+        owner: str,
+        *,
+        slot_mask: Tensor | None = None,
+        output_mask: Tensor | None = None,
+        scatter: tuple[Tensor, int] | None = None,
+        outputs: Tensor | None = None,
+        view: _View | None = None,
+    ) -> None:
+        self.owner = owner
+        self._view = view or _inspect(modules[0], n_columns, owner)
+        self._module = copy.deepcopy(modules[0])
+        self._params, self._buffers = stack_module_state(modules)  # type: ignore[arg-type]
+        self._slot_mask = slot_mask  # (R, slots)
+        self._output_mask = output_mask  # (R, n_outputs)
+        self._scatter = scatter  # columns kept and their former number: zeros elsewhere
+        self._outputs = outputs  # outputs kept by slicing
+        self._mappable = len(modules) > 1 and self._maps(n_columns)
+
+    @classmethod
+    def create(
+        cls,
+        factory: Factory | nn.Module,
+        n_columns: int,
+        n_outputs: int,
+        seeds: tuple[int, ...],
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Lifted:
+        """Build one module a seed; a module given as it is starts as it is."""
+        made: dict[int, nn.Module] = {}
+        for seed in set(seeds):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream_seed(seed, "init", name))
+                module = (
+                    copy.deepcopy(factory)
+                    if isinstance(factory, nn.Module)
+                    else factory(n_columns, n_outputs)
+                )
+            if not isinstance(module, nn.Module):
+                raise NetworkError(
+                    f"The network factory of {name} must return a torch.nn.Module. "
+                    f"Got {type(module).__name__}."
+                )
+            made[seed] = module.to(device, dtype)
+        network = cls([made[seed] for seed in seeds], n_columns, name)
+        if network.n_outputs != n_outputs:
+            raise NetworkError(
+                f"The module of {name} must return {n_outputs} components. "
+                f"Got {network.n_outputs}."
+            )
+        return network
+
+    def _maps(self, n_columns: int) -> bool:
+        """Tell whether vmap can map this module."""
+        like = next(iter(self._params.values()))
+        x = torch.zeros(self.n_replicas, 2, n_columns, dtype=like.dtype)
+        buffers = {name: b.clone() for name, b in self._buffers.items()}
+        was_training = self._module.training
+        try:
+            self._module.train(True)
+            vmap(self._call_one)(self._params, buffers, self._spread(x.to(like.device)))
+        except Exception:
+            return False
+        finally:
+            self._module.train(was_training)
+        return True
+
+    def _call_one(
+        self, params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+    ) -> Tensor:
+        out: Tensor = functional_call(self._module, (params, buffers), (x,))
+        return out
+
+    def _spread(self, x: Tensor) -> Tensor:
+        if self._scatter is None:
+            return x
+        columns, n_before = self._scatter
+        full = x.new_zeros(*x.shape[:-1], n_before)
+        return full.index_copy(x.dim() - 1, columns, x)
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R."""
+        return next(iter(self._params.values())).shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the width of the output."""
+        return self._view.n_outputs if self._outputs is None else len(self._outputs)
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column the network is fed."""
+        slots = self._view.column_slots
+        return slots if self._scatter is None else slots[self._scatter[0]]
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return the first layer's weights, (R, out, slots, ...)."""
+        return self._params[f"{self._view.first}.weight"]
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return which outputs each replica has, (R, n_outputs)."""
+        if self._output_mask is not None:
+            return self._output_mask
+        size = (self.n_replicas, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.input_weights.device)
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter."""
+        return list(self._params.values())
+
+    def train(self, mode: bool) -> None:
+        """Switch layers such as dropout between training and use."""
+        self._module.train(mode)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (S, n, columns) to (R, n, n_outputs)."""
+        x = self._spread(x)
+        if self._slot_mask is not None:
+            x = x * self._slot_mask[:, self._view.column_slots].unsqueeze(1)
+        if self._mappable:
+            if x.shape[0] == 1:
+                h = vmap(self._call_one, in_dims=(0, 0, None))(
+                    self._params, self._buffers, x[0]
+                )
+            else:
+                h = vmap(self._call_one)(self._params, self._buffers, x)
+        else:
+            h = torch.stack(
+                [
+                    self._call_one(
+                        {name: p[r] for name, p in self._params.items()},
+                        {name: b[r] for name, b in self._buffers.items()},
+                        x[min(r, x.shape[0] - 1)],
+                    )
+                    for r in range(self.n_replicas)
+                ]
+            )
+        if self._outputs is not None:
+            h = h.index_select(2, self._outputs)
+        if self._output_mask is not None:
+            h = h * self._output_mask.unsqueeze(1)
+        return h
+
+    def _modules(self, pick: range) -> list[nn.Module]:
+        """Return one module a replica with that replica's state."""
+        modules = []
+        for r in pick:
+            module = copy.deepcopy(self._module)
+            state = {name: p.detach()[r].clone() for name, p in self._params.items()}
+            state |= {name: b[r].clone() for name, b in self._buffers.items()}
+            module.load_state_dict(state)
+            modules.append(module)
+        return modules
+
+    def _rebuild(
+        self,
+        pick: range,
+        slots: Tensor | None,
+        outputs: Tensor | None,
+        slot_mask: Tensor | None,
+        output_mask: Tensor | None,
+    ) -> Lifted:
+        """Cut, verify the cut by calling, and fall back to zeros and slices."""
+        modules = self._modules(pick)
+        view, scatter, sliced = self._view, self._scatter, self._outputs
+        device = self.input_weights.device
+        if slots is not None:
+            keep = _union(slots, self.input_weights.shape[2], device)
+            view, scatter, modules = self._narrowed_inputs(modules, keep)
+            slot_mask = _left(slot_mask, slots, keep)
+            if slot_mask is not None and scatter is not None:
+                full = slots.new_zeros(len(slots), self.input_weights.shape[2])
+                full[:, keep] = slot_mask
+                slot_mask = full
+        if outputs is not None:
+            keep = _union(outputs, self.n_outputs, device)
+            if view.last is not None and sliced is None:
+                modules = [_cut_outputs(m, view.last, keep) for m in modules]
+                view = _View(view.first, view.column_slots, len(keep), view.last)
+            else:
+                sliced = keep if sliced is None else sliced[keep]
+            output_mask = _left(output_mask, outputs, keep)
+        return Lifted(
+            modules,
+            len(view.column_slots) if scatter is None else len(scatter[0]),
+            self.owner,
+            slot_mask=slot_mask,
+            output_mask=output_mask,
+            scatter=scatter,
+            outputs=sliced,
+            view=view,
+        )
+
+    def _narrowed_inputs(
+        self, modules: list[nn.Module], keep: Tensor
+    ) -> tuple[_View, tuple[Tensor, int] | None, list[nn.Module]]:
+        """Cut slots physically where the module still runs, otherwise feed zeros."""
+        view = self._view
+        columns = torch.isin(view.column_slots, keep).nonzero().squeeze(1)
+        n_before = len(view.column_slots)
+        place = {int(slot): i for i, slot in enumerate(keep)}
+        if self._scatter is None and len(keep) > 0:
+            new_slots = torch.tensor(
+                [place[int(s)] for s in view.column_slots[columns]], device=keep.device
+            )
+            cut = [_cut_inputs(m, view.first, keep) for m in modules]
+            if self._agrees(modules[0], cut[0], columns, n_before):
+                view = _View(view.first, new_slots, view.n_outputs, view.last)
+                return view, None, cut
+        if self._scatter is not None:
+            former, n_before = self._scatter
+            columns = columns[torch.isin(columns, former)]
+        return view, (columns, n_before), modules
+
+    def _agrees(
+        self, whole: nn.Module, cut: nn.Module, columns: Tensor, n_before: int
+    ) -> bool:
+        """Tell whether the cut module gives what the whole one gives on zeros."""
+        like = self.input_weights
+        full = torch.zeros(3, n_before, dtype=like.dtype, device=like.device)
+        values = torch.linspace(-1, 1, 3 * len(columns), dtype=like.dtype)
+        full[:, columns] = values.view(3, -1).to(like.device)
+        training = whole.training
+        try:
+            with torch.no_grad():
+                here, there = whole.eval()(full), cut.eval()(full[:, columns])
+        except Exception:
+            return False
+        finally:
+            whole.train(training)
+            cut.train(training)
+        return here.shape == there.shape and torch.allclose(here, there, atol=1e-5)
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Lifted:
+        """Keep these slots and outputs; weights keep their values."""
+        return self._rebuild(
+            range(self.n_replicas), slots, outputs, self._slot_mask, self._output_mask
+        )
+
+    def replica(self, index: int) -> Lifted:
+        """Return one replica, cut to its own slots and outputs."""
+        pick = slice(index, index + 1)
+        return self._rebuild(
+            range(index, index + 1),
+            None if self._slot_mask is None else self._slot_mask[pick],
+            None if self._output_mask is None else self._output_mask[pick],
+            None,
+            None,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return parameters and buffers of the one replica."""
+        assert self.n_replicas == 1
+        named = {name: p.detach()[0] for name, p in self._params.items()}
+        return named | {name: b[0] for name, b in self._buffers.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters and buffers of the same shapes."""
+        with torch.no_grad():
+            for name, tensor in (self._params | self._buffers).items():
+                tensor[0] = state[name]
+
+
+def find_factory(spec: str) -> Factory:
+    """Return the function named by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``."""
+    where, _, name = spec.rpartition(":")
+    wrong = (
+        "The network must be named FILE.py:FUNCTION or MODULE:FUNCTION, a function of "
+        f"(n_inputs, n_outputs) that returns a torch.nn.Module. Got '{spec}'"
+    )
+    if not where:
+        raise ConfigError(f"{wrong}.")
+    try:
+        if where.endswith(".py"):
+            loaded = importlib.util.spec_from_file_location(Path(where).stem, where)
+            assert loaded is not None
+            assert loaded.loader is not None
+            module = importlib.util.module_from_spec(loaded)
+            loaded.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+        factory = getattr(module, name)
+    except (ImportError, OSError, AttributeError, SyntaxError) as problem:
+        raise ConfigError(f"{wrong} ({problem}).") from None
+    if not callable(factory):
+        raise ConfigError(f"{wrong}, which is no function.")
+    found: Factory = factory
+    return found

@@ -1,0 +1,353 @@
+"""One party: its columns, its network, ``handle(request) -> reply``.
+
+A party never sends columns, weights or its feature mask. What it does after a request is
+decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from lessvfl import algorithm
+from lessvfl.errors import ProtocolError
+from lessvfl.models import Network
+from lessvfl.protocol import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Description,
+    Done,
+    Embed,
+    Embedding,
+    Reply,
+    Request,
+    Select,
+)
+from lessvfl.prox import GroupLasso
+from lessvfl.types import (
+    Observer,
+    PartyId,
+    Rows,
+    SelectPlan,
+    Stage,
+    Tensor,
+    TrainPlan,
+    take,
+)
+
+Empty = Literal["constant", "frozen"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one replica of a party ends with."""
+
+    net: Network  # R = 1, cut to its own slots and outputs
+    kept: tuple[bool, ...]  # of every feature
+    importance: tuple[float, ...]  # norm of every feature's input weights
+    slots: tuple[bool, ...]  # kept places of the network it started with
+    outputs: tuple[bool, ...]
+    constant: Tensor | None  # (E_m,) of a party that kept nothing
+    frozen: bool  # it kept nothing and `net` is the pre-trained one
+
+
+@dataclass
+class Training:
+    """What changes between two steps of joint training."""
+
+    plan: TrainPlan
+    optimizer: torch.optim.Optimizer
+    steps: Iterator[tuple[int, Rows]]
+    penalty: GroupLasso | None
+    step_size: Tensor
+    rows: Rows | None = None
+    h: Tensor | None = None  # the embedding whose gradient is awaited
+
+
+class Party:
+    """A party that answers the server's requests.
+
+    Parameters
+    ----------
+    name : str
+        The party's name.
+    net : Network
+        Maps (S, n, columns) to (R, n, components).
+    X_train, X_test : Tensor (S, N, columns)
+        Its rows; S = 1 (the same for all replicas) or S = R.
+    groups : Tensor (columns,)
+        The feature of every column.
+    seeds : tuple of int
+        One a replica.
+    empty : {"constant", "frozen"}
+        What a party that kept no feature contributes: a constant it sends once, or, as
+        in the released code, its pre-trained embeddings, sent on and never trained.
+    observe : callable
+        Told the end of every epoch of stage 3.
+    """
+
+    def __init__(
+        self,
+        name: PartyId,
+        net: Network,
+        tables: tuple[Tensor, Tensor],
+        groups: Tensor,
+        seeds: tuple[int, ...],
+        empty: Empty = "constant",
+        observe: Observer = lambda event: None,
+    ) -> None:
+        self.name = name
+        self.net = net
+        self.X_train, self.X_test = tables
+        self.seeds = seeds
+        self.empty = empty
+        self.observe = observe
+        R = net.n_replicas
+        device = self.X_train.device
+        self._pool = _pool(net.column_slots, groups)  # (slots,), group of each slot
+        self._owner = _owner(self._pool[net.column_slots], groups)  # (n_features,)
+        self.kept = torch.ones(R, len(self._owner), dtype=torch.bool, device=device)
+        self._still = torch.zeros(R, dtype=torch.bool, device=device)
+        self._any_still = False
+        self._widths = (net.n_outputs,) * R
+        self._constant = torch.zeros(R, net.n_outputs, device=device)
+        self._frozen: dict[str, Tensor] = {}
+        self._pretrained = net
+        self._slots = torch.ones(R, len(self._pool), dtype=torch.bool, device=device)
+        self._outputs = torch.ones(R, net.n_outputs, dtype=torch.bool, device=device)
+        self._training: Training | None = None
+
+    def handle(self, request: Request) -> Reply:
+        """Answer one request."""
+        match request:
+            case Describe():
+                n_samples = self.X_train.shape[1]
+                return Description(self.name, n_samples, self.net.n_outputs)
+            case Begin(plan):
+                return self._begin(plan)
+            case Descend(_, gradient):
+                return self._descend(gradient.values)
+            case Embed(stage, rows):
+                return Embedding(stage, Block(self._embed_all(rows), self._widths))
+            case Select(components, plan):
+                return self._select(components, plan)
+
+    # -------------------------------------------------------------- Algorithm 2, party m
+
+    def _begin(self, plan: TrainPlan) -> Reply:
+        params = self.net.parameters()
+        batches = plan.batches(self.X_train.shape[1], self.seeds)
+        step_size = torch.tensor([plan.learning_rate], dtype=self.X_train.dtype)
+        penalty = None
+        if plan.lam is not None:
+            lam = torch.tensor(plan.lam, dtype=self.X_train.dtype)
+            penalty = GroupLasso(lam.to(self.X_train.device), self._membership())
+        self._training = Training(
+            plan,
+            algorithm.OPTIMIZERS[plan.optimizer](params, plan.learning_rate),
+            batches.steps(plan.n_epochs, self.X_train.device),
+            penalty,
+            step_size.to(self.X_train.device),
+        )
+        self.net.train(True)
+        return self._next_batch(self._training)
+
+    def _next_batch(self, training: Training) -> Reply:
+        """Embed the next batch (line 5), or end the stage."""
+        step = next(training.steps, None)
+        if step is None:
+            self._training = None
+            self.net.train(False)
+            if training.penalty is not None:
+                self._remove(training.penalty.norms(self.net.input_weights) > 0)
+            return self._done(training.plan.stage)
+        _, rows = step
+        training.rows = rows
+        training.h = self.net(take(self.X_train, rows))
+        h = self._with_still(training.h.detach(), "train", rows)
+        return Embedding(training.plan.stage, Block(h, self._widths), ahead=True)
+
+    def _descend(self, gradient: Tensor) -> Reply:
+        """Step along dL/dh (lines 11 and 12), then embed the next batch."""
+        training = self._training
+        if training is None or training.h is None:
+            raise ProtocolError(
+                f"Party '{self.name}' must be asked for an embedding before it is sent a "
+                "gradient. Got a gradient outside of training."
+            )
+        params = self.net.parameters()
+        if self._any_still:
+            gradient = gradient * ~self._still.view(-1, 1, 1)
+        grads = torch.autograd.grad(training.h, params, gradient)
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad.contiguous()  # fused steps read memory in order
+        training.optimizer.step()
+        if training.penalty is not None:
+            with torch.no_grad():
+                training.penalty.prox(self.net.input_weights, training.step_size)
+        return self._next_batch(training)
+
+    # -------------------------------------------------------------- Algorithm 1, party m
+
+    def _select(
+        self, components: tuple[tuple[int, ...], ...] | None, plan: SelectPlan
+    ) -> Reply:
+        """Keep K_m, then select features on H_N alone (stage 3)."""
+        if components is not None:
+            mask = torch.zeros(self.net.n_replicas, self.net.n_outputs, dtype=torch.bool)
+            for replica, kept in enumerate(components):
+                mask[replica, list(kept)] = True
+            self._outputs = mask.to(self.X_train.device)
+            self.net = self.net.narrow(outputs=self._outputs)
+            self._widths = tuple(len(kept) for kept in components)
+        if self.empty == "frozen":
+            self._pretrained = self.net.narrow()
+            self._frozen = {which: self._forward(which) for which in ("train", "test")}
+        kept = algorithm.select_features(
+            self.net,
+            self.X_train,
+            self._membership(),
+            plan,
+            self.seeds,
+            self.observe,
+            f"party '{self.name}'",
+        )
+        self._remove(kept)
+        return self._done(plan.stage)
+
+    def features_now(self) -> Tensor:
+        """Return the features in use, (R, n_features), also during joint proximal steps.
+
+        For the party's own eyes: no message carries it.
+        """
+        training = self._training
+        if training is None or training.penalty is None:
+            return self.kept
+        with torch.no_grad():
+            groups = training.penalty.norms(self.net.input_weights) > 0
+            return groups[:, self._owner]
+
+    def _remove(self, kept: Tensor) -> None:
+        """Cut removed groups (R, n_groups) out of network and columns."""
+        slots = kept[:, self._pool]  # (R, slots)
+        columns = slots[:, self.net.column_slots]  # (R, columns)
+        self.kept = kept[:, self._owner]
+        self._slots = slots
+        self.net = self.net.narrow(slots=slots)
+        used = columns.any(dim=0)
+        self.X_train = self.X_train[:, :, used]
+        self.X_test = self.X_test[:, :, used]
+        self._still = ~self.kept.any(dim=1) | ~self.net.output_mask.any(dim=1)
+        self._any_still = bool(self._still.any())
+        if self.empty == "constant" and self._any_still:
+            nothing = self.X_train.new_zeros(1, 1, self.X_train.shape[2])
+            with torch.no_grad():
+                self._constant = self.net(nothing).squeeze(1)
+
+    def outcome(self, replica: int) -> Outcome:
+        """Return what one replica ends with."""
+        still = bool(self._still[replica])
+        frozen = still and bool(self._frozen)
+        source = self._pretrained if frozen else self.net
+        net = source.replica(replica)
+        constant = None
+        if still and self.empty == "constant":
+            constant = self._constant[replica, self.net.output_mask[replica]]
+        everything = torch.ones_like(self._slots[replica])
+        slots = everything if frozen else self._slots[replica]
+        return Outcome(
+            net,
+            tuple(self.kept[replica].tolist()),
+            tuple(self._importance()[replica].tolist()),
+            tuple(slots.tolist()),
+            tuple(self._outputs[replica].tolist()),
+            constant,
+            frozen,
+        )
+
+    def _importance(self) -> Tensor:
+        """Return the norm of every feature's input weights, (R, n_features)."""
+        with torch.no_grad():
+            norms = GroupLasso(torch.ones(1)).norms(self.net.input_weights).double()
+        used = self._slots.any(dim=0)
+        if norms.shape[1] < len(used):  # the network was cut to the slots in use
+            whole = norms.new_zeros(len(norms), len(used))
+            whole[:, used] = norms
+            norms = whole
+        n_groups = int(self._pool.max()) + 1
+        groups = norms.new_zeros(len(norms), n_groups)
+        groups.index_add_(1, self._pool, (norms * self._slots).square())
+        return groups.sqrt()[:, self._owner]
+
+    def _done(self, stage: Stage) -> Done:
+        still = tuple(bool(flag) for flag in self._still)
+        if self.empty == "frozen" or not any(still):
+            return Done(stage, (False,) * len(still))
+        widths = tuple(n * flag for n, flag in zip(self._widths, still, strict=True))
+        return Done(stage, still, Block(self._constant, widths))
+
+    # ------------------------------------------------------------------------ embeddings
+
+    def _forward(self, which: str) -> Tensor:
+        with torch.no_grad():
+            return self.net(self.X_train if which == "train" else self.X_test)
+
+    def _embed_all(self, which: Literal["train", "test"]) -> Tensor:
+        self.net.train(False)
+        h = self._with_still(self._forward(which), which, slice(None))
+        self.net.train(self._training is not None)
+        return h
+
+    def _with_still(self, h: Tensor, which: str, rows: Rows) -> Tensor:
+        """Put in what parties that kept nothing contribute, where a replica has none."""
+        if not self._any_still:
+            return h
+        if self.empty == "frozen":
+            if not self._frozen:
+                return h
+            other = take(self._frozen[which], rows)
+        else:
+            other = self._constant.unsqueeze(1)
+        return torch.where(self._still.view(-1, 1, 1), other, h)
+
+    def _membership(self) -> Tensor | None:
+        """Return which slot belongs to which group, None where each is its own."""
+        n_groups = int(self._pool.max()) + 1 if len(self._pool) else 0
+        if n_groups == len(self._pool):
+            return None
+        one_hot = torch.nn.functional.one_hot(self._pool, n_groups)
+        return one_hot.to(self.X_train.dtype)
+
+
+def _owner(column_groups: Tensor, features: Tensor) -> Tensor:
+    """Return the penalised group of every feature, by its first column."""
+    found = dict(zip(features.tolist(), column_groups.tolist(), strict=True))
+    owners = [found[feature] for feature in range(len(found))]
+    return torch.tensor(owners, dtype=torch.long).to(features.device)
+
+
+def _pool(column_slots: Tensor, groups: Tensor) -> Tensor:
+    """Return the group of every slot: slots that share a feature belong together.
+
+    A feature can take several slots (a one-hot category) and a slot several features (a
+    channel of a convolution); both are then penalised and removed as one.
+    """
+    n_slots = int(column_slots.max()) + 1 if len(column_slots) else 0
+    parent = list(range(n_slots))
+
+    def root(slot: int) -> int:
+        while parent[slot] != slot:
+            slot = parent[slot]
+        return slot
+
+    first: dict[int, int] = {}
+    for slot, feature in zip(column_slots.tolist(), groups.tolist(), strict=True):
+        parent[root(slot)] = root(first.setdefault(feature, slot))
+    roots = [root(slot) for slot in range(n_slots)]
+    number = {r: i for i, r in enumerate(dict.fromkeys(roots))}
+    return torch.tensor([number[r] for r in roots], dtype=torch.long).to(groups.device)

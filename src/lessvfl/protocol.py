@@ -1,0 +1,365 @@
+"""The messages between server and parties, and the one gate they pass.
+
+Every message that exists. What is not in this table does not leave a party.
+
+=============== ========= ============================ =================================
+message         direction fields (payload)             reveals
+=============== ========= ============================ =================================
+Describe        down      none                         nothing
+Description     up        none (name, rows, width,     number of rows, width of the
+                          version; not billed)         embedding
+Begin           down      plan (settings, 0 bytes)     how training will run
+Descend         down      gradient (R, b, E_m)         dL/dh of the last batch
+Embed           down      which rows (0 bytes)         nothing
+Select          down      components int32 (|K_m|)     which components matter
+Embedding       up        values (R, b, E_m)           the embedding of these rows
+Done            up        constant (R, E_m), only of   that the party kept no feature,
+                          a party that kept nothing    if it was started to say so
+=============== ========= ============================ =================================
+
+Rows of a step come from the shared seed and are never sent. The gradient of one step is
+the request for the next, so a stage of T steps takes T + 1 rounds. A feature mask is
+private: no message carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+
+from lessvfl.errors import ProtocolError
+from lessvfl.ledger import Entry, Ledger
+from lessvfl.types import PartyId, SelectPlan, Stage, Tensor, TrainPlan
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """Values of every replica, and how many columns of each a run alone would send."""
+
+    values: Tensor  # (R, n, width), or (R, width)
+    widths: tuple[int, ...]  # (R,)
+
+    def n_values(self) -> tuple[int, ...]:
+        """Return the number of values each replica sends."""
+        n_rows = self.values.shape[1] if self.values.dim() == 3 else 1
+        return tuple(n_rows * width for width in self.widths)
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Ask a party who it is."""
+
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Start a stage of joint training and ask for the first batch's embedding."""
+
+    plan: TrainPlan
+
+
+@dataclass(frozen=True)
+class Descend:
+    """Send dL/dh of the last batch; the party steps and embeds the next batch."""
+
+    stage: Stage
+    gradient: Block
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Ask for the embeddings of all training or all test rows."""
+
+    stage: Stage
+    rows: Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Select:
+    """Send K_m (None: all components) and have the party select its features."""
+
+    components: tuple[tuple[int, ...], ...] | None  # K_m of every replica
+    plan: SelectPlan
+
+
+Request = Describe | Begin | Descend | Embed | Select
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a party says of itself."""
+
+    party: PartyId
+    n_samples: int
+    embedding_size: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Embeddings of the rows that were asked for."""
+
+    stage: Stage
+    block: Block
+    ahead: bool = False  # for a training step whose gradient comes back later
+
+
+@dataclass(frozen=True)
+class Done:
+    """The stage is over; a party that kept nothing may say so and leave a constant."""
+
+    stage: Stage
+    silent: tuple[bool, ...]  # (R,), True: send me nothing from now on
+    constant: Block | None = None  # (R, E_m), what a silent party contributes
+
+
+Reply = Description | Embedding | Done
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes on the wire so far, headers and encryption included."""
+
+    up: int = 0
+    down: int = 0
+
+
+class Transport(Protocol):
+    """A way to carry messages: every reply, or an error."""
+
+    traffic: Mapping[PartyId, Traffic]
+
+    def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
+        """Deliver one request a party and return every party's reply."""
+        ...
+
+    def close(self) -> None:
+        """End the connections."""
+        ...
+
+
+@dataclass
+class Metered:
+    """A transport that bills every message: the one place where bytes are counted."""
+
+    transport: Transport
+    ledger: Ledger
+
+    def exchange(
+        self,
+        requests: Mapping[PartyId, Request],
+        live: Mapping[PartyId, Sequence[bool]],
+    ) -> dict[PartyId, Reply]:
+        """Exchange and bill; `live` tells which replicas each party takes part in."""
+        if not requests:
+            return {}
+        stage = _stage(next(iter(requests.values())))
+        n_replicas = self.ledger.n_replicas
+        taking_part = [
+            any(live[party][replica] for party in requests)
+            for replica in range(n_replicas)
+        ]
+        self.ledger.bill_round(stage, taking_part)
+        self.ledger.bill(
+            entry
+            for party, request in requests.items()
+            for entry in _entries(party, request, live[party])
+        )
+        replies = self.transport.exchange(requests)
+        self.ledger.bill(
+            entry
+            for party, reply in replies.items()
+            for entry in _entries(party, reply, live[party])
+        )
+        return replies
+
+
+def _stage(message: Request) -> Stage:
+    match message:
+        case Begin(plan) | Select(_, plan):
+            return plan.stage
+        case Descend(stage, _) | Embed(stage, _):
+            return stage
+    raise AssertionError("a Describe is not billed")
+
+
+def _entries(
+    party: PartyId, message: Request | Reply, live: Sequence[bool]
+) -> list[Entry]:
+    """Return what a message costs every replica."""
+
+    def of(
+        stage: Stage, kind: str, counts: Sequence[int], size: int, **how: bool
+    ) -> Entry:
+        values = tuple(n * on for n, on in zip(counts, live, strict=True))
+        up = isinstance(message, Embedding | Done)
+        paid = tuple(n * size for n in values)
+        return Entry(party, "up" if up else "down", stage, kind, paid, values, **how)
+
+    match message:
+        case Descend(stage, block):
+            size = block.values.element_size()
+            return [of(stage, "gradient", block.n_values(), size)]
+        case Select(components, plan) if components is not None:
+            counts = [len(kept) for kept in components]
+            return [of(plan.stage, "components", counts, 4)]
+        case Embedding(stage, block, ahead):
+            size = block.values.element_size()
+            return [of(stage, "embedding", block.n_values(), size, ahead=ahead)]
+        case Done(stage, _, constant) if constant is not None:
+            size = constant.values.element_size()
+            return [of(stage, "constant", constant.n_values(), size)]
+    return []
+
+
+@dataclass
+class Parties:
+    """All parties behind a transport, in typed calls for the algorithm.
+
+    Parameters
+    ----------
+    transport : Transport
+        Carries the messages.
+    names : sequence of str
+        The parties, in the order of their blocks in the fusion network's input.
+    ledger : Ledger
+        Takes the bill.
+    """
+
+    transport: Transport
+    names: Sequence[PartyId]
+    ledger: Ledger
+    sizes: dict[PartyId, int] = field(init=False)
+    n_samples: int = field(init=False)
+    _metered: Metered = field(init=False)
+    _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
+    _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
+    _constants: dict[PartyId, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Shake hands: versions and numbers of rows must agree."""
+        replies = self.transport.exchange({name: Describe() for name in self.names})
+        self.sizes = {}
+        first: Description | None = None
+        for name in self.names:
+            reply = replies[name]
+            if not isinstance(reply, Description) or reply.version != VERSION:
+                raise ProtocolError(
+                    f"Party '{name}' must speak protocol version {VERSION}. "
+                    f"Got {getattr(reply, 'version', type(reply).__name__)}."
+                )
+            first = first or reply
+            if reply.n_samples != first.n_samples:
+                raise ProtocolError(
+                    f"Party '{name}' must hold {first.n_samples} training rows, as "
+                    f"'{first.party}' does. Got {reply.n_samples}."
+                )
+            self.sizes[name] = reply.embedding_size
+        assert first is not None
+        self.n_samples = first.n_samples
+        self._metered = Metered(self.transport, self.ledger)
+        n_replicas = self.ledger.n_replicas
+        self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
+        self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
+        self._constants = {}
+
+    def begin(self, plan: TrainPlan) -> list[Tensor]:
+        """Start a stage of training; return the first batch's blocks (R, b, E_m)."""
+        return self._blocks(self._exchange(dict.fromkeys(self._awake(), Begin(plan))))
+
+    def descend(self, stage: Stage, gradients: Sequence[Tensor]) -> list[Tensor] | None:
+        """Send dL/dh; return the next batch's blocks, or None after the last step."""
+        requests: dict[PartyId, Request] = {
+            name: Descend(stage, Block(gradient, self._widths[name]))
+            for name, gradient in zip(self.names, gradients, strict=True)
+            if name in self._awake()
+        }
+        replies = self._exchange(requests)
+        if any(isinstance(reply, Done) for reply in replies.values()):
+            self._finish(replies)
+            return None
+        return self._blocks(replies)
+
+    def embed(self, stage: Stage, rows: Literal["train", "test"]) -> list[Tensor]:
+        """Return the blocks (R, N, E_m) of all training or all test rows."""
+        requests = dict.fromkeys(self._awake(), Embed(stage, rows))
+        return self._blocks(self._exchange(requests))
+
+    def select_features(self, kept: Tensor | None, plan: SelectPlan) -> None:
+        """Send K_m out of `kept` (R, E), or None for all; every party selects alone."""
+        requests: dict[PartyId, Request] = {}
+        for name, mask in self._by_party(kept).items():
+            components = None
+            if mask is not None:
+                components = tuple(
+                    tuple(int(k) for k in row.nonzero().flatten()) for row in mask.cpu()
+                )
+                self.sizes[name] = int(mask.any(dim=0).sum())
+                self._widths[name] = tuple(len(some) for some in components)
+            requests[name] = Select(components, plan)
+        self._finish(self._exchange(requests))
+
+    def charge_pass(self) -> None:
+        """Charge the paper's figure, not the bill, for one pass over all rows."""
+        for name in self.names:
+            self.ledger.charge_pass([n * self.n_samples for n in self._widths[name]])
+
+    def component_counts(self) -> dict[PartyId, tuple[int, ...]]:
+        """Return how many components each party has left, (R,) each."""
+        return dict(self._widths)
+
+    def _by_party(self, kept: Tensor | None) -> dict[PartyId, Tensor | None]:
+        if kept is None:
+            return dict.fromkeys(self.names)
+        sizes = [self.sizes[name] for name in self.names]
+        return dict(zip(self.names, kept.split(sizes, dim=1), strict=True))
+
+    def _awake(self) -> list[PartyId]:
+        return [name for name in self.names if not all(self._silent[name])]
+
+    def _exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
+        live = {name: [not s for s in self._silent[name]] for name in requests}
+        return self._metered.exchange(requests, live)
+
+    def _blocks(self, replies: Mapping[PartyId, Reply]) -> list[Tensor]:
+        """Return one block a party; a silent party's is its constant."""
+        blocks: list[Tensor] = []
+        n_rows = 1
+        for name in replies:
+            reply = replies[name]
+            if not isinstance(reply, Embedding):
+                raise ProtocolError(
+                    f"Party '{name}' must reply with an embedding. "
+                    f"Got {type(reply).__name__}."
+                )
+            n_rows = reply.block.values.shape[1]
+        for name in self.names:
+            reply_or_none = replies.get(name)
+            if isinstance(reply_or_none, Embedding):
+                blocks.append(reply_or_none.block.values)
+            else:
+                constant = self._constants[name]
+                blocks.append(constant.unsqueeze(1).expand(-1, n_rows, -1))
+        return blocks
+
+    def _finish(self, replies: Mapping[PartyId, Reply]) -> None:
+        for name, reply in replies.items():
+            if not isinstance(reply, Done):
+                raise ProtocolError(
+                    f"Party '{name}' must end the stage as the others do. "
+                    f"Got {type(reply).__name__}."
+                )
+            self._silent[name] = reply.silent
+            if reply.constant is not None:
+                self._constants[name] = reply.constant.values
+
+
+def concatenate(blocks: Sequence[Tensor]) -> Tensor:
+    """Join the parties' blocks into the fusion network's input, (R, n, E)."""
+    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=2)

@@ -1,0 +1,462 @@
+"""The only wiring: data, networks, parties and a method become runs.
+
+:func:`simulate` runs all parties in this process, every seed (or every setting given as a
+replica) as one batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lessvfl import data, methods, metrics
+from lessvfl.algorithm import Labels
+from lessvfl.data import Dataset, Problem
+from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.fitted import FittedModel, FittedParty, Shape
+from lessvfl.ledger import Ledger
+from lessvfl.models import DTYPES, MLP, Factory, Lifted, Network, find_factory
+from lessvfl.party import Outcome, Party
+from lessvfl.profiles import Settings
+from lessvfl.protocol import Parties
+from lessvfl.transports.inprocess import InProcess
+from lessvfl.types import Event, Task, Tensor
+
+Progress = Callable[[Event], None]
+PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One run of a batch: its seed, and settings of its own where they differ."""
+
+    seed: int
+    lam_party: float | None = None
+    lam_server: float | None = None
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks given from Python instead of by settings."""
+
+    party: PartyNets | None = None
+    fusion: Factory | nn.Module | None = None
+
+    def of(self, party: str) -> Factory | nn.Module | None:
+        """Return what was given for one party."""
+        if isinstance(self.party, Mapping):
+            return self.party.get(party)
+        return self.party
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run: data, how to split them, settings, and where to compute."""
+
+    dataset: Dataset
+    settings: Settings
+    parties: int | Sequence[int] | Mapping[str, Sequence[str]] | None = None
+    spurious: float | Sequence[float] = 0.0
+    groups: Mapping[str, Sequence[str]] | None = None
+    device: str = "cpu"
+    networks: Networks = Networks()
+    curve: bool = True  # evaluate after every epoch
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: its numbers (the JSON contract), its model and its bill."""
+
+    numbers: dict[str, Any]
+    model: FittedModel
+    problem: Problem
+    bill: list[dict[str, str | int]]
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn ``cpu``, ``cuda`` or ``auto`` into a device.
+
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
+    if name not in ("cpu", "cuda", "auto"):
+        raise ConfigError(
+            f"The 'device' option must be one of cpu, cuda, auto. Got {name!r} instead."
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "The 'device' option is cuda, but PyTorch sees no CUDA device here. "
+            "Use cpu or auto instead."
+        )
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def simulate(
+    job: Job, seeds: Sequence[int | Replica], progress: Progress = lambda event: None
+) -> list[Run]:
+    """Run a method with all parties in this process.
+
+    Parameters
+    ----------
+    job : Job
+        What to run.
+    seeds : sequence of int or Replica
+        One run each. Runs whose tables have equal shapes share one batch.
+    progress : callable
+        Told of every epoch.
+
+    Returns
+    -------
+    list of Run
+        In the order of `seeds`.
+    """
+    replicas = [s if isinstance(s, Replica) else Replica(s) for s in seeds]
+    if not replicas:
+        raise ConfigError("At least one seed must be given. Got none.")
+    problems: dict[int, Problem] = {}
+    for replica in replicas:
+        if replica.seed not in problems:
+            problems[replica.seed] = data.prepare(
+                job.dataset,
+                job.settings.data,
+                parties=job.parties,
+                spurious=job.spurious,
+                seed=replica.seed,
+                groups=job.groups,
+            )
+    batches: dict[Any, list[int]] = {}
+    for index, replica in enumerate(replicas):
+        shape = _signature(problems[replica.seed])
+        batches.setdefault(shape, []).append(index)
+    runs: dict[int, Run] = {}
+    for indices in batches.values():
+        chosen = [replicas[index] for index in indices]
+        batch = _Batch(job, chosen, [problems[r.seed] for r in chosen], progress)
+        runs |= dict(zip(indices, batch.run(), strict=True))
+    return [runs[index] for index in range(len(replicas))]
+
+
+def _signature(problem: Problem) -> tuple[Any, ...]:
+    """Return what must be equal for runs to share a batch."""
+    tables = tuple((p.name, p.X_train.shape, p.features) for p in problem.parties)
+    return (*tables, problem.y_test.shape, problem.label_names)
+
+
+@dataclass
+class _Batch:
+    """Runs that share one batch of tensors."""
+
+    job: Job
+    replicas: list[Replica]
+    problems: list[Problem]
+    progress: Progress
+    curves: list[list[dict[str, Any]]] = field(init=False)
+    seconds: dict[str, float] = field(init=False)
+
+    def run(self) -> list[Run]:
+        """Wire everything, run the method, and gather what it leaves."""
+        started = time.perf_counter()
+        self._device = resolve_device(self.job.device)
+        self._dtype = DTYPES[self.job.settings.net.dtype]
+        self._seeds = tuple(replica.seed for replica in self.replicas)
+        self._task: Task = self.problems[0].task
+        self.curves = [[] for _ in self.replicas]
+        self.seconds = {}
+        self._last = started
+        config = self._config()
+        self._parties = [
+            self._party(index, config.empty_party)
+            for index in range(len(self.problems[0].parties))
+        ]
+        self._ledger = Ledger(len(self.replicas))
+        names = [party.name for party in self._parties]
+        transport = InProcess({party.name: party.handle for party in self._parties})
+        self._server = Parties(transport, names, self._ledger)
+        n_components = sum(self._server.sizes.values())
+        fusion = self._fusion(n_components)
+        y = self._labels([p.y_train for p in self.problems])
+        self._y_test = self._labels([p.y_test for p in self.problems])
+        self._y_train = y
+        labels = Labels(y, self._task, self._seeds)
+        method = methods.get(self.job.settings.method)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seeds[0])  # a user's dropout and the like
+            fusion = method.run(self._server, fusion, labels, config, self._observe)
+        self.seconds["total"] = time.perf_counter() - started
+        return [self._collect(index, fusion) for index in range(len(self.replicas))]
+
+    # ---------------------------------------------------------------------------- wiring
+
+    def _config(self) -> Any:
+        """Return the method's settings, lambdas spread over the replicas."""
+        config: Any = self.job.settings.config
+        n_samples = len(self.problems[0].y_train)
+        if config.batch_size > n_samples:
+            warnings.warn(
+                f"The 'batch_size' setting is {config.batch_size}, but there are only "
+                f"{n_samples} training rows: every step uses them all.",
+                LessVFLWarning,
+                stacklevel=2,
+            )
+            config = dataclasses.replace(config, batch_size=n_samples)
+        for name in ("lam_party", "lam_server"):
+            own = [getattr(replica, name) for replica in self.replicas]
+            if any(value is not None for value in own):
+                shared = getattr(config, name)
+                spread = tuple(shared if v is None else v for v in own)
+                config = dataclasses.replace(config, **{name: spread})
+        return config
+
+    def _stack(self, tables: Sequence[np.ndarray[Any, Any]]) -> Tensor:
+        """Stack one table a replica, or share it where all hold the same."""
+        if all(table is tables[0] for table in tables):
+            tables = tables[:1]
+        return torch.as_tensor(np.stack(tables)).to(self._device, self._dtype)
+
+    def _labels(self, y: Sequence[np.ndarray[Any, Any]]) -> Tensor:
+        shared = y[:1] if all(part is y[0] for part in y) else y
+        stacked = torch.as_tensor(np.stack(shared)).to(self._device)
+        return stacked if self._task == "multiclass" else stacked.to(self._dtype)
+
+    def _network(
+        self,
+        widths: tuple[int, ...],
+        given: Factory | nn.Module | str | None,
+        name: str,
+    ) -> Network:
+        if given is None:
+            activation = self.job.settings.net.activation
+            return MLP.create(
+                widths, activation, self._seeds, name, self._dtype, self._device
+            )
+        factory = find_factory(given) if isinstance(given, str) else given
+        return Lifted.create(
+            factory, widths[0], widths[-1], self._seeds, name, self._dtype, self._device
+        )
+
+    def _party(self, index: int, empty: Any) -> Party:
+        tables = [problem.parties[index] for problem in self.problems]
+        X_train = self._stack([table.X_train for table in tables])
+        X_test = self._stack([table.X_test for table in tables])
+        net_config = self.job.settings.net
+        name = tables[0].name
+        given = self.job.networks.of(name) or net_config.party_net
+        widths = net_config.party_widths(X_train.shape[2])
+        net = self._network(widths, given, name)
+        groups = torch.as_tensor(tables[0].groups).to(self._device)
+        return Party(
+            name, net, (X_train, X_test), groups, self._seeds, empty, self._observe
+        )
+
+    def _fusion(self, n_components: int) -> Network:
+        n_classes = self.problems[0].n_classes
+        n_outputs = n_classes if self._task == "multiclass" else 1
+        widths = self.job.settings.net.fusion_widths(n_components, n_outputs)
+        given = self.job.networks.fusion or self.job.settings.net.fusion_net
+        return self._network(widths, given, "the server")
+
+    # ------------------------------------------------------------------------- observing
+
+    def _observe(self, event: Event) -> None:
+        """Take the time of a stage, and a point of the curve where networks fit."""
+        self._clock(event.stage)
+        self.progress(event)
+        if event.fusion is not None and self.job.curve:
+            self._add_points(event)
+            self._clock("evaluate")
+
+    def _clock(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def _add_points(self, event: Event) -> None:
+        assert event.fusion is not None
+        test = self._measure(event.fusion, "test", self._y_test)
+        train = self._measure(event.fusion, "train", self._y_train)
+        removed = self._removed_shares()
+        main = metrics.MEASURES[self._task][0]
+        for r, curve in enumerate(self.curves):
+            point: dict[str, Any] = {"stage": event.stage, "epoch": event.epoch}
+            for name in ("accuracy", "balanced_accuracy", "auc", "r2"):
+                if name in metrics.MEASURES[self._task] or name.endswith("accuracy"):
+                    point[name] = test[name][r] if name in test else None
+            point[f"train_{main}"] = train[main][r]
+            point.setdefault("train_accuracy", None)
+            point["removed_share"] = removed[r]
+            point["payload_bytes"] = self._ledger.payload_bytes(r)
+            point["rounds"] = self._ledger.n_rounds(r)
+            point["paper_mib"] = self._ledger.paper_mib(r)
+            curve.append(point)
+
+    def _measure(self, fusion: Any, rows: Any, y: Tensor) -> dict[str, list[float]]:
+        if y.shape[1] == 0:
+            return {}
+        blocks = self._server.embed("evaluate", rows)
+        with torch.no_grad():
+            z = fusion(torch.cat(blocks, dim=2)).expand(-1, y.shape[1], -1)
+        found = metrics.measure(z, y, self._task)
+        return {
+            name: [None if v != v else v for v in values.tolist()]  # NaN: undefined
+            for name, values in found.items()
+        }
+
+    def _removed_shares(self) -> list[float | None]:
+        """Return the share of planted features gone, None where none was planted."""
+        tables = self.problems[0].parties
+        masks = [party.features_now().cpu().numpy() for party in self._parties]
+        gone = [~mask[:, t.spurious] for mask, t in zip(masks, tables, strict=True)]
+        planted = np.concatenate(gone, axis=1)
+        if planted.shape[1] == 0:
+            return [None] * len(self.replicas)
+        return [float(share) for share in planted.mean(axis=1)]
+
+    # ------------------------------------------------------------------------ collecting
+
+    def _collect(self, r: int, fusion: Network) -> Run:
+        problem = self.problems[r]
+        outcomes = [party.outcome(r) for party in self._parties]
+        counts = self._server.component_counts()
+        of = self.job.settings.net.embedding_size
+        ledger = self._ledger
+        numbers: dict[str, Any] = {"seed": self.replicas[r].seed}
+        numbers |= self._summary(r)
+        numbers["spurious"] = _spurious(problem, outcomes)
+        numbers["features"] = {
+            table.name: {
+                "kept": [n for n, k in zip(table.features, o.kept, strict=True) if k],
+                "removed": [
+                    n for n, k in zip(table.features, o.kept, strict=True) if not k
+                ],
+            }
+            for table, o in zip(problem.parties, outcomes, strict=True)
+        }
+        numbers["importance"] = {
+            table.name: {
+                n: v for n, v in zip(table.features, o.importance, strict=True) if v > 0
+            }
+            for table, o in zip(problem.parties, outcomes, strict=True)
+        }
+        numbers["components"] = {
+            name: {"kept": kept[r], "of": of} for name, kept in counts.items()
+        }
+        numbers["communication"] = {
+            "payload_bytes": {
+                "up": ledger.direction_bytes(r, "up"),
+                "down": ledger.direction_bytes(r, "down"),
+            },
+            "rounds": ledger.n_rounds(r),
+            "paper_mib": ledger.paper_mib(r),
+            "by_stage": ledger.by_stage(r),
+        }
+        numbers["curve"] = self.curves[r]
+        numbers["seconds"] = dict(self.seconds)
+        model = self._model(r, fusion, problem, outcomes)
+        return Run(numbers, model, problem, ledger.lines(r))
+
+    def _summary(self, r: int) -> dict[str, Any]:
+        """Return every measure after pre-training, after selection, at the end, at best."""
+        curve = self.curves[r]
+        last = {point["stage"]: point for point in curve}
+        chosen = last.get("select_features") or last.get("joint_lasso")
+        ends: dict[str, Any] = {
+            "pretrained": last.get("pretrain"),
+            "selected": chosen,
+            "final": curve[-1] if curve else None,
+        }
+        summary: dict[str, Any] = {}
+        for name in ("accuracy", "balanced_accuracy", "auc", "r2"):
+            if name not in ("accuracy", "balanced_accuracy") and (
+                name not in metrics.MEASURES[self._task]
+            ):
+                continue
+            values = {k: None if p is None else p.get(name) for k, p in ends.items()}
+            seen = [p[name] for p in curve if p.get(name) is not None]
+            summary[name] = values | {"best": max(seen) if seen else None}
+        return summary
+
+    def _model(
+        self, r: int, fusion: Network, problem: Problem, outcomes: list[Outcome]
+    ) -> FittedModel:
+        net_config = self.job.settings.net
+        parties = []
+        for table, outcome in zip(problem.parties, outcomes, strict=True):
+            names = zip(table.features, outcome.kept, strict=True)
+            kept = tuple(n for n, k in names if k)
+            removed = tuple(n for n in table.features if n not in kept)
+            used = table.features if outcome.frozen else kept
+            given = self.job.networks.of(table.name)
+            width = table.X_train.shape[1]
+            ends = (width, net_config.embedding_size)
+            shape = _shape(outcome.net, given, net_config.party_net, ends)
+            if shape.factory is not None:
+                shape = dataclasses.replace(
+                    shape, slots=outcome.slots, outputs=outcome.outputs
+                )
+            parties.append(
+                FittedParty(
+                    table.name,
+                    kept,
+                    removed,
+                    table.encoding.narrow(used),
+                    outcome.net,
+                    shape,
+                    outcome.constant,
+                )
+            )
+        given_fusion = self.job.networks.fusion
+        own = fusion.replica(r)
+        kept_mask = tuple(flag for o in outcomes for flag in o.outputs)
+        n_out = own.n_outputs
+        ends = (len(kept_mask), n_out)
+        shape = _shape(own, given_fusion, net_config.fusion_net, ends)
+        if shape.factory is not None:
+            shape = dataclasses.replace(shape, slots=kept_mask)
+        planted = [
+            name
+            for table in problem.parties
+            for name, is_planted in zip(table.features, table.spurious, strict=True)
+            if is_planted
+        ]
+        names = (*self.job.dataset.X.names, *planted)
+        return FittedModel(
+            self._task, problem.label_names, names, tuple(parties), own, shape
+        )
+
+
+def _shape(
+    net: Network,
+    given: Factory | nn.Module | None,
+    spec: str | None,
+    ends: tuple[int, int],
+) -> Shape:
+    if isinstance(net, MLP):
+        widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
+        return Shape(widths, net.activation, None, None, None)
+    factory = "given" if given is not None else spec
+    return Shape(ends, "none", factory, None, None)
+
+
+def _spurious(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | None:
+    """Return how many planted features went and how many real ones stayed."""
+    kept = np.concatenate([np.array(o.kept, dtype=bool) for o in outcomes])
+    planted = np.concatenate([table.spurious for table in problem.parties])
+    if not planted.any():
+        return None
+    removed = int((planted & ~kept).sum())
+    return {
+        "planted": int(planted.sum()),
+        "removed": removed,
+        "removed_share": removed / int(planted.sum()),
+        "real_kept_share": float((kept & ~planted).sum() / (~planted).sum()),
+    }

@@ -1,0 +1,1 @@
+"""Ways to carry a message between the server and the parties."""
