@@ -43,6 +43,14 @@ def test_fill_is_mean_or_most_frequent_of_training_rows():
     assert matrix[3].tolist() == [5.0, 1.0, 0.0, 1.0]  # blue, red
 
 
+def test_ties_are_filled_with_false_and_the_first_category():
+    cells = np.array(
+        [[True, "b"], [False, "a"], [None, "b"], [None, "a"]], dtype=object
+    )
+    encoding = fit(frame_of(cells))
+    assert [column.fill for column in encoding.columns] == [0.0, "a"]
+
+
 def test_standardise_by_hand():
     encoding = fit(frame_of([[1.0], [3.0], [NAN]]))
     column = encoding.columns[0]

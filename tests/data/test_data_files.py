@@ -110,6 +110,11 @@ def test_arrow_types(tmp_path):
     assert np.isnan(X.numeric[:, 3]).all()
 
 
+def test_missing_texts_of_csv(tmp_path):
+    path = csv_file(tmp_path / "t.csv", "a,y\nu,0\n,1\nNA,1\n")
+    assert list(load(path).X.text[0]) == ["u", None, None]
+
+
 def test_the_label_may_be_any_column(tmp_path):
     TABLE.to_parquet(tmp_path / "t.parquet")
     data = load(tmp_path / "t.parquet", label="sick")

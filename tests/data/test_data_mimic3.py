@@ -93,6 +93,15 @@ def test_order_and_number_of_features(folder):
     assert (data.n_parties, data.scale) == (4, "standardize")
 
 
+def test_sub_periods_in_measurements():
+    """All; first 10, 25, 50 %; last 10, 25, 50 % of a hundred hours."""
+    table = mimic3.statistics(np.arange(101.0), np.arange(101.0)).reshape(7, 6)
+    least, most, count = table[:, 0], table[:, 1], table[:, 5]
+    assert least.tolist() == [0, 0, 0, 0, 90, 75, 50]
+    assert most.tolist() == [100, 10, 25, 50, 100, 100, 100]
+    assert count.tolist() == [101, 11, 26, 51, 11, 26, 51]
+
+
 def test_statistics_agree_with_scipy():
     rng = np.random.default_rng(3)
     times = np.sort(rng.uniform(0, 48, size=40))
