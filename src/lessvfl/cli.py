@@ -1,0 +1,394 @@
+"""The command line: thin commands over the rooms of the library."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lessvfl import __version__
+from lessvfl.errors import ConfigError, LessVFLError, LessVFLWarning
+
+if TYPE_CHECKING:
+    from lessvfl.record import RunRecord
+    from lessvfl.runtime import Job
+    from lessvfl.types import Event
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Find out together, without sharing data, which features matter: LESS-VFL.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show.")
+app.add_typer(data_app, name="data")
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def main() -> None:
+    """Run the command line; errors of ours become one line and exit code 2."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except LessVFLError as error:
+        typer.echo(f"lessvfl: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("lessvfl: interrupted", err=True)
+        sys.exit(130)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], *where: Any, **more: Any
+) -> None:
+    if issubclass(category, LessVFLWarning):
+        typer.echo(f"lessvfl: warning: {message}", err=True)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lessvfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Version."),
+    ] = False,
+) -> None:
+    pass
+
+
+# ------------------------------------------------------------------------------ progress
+
+
+def n_epochs(job: Job) -> float:
+    """Return how many epochs a job's progress will report."""
+    config = job.settings.flat()
+    n_parties = job.parties if isinstance(job.parties, int) else job.dataset.n_parties
+    if job.parties is not None and not isinstance(job.parties, int):
+        n_parties = len(job.parties)
+    counts = [
+        config.get("pretrain_epochs", 0),
+        config.get("server_epochs", 0),
+        config.get("party_epochs", 0) * n_parties,
+        config.get("joint_epochs", 0),
+        config["train_epochs"],
+    ]
+    return float(sum(counts))
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool, total: float) -> Iterator[Callable[[Event], None]]:
+    """Show bars with an ETA on a terminal, plain lines elsewhere, nothing if quiet."""
+    if quiet:
+        yield lambda event: None
+    elif sys.stderr.isatty():
+        with _bars(total) as show:
+            yield show
+    else:
+        yield _lines()
+
+
+@contextlib.contextmanager
+def _bars(total: float) -> Iterator[Callable[[Event], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description:<18}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("pretrain", total=total)
+
+        def show(event: Event) -> None:
+            bars.update(task, advance=1, description=event.stage.replace("_", " "))
+
+        yield show
+
+
+def _lines(every: float = 5.0) -> Callable[[Event], None]:
+    last = {"stage": "", "time": 0.0}
+
+    def show(event: Event) -> None:
+        now = time.monotonic()
+        if event.stage != last["stage"] or now - float(last["time"]) >= every:
+            epochs = f"{event.epoch:g} of {event.n_epochs:g}"
+            typer.echo(f"{event.stage}: epoch {epochs}", err=True)
+            last.update(stage=event.stage, time=now)
+
+    return show
+
+
+# ------------------------------------------------------------------------------- reading
+
+
+def _read_seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"The '--seeds' option must be whole numbers as in 0,1,2. Got {text!r}."
+        ) from None
+
+
+def _read_parties(text: str | None) -> Any:
+    """Read a number, sizes as in 10,20, or a YAML file of party name -> columns."""
+    from lessvfl import data
+
+    if text is None:
+        return None
+    parts = text.split(",")
+    if all(part.strip().isdigit() for part in parts):
+        numbers = [int(part) for part in parts]
+        return numbers[0] if len(numbers) == 1 else numbers
+    if text.endswith((".yaml", ".yml")):
+        return data.read_parties(text)
+    raise ConfigError(
+        "The '--parties' option must be a number, sizes as in 10,20, or a .yaml file "
+        f"of party name -> columns. Got {text!r}."
+    )
+
+
+def _read_spurious(text: str) -> Any:
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            "The '--spurious' option must be a share as in 0.5, or one a party as in "
+            f"0.8,0.25,0.1,0. Got {text!r}."
+        ) from None
+    return shares[0] if len(shares) == 1 else shares
+
+
+def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split KEY=VALUE pairs into settings and (``data.KEY``) options of a data set."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
+        found[name.strip()] = value.strip()
+    options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
+    return {k: v for k, v in found.items() if not k.startswith("data.")}, options
+
+
+# ------------------------------------------------------------------------------ commands
+
+
+@app.command()
+def run(
+    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")],
+    method: Annotated[str, typer.Option(help="See 'lessvfl methods'.")] = "less-vfl",
+    profile: Annotated[
+        str, typer.Option(help="default, paper or official-code.")
+    ] = "default",
+    parties: Annotated[
+        str | None,
+        typer.Option(help="How many; sizes as in 10,20; or a YAML file."),
+    ] = None,
+    spurious: Annotated[
+        str, typer.Option(help="Planted noise: 0.5, or one a party 0.8,0.25,0.1,0.")
+    ] = "0",
+    seeds: Annotated[str, typer.Option(help="One run each: 0,1,2.")] = "0",
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of local data sets (LESSVFL_DATA).")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of a file.")] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="YAML file of feature name -> columns that are one feature."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="'paper': also give the cost to its target.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder: record, networks, report.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a method on a data set or on a table of your own."""
+    from lessvfl import data as rooms
+    from lessvfl import profiles, report, runtime
+
+    if target not in (None, "paper"):
+        raise ConfigError(f"The '--target' option must be paper. Got {target!r}.")
+    overrides, options = _read_settings(set_ or [])
+    dataset = rooms.load(data, data_dir=data_dir, label=label, options=options or None)
+    job = runtime.Job(
+        dataset,
+        profiles.resolve(method, profile, dataset, overrides),
+        parties=_read_parties(parties),
+        spurious=_read_spurious(spurious),
+        groups=None if groups is None else rooms.read_parties(groups),
+        device=device,
+    )
+    record = _run_and_save(
+        job, _read_seeds(seeds), options, target is not None, out, quiet
+    )
+    if as_json:
+        typer.echo(json.dumps(record.to_json(), allow_nan=False))
+    else:
+        _print_summary([record])
+    if out is not None:
+        page = report.build(out)
+        if not as_json:
+            typer.echo(f"Report: {page}")
+
+
+def _run_and_save(
+    job: Job,
+    seeds: list[int],
+    options: dict[str, str],
+    target: bool,
+    out: Path | None,
+    quiet: bool,
+) -> RunRecord:
+    """Run a job; whatever happens, the run folder says how it ended."""
+    from lessvfl import experiment
+    from lessvfl.record import RunRecord
+
+    total = n_epochs(job)
+    try:
+        with _progress(quiet, total) as show:
+            record, runs = experiment.run(
+                job, seeds, options=options, target=target, progress=show
+            )
+        if out is not None:
+            experiment.save(out, record, runs)
+    except (KeyboardInterrupt, LessVFLError) as ending:
+        if out is not None:
+            status = "failed" if isinstance(ending, LessVFLError) else "interrupted"
+            head = experiment.bare_header(job, options)
+            RunRecord(head, status=status, message=str(ending)).write(out)
+        raise
+    return record
+
+
+def _print_summary(records: list[RunRecord]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lessvfl.report import tables
+
+    console = Console()
+    for record in records:
+        console.print(tables.headline(record), highlight=False)
+        for note in record.header["notes"]:
+            console.print(f"Note: {note}", highlight=False, style="dim")
+    table = Table()
+    heads, rows = tables.summary_rows(records)
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(
+        "lessvfl-demo"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
+    from lessvfl import data, profiles, report, runtime
+
+    dataset = data.load("digits")
+    records = []
+    for method in ("less-vfl", "plain"):
+        settings = profiles.resolve(method, "default", dataset, {"batch_size": 100})
+        job = runtime.Job(dataset, settings, spurious=0.5)
+        records.append(
+            _run_and_save(job, [0, 1, 2], {}, False, out / method, quiet)
+        )
+        report.build(out / method)
+    _print_summary(records)
+    page = report.compare([out / "less-vfl", out / "plain"], out / "report.html")
+    typer.echo(f"Report: {page}")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and their settings."""
+    import dataclasses
+
+    from lessvfl import methods as room
+    from lessvfl.settings import kind_of
+
+    for method in room.METHODS.values():
+        typer.echo(f"{method.name}: {method.summary} ({method.reference})")
+        for field in dataclasses.fields(method.config):
+            typer.echo(
+                f"    {field.name} = {field.default}: {field.metadata['help']} "
+                f"[{kind_of(field).allowed}]"
+            )
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """List the data sets."""
+    from lessvfl import data
+
+    for name in data.names():
+        typer.echo(f"{name:<22}{data.describe(name)['summary']}")
+
+
+@data_app.command("show")
+def show_data(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+) -> None:
+    """Show what is known of a data set."""
+    from lessvfl import data
+
+    for key, value in data.describe(name).items():
+        typer.echo(f"{key}: {value}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+) -> None:
+    """Rebuild the report of a run folder from its record."""
+    from lessvfl import report as room
+
+    typer.echo(f"Report: {room.build(folder)}")
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path(
+        "compare.html"
+    ),
+) -> None:
+    """Put several runs on one page."""
+    from lessvfl import report as room
+
+    typer.echo(f"Report: {room.compare(folders, out)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""One experiment: a job and its seeds become a record and a run folder.
+
+A run folder holds ``record.jsonl``, ``report.html`` (written by the report room) and
+``networks-<id>/seed-<seed>/``. Networks are written first and the record last, each
+atomically: a crash leaves the old run or the new one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import shutil
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lessvfl import __version__, profiles, runtime
+from lessvfl.data import DataConfig, Problem
+from lessvfl.errors import ConfigError, LessVFLWarning, RecordError
+from lessvfl.fitted import FittedModel, load_model
+from lessvfl.models import Factory, NetConfig
+from lessvfl.record import RunRecord
+from lessvfl.runtime import Job, Progress, Run
+from lessvfl.settings import fields_of
+
+TARGET_ACCURACY_SHARE = 0.9  # of the best VFL (Original), Table 2 of the paper
+TARGET_REMOVED_SHARE = 0.8
+
+
+def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what can be said of a run before its data are prepared."""
+    settings = job.settings
+    return {
+        "lessvfl": __version__,
+        "data": {"name": job.dataset.name},
+        "method": settings.method,
+        "profile": settings.profile,
+        "config": settings.flat() | {f"data.{k}": v for k, v in options.items()},
+        "versions": {
+            "lessvfl": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "device": job.device,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "notes": [],
+    }
+
+
+def header(job: Job, problem: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first line of a record: what was run, on what, with which versions."""
+    return bare_header(job, options) | {
+        "data": {
+            "name": job.dataset.name,
+            "n_train": len(problem.y_train),
+            "n_test": len(problem.y_test),
+            "n_features": problem.n_features,
+            "n_real": problem.n_real,
+            "n_parties": len(problem.parties),
+            "n_classes": problem.n_classes,
+        },
+        "device": str(runtime.resolve_device(job.device)),
+        "notes": list(problem.notes),
+    }
+
+
+def run(
+    job: Job,
+    seeds: Sequence[int],
+    *,
+    options: Mapping[str, Any] | None = None,
+    target: bool = False,
+    progress: Progress = lambda event: None,
+) -> tuple[RunRecord, list[Run]]:
+    """Run a job and return its record and runs.
+
+    Parameters
+    ----------
+    job : Job
+        What to run.
+    seeds : sequence of int
+        One run each.
+    options : mapping, optional
+        Options the data set was made with, for the record.
+    target : bool
+        Also run VFL (Original) and give every run's cost to the paper's target.
+    progress : callable
+        Told of every epoch.
+    """
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"Every seed must be given once. Got {list(seeds)}.")
+    if target:
+        _check_target(job)
+    runs = runtime.simulate(job, seeds, progress)
+    _warn_extremes(runs)
+    if target:
+        threshold = TARGET_ACCURACY_SHARE * best_original(job, seeds, progress)
+        strict = job.settings.profile == "official-code"
+        for one in runs:
+            one.numbers["target"] = cost_to_target(
+                one.numbers["curve"], threshold, strict
+            )
+    record = RunRecord(
+        header(job, runs[0].problem, options or {}), [one.numbers for one in runs]
+    )
+    record.status = "complete"
+    return record, runs
+
+
+def _check_target(job: Job) -> None:
+    shares = job.spurious if isinstance(job.spurious, Sequence) else [job.spurious]
+    if not any(share > 0 for share in shares):
+        raise ConfigError(
+            "The paper's target needs planted features: 'spurious' must be above 0. "
+            f"Got {job.spurious}."
+        )
+    if job.dataset.task == "regression":
+        raise ConfigError(
+            "The paper's target is an accuracy: the task must be classification. "
+            "Got regression."
+        )
+
+
+def _warn_extremes(runs: Sequence[Run]) -> None:
+    """Say where selection removed everything or nothing: legal, but worth a look."""
+    for one in runs:
+        if all(point["stage"] == "train" for point in one.numbers["curve"]):
+            continue
+        features = one.numbers["features"].values()
+        for word, other in (("kept", "removed"), ("removed", "kept")):
+            if not any(party[word] for party in features):
+                done = "everything" if other == "removed" else "nothing"
+                change = "a smaller" if other == "removed" else "a larger"
+                warnings.warn(
+                    f"Selection removed {done} (seed {one.numbers['seed']}): {change} "
+                    "'lam_party' may be needed.",
+                    LessVFLWarning,
+                    stacklevel=3,
+                )
+
+
+def best_original(job: Job, seeds: Sequence[int], progress: Progress) -> float:
+    """Return the best test accuracy of VFL (Original) over all seeds and epochs.
+
+    Algorithm 2 without planted features: same seeds, profile, data and network settings.
+    """
+    shared = set(fields_of([DataConfig, NetConfig]))
+    overrides = {k: v for k, v in job.settings.flat().items() if k in shared}
+    settings = profiles.resolve(
+        "plain", job.settings.profile, job.dataset, overrides
+    )
+    original = dataclasses.replace(job, settings=settings, spurious=0.0)
+    runs = runtime.simulate(original, seeds, progress)
+    return max(one.numbers["accuracy"]["best"] for one in runs)
+
+
+def cost_to_target(
+    curve: Sequence[Mapping[str, Any]], threshold: float, strict: bool
+) -> dict[str, Any]:
+    """Return the cost at the first point with the accuracy and 80 % of spurious removed.
+
+    >>> point = {"accuracy": 0.9, "removed_share": 0.8, "paper_mib": 1.5,
+    ...          "payload_bytes": 10, "rounds": 3}
+    >>> cost_to_target([point], 0.9, strict=False)["paper_mib"]
+    1.5
+    >>> cost_to_target([point], 0.9, strict=True)["reached"]
+    False
+    """
+    for point in curve:
+        pair = (point["accuracy"], threshold), (
+            point["removed_share"],
+            TARGET_REMOVED_SHARE,
+        )
+        if all(a > b or (a == b and not strict) for a, b in pair):
+            cost = {k: point[k] for k in ("paper_mib", "payload_bytes", "rounds")}
+            return {"accuracy": threshold, "reached": True, **cost}
+    never = dict.fromkeys(("paper_mib", "payload_bytes", "rounds"))
+    return {"accuracy": threshold, "reached": False, **never}
+
+
+def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
+    """Write networks and record into a run folder."""
+    name = f"networks-{uuid.uuid4().hex[:8]}"
+    for one in runs:
+        one.model.save(folder / name / f"seed-{one.numbers['seed']}")
+    record.header["networks"] = name
+    record.write(folder)
+    for old in folder.glob("networks-*"):
+        if old.name != name:
+            shutil.rmtree(old)
+
+
+def load(
+    folder: str | Path,
+    seed: int | None = None,
+    *,
+    party_net: Factory | None = None,
+    fusion_net: Factory | None = None,
+) -> FittedModel:
+    """Load the model of a run folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        A folder written by ``lessvfl run --out``.
+    seed : int, optional
+        Whose run; the first one unless given.
+    party_net, fusion_net : callable, optional
+        The functions that made the networks, where they were given from Python.
+
+    Returns
+    -------
+    FittedModel
+        With ``predict``, ``predict_proba`` and ``features``.
+    """
+    record = RunRecord.read(Path(folder))
+    seeds = [one["seed"] for one in record.runs]
+    if not seeds:
+        raise RecordError(
+            f"'{folder}' holds no finished run: its status must be complete. "
+            f"Got {record.status}."
+        )
+    if seed is not None and seed not in seeds:
+        raise ConfigError(f"The 'seed' must be one of {seeds}. Got {seed} instead.")
+    chosen = seeds[0] if seed is None else seed
+    path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
+    return load_model(path, party_net, fusion_net)
