@@ -77,8 +77,8 @@ def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
     """Return H_B of every replica, (R,): squared differences, mean over the rows.
 
-    Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in the
-    released code (`divisor` |K_m|).
+    Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in
+    the released code (`divisor` |K_m|).
     """
     return (h - target).square().sum(dim=2).mean(dim=1) / divisor
 
@@ -126,8 +126,8 @@ def train_jointly(
 ) -> None:
     """Train fusion and party networks together: Algorithm 2.
 
-    h up, dL/dh down. Both gradients are taken at the same embeddings and server weights.
-    With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
+    h up, dL/dh down. Both gradients are taken at the same embeddings and server
+    weights. With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
     """
     y = labels.y
     batches = plan.batches(y.shape[1], labels.seeds)
@@ -137,7 +137,7 @@ def train_jointly(
     optimizer = OPTIMIZERS[plan.optimizer](fusion.parameters(), plan.learning_rate)
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
     fusion.train(True)
-    h = parties.begin(plan)  # line 5
+    h: list[Tensor] | None = parties.begin(plan)  # line 5
     for step, (_, rows) in enumerate(batches.steps(plan.n_epochs, y.device), start=1):
         target = take(y, rows)
         assert h is not None
@@ -174,8 +174,8 @@ def prox_sgd(
 ) -> None:
     """Minimise loss + penalty on the input groups of `net` by proximal SGD, in place.
 
-    θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both. A replica whose objective has reached
-    a plateau keeps still from then on (η = 0).
+    θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both. A replica whose objective has
+    reached a plateau keeps still from then on (η = 0).
     """
     params, w = net.parameters(), net.input_weights
     device, R = w.device, w.shape[0]

@@ -69,7 +69,7 @@ def _top(
     pass
 
 
-# ------------------------------------------------------------------------------ progress
+# ----------------------------------------------------------------------------- progress
 
 
 def n_epochs(job: Job) -> float:
@@ -121,11 +121,11 @@ def _bars(total: float) -> Iterator[Callable[[Event], None]]:
 
 
 def _lines(every: float = 5.0) -> Callable[[Event], None]:
-    last = {"stage": "", "time": 0.0}
+    last: dict[str, Any] = {"stage": "", "time": 0.0}
 
     def show(event: Event) -> None:
         now = time.monotonic()
-        if event.stage != last["stage"] or now - float(last["time"]) >= every:
+        if event.stage != last["stage"] or now - last["time"] >= every:
             epochs = f"{event.epoch:g} of {event.n_epochs:g}"
             typer.echo(f"{event.stage}: epoch {epochs}", err=True)
             last.update(stage=event.stage, time=now)
@@ -133,7 +133,7 @@ def _lines(every: float = 5.0) -> Callable[[Event], None]:
     return show
 
 
-# ------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------ reading
 
 
 def _read_seeds(text: str) -> list[int]:
@@ -186,7 +186,7 @@ def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return {k: v for k, v in found.items() if not k.startswith("data.")}, options
 
 
-# ------------------------------------------------------------------------------ commands
+# ----------------------------------------------------------------------------- commands
 
 
 @app.command()
@@ -297,12 +297,10 @@ def _print_summary(records: list[RunRecord]) -> None:
         console.print(tables.headline(record), highlight=False)
         for note in record.header["notes"]:
             console.print(f"Note: {note}", highlight=False, style="dim")
-    table = Table()
     heads, rows = tables.summary_rows(records)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    table = Table(show_header=False)
+    for head, *cells in zip(heads, *rows, strict=True):
+        table.add_row(head, *cells)
     console.print(table)
 
 
@@ -321,9 +319,7 @@ def demo(
     for method in ("less-vfl", "plain"):
         settings = profiles.resolve(method, "default", dataset, {"batch_size": 100})
         job = runtime.Job(dataset, settings, spurious=0.5)
-        records.append(
-            _run_and_save(job, [0, 1, 2], {}, False, out / method, quiet)
-        )
+        records.append(_run_and_save(job, [0, 1, 2], {}, False, out / method, quiet))
         report.build(out / method)
     _print_summary(records)
     page = report.compare([out / "less-vfl", out / "plain"], out / "report.html")

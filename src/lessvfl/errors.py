@@ -3,12 +3,12 @@
 ::
 
     LessVFLError
-    ├── ConfigError        (ValueError)    a setting, an option or a name is not allowed
-    ├── DataError          (ValueError)    a table, a column or a label cannot be used
-    ├── NetworkError       (ValueError)    a module cannot serve as party or fusion network
-    ├── DivergenceError    (ArithmeticError)  a loss stopped being finite
-    ├── ProtocolError      (RuntimeError)  a message does not fit the protocol
-    └── RecordError        (ValueError)    a folder or file is not a record of a run
+    ├── ConfigError      ValueError       a setting, option or name is not allowed
+    ├── DataError        ValueError       a table, column or label cannot be used
+    ├── NetworkError     ValueError       a module cannot serve as a network
+    ├── DivergenceError  ArithmeticError  a loss stopped being finite
+    ├── ProtocolError    RuntimeError     a message does not fit the protocol
+    └── RecordError      ValueError       a folder or file is no record of a run
 
 ``LessVFLWarning`` is the one category of warnings.
 """

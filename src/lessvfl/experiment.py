@@ -149,22 +149,21 @@ def _warn_extremes(runs: Sequence[Run]) -> None:
 def best_original(job: Job, seeds: Sequence[int], progress: Progress) -> float:
     """Return the best test accuracy of VFL (Original) over all seeds and epochs.
 
-    Algorithm 2 without planted features: same seeds, profile, data and network settings.
+    Algorithm 2 without planted features: same seeds, profile, data and network
+    settings.
     """
     shared = set(fields_of([DataConfig, NetConfig]))
     overrides = {k: v for k, v in job.settings.flat().items() if k in shared}
-    settings = profiles.resolve(
-        "plain", job.settings.profile, job.dataset, overrides
-    )
+    settings = profiles.resolve("plain", job.settings.profile, job.dataset, overrides)
     original = dataclasses.replace(job, settings=settings, spurious=0.0)
     runs = runtime.simulate(original, seeds, progress)
-    return max(one.numbers["accuracy"]["best"] for one in runs)
+    return float(max(one.numbers["accuracy"]["best"] for one in runs))
 
 
 def cost_to_target(
     curve: Sequence[Mapping[str, Any]], threshold: float, strict: bool
 ) -> dict[str, Any]:
-    """Return the cost at the first point with the accuracy and 80 % of spurious removed.
+    """Return the cost when accuracy and 80 % of spurious removed first held together.
 
     >>> point = {"accuracy": 0.9, "removed_share": 0.8, "paper_mib": 1.5,
     ...          "payload_bytes": 10, "rounds": 3}
@@ -174,9 +173,12 @@ def cost_to_target(
     False
     """
     for point in curve:
-        pair = (point["accuracy"], threshold), (
-            point["removed_share"],
-            TARGET_REMOVED_SHARE,
+        pair = (
+            (point["accuracy"], threshold),
+            (
+                point["removed_share"],
+                TARGET_REMOVED_SHARE,
+            ),
         )
         if all(a > b or (a == b and not strict) for a, b in pair):
             cost = {k: point[k] for k in ("paper_mib", "payload_bytes", "rounds")}

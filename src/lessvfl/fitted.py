@@ -118,9 +118,9 @@ class FittedModel:
         """Return a label name, or a number for regression, for every row."""
         z = self.decide(X)
         if self.task == "regression":
-            return z[:, 0]
+            return np.asarray(z[:, 0])
         codes = (z[:, 0] > 0).astype(int) if self.task == "binary" else z.argmax(axis=1)
-        return np.asarray(self.label_names)[codes]
+        return np.asarray(np.asarray(self.label_names)[codes])
 
     def _frame(self, X: Any) -> Frame:
         if hasattr(X, "columns"):
@@ -212,7 +212,7 @@ def _read(
     try:
         about = json.loads((folder / name).read_text())
         state = load((folder / "network.safetensors").read_bytes())
-        facts = {
+        facts: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in about["shape"].items()
         }

@@ -97,7 +97,7 @@ class Ledger:
         )
 
     def paper_mib(self, replica: int) -> float:
-        """Return the paper's own figure: embeddings up only, 4 bytes a value, in MiB."""
+        """Return the paper's figure: embeddings up only, 4 bytes a value, in MiB."""
         values = self.embedding_values[replica] - self._ahead["values"][replica]
         return values * 4 / MIB
 

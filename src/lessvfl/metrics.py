@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lessvfl.types import Tensor, Task
+from lessvfl.types import Task, Tensor
 
 MEASURES: dict[Task, tuple[str, ...]] = {
     "binary": ("accuracy", "balanced_accuracy", "auc"),

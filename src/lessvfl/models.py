@@ -1,9 +1,9 @@
 """Networks with a replica axis: the default MLP, and any module of the user's.
 
-Every parameter carries a leading axis R. :class:`MLP` is made of stacked layers (batched
-products); :class:`Lifted` stacks the state of a ``torch.nn.Module`` and maps its forward
-pass with ``torch.func.vmap`` (R = 1 calls the module plainly; what vmap cannot map runs
-replica by replica). Both show their input groups and can be narrowed:
+Every parameter carries a leading axis R. :class:`MLP` is made of stacked layers
+(batched products); :class:`Lifted` stacks the state of a ``torch.nn.Module`` and maps
+its forward pass with ``torch.func.vmap`` (R = 1 calls the module plainly; what vmap
+cannot map runs replica by replica). Both show their input groups and can be narrowed:
 
 - *columns* are what a network is fed, (S, n, columns), S = 1 (shared) or S = R;
 - *slots* are the places of the input axis of the first layer's weights: a column of a
@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ class Network(Protocol):
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
     ) -> Network:
-        """Keep these slots (R, slots) and outputs (R, n_outputs); masks, True = kept."""
+        """Keep these slots (R, slots) and outputs (R, n_outputs), masks."""
         ...
 
     def replica(self, index: int) -> Network:
@@ -210,9 +211,7 @@ class MLP:
     ) -> MLP:
         """Draw Glorot-uniform weights and zero biases, one stream a seed and layer."""
         weights, biases = [], []
-        for layer, (n_in, n_out) in enumerate(
-            zip(widths[:-1], widths[1:], strict=True)
-        ):
+        for layer, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
             limit = math.sqrt(6 / (n_in + n_out))
             draws = {
                 seed: torch.rand(
@@ -283,9 +282,7 @@ class MLP:
             x = x * self._output_mask.unsqueeze(1)
         return x
 
-    def narrow(
-        self, slots: Tensor | None = None, outputs: Tensor | None = None
-    ) -> MLP:
+    def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
         """Keep these inputs and outputs; weights keep their values."""
         device = self.weights[0].device
         ins = _union(slots, self.weights[0].shape[2], device)
@@ -403,8 +400,8 @@ def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
     row = seen.view(2, -1)[0] if seen.shape[0] == 2 else seen.reshape(-1)
     if not torch.equal(row.sort().values, probe[0]):
         raise NetworkError(
-            f"The input groups of the module of {owner} cannot be found: its first layer "
-            "must see every input column once and unchanged (reshaping is allowed). "
+            f"The input groups of the module of {owner} cannot be found: its first "
+            "layer must see every input column once and unchanged (it may be reshaped). "
             "Got values that were changed, repeated or left out before it."
         )
     axis = seen.dim() - 1 if isinstance(first, nn.Linear) else 1
@@ -415,9 +412,10 @@ def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
     column_slots[row.long()] = slots
     _refuse_second_use(module, names[first], probe, owner)
     if not isinstance(output, Tensor) or output.dim() != 2:
+        got = getattr(output, "shape", type(output).__name__)
         raise NetworkError(
             f"The module of {owner} must return one tensor of shape (n, components). "
-            f"Got {tuple(output.shape) if isinstance(output, Tensor) else type(output)}."
+            f"Got {got}."
         )
     layer, _, result = calls[-1]
     final = isinstance(layer, nn.Linear) and layer is not first and result is output
@@ -448,13 +446,14 @@ def _cut_inputs(module: nn.Module, first: str, keep: Tensor) -> nn.Module:
     """Return a copy of a module whose first layer takes only these slots."""
     module = copy.deepcopy(module)
     layer = module.get_submodule(first)
+    assert isinstance(layer, (nn.Linear, *_CONVOLUTIONS))
     n_before = layer.weight.shape[1]
-    layer.weight = nn.Parameter(layer.weight.detach()[:, keep])  # type: ignore[index]
+    layer.weight = nn.Parameter(layer.weight.detach()[:, keep])
     attribute = "in_features" if isinstance(layer, nn.Linear) else "in_channels"
     setattr(layer, attribute, len(keep))
     for part in module.modules():
         if isinstance(part, nn.Unflatten) and part.unflattened_size[0] == n_before:
-            part.unflattened_size = (len(keep), *part.unflattened_size[1:])  # type: ignore[assignment]
+            part.unflattened_size = (len(keep), *part.unflattened_size[1:])
     return module
 
 
@@ -498,7 +497,7 @@ class Lifted:
         self.owner = owner
         self._view = view or _inspect(modules[0], n_columns, owner)
         self._module = copy.deepcopy(modules[0])
-        self._params, self._buffers = stack_module_state(modules)  # type: ignore[arg-type]
+        self._params, self._buffers = stack_module_state(modules)
         self._slot_mask = slot_mask  # (R, slots)
         self._output_mask = output_mask  # (R, n_outputs)
         self._scatter = scatter  # columns kept and their former number: zeros elsewhere
@@ -571,7 +570,7 @@ class Lifted:
     @property
     def n_replicas(self) -> int:
         """Return R."""
-        return next(iter(self._params.values())).shape[0]
+        return int(self.input_weights.shape[0])
 
     @property
     def n_outputs(self) -> int:
@@ -587,7 +586,8 @@ class Lifted:
     @property
     def input_weights(self) -> Tensor:
         """Return the first layer's weights, (R, out, slots, ...)."""
-        return self._params[f"{self._view.first}.weight"]
+        weights: Tensor = self._params[f"{self._view.first}.weight"]
+        return weights
 
     @property
     def output_mask(self) -> Tensor:

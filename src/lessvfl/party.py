@@ -1,7 +1,7 @@
 """One party: its columns, its network, ``handle(request) -> reply``.
 
-A party never sends columns, weights or its feature mask. What it does after a request is
-decided here and nowhere else.
+A party never sends columns, weights or its feature mask. What it does after a request
+is decided here and nowhere else.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Party:
             case Select(components, plan):
                 return self._select(components, plan)
 
-    # -------------------------------------------------------------- Algorithm 2, party m
+    # ------------------------------------------------------------- Algorithm 2, party m
 
     def _begin(self, plan: TrainPlan) -> Reply:
         params = self.net.parameters()
@@ -177,8 +177,8 @@ class Party:
         training = self._training
         if training is None or training.h is None:
             raise ProtocolError(
-                f"Party '{self.name}' must be asked for an embedding before it is sent a "
-                "gradient. Got a gradient outside of training."
+                f"Party '{self.name}' must be asked for an embedding before it is sent "
+                "a gradient. Got a gradient outside of training."
             )
         params = self.net.parameters()
         if self._any_still:
@@ -192,19 +192,21 @@ class Party:
                 training.penalty.prox(self.net.input_weights, training.step_size)
         return self._next_batch(training)
 
-    # -------------------------------------------------------------- Algorithm 1, party m
+    # ------------------------------------------------------------- Algorithm 1, party m
 
     def _select(
         self, components: tuple[tuple[int, ...], ...] | None, plan: SelectPlan
     ) -> Reply:
         """Keep K_m, then select features on H_N alone (stage 3)."""
         if components is not None:
-            mask = torch.zeros(self.net.n_replicas, self.net.n_outputs, dtype=torch.bool)
-            for replica, kept in enumerate(components):
-                mask[replica, list(kept)] = True
+            mask = torch.zeros(
+                self.net.n_replicas, self.net.n_outputs, dtype=torch.bool
+            )
+            for replica, some in enumerate(components):
+                mask[replica, list(some)] = True
             self._outputs = mask.to(self.X_train.device)
             self.net = self.net.narrow(outputs=self._outputs)
-            self._widths = tuple(len(kept) for kept in components)
+            self._widths = tuple(len(some) for some in components)
         if self.empty == "frozen":
             self._pretrained = self.net.narrow()
             self._frozen = {which: self._forward(which) for which in ("train", "test")}
@@ -221,7 +223,7 @@ class Party:
         return self._done(plan.stage)
 
     def features_now(self) -> Tensor:
-        """Return the features in use, (R, n_features), also during joint proximal steps.
+        """Return the features in use, (R, n_features), also during proximal steps.
 
         For the party's own eyes: no message carries it.
         """
@@ -291,7 +293,7 @@ class Party:
         widths = tuple(n * flag for n, flag in zip(self._widths, still, strict=True))
         return Done(stage, still, Block(self._constant, widths))
 
-    # ------------------------------------------------------------------------ embeddings
+    # ----------------------------------------------------------------------- embeddings
 
     def _forward(self, which: str) -> Tensor:
         with torch.no_grad():
@@ -304,7 +306,7 @@ class Party:
         return h
 
     def _with_still(self, h: Tensor, which: str, rows: Rows) -> Tensor:
-        """Put in what parties that kept nothing contribute, where a replica has none."""
+        """Put in what the party contributes where a replica kept nothing."""
         if not self._any_still:
             return h
         if self.empty == "frozen":

@@ -1,8 +1,8 @@
 """Profiles: what the released code did, what the paper says, and what a user gets.
 
-The defaults of every section are the profile ``default``; the other two say what they do
-differently. Sources: the paper, and the authors' released experiments, whose facts are
-listed in docs/paper.md.
+The defaults of every section are the profile ``default``; the other two say what they
+do differently. Sources: the paper, and the authors' released experiments, whose facts
+are listed in docs/paper.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lessvfl.models import NetConfig
 PROFILES = ("default", "paper", "official-code")
 
 # Both reproduce the published handling of the data.
-_PUBLISHED_DATA = {"uneven": "drop", "split": "first", "noise": "range"}
+_PUBLISHED_DATA = {"uneven": "drop", "noise": "range"}
 
 _OFFICIAL = {
     "activation": "none",
@@ -116,7 +116,7 @@ def resolve(
     fields = settings.fields_of(parts)
     values: dict[str, Any] = {}
     if profile != "default":
-        values = {**_PUBLISHED_DATA, "scale": dataset.scale}
+        values = {**_PUBLISHED_DATA, "scale": dataset.scale, "split": dataset.split}
         published = _official(method, dataset.name)
         if profile == "official-code":
             values |= published

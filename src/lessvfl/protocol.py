@@ -318,7 +318,7 @@ class Parties:
         if kept is None:
             return dict.fromkeys(self.names)
         sizes = [self.sizes[name] for name in self.names]
-        return dict(zip(self.names, kept.split(sizes, dim=1), strict=True))
+        return dict(zip(self.names, torch.split(kept, sizes, dim=1), strict=True))
 
     def _awake(self) -> list[PartyId]:
         return [name for name in self.names if not all(self._silent[name])]

@@ -1,8 +1,8 @@
 """Penalties: the group lasso of the paper, its value and its proximal step.
 
-Input weights are ``w  # (R, out, in, ...)``: replicas first, the input axis third, as in a
-Linear (R, out, in) or a Conv (R, out, in, kernel...) layer. A group is everything that
-leaves one input, or several inputs declared one feature.
+Input weights are ``w  # (R, out, in, ...)``: replicas first, the input axis third, as
+in a Linear (R, out, in) or a Conv (R, out, in, kernel...) layer. A group is everything
+that leaves one input, or several inputs declared one feature.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class GroupLasso:
     def norms(self, w: Tensor) -> Tensor:
         """Return the Euclidean norm of every group, (R, n_groups)."""
         if w.dim() == 3 and self.membership is None:
-            return torch.linalg.vector_norm(w, dim=1)
+            norms: Tensor = torch.linalg.vector_norm(w, dim=1)
+            return norms
         others = [axis for axis in range(1, w.dim()) if axis != 2]
         squares = w.square().sum(dim=others)
         if self.membership is not None:

@@ -1,9 +1,9 @@
 """The record of a run: everything it leaves behind, as JSON lines.
 
-``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (version, data,
-method, profile, config, versions, device), per seed one ``"run"`` and its ``"point"``
-lines (the curve), and one ``"end"`` whose ``status`` is ``complete``, ``interrupted`` or
-``failed``. Reports read records and nothing else.
+``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (version,
+data, method, profile, config, versions, device), per seed one ``"run"`` and its
+``"point"`` lines (the curve), and one ``"end"`` whose ``status`` is ``complete``,
+``interrupted`` or ``failed``. Reports read records and nothing else.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class RunRecord:
         path = Path(folder) / FILE_NAME
         if not path.is_file():
             raise RecordError(
-                f"'{folder}' is not a run folder: it must hold {FILE_NAME}, as written by "
-                "'lessvfl run --out'."
+                f"'{folder}' is not a run folder: it must hold {FILE_NAME}, as written "
+                "by 'lessvfl run --out'."
             )
         try:
             lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -86,7 +86,7 @@ class RunRecord:
                     runs[line.pop("seed")]["curve"].append(line)
         except (ValueError, KeyError, AssertionError, TypeError) as problem:
             raise RecordError(
-                f"'{path}' is not a record of lessvfl: every line must be one JSON object, "
-                f"a header first and an end last ({type(problem).__name__})."
+                f"'{path}' is not a record of lessvfl: every line must be one JSON "
+                f"object, a header first and an end last ({type(problem).__name__})."
             ) from None
         return cls(header, list(runs.values()), end["status"], end["message"])

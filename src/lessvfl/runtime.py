@@ -1,23 +1,22 @@
 """The only wiring: data, networks, parties and a method become runs.
 
-:func:`simulate` runs all parties in this process, every seed (or every setting given as a
-replica) as one batch.
+:func:`simulate` runs all parties in this process, every seed (or every setting given as
+a replica) as one batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from lessvfl import data, methods, metrics
+from lessvfl import data, methods
 from lessvfl.algorithm import Labels
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError, LessVFLWarning
@@ -27,10 +26,11 @@ from lessvfl.models import DTYPES, MLP, Factory, Lifted, Network, find_factory
 from lessvfl.party import Outcome, Party
 from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
+from lessvfl.recorder import Recorder
 from lessvfl.transports.inprocess import InProcess
-from lessvfl.types import Event, Task, Tensor
+from lessvfl.types import Observer, Task, Tensor
 
-Progress = Callable[[Event], None]
+Progress = Observer
 PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
 
 
@@ -152,50 +152,52 @@ def _signature(problem: Problem) -> tuple[Any, ...]:
     return (*tables, problem.y_test.shape, problem.label_names)
 
 
-@dataclass
 class _Batch:
     """Runs that share one batch of tensors."""
 
-    job: Job
-    replicas: list[Replica]
-    problems: list[Problem]
-    progress: Progress
-    curves: list[list[dict[str, Any]]] = field(init=False)
-    seconds: dict[str, float] = field(init=False)
+    def __init__(
+        self,
+        job: Job,
+        replicas: list[Replica],
+        problems: list[Problem],
+        progress: Progress,
+    ) -> None:
+        self.job = job
+        self.replicas = replicas
+        self.problems = problems
+        self.task: Task = problems[0].task
+        self.device = resolve_device(job.device)
+        self.dtype = DTYPES[job.settings.net.dtype]
+        self.seeds = tuple(replica.seed for replica in replicas)
+        y_train = self._labels([problem.y_train for problem in problems])
+        y_test = self._labels([problem.y_test for problem in problems])
+        self.labels = Labels(y_train, self.task, self.seeds)
+        self.recorder = Recorder(problems, y_train, y_test, progress, job.curve)
 
     def run(self) -> list[Run]:
         """Wire everything, run the method, and gather what it leaves."""
-        started = time.perf_counter()
-        self._device = resolve_device(self.job.device)
-        self._dtype = DTYPES[self.job.settings.net.dtype]
-        self._seeds = tuple(replica.seed for replica in self.replicas)
-        self._task: Task = self.problems[0].task
-        self.curves = [[] for _ in self.replicas]
-        self.seconds = {}
-        self._last = started
         config = self._config()
-        self._parties = [
+        parties = [
             self._party(index, config.empty_party)
             for index in range(len(self.problems[0].parties))
         ]
-        self._ledger = Ledger(len(self.replicas))
-        names = [party.name for party in self._parties]
-        transport = InProcess({party.name: party.handle for party in self._parties})
-        self._server = Parties(transport, names, self._ledger)
-        n_components = sum(self._server.sizes.values())
-        fusion = self._fusion(n_components)
-        y = self._labels([p.y_train for p in self.problems])
-        self._y_test = self._labels([p.y_test for p in self.problems])
-        self._y_train = y
-        labels = Labels(y, self._task, self._seeds)
+        transport = InProcess({party.name: party.handle for party in parties})
+        names = [party.name for party in parties]
+        server = Parties(transport, names, Ledger(len(self.replicas)))
+        self.recorder.attach(server, parties)
+        fusion = self._fusion(sum(server.sizes.values()))
         method = methods.get(self.job.settings.method)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seeds[0])  # a user's dropout and the like
-            fusion = method.run(self._server, fusion, labels, config, self._observe)
-        self.seconds["total"] = time.perf_counter() - started
-        return [self._collect(index, fusion) for index in range(len(self.replicas))]
+            torch.manual_seed(self.seeds[0])  # a user's dropout and the like
+            fusion = method.run(server, fusion, self.labels, config, self.recorder)
+        seconds = self.recorder.seconds
+        seconds["total"] = sum(seconds.values())
+        return [
+            self._collect(index, server, parties, fusion)
+            for index in range(len(self.replicas))
+        ]
 
-    # ---------------------------------------------------------------------------- wiring
+    # --------------------------------------------------------------------------- wiring
 
     def _config(self) -> Any:
         """Return the method's settings, lambdas spread over the replicas."""
@@ -221,12 +223,12 @@ class _Batch:
         """Stack one table a replica, or share it where all hold the same."""
         if all(table is tables[0] for table in tables):
             tables = tables[:1]
-        return torch.as_tensor(np.stack(tables)).to(self._device, self._dtype)
+        return torch.as_tensor(np.stack(tables)).to(self.device, self.dtype)
 
     def _labels(self, y: Sequence[np.ndarray[Any, Any]]) -> Tensor:
         shared = y[:1] if all(part is y[0] for part in y) else y
-        stacked = torch.as_tensor(np.stack(shared)).to(self._device)
-        return stacked if self._task == "multiclass" else stacked.to(self._dtype)
+        stacked = torch.as_tensor(np.stack(shared)).to(self.device)
+        return stacked if self.task == "multiclass" else stacked.to(self.dtype)
 
     def _network(
         self,
@@ -237,11 +239,11 @@ class _Batch:
         if given is None:
             activation = self.job.settings.net.activation
             return MLP.create(
-                widths, activation, self._seeds, name, self._dtype, self._device
+                widths, activation, self.seeds, name, self.dtype, self.device
             )
         factory = find_factory(given) if isinstance(given, str) else given
         return Lifted.create(
-            factory, widths[0], widths[-1], self._seeds, name, self._dtype, self._device
+            factory, widths[0], widths[-1], self.seeds, name, self.dtype, self.device
         )
 
     def _party(self, index: int, empty: Any) -> Party:
@@ -253,137 +255,63 @@ class _Batch:
         given = self.job.networks.of(name) or net_config.party_net
         widths = net_config.party_widths(X_train.shape[2])
         net = self._network(widths, given, name)
-        groups = torch.as_tensor(tables[0].groups).to(self._device)
+        groups = torch.as_tensor(tables[0].groups).to(self.device)
         return Party(
-            name, net, (X_train, X_test), groups, self._seeds, empty, self._observe
+            name, net, (X_train, X_test), groups, self.seeds, empty, self.recorder
         )
 
     def _fusion(self, n_components: int) -> Network:
         n_classes = self.problems[0].n_classes
-        n_outputs = n_classes if self._task == "multiclass" else 1
+        n_outputs = n_classes if self.task == "multiclass" else 1
         widths = self.job.settings.net.fusion_widths(n_components, n_outputs)
         given = self.job.networks.fusion or self.job.settings.net.fusion_net
         return self._network(widths, given, "the server")
 
-    # ------------------------------------------------------------------------- observing
+    # ----------------------------------------------------------------------- collecting
 
-    def _observe(self, event: Event) -> None:
-        """Take the time of a stage, and a point of the curve where networks fit."""
-        self._clock(event.stage)
-        self.progress(event)
-        if event.fusion is not None and self.job.curve:
-            self._add_points(event)
-            self._clock("evaluate")
-
-    def _clock(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
-        self._last = now
-
-    def _add_points(self, event: Event) -> None:
-        assert event.fusion is not None
-        test = self._measure(event.fusion, "test", self._y_test)
-        train = self._measure(event.fusion, "train", self._y_train)
-        removed = self._removed_shares()
-        main = metrics.MEASURES[self._task][0]
-        for r, curve in enumerate(self.curves):
-            point: dict[str, Any] = {"stage": event.stage, "epoch": event.epoch}
-            for name in ("accuracy", "balanced_accuracy", "auc", "r2"):
-                if name in metrics.MEASURES[self._task] or name.endswith("accuracy"):
-                    point[name] = test[name][r] if name in test else None
-            point[f"train_{main}"] = train[main][r]
-            point.setdefault("train_accuracy", None)
-            point["removed_share"] = removed[r]
-            point["payload_bytes"] = self._ledger.payload_bytes(r)
-            point["rounds"] = self._ledger.n_rounds(r)
-            point["paper_mib"] = self._ledger.paper_mib(r)
-            curve.append(point)
-
-    def _measure(self, fusion: Any, rows: Any, y: Tensor) -> dict[str, list[float]]:
-        if y.shape[1] == 0:
-            return {}
-        blocks = self._server.embed("evaluate", rows)
-        with torch.no_grad():
-            z = fusion(torch.cat(blocks, dim=2)).expand(-1, y.shape[1], -1)
-        found = metrics.measure(z, y, self._task)
-        return {
-            name: [None if v != v else v for v in values.tolist()]  # NaN: undefined
-            for name, values in found.items()
-        }
-
-    def _removed_shares(self) -> list[float | None]:
-        """Return the share of planted features gone, None where none was planted."""
-        tables = self.problems[0].parties
-        masks = [party.features_now().cpu().numpy() for party in self._parties]
-        gone = [~mask[:, t.spurious] for mask, t in zip(masks, tables, strict=True)]
-        planted = np.concatenate(gone, axis=1)
-        if planted.shape[1] == 0:
-            return [None] * len(self.replicas)
-        return [float(share) for share in planted.mean(axis=1)]
-
-    # ------------------------------------------------------------------------ collecting
-
-    def _collect(self, r: int, fusion: Network) -> Run:
-        problem = self.problems[r]
-        outcomes = [party.outcome(r) for party in self._parties]
-        counts = self._server.component_counts()
-        of = self.job.settings.net.embedding_size
-        ledger = self._ledger
-        numbers: dict[str, Any] = {"seed": self.replicas[r].seed}
-        numbers |= self._summary(r)
-        numbers["spurious"] = _spurious(problem, outcomes)
-        numbers["features"] = {
-            table.name: {
-                "kept": [n for n, k in zip(table.features, o.kept, strict=True) if k],
-                "removed": [
-                    n for n, k in zip(table.features, o.kept, strict=True) if not k
-                ],
-            }
-            for table, o in zip(problem.parties, outcomes, strict=True)
-        }
-        numbers["importance"] = {
-            table.name: {
-                n: v for n, v in zip(table.features, o.importance, strict=True) if v > 0
-            }
-            for table, o in zip(problem.parties, outcomes, strict=True)
-        }
-        numbers["components"] = {
-            name: {"kept": kept[r], "of": of} for name, kept in counts.items()
-        }
-        numbers["communication"] = {
-            "payload_bytes": {
-                "up": ledger.direction_bytes(r, "up"),
-                "down": ledger.direction_bytes(r, "down"),
-            },
-            "rounds": ledger.n_rounds(r),
-            "paper_mib": ledger.paper_mib(r),
-            "by_stage": ledger.by_stage(r),
-        }
-        numbers["curve"] = self.curves[r]
-        numbers["seconds"] = dict(self.seconds)
+    def _collect(
+        self, r: int, server: Parties, parties: list[Party], fusion: Network
+    ) -> Run:
+        problem, ledger = self.problems[r], server.ledger
+        outcomes = [party.outcome(r) for party in parties]
         model = self._model(r, fusion, problem, outcomes)
-        return Run(numbers, model, problem, ledger.lines(r))
-
-    def _summary(self, r: int) -> dict[str, Any]:
-        """Return every measure after pre-training, after selection, at the end, at best."""
-        curve = self.curves[r]
-        last = {point["stage"]: point for point in curve}
-        chosen = last.get("select_features") or last.get("joint_lasso")
-        ends: dict[str, Any] = {
-            "pretrained": last.get("pretrain"),
-            "selected": chosen,
-            "final": curve[-1] if curve else None,
+        counts = server.component_counts()
+        n_components = self.job.settings.net.embedding_size
+        numbers: dict[str, Any] = {
+            "seed": self.replicas[r].seed,
+            **self.recorder.summary(r),
+            "spurious": _spurious(problem, outcomes),
+            "features": {
+                party.name: {"kept": list(party.kept), "removed": list(party.removed)}
+                for party in model.parties
+            },
+            "importance": {
+                table.name: {
+                    name: norm
+                    for name, norm in zip(
+                        table.features, outcome.importance, strict=True
+                    )
+                    if norm > 0
+                }
+                for table, outcome in zip(problem.parties, outcomes, strict=True)
+            },
+            "components": {
+                name: {"kept": kept[r], "of": n_components}
+                for name, kept in counts.items()
+            },
+            "communication": {
+                "payload_bytes": {
+                    "up": ledger.direction_bytes(r, "up"),
+                    "down": ledger.direction_bytes(r, "down"),
+                },
+                "rounds": ledger.n_rounds(r),
+                "paper_mib": ledger.paper_mib(r),
+                "by_stage": ledger.by_stage(r),
+            },
+            "curve": self.recorder.curves[r],
+            "seconds": dict(self.recorder.seconds),
         }
-        summary: dict[str, Any] = {}
-        for name in ("accuracy", "balanced_accuracy", "auc", "r2"):
-            if name not in ("accuracy", "balanced_accuracy") and (
-                name not in metrics.MEASURES[self._task]
-            ):
-                continue
-            values = {k: None if p is None else p.get(name) for k, p in ends.items()}
-            seen = [p[name] for p in curve if p.get(name) is not None]
-            summary[name] = values | {"best": max(seen) if seen else None}
-        return summary
+        return Run(numbers, model, problem, ledger.lines(r))
 
     def _model(
         self, r: int, fusion: Network, problem: Problem, outcomes: list[Outcome]
@@ -391,9 +319,9 @@ class _Batch:
         net_config = self.job.settings.net
         parties = []
         for table, outcome in zip(problem.parties, outcomes, strict=True):
-            names = zip(table.features, outcome.kept, strict=True)
-            kept = tuple(n for n, k in names if k)
-            removed = tuple(n for n in table.features if n not in kept)
+            marked = list(zip(table.features, outcome.kept, strict=True))
+            kept = tuple(name for name, stays in marked if stays)
+            removed = tuple(name for name, stays in marked if not stays)
             used = table.features if outcome.frozen else kept
             given = self.job.networks.of(table.name)
             width = table.X_train.shape[1]
@@ -430,7 +358,7 @@ class _Batch:
         ]
         names = (*self.job.dataset.X.names, *planted)
         return FittedModel(
-            self._task, problem.label_names, names, tuple(parties), own, shape
+            self.task, problem.label_names, names, tuple(parties), own, shape
         )
 
 

@@ -33,7 +33,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def a_float(low: float = 0.0, high: float = math.inf, *, open_low: bool = False) -> Kind:
+def a_float(
+    low: float = 0.0, high: float = math.inf, *, open_low: bool = False
+) -> Kind:
     """Allow a finite number in [low, high] (or (low, high])."""
     bracket = "(" if open_low else "["
     closing = ")" if math.isinf(high) else "]"
@@ -56,7 +58,14 @@ def an_int(low: int = 0) -> Kind:
 
 def a_flag() -> Kind:
     """Allow true or false."""
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    words = {
+        "true": True,
+        "yes": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "0": False,
+    }
     return Kind(
         "true or false", lambda v: isinstance(v, bool), lambda text: words[text.lower()]
     )

@@ -98,7 +98,9 @@ class Batches:
         ).to(device)
         return [order[:, cut] for cut in cuts]
 
-    def steps(self, n_epochs: float, device: torch.device) -> Iterator[tuple[int, Rows]]:
+    def steps(
+        self, n_epochs: float, device: torch.device
+    ) -> Iterator[tuple[int, Rows]]:
         """Yield (epoch, rows) for every step of `n_epochs`."""
         left = self.n_steps(n_epochs)
         for epoch in range(math.ceil(n_epochs)):
@@ -145,10 +147,10 @@ class SelectPlan:
 
     One step size serves the gradient step and the threshold. `lam` is one weight a
     replica; `lam_scale` multiplies it (the released code's hidden factor). The loss has
-    reached a plateau when `patience` epochs in a row improved the best objective by less
-    than the share `tolerance`; 0 never stops early. A party without any significant
-    component removes all its features at once, or, with `drain`, only as far as the
-    proximal steps alone take it (the released code).
+    reached a plateau when `patience` epochs in a row improved the best objective by
+    less than the share `tolerance`; 0 never stops early. A party without any
+    significant component removes all its features at once, or, with `drain`, only as
+    far as the proximal steps alone take it (the released code).
     """
 
     stage: Stage

@@ -9,7 +9,7 @@ adds the components of all parties up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,18 +58,21 @@ def load(options: Mapping[str, Any]) -> Dataset:
     Parameters
     ----------
     options : mapping
-        Fields of `SyntheticConfig`.
+        Fields of `SyntheticConfig`; a text is read as on the command line.
 
     Returns
     -------
     Dataset
         Train and test rows, with the mask of significant features.
     """
-    known = [field.name for field in fields(SyntheticConfig)]
-    for name in options:
+    known = settings.fields_of([SyntheticConfig])
+    values: dict[str, Any] = {}
+    for name, value in options.items():
         if name not in known:
             raise settings.unknown("option of the data set 'synthetic'", name, known)
-    config = SyntheticConfig(**options)
+        is_text = isinstance(value, str)
+        values[name] = settings.read(value, known[name]) if is_text else value
+    config = SyntheticConfig(**values)
     significant = _significant(config)
     X = _features(config)
     f = _generate(config, X, significant)

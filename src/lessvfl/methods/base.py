@@ -50,7 +50,7 @@ class Joint(settings.Section):
     empty_party: str = settings.setting(
         settings.one_of("constant", "frozen"),
         "constant",
-        "a party that keeps no feature: a constant, or its frozen pre-trained embedding",
+        "a party that keeps no feature: a constant, or its pre-trained embedding",
     )
 
     def plan(

@@ -1,4 +1,4 @@
-"""LESS-VFL: Castiglia, Zhou, Wang, Kadhe, Baracaldo, Patterson, ICML 2023, Algorithm 1."""
+"""LESS-VFL: Castiglia et al., ICML 2023, Algorithm 1."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def run(
 
 METHOD = Method(
     "plain",
-    "joint training without selection: VFL (Original), or (Spurious) with planted noise",
+    "joint training without selection: VFL (Original), (Spurious) with noise",
     "Castiglia et al., ICML 2023, Algorithm 2",
     Joint,
     run,

@@ -24,7 +24,9 @@ class InProcess:
 
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
         """Let every party answer its request."""
-        return {name: self.handlers[name](request) for name, request in requests.items()}
+        return {
+            name: self.handlers[name](request) for name, request in requests.items()
+        }
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
