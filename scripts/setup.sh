@@ -1,0 +1,53 @@
+# Sourced by scripts/demo and scripts/test: sets $root and $python, defines install.
+# shellcheck shell=bash
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+venv="$root/.venv"
+python="$venv/bin/python"
+
+# The first Python from 3.11 on: $PYTHON, python3, then the newest by its own name.
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  echo "lessvfl needs Python 3.11 or newer; set PYTHON to one." >&2
+  return 1
+}
+
+# On Linux, PyPI's torch brings gigabytes of CUDA packages. Without an NVIDIA GPU take
+# PyTorch's own CPU build instead, where its index can be reached.
+cpu_index() {
+  local index=https://download.pytorch.org/whl/cpu
+  [ "$(uname)" = Linux ] || return 0
+  command -v nvidia-smi >/dev/null && return 0
+  "$python" - "$index/torch/" 2>/dev/null <<'PY' || return 0
+import sys, urllib.request
+urllib.request.urlopen(sys.argv[1], timeout=5)
+PY
+  echo "--extra-index-url=$index"
+}
+
+# install NAME WHAT...: pip install WHAT into .venv, unless NAME was installed with the
+# same pyproject.toml and constraints.txt before.
+install() {
+  local name="$1" stamp
+  shift
+  if [ ! -x "$python" ]; then
+    echo "Creating .venv" >&2
+    "$(find_python)" -m venv "$venv"
+  fi
+  stamp="$(cat "$root/pyproject.toml" "$root/constraints.txt" | cksum)"
+  if [ "$(cat "$venv/.$name-stamp" 2>/dev/null)" = "$stamp" ]; then
+    return
+  fi
+  echo "Installing into .venv; the first time takes a few minutes" >&2
+  "$python" -m pip install --quiet --upgrade "pip>=25.1"
+  # shellcheck disable=SC2046 # no word when there is no index to add
+  (cd "$root" &&
+    "$python" -m pip install --quiet -c constraints.txt $(cpu_index) "$@")
+  echo "$stamp" >"$venv/.$name-stamp"
+}

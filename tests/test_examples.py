@@ -1,0 +1,62 @@
+"""The examples run, here with small settings, and show what they say they show."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+
+TESTED = {"own_table", "own_network", "compare_methods"}
+
+
+def load(name: str) -> Callable[..., Any]:
+    """Return an example's main."""
+    main = runpy.run_path(str(FOLDER / f"{name}.py"))["main"]
+    assert callable(main)
+    return main
+
+
+def test_every_example_is_tested_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == TESTED
+
+
+def test_own_table_keeps_what_the_label_depends_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = load("own_table")(n_rows=1000, epochs=8)
+    assert "age" in kept["clinic"]
+    assert "claims" in kept["insurer"]
+    assert not set(kept["clinic"]) >= {f"lab_{i}" for i in range(4)}
+    printed = capsys.readouterr().out
+    assert "missing cells were filled in" in printed
+    assert "Test accuracy" in printed
+
+
+def test_own_network_keeps_the_significant_features() -> None:
+    truth, kept = load("own_network")(n_samples=1000, epochs=6)
+    assert truth & kept
+    assert len(kept - truth) < 14  # some of the noise features went
+
+
+@pytest.mark.filterwarnings("ignore:Selection removed")
+def test_compare_methods_prints_a_line_for_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    few = {"pretrain_epochs": 2, "party_epochs": 2, "lam_party": 30.0}
+    sent = load("compare_methods")(
+        train_epochs=2,
+        settings={
+            "less-vfl": {**few, "server_epochs": 2, "lam_server": 1.0},
+            "local-lasso": few,
+            "group-lasso": {"joint_epochs": 2, "lam_party": 2.0},
+            "plain": {},
+        },
+    )
+    assert set(sent) == {"less-vfl", "local-lasso", "group-lasso", "plain"}
+    assert min(sent.values()) > 0
+    assert "compare.html" in capsys.readouterr().out
