@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.errors import ConfigError, LessVFLError, LessVFLWarning
+from lessvfl.errors import (
+    ConfigError,
+    DivergenceError,
+    LessVFLError,
+    LessVFLWarning,
+    ProtocolError,
+)
 
 if TYPE_CHECKING:
     from lessvfl.record import RunRecord
     from lessvfl.runtime import Job
     from lessvfl.types import Event
 
+
+class _Interrupted(Exception):
+    """Ctrl-C, under a name that typer does not answer in its own way."""
+
+
+class _Commands(TyperGroup):
+    """All commands; whoever is interrupted says so in :func:`main`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,22 +60,39 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 def main() -> None:
     """Run the command line; errors of ours become one line and exit code 2."""
-    warnings.showwarning = _show_warning
-    try:
-        app()
-    except LessVFLError as error:
-        typer.echo(f"lessvfl: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("lessvfl: interrupted", err=True)
-        sys.exit(130)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", LessVFLWarning)
+        warnings.showwarning = _show_each_once()
+        try:
+            app()
+        except LessVFLError as error:
+            _stop(str(error), 2)
+        except OSError as error:
+            what = f"'{error.filename}'" if error.filename else "A file"
+            _stop(f"{what} cannot be read or written: {error.strerror}.", 2)
+        except (_Interrupted, KeyboardInterrupt):
+            _stop("interrupted", 130)
 
 
-def _show_warning(
-    message: Warning | str, category: type[Warning], *where: Any, **more: Any
-) -> None:
-    if issubclass(category, LessVFLWarning):
-        typer.echo(f"lessvfl: warning: {message}", err=True)
+def _stop(sentence: str, code: int) -> NoReturn:
+    """End with one line, whatever a message inside the sentence looks like."""
+    typer.echo(f"lessvfl: {' '.join(sentence.split())}", err=True)
+    sys.exit(code)
+
+
+def _show_each_once() -> Callable[..., None]:
+    """Return a function that shows a warning of ours the first time it is given."""
+    shown: set[str] = set()
+
+    def show(
+        message: Warning | str, category: type[Warning], *where: Any, **more: Any
+    ) -> None:
+        text = " ".join(str(message).split())
+        if issubclass(category, LessVFLWarning) and text not in shown:
+            shown.add(text)
+            typer.echo(f"lessvfl: warning: {text}", err=True)
+
+    return show
 
 
 def _version(asked: bool) -> None:
@@ -72,24 +114,25 @@ def _top(
 # ----------------------------------------------------------------------------- progress
 
 
-def n_epochs(job: Job) -> float:
-    """Return how many epochs a job's progress will report."""
+def n_epochs(job: Job) -> int:
+    """Return how many times a job's progress will be reported, at most."""
     config = job.settings.flat()
     n_parties = job.parties if isinstance(job.parties, int) else job.dataset.n_parties
     if job.parties is not None and not isinstance(job.parties, int):
         n_parties = len(job.parties)
-    counts = [
-        config.get("pretrain_epochs", 0),
-        config.get("server_epochs", 0),
-        config.get("party_epochs", 0) * n_parties,
-        config.get("joint_epochs", 0),
-        config["train_epochs"],
-    ]
-    return float(sum(counts))
+    count: int = sum(
+        math.ceil(config.get(name, 0))
+        for name in ("pretrain_epochs", "server_epochs", "joint_epochs", "train_epochs")
+    )
+    if "server_epochs" in config:
+        count += 1  # the embeddings of all rows
+    if "party_epochs" in config:
+        count += config["party_epochs"] * n_parties + 1
+    return count
 
 
 @contextlib.contextmanager
-def _progress(quiet: bool, total: float) -> Iterator[Callable[[Event], None]]:
+def _progress(quiet: bool, total: int) -> Iterator[Callable[[Event], None]]:
     """Show bars with an ETA on a terminal, plain lines elsewhere, nothing if quiet."""
     if quiet:
         yield lambda event: None
@@ -101,7 +144,7 @@ def _progress(quiet: bool, total: float) -> Iterator[Callable[[Event], None]]:
 
 
 @contextlib.contextmanager
-def _bars(total: float) -> Iterator[Callable[[Event], None]]:
+def _bars(total: int) -> Iterator[Callable[[Event], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -136,13 +179,21 @@ def _lines(every: float = 5.0) -> Callable[[Event], None]:
 # ------------------------------------------------------------------------------ reading
 
 
-def _read_seeds(text: str) -> list[int]:
+def _read_numbers(text: str) -> list[int] | None:
+    """Read whole numbers as in 0,1,2; None where the text is something else."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
+        return None
+
+
+def _read_seeds(text: str) -> list[int]:
+    seeds = _read_numbers(text)
+    if seeds is None:
         raise ConfigError(
             f"The '--seeds' option must be whole numbers as in 0,1,2. Got {text!r}."
-        ) from None
+        )
+    return seeds
 
 
 def _read_parties(text: str | None) -> Any:
@@ -151,9 +202,8 @@ def _read_parties(text: str | None) -> Any:
 
     if text is None:
         return None
-    parts = text.split(",")
-    if all(part.strip().isdigit() for part in parts):
-        numbers = [int(part) for part in parts]
+    numbers = _read_numbers(text)
+    if numbers is not None:
         return numbers[0] if len(numbers) == 1 else numbers
     if text.endswith((".yaml", ".yml")):
         return data.read_parties(text)
@@ -265,11 +315,14 @@ def _run_and_save(
     out: Path | None,
     quiet: bool,
 ) -> RunRecord:
-    """Run a job; whatever happens, the run folder says how it ended."""
+    """Run a job; once it has begun, the run folder says how it ended."""
     from lessvfl import experiment
-    from lessvfl.record import RunRecord
 
+    if out is not None:
+        experiment.claim(out)  # before the hours, not after them
     total = n_epochs(job)
+    if target:
+        total += n_epochs(experiment.original(job))
     try:
         with _progress(quiet, total) as show:
             record, runs = experiment.run(
@@ -277,11 +330,9 @@ def _run_and_save(
             )
         if out is not None:
             experiment.save(out, record, runs)
-    except (KeyboardInterrupt, LessVFLError) as ending:
+    except (KeyboardInterrupt, DivergenceError, ProtocolError) as ending:
         if out is not None:
-            status = "failed" if isinstance(ending, LessVFLError) else "interrupted"
-            head = experiment.bare_header(job, options)
-            RunRecord(head, status=status, message=str(ending)).write(out)
+            experiment.save_unfinished(out, job, options, ending)
         raise
     return record
 

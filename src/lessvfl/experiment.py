@@ -25,7 +25,7 @@ from lessvfl.data import DataConfig, Problem
 from lessvfl.errors import ConfigError, LessVFLWarning, RecordError
 from lessvfl.fitted import FittedModel, load_model
 from lessvfl.models import Factory, NetConfig
-from lessvfl.record import RunRecord
+from lessvfl.record import RunRecord, write_atomically
 from lessvfl.runtime import Job, Progress, Run
 from lessvfl.settings import fields_of
 
@@ -94,12 +94,11 @@ def run(
     progress : callable
         Told of every epoch.
     """
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"Every seed must be given once. Got {list(seeds)}.")
+    _check_seeds(seeds)
     if target:
         _check_target(job)
     runs = runtime.simulate(job, seeds, progress)
-    _warn_extremes(runs)
+    _warn_extremes(job, runs)
     if target:
         threshold = TARGET_ACCURACY_SHARE * best_original(job, seeds, progress)
         strict = job.settings.profile == "official-code"
@@ -114,6 +113,16 @@ def run(
     return record, runs
 
 
+def _check_seeds(seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        if not 0 <= seed < 2**63:
+            raise ConfigError(
+                f"Every seed must be a whole number in [0, 2**63). Got {seed}."
+            )
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"Every seed must be given once. Got {list(seeds)}.")
+
+
 def _check_target(job: Job) -> None:
     shares = job.spurious if isinstance(job.spurious, Sequence) else [job.spurious]
     if not any(share > 0 for share in shares):
@@ -126,37 +135,49 @@ def _check_target(job: Job) -> None:
             "The paper's target is an accuracy: the task must be classification. "
             "Got regression."
         )
+    if job.dataset.X_test is None and job.settings.data.test_share == 0:
+        raise ConfigError(
+            "The paper's target is a test accuracy: the 'test_share' setting must be "
+            "above 0. Got 0."
+        )
 
 
-def _warn_extremes(runs: Sequence[Run]) -> None:
+def _warn_extremes(job: Job, runs: Sequence[Run]) -> None:
     """Say where selection removed everything or nothing: legal, but worth a look."""
-    for one in runs:
-        if all(point["stage"] == "train" for point in one.numbers["curve"]):
-            continue
-        features = one.numbers["features"].values()
-        for word, other in (("kept", "removed"), ("removed", "kept")):
-            if not any(party[word] for party in features):
-                done = "everything" if other == "removed" else "nothing"
-                change = "a smaller" if other == "removed" else "a larger"
-                warnings.warn(
-                    f"Selection removed {done} (seed {one.numbers['seed']}): {change} "
-                    "'lam_party' may be needed.",
-                    LessVFLWarning,
-                    stacklevel=3,
-                )
+    if "lam_party" not in job.settings.flat():
+        return  # a method without selection
+    for done, empty, change in (
+        ("everything", "kept", "smaller"),
+        ("nothing", "removed", "larger"),
+    ):
+        seeds = [
+            str(one.numbers["seed"])
+            for one in runs
+            if not any(party[empty] for party in one.numbers["features"].values())
+        ]
+        if seeds:
+            warnings.warn(
+                f"Selection removed {done} (seed {', '.join(seeds)}): a {change} "
+                "'lam_party' may be needed.",
+                LessVFLWarning,
+                stacklevel=3,
+            )
 
 
-def best_original(job: Job, seeds: Sequence[int], progress: Progress) -> float:
-    """Return the best test accuracy of VFL (Original) over all seeds and epochs.
+def original(job: Job) -> Job:
+    """Return VFL (Original) for a job: Algorithm 2 without planted features.
 
-    Algorithm 2 without planted features: same seeds, profile, data and network
-    settings.
+    Same profile, data and network settings.
     """
     shared = set(fields_of([DataConfig, NetConfig]))
     overrides = {k: v for k, v in job.settings.flat().items() if k in shared}
     settings = profiles.resolve("plain", job.settings.profile, job.dataset, overrides)
-    original = dataclasses.replace(job, settings=settings, spurious=0.0)
-    runs = runtime.simulate(original, seeds, progress)
+    return dataclasses.replace(job, settings=settings, spurious=0.0)
+
+
+def best_original(job: Job, seeds: Sequence[int], progress: Progress) -> float:
+    """Return the best test accuracy of VFL (Original) over all seeds and epochs."""
+    runs = runtime.simulate(original(job), seeds, progress)
     return float(max(one.numbers["accuracy"]["best"] for one in runs))
 
 
@@ -175,10 +196,7 @@ def cost_to_target(
     for point in curve:
         pair = (
             (point["accuracy"], threshold),
-            (
-                point["removed_share"],
-                TARGET_REMOVED_SHARE,
-            ),
+            (point["removed_share"], TARGET_REMOVED_SHARE),
         )
         if all(a > b or (a == b and not strict) for a, b in pair):
             cost = {k: point[k] for k in ("paper_mib", "payload_bytes", "rounds")}
@@ -187,16 +205,49 @@ def cost_to_target(
     return {"accuracy": threshold, "reached": False, **never}
 
 
+def claim(folder: Path) -> None:
+    """Make a run folder, or refuse one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / ".claim", b"")
+        (folder / ".claim").unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"The run folder '{folder}' must be a folder that can be written to. "
+            f"Got this: {error.strerror}."
+        ) from None
+
+
 def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
     """Write networks and record into a run folder."""
     name = f"networks-{uuid.uuid4().hex[:8]}"
-    for one in runs:
-        one.model.save(folder / name / f"seed-{one.numbers['seed']}")
-    record.header["networks"] = name
+    try:
+        for one in runs:
+            one.model.save(folder / name / f"seed-{one.numbers['seed']}")
+        record.header["networks"] = name
+        record.write(folder)
+    except BaseException:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        raise
+    _remove_networks(folder, but=name)
+
+
+def save_unfinished(
+    folder: Path, job: Job, options: Mapping[str, Any], ending: BaseException
+) -> None:
+    """Write into a run folder that its run was interrupted, or how it failed."""
+    status = "interrupted" if isinstance(ending, KeyboardInterrupt) else "failed"
+    record = RunRecord(bare_header(job, options), [], status, str(ending))
     record.write(folder)
+    (folder / "report.html").unlink(missing_ok=True)  # it was of an earlier run
+    _remove_networks(folder)
+
+
+def _remove_networks(folder: Path, but: str = "") -> None:
+    """Remove networks that the record no longer speaks of."""
     for old in folder.glob("networks-*"):
-        if old.name != name:
-            shutil.rmtree(old)
+        if old.name != but:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def load(
@@ -231,6 +282,11 @@ def load(
         )
     if seed is not None and seed not in seeds:
         raise ConfigError(f"The 'seed' must be one of {seeds}. Got {seed} instead.")
+    if "networks" not in record.header:
+        raise RecordError(
+            f"'{folder}' must hold the networks of its run, as written by 'lessvfl run "
+            "--out'. Got a record that names none."
+        )
     chosen = seeds[0] if seed is None else seed
     path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
     return load_model(path, party_net, fusion_net)

@@ -1,7 +1,8 @@
 """A fitted model: every party's pruned network and the server's, ready to predict.
 
-On disk, a folder a seed: ``partyN/network.safetensors`` and ``partyN/party.json``
-(features, encoding, shape), ``server/network.safetensors`` and ``server/server.json``.
+On disk, a folder a seed: ``partyN/network.safetensors`` and ``partyN/party.json`` for
+the N-th party, whatever its name (name, features, encoding, shape), and
+``server/network.safetensors`` and ``server/server.json``.
 """
 
 from __future__ import annotations
@@ -135,15 +136,16 @@ class FittedModel:
 
     def save(self, folder: Path) -> None:
         """Write networks, feature lists and encodings, each file atomically."""
-        for party in self.parties:
+        for index, party in enumerate(self.parties):
             about = {
+                "name": party.name,
                 "kept": party.kept,
                 "removed": party.removed,
                 "encoding": party.encoding.to_json(),
                 "shape": vars(party.shape),
             }
             extra = {} if party.constant is None else {"constant": party.constant}
-            _write(folder / party.name, "party.json", about, party.net, extra)
+            _write(folder / f"party{index}", "party.json", about, party.net, extra)
         about = {
             "task": self.task,
             "label_names": self.label_names,
@@ -178,9 +180,9 @@ def load_model(
         folder / "server", "server.json", "the server", fusion_net
     )
     parties = []
-    for name in server["parties"]:
+    for index, name in enumerate(server["parties"]):
         about, net, shape, extra = _read(
-            folder / name, "party.json", f"party '{name}'", party_net
+            folder / f"party{index}", "party.json", f"party '{name}'", party_net
         )
         parties.append(
             FittedParty(
@@ -210,7 +212,7 @@ def _read(
     from safetensors.torch import load
 
     try:
-        about = json.loads((folder / name).read_text())
+        about = json.loads((folder / name).read_text(encoding="utf-8"))
         state = load((folder / "network.safetensors").read_bytes())
         facts: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
@@ -218,14 +220,20 @@ def _read(
         }
         shape = Shape(**facts)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
-        raise RecordError(
-            f"'{folder}' must hold {name} and network.safetensors, as a finished run "
-            f"writes them. Got {type(problem).__name__}: {problem}"
-        ) from None
+        raise _damaged(folder, name, problem) from None
     constant = {key: state.pop(key) for key in ("constant",) if key in state}
-    dtype = next(iter(state.values())).dtype
-    assert dtype in DTYPES.values()
-    net = shape.build(owner, dtype, given)
-    net.load_state(state)
+    formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
+    net = shape.build(owner, next(iter(formats), torch.float32), given)
+    try:
+        net.load_state(state)
+    except (KeyError, RuntimeError) as problem:
+        raise _damaged(folder, name, problem) from None
     net.train(False)
     return about, net, shape, constant
+
+
+def _damaged(folder: Path, name: str, problem: Exception) -> RecordError:
+    return RecordError(
+        f"'{folder}' must hold {name} and network.safetensors, as a finished run "
+        f"writes them. Got {type(problem).__name__}: {problem}"
+    )

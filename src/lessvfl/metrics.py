@@ -79,10 +79,17 @@ def auc(scores: Tensor, y: Tensor) -> Tensor:
 
 
 def r2(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the coefficient of determination, (R,)."""
-    residual = (y - predicted).double().square().sum(dim=1)
-    total = (y - y.mean(dim=1, keepdim=True)).double().square().sum(dim=1)
-    return 1 - residual / total
+    """Return the coefficient of determination, (R,); NaN for a single row.
+
+    Where all `y` are equal it is 1 for a perfect prediction and 0 for any other.
+    """
+    predicted, y = predicted.double(), y.double()
+    if y.shape[1] < 2:
+        return torch.full_like(y[:, 0], torch.nan)
+    residual = (y - predicted).square().sum(dim=1)
+    total = (y - y.mean(dim=1, keepdim=True)).square().sum(dim=1)
+    flat = (y == y[:, :1]).all(dim=1)
+    return torch.where(flat, (residual == 0).double(), 1 - residual / total)
 
 
 def support_f1(kept: Sequence[bool], significant: Sequence[bool]) -> float:

@@ -7,12 +7,14 @@ are listed in docs/paper.md.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import Field, asdict, dataclass
 from typing import Any
 
 from lessvfl import methods, settings
 from lessvfl.data import DataConfig, Dataset
+from lessvfl.errors import LessVFLWarning
 from lessvfl.methods.base import Joint
 from lessvfl.models import NetConfig
 
@@ -88,6 +90,21 @@ def sections(method: str) -> tuple[type, type, type]:
     return DataConfig, NetConfig, methods.get(method).config
 
 
+def _check_elsewhere(
+    method: str, name: str, value: Any, fields: Mapping[str, Field[Any]]
+) -> None:
+    """Warn of a setting that only other methods read; refuse what none of them does."""
+    others = settings.fields_of(other.config for other in methods.METHODS.values())
+    if name not in others:
+        raise settings.unknown("setting", name, fields, f" of method {method}")
+    settings.check(settings.value_of(value, others[name]), others[name])
+    warnings.warn(
+        f"The '{name}' setting has no effect with method {method}.",
+        LessVFLWarning,
+        stacklevel=3,
+    )
+
+
 def resolve(
     method: str,
     profile: str,
@@ -103,7 +120,8 @@ def resolve(
     dataset : Dataset
         Published settings differ by data set.
     overrides : mapping
-        Settings by name; a text is read as on the command line.
+        Settings by name; a text is read as on the command line. One that only other
+        methods read is warned of.
 
     Returns
     -------
@@ -124,9 +142,9 @@ def resolve(
             values["batch_size"] = published["batch_size"]
         values = {name: value for name, value in values.items() if name in fields}
     for name, value in (overrides or {}).items():
-        if name not in fields:
-            raise settings.unknown(f"setting of method {method}", name, fields)
-        read = isinstance(value, str)
-        values[name] = settings.read(value, fields[name]) if read else value
+        if name in fields:
+            values[name] = settings.value_of(value, fields[name])
+        else:
+            _check_elsewhere(method, name, value, fields)
     data, net, config = (part(**settings.pick(part, values)) for part in parts)
     return Settings(profile, method, data, net, config)

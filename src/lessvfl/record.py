@@ -19,15 +19,22 @@ from lessvfl.errors import RecordError
 
 FILE_NAME = "record.jsonl"
 
+# What every header says; `--json` prints these and the runs.
+_HEADER = ("lessvfl", "data", "method", "profile", "config")
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old or the new one, never half of one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @dataclass
@@ -41,8 +48,7 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``lessvfl run --json`` prints."""
-        names = ("lessvfl", "data", "method", "profile", "config")
-        return {name: self.header[name] for name in names} | {"runs": self.runs}
+        return {name: self.header[name] for name in _HEADER} | {"runs": self.runs}
 
     def lines(self) -> Iterable[dict[str, Any]]:
         """Yield the record line by line."""
@@ -73,20 +79,32 @@ class RunRecord:
                 "by 'lessvfl run --out'."
             )
         try:
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            header, *middle, end = lines
-            assert header.pop("kind") == "header"
-            assert end["kind"] == "end"
-            runs: dict[int, dict[str, Any]] = {}
-            for line in middle:
-                kind = line.pop("kind")
-                if kind == "run":
-                    runs[line["seed"]] = {**line, "curve": []}
-                else:
-                    runs[line.pop("seed")]["curve"].append(line)
-        except (ValueError, KeyError, AssertionError, TypeError) as problem:
+            text = path.read_text(encoding="utf-8")
+            return cls._parse([json.loads(line) for line in text.splitlines()])
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "
-                f"object, a header first and an end last ({type(problem).__name__})."
+                "object, a header first, runs with their points, and an end last. "
+                f"Got {type(problem).__name__}: {problem}."
             ) from None
+
+    @classmethod
+    def _parse(cls, lines: list[dict[str, Any]]) -> RunRecord:
+        """Put lines together again; whatever does not fit raises."""
+        header, *middle, end = lines
+        for line, kind in ((header, "header"), (end, "end")):
+            if line.pop("kind") != kind:
+                raise ValueError(f"no {kind}")
+        missing = [name for name in _HEADER if name not in header]
+        if missing:
+            raise KeyError(*missing)
+        runs: dict[int, dict[str, Any]] = {}
+        for line in middle:
+            kind = line.pop("kind")
+            if kind == "run":
+                runs[line["seed"]] = {**line, "curve": []}
+            elif kind == "point":
+                runs[line.pop("seed")]["curve"].append(line)
+            else:
+                raise ValueError(f"a line of kind {kind!r}")
         return cls(header, list(runs.values()), end["status"], end["message"])

@@ -16,6 +16,7 @@ import torch
 
 from lessvfl import metrics
 from lessvfl.data import Problem
+from lessvfl.errors import DivergenceError
 from lessvfl.party import Party
 from lessvfl.protocol import Parties, concatenate
 from lessvfl.types import Event, Observer, Task, Tensor
@@ -85,10 +86,10 @@ class Recorder:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def summary(self, replica: int) -> dict[str, dict[str, float | None]]:
+    def summary(self, replica: int) -> dict[str, dict[str, float | None] | None]:
         """Return every measure after stages 1 and 3, at the end, and at best.
 
-        A stage that a method lacks is None.
+        A stage that a method lacks is None, and so is a measure that the task lacks.
         """
         curve = self.curves[replica]
         last = {point["stage"]: point for point in curve}
@@ -97,8 +98,11 @@ class Recorder:
             "selected": last.get("select_features") or last.get("joint_lasso"),
             "final": curve[-1] if curve else None,
         }
-        summary = {}
+        summary: dict[str, dict[str, float | None] | None] = {}
         for name in self.names:
+            if name not in metrics.MEASURES[self.task]:
+                summary[name] = None
+                continue
             values = {k: None if p is None else p[name] for k, p in moments.items()}
             seen = [point[name] for point in curve if point[name] is not None]
             summary[name] = values | {"best": max(seen) if seen else None}
@@ -130,13 +134,26 @@ class Recorder:
             return {}
         assert self._server is not None
         assert event.fusion is not None
-        H = concatenate(self._server.embed("evaluate", rows))
+        blocks = self._server.embed("evaluate", rows)
         with torch.no_grad():
-            z = event.fusion(H).expand(-1, y.shape[1], -1)
+            z = event.fusion(concatenate(blocks)).expand(-1, y.shape[1], -1)
+        self._refuse_infinite(event, [*blocks, z])
         return {
             name: [None if v != v else v for v in values.tolist()]  # NaN: undefined
             for name, values in metrics.measure(z, y, self.task).items()
         }
+
+    def _refuse_infinite(self, event: Event, outputs: Sequence[Tensor]) -> None:
+        """Stop where the last step of an epoch left networks of no use."""
+        if bool(outputs[-1].isfinite().all()):
+            return
+        who = [*(f"party '{party.name}'" for party in self._parties), "the server"]
+        finite = [bool(values.isfinite().all()) for values in outputs]
+        raise DivergenceError(
+            f"The output of {who[finite.index(False)]} must stay finite. It diverged "
+            f"in stage '{event.stage}' at the last step of epoch {event.epoch:g}; a "
+            "smaller step size or learning rate, or scaled columns, may help."
+        )
 
     def _removed_shares(self) -> list[float | None]:
         """Return the share of planted features gone, None where none was planted."""

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from lessvfl.errors import ConfigError
 
 
@@ -127,10 +129,14 @@ class Section:
     def __post_init__(self) -> None:
         """Refuse the first field whose value is not allowed."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            kind = kind_of(field)
-            if not kind.accepts(value):
-                raise refuse(field.name, "setting", kind.allowed, value)
+            check(getattr(self, field.name), field)
+
+
+def check(value: Any, field: dataclasses.Field[Any]) -> None:
+    """Refuse a value that a field does not allow."""
+    kind = kind_of(field)
+    if not kind.accepts(value):
+        raise refuse(field.name, "setting", kind.allowed, value)
 
 
 def read(text: str, field: dataclasses.Field[Any]) -> Any:
@@ -138,17 +144,24 @@ def read(text: str, field: dataclasses.Field[Any]) -> Any:
     kind = kind_of(field)
     try:
         return kind.read(text)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise refuse(field.name, "setting", kind.allowed, text) from None
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+def value_of(given: Any, field: dataclasses.Field[Any]) -> Any:
+    """Return what was given as a value of a field: texts read, numpy numbers plain."""
+    if isinstance(given, str):
+        return read(given, field)
+    return given.item() if isinstance(given, np.generic) else given
+
+
+def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> ConfigError:
     """Build the one sentence about a name nobody knows, with the nearest known one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return ConfigError(
-        f"Unknown {what} '{name}'. Known: {', '.join(names)}.{hint}",
+        f"Unknown {what} '{name}'{owner}.{hint} Known: {', '.join(names)}.",
     )
 
 
