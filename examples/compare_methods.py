@@ -11,7 +11,7 @@ from pathlib import Path
 from lessvfl import data, experiment, profiles, report, runtime
 
 # Weights of the penalty mean different things to different methods.
-SETTINGS = {
+SETTINGS: dict[str, dict[str, float]] = {
     "less-vfl": {"pretrain_epochs": 30, "lam_server": 0.03, "lam_party": 2.5},
     "local-lasso": {"pretrain_epochs": 30, "lam_party": 3.0},
     "group-lasso": {"joint_epochs": 100, "lam_party": 0.4},
@@ -35,7 +35,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         folders = []
         for method, own in (settings or SETTINGS).items():
-            shared = {"batch_size": 100, "train_epochs": train_epochs}
+            shared: dict[str, float] = {"batch_size": 100, "train_epochs": train_epochs}
             chosen = profiles.resolve(method, "default", dataset, shared | own)
             job = runtime.Job(dataset, chosen)
             record, runs = experiment.run(job, seeds=[0], options=options)

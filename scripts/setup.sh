@@ -45,9 +45,9 @@ install() {
     return
   fi
   echo "Installing into .venv; the first time takes a few minutes" >&2
-  "$python" -m pip install --quiet --upgrade "pip>=25.1"
+  "$python" -m pip install -qq --upgrade "pip>=25.1"
   # shellcheck disable=SC2046 # no word when there is no index to add
   (cd "$root" &&
-    "$python" -m pip install --quiet -c constraints.txt $(cpu_index) "$@")
+    "$python" -m pip install -qq -c constraints.txt $(cpu_index) "$@")
   echo "$stamp" >"$venv/.$name-stamp"
 }

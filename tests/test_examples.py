@@ -16,8 +16,7 @@ TESTED = {"own_table", "own_network", "compare_methods"}
 
 def load(name: str) -> Callable[..., Any]:
     """Return an example's main."""
-    main = runpy.run_path(str(FOLDER / f"{name}.py"))["main"]
-    assert callable(main)
+    main: Callable[..., Any] = runpy.run_path(str(FOLDER / f"{name}.py"))["main"]
     return main
 
 
