@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 import warnings
@@ -64,7 +65,7 @@ def main() -> None:
         warnings.simplefilter("always", LessVFLWarning)
         warnings.showwarning = _show_each_once()
         try:
-            app()
+            app(prog_name="lessvfl")
         except LessVFLError as error:
             _stop(str(error), 2)
         except OSError as error:
@@ -355,6 +356,9 @@ def _print_summary(records: list[RunRecord]) -> None:
     console.print(table)
 
 
+DEMO: dict[str, Any] = {"batch_size": 100}  # settings of the demo
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(
@@ -363,12 +367,18 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
+    # So small networks gain little from a second thread, and lose much by one where
+    # the machine has other work.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from lessvfl import data, profiles, report, runtime
+    from lessvfl.settings import fields_of
 
     dataset = data.load("digits")
     records = []
     for method in ("less-vfl", "plain"):
-        settings = profiles.resolve(method, "default", dataset, {"batch_size": 100})
+        known = fields_of(profiles.sections(method))
+        own = {name: value for name, value in DEMO.items() if name in known}
+        settings = profiles.resolve(method, "default", dataset, own)
         job = runtime.Job(dataset, settings, spurious=0.5)
         records.append(_run_and_save(job, [0, 1, 2], {}, False, out / method, quiet))
         report.build(out / method)

@@ -139,7 +139,7 @@ def resolve(
         if profile == "official-code":
             values |= published
         else:
-            values["batch_size"] = published["batch_size"]
+            values |= {k: published[k] for k in ("batch_size", "pretrain_epochs")}
         values = {name: value for name, value in values.items() if name in fields}
     for name, value in (overrides or {}).items():
         if name in fields:

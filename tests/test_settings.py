@@ -1,0 +1,150 @@
+"""Settings: what every kind allows, reads and refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lessvfl import settings
+from lessvfl.errors import ConfigError
+
+# kind, what it accepts, what it refuses.
+KINDS: dict[str, tuple[settings.Kind, list[Any], list[Any]]] = {
+    "a float in [0, inf)": (
+        settings.a_float(),
+        [0, 0.0, 1e300, 3],
+        [-1e-9, math.inf, math.nan, True, "1", None],
+    ),
+    "a float in (0, inf)": (
+        settings.a_float(open_low=True),
+        [1e-300, 5],
+        [0, 0.0, -1, math.inf],
+    ),
+    "a float in [0, 1]": (settings.a_float(0, 1), [0, 0.5, 1], [1.0001, -0.1]),
+    "a whole number >= 0": (settings.an_int(), [0, 7], [-1, 0.0, 1.5, True, "3"]),
+    "a whole number >= 1": (settings.an_int(1), [1], [0]),
+    "true or false": (settings.a_flag(), [True, False], [0, 1, "true", None]),
+    "one of a, b": (settings.one_of("a", "b"), ["a", "b"], ["c", "", None, 1]),
+    "a text": (settings.a_text(), ["", "x"], [None, 3]),
+    "a whole number >= 1, or several as in 64,32": (
+        settings.widths(),
+        [1, (64,), [64, 32], (1, 2, 3)],
+        [0, (), [], (64, 0), 1.5, (64, 1.5), True, "64", None],
+    ),
+    "a text, or none": (settings.or_none(settings.a_text()), [None, "x"], [3]),
+}
+
+
+@pytest.mark.parametrize("allowed", KINDS)
+def test_kind(allowed):
+    kind, good, bad = KINDS[allowed]
+    assert kind.allowed == allowed
+    assert all(kind.accepts(value) for value in good)
+    assert not any(kind.accepts(value) for value in bad)
+
+
+TEXTS: list[tuple[settings.Kind, str, Any]] = [
+    (settings.a_float(), "1e-3", 0.001),
+    (settings.an_int(), "12", 12),
+    (settings.a_flag(), "True", True),
+    (settings.a_flag(), "yes", True),
+    (settings.a_flag(), "1", True),
+    (settings.a_flag(), "NO", False),
+    (settings.a_flag(), "false", False),
+    (settings.a_flag(), "0", False),
+    (settings.widths(), "64", 64),
+    (settings.widths(), "64, 32", (64, 32)),
+    (settings.or_none(settings.an_int()), "none", None),
+    (settings.or_none(settings.an_int()), "None", None),
+    (settings.or_none(settings.an_int()), "3", 3),
+    (settings.a_text(), "a=b", "a=b"),
+]
+
+
+def a_field(kind):
+    @dataclass(frozen=True)
+    class One(settings.Section):
+        value: Any = settings.setting(kind, None, "a value")
+
+    return dataclasses.fields(One)[0]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), TEXTS)
+def test_reading(kind, text, value):
+    found = settings.read(text, a_field(kind))
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (settings.a_float(), "much"),
+        (settings.an_int(), "1.5"),
+        (settings.an_int(), ""),
+        (settings.a_flag(), "perhaps"),
+        (settings.widths(), "64,,32"),
+    ],
+)
+def test_text_that_cannot_be_read(kind, text):
+    with pytest.raises(ConfigError) as error:
+        settings.read(text, a_field(kind))
+    assert str(error.value) == (
+        f"The 'value' setting must be {kind.allowed}. Got {text!r} instead."
+    )
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=0))
+def test_a_number_survives_its_text(number):
+    assert settings.read(repr(number), a_field(settings.a_float())) == number
+
+
+@dataclass(frozen=True)
+class Wheels(settings.Section):
+    """Two settings."""
+
+    count: int = settings.setting(settings.an_int(1), 4, "how many")
+    spare: bool = settings.setting(settings.a_flag(), True, "is there one")
+
+
+@dataclass(frozen=True)
+class Engine(settings.Section):
+    """One setting."""
+
+    power: float = settings.setting(settings.a_float(), 70, "in kW")
+
+
+def test_a_section_checks_itself():
+    assert Wheels(3).count == 3
+    with pytest.raises(ConfigError) as error:
+        Wheels(count=0)
+    assert str(error.value) == (
+        "The 'count' setting must be a whole number >= 1. Got 0 instead."
+    )
+    with pytest.raises(ConfigError, match="'spare' setting must be true or false"):
+        Wheels(spare=1)  # type: ignore[arg-type]
+
+
+def test_sections_side_by_side():
+    assert list(settings.fields_of([Wheels, Engine])) == ["count", "spare", "power"]
+    values = {"power": 80, "count": 6}
+    assert settings.pick(Wheels, values) == {"count": 6}
+    assert settings.pick(Engine, values) == {"power": 80}
+
+
+def test_unknown_name_with_the_nearest_known_one():
+    error = settings.unknown("wheel", "cuont", ["spare", "count"], " of the car")
+    assert isinstance(error, ConfigError)
+    assert isinstance(error, ValueError)
+    assert str(error) == (
+        "Unknown wheel 'cuont' of the car. Did you mean 'count'? Known: count, spare."
+    )
+    assert str(settings.unknown("wheel", "x", ["count"])) == (
+        "Unknown wheel 'x'. Known: count."
+    )
