@@ -270,6 +270,8 @@ class MLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (S, n, in) to (R, n, out)."""
+        if self.n_replicas == 1:
+            return self._forward_alone(x.squeeze(0)).unsqueeze(0)
         act = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -280,6 +282,16 @@ class MLP:
                 x = act(x)
         if self._output_mask is not None:
             x = x * self._output_mask.unsqueeze(1)
+        return x
+
+    def _forward_alone(self, x: Tensor) -> Tensor:
+        """Map (n, in) to (n, out) by the one replica, which never has a mask."""
+        act = ACTIVATIONS[self.activation]
+        last = len(self.weights) - 1
+        for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = nn.functional.linear(x, w.squeeze(0), b.squeeze(0))
+            if act is not None and layer < last:
+                x = act(x)
         return x
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
@@ -331,9 +343,6 @@ class MLP:
 
 def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Return x w^T + b for every replica: (S, n, in), (R, out, in), (R, out)."""
-    if w.shape[0] == 1:
-        y = nn.functional.linear(x.squeeze(0), w.squeeze(0), b.squeeze(0))
-        return y.unsqueeze(0)
     if x.shape[0] == 1:  # one table for all replicas: one wide product
         n_replicas, n_out, n_in = w.shape
         y = nn.functional.linear(x.squeeze(0), w.reshape(-1, n_in), b.reshape(-1))
@@ -401,7 +410,7 @@ def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
     if not torch.equal(row.sort().values, probe[0]):
         raise NetworkError(
             f"The input groups of the module of {owner} cannot be found: its first "
-            "layer must see every input column once and unchanged (it may be reshaped). "
+            "layer must see every input column once, unchanged but for its shape. "
             "Got values that were changed, repeated or left out before it."
         )
     axis = seen.dim() - 1 if isinstance(first, nn.Linear) else 1

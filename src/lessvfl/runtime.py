@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lessvfl import data, methods
+from lessvfl import data, methods, metrics
 from lessvfl.algorithm import Labels
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError, LessVFLWarning
@@ -281,6 +281,7 @@ class _Batch:
             "seed": self.replicas[r].seed,
             **self.recorder.summary(r),
             "spurious": _spurious(problem, outcomes),
+            "truth": _truth(problem, outcomes),
             "features": {
                 party.name: {"kept": list(party.kept), "removed": list(party.removed)}
                 for party in model.parties
@@ -387,4 +388,21 @@ def _spurious(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | Non
         "removed": removed,
         "removed_share": removed / int(planted.sum()),
         "real_kept_share": float((kept & ~planted).sum() / (~planted).sum()),
+    }
+
+
+def _truth(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | None:
+    """Return how the support compares with the truth, where a data set knows it."""
+    known = [table.significant for table in problem.parties]
+    masks = [mask for mask in known if mask is not None]
+    if len(masks) < len(known):
+        return None
+    significant = np.concatenate(masks)
+    kept = np.concatenate([np.array(o.kept, dtype=bool) for o in outcomes])
+    return {
+        "significant": int(significant.sum()),
+        "significant_kept": int((significant & kept).sum()),
+        "other": int((~significant).sum()),
+        "other_removed": int((~significant & ~kept).sum()),
+        "f1": metrics.support_f1(kept.tolist(), significant.tolist()),
     }

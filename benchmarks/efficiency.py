@@ -1,0 +1,228 @@
+"""Time stage 3 and joint training against the bare matrix products of the same shapes.
+
+Bare products are what no implementation can do without: per layer one product forward
+and two backward (one for the first layer), with the same batch and replicas. "Without
+axis" is the same split training written with plain ``torch.nn`` modules: no replica
+axis, no messages, no bill. Each pair is timed in the same process, interleaved, and
+reported as a ratio.
+
+    python benchmarks/efficiency.py --device cpu
+    python benchmarks/efficiency.py --device cuda --replicas 1,64
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from lessvfl import algorithm
+from lessvfl.algorithm import Labels
+from lessvfl.ledger import Ledger
+from lessvfl.models import MLP
+from lessvfl.party import Party
+from lessvfl.protocol import Parties
+from lessvfl.transports.inprocess import InProcess
+from lessvfl.types import SelectPlan, TrainPlan
+
+N_PARTIES, N_COLUMNS, HIDDEN, COMPONENTS = 4, 81, 64, 16  # Sylva with 50 % noise
+N_SAMPLES, BATCH = 10_000, 1000
+WIDTHS = (N_COLUMNS, HIDDEN, HIDDEN, COMPONENTS)
+HEAD = (N_PARTIES * COMPONENTS, 1)
+
+
+def quiet(event: object) -> None:
+    """Observe nothing."""
+
+
+def products(widths: tuple[int, ...], n: int, R: int, device: Any) -> list[Any]:
+    """Return operands of one step: input, weight and output gradient a layer."""
+    layers = []
+    for n_in, n_out in itertools.pairwise(widths):
+        x = torch.randn(R, n, n_in, device=device)
+        w = torch.randn(R, n_out, n_in, device=device)
+        g = torch.randn(R, n, n_out, device=device)
+        layers.append((x, w, g))
+    return layers
+
+
+def bare(layers: list[Any], n_steps: int) -> None:
+    """Do the products of some steps, forward and backward, and nothing else."""
+    if layers[0][0].shape[0] == 1:
+        layers = [tuple(operand[0] for operand in layer) for layer in layers]
+    for _ in range(n_steps):
+        for x, w, g in layers:
+            x @ w.mT
+            g.mT @ x
+            if w.shape[-1] != N_COLUMNS:  # the first layer's input takes no gradient
+                g @ w
+
+
+def make_parties(R: int, device: torch.device) -> tuple[list[Party], Parties, MLP]:
+    """Return parties, the server's view of them, and a fusion network."""
+    seeds = tuple(range(R))
+    columns = torch.arange(N_COLUMNS, device=device)
+    parties = []
+    for m in range(N_PARTIES):
+        net = MLP.create(WIDTHS, "tanh", seeds, f"party{m}", torch.float32, device)
+        X = torch.randn(R, N_SAMPLES, N_COLUMNS, device=device)
+        parties.append(Party(f"party{m}", net, (X, X[:, :0]), columns, seeds))
+    transport = InProcess({party.name: party.handle for party in parties})
+    server = Parties(transport, [party.name for party in parties], Ledger(R))
+    fusion = MLP.create(HEAD, "tanh", seeds, "server", torch.float32, device)
+    return parties, server, fusion
+
+
+def joint(
+    R: int, device: torch.device, n_epochs: int
+) -> tuple[Callable[[], None], int]:
+    """Return joint training of some epochs, and its number of steps."""
+    _, server, fusion = make_parties(R, device)
+    y = torch.randint(0, 2, (R, N_SAMPLES), device=device).float()
+    labels = Labels(y, "binary", tuple(range(R)))
+    plan = TrainPlan("train", n_epochs, BATCH, False, "adam", 0.01)
+
+    def work() -> None:
+        algorithm.train_jointly(server, fusion, labels, plan, quiet)
+
+    return work, n_epochs * (N_SAMPLES // BATCH)
+
+
+def stage3(
+    R: int, device: torch.device, n_epochs: int
+) -> tuple[Callable[[], None], int]:
+    """Return stage 3 of one party, and its number of steps."""
+    seeds = tuple(range(R))
+    net = MLP.create(WIDTHS, "tanh", seeds, "party", torch.float32, device)
+    X = torch.randn(R, N_SAMPLES, N_COLUMNS, device=device)
+    plan = SelectPlan("select_features", n_epochs, BATCH, False, 0.001, (0.01,))
+
+    def work() -> None:
+        algorithm.select_features(net, X, None, plan, seeds, quiet, "party")
+
+    return work, n_epochs * (N_SAMPLES // BATCH)
+
+
+def joint_without_axis(device: torch.device, n_epochs: int) -> Callable[[], None]:
+    """Return the same joint training written with plain modules."""
+    nets = [
+        nn.Sequential(
+            nn.Linear(N_COLUMNS, HIDDEN),
+            nn.Tanh(),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.Tanh(),
+            nn.Linear(HIDDEN, COMPONENTS),
+        ).to(device)
+        for _ in range(N_PARTIES)
+    ]
+    head = nn.Linear(N_PARTIES * COMPONENTS, 1).to(device)
+    X = [torch.randn(N_SAMPLES, N_COLUMNS, device=device) for _ in nets]
+    y = torch.randint(0, 2, (N_SAMPLES,), device=device).float()
+    loss_of = nn.BCEWithLogitsLoss()
+
+    def work() -> None:
+        optimizers = [
+            torch.optim.Adam(net.parameters(), lr=0.01, fused=True)
+            for net in [*nets, head]
+        ]
+        for _ in range(n_epochs):
+            for start in range(0, N_SAMPLES, BATCH):
+                rows = slice(start, start + BATCH)
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                h = [net(x[rows]) for net, x in zip(nets, X, strict=True)]
+                sent = [block.detach().requires_grad_() for block in h]
+                loss = loss_of(head(torch.cat(sent, dim=1)).squeeze(1), y[rows])
+                loss.backward()
+                for block, copy in zip(h, sent, strict=True):
+                    block.backward(copy.grad)
+                for optimizer in optimizers:
+                    optimizer.step()
+
+    return work
+
+
+def seconds(work: Callable[[], None], device: torch.device) -> float:
+    """Return the time of one call."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def compare(
+    works: dict[str, Callable[[], None]], device: torch.device, repeats: int
+) -> dict[str, float]:
+    """Time several works in turn, after one warm-up each; return medians."""
+    for work in works.values():
+        work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats):
+        for name, work in works.items():
+            times[name].append(seconds(work, device))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_mib(device: torch.device) -> float:
+    """Return the peak of memory in MiB: of the device, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+def main() -> None:
+    """Print one JSON object a line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--replicas", default="1,64")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    single: dict[str, float] = {}
+    for R in [int(part) for part in args.replicas.split(",")]:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        one = products(WIDTHS, BATCH, R, device)
+        everyone = [*one * N_PARTIES, *products(HEAD, BATCH, R, device)]
+        for name, make, layers in (
+            ("stage 3", stage3, one),
+            ("joint", joint, everyone),
+        ):
+            work, n_steps = make(R, device, args.epochs)
+            works = {"ours": work, "bare": functools.partial(bare, layers, n_steps)}
+            if name == "joint" and R == 1:
+                works["without axis"] = joint_without_axis(device, args.epochs)
+            found = compare(works, device, args.repeats)
+            line: dict[str, Any] = {"what": name, "replicas": R, "device": str(device)}
+            line |= {f"{k} ms/step": 1e3 * v / n_steps for k, v in found.items()}
+            line["ours / bare"] = found["ours"] / found["bare"]
+            if "without axis" in found:
+                line["ours / without axis"] = found["ours"] / found["without axis"]
+            if R == 1:
+                single[name] = found["ours"]
+            elif name in single:
+                line[f"{R} single runs / batch"] = R * single[name] / found["ours"]
+            line["peak MiB"] = peak_mib(device)
+            rounded = {
+                k: round(v, 3) if isinstance(v, float) else v for k, v in line.items()
+            }
+            print(json.dumps(rounded))
+
+
+if __name__ == "__main__":
+    main()
