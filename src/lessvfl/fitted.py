@@ -65,9 +65,9 @@ class FittedParty:
     constant: Tensor | None  # (E_m,), what a party that kept nothing contributes
 
     def embed(self, frame: Frame) -> Tensor:
-        """Return the embedding of a table's rows, (1, n, E_m)."""
+        """Return the embedding of a table's rows, (1, n, E_m), or of one for all."""
         if self.constant is not None:
-            return self.constant.expand(1, frame.n_rows, -1)
+            return self.constant.expand(1, 1, -1)
         matrix, _ = self.encoding.apply(frame)
         weights = self.net.input_weights
         x = torch.as_tensor(matrix, dtype=weights.dtype, device=weights.device)
@@ -99,8 +99,11 @@ class FittedModel:
         """Return what the fusion network gives, (n, 1) or (n, C)."""
         frame = X if isinstance(X, Frame) else self._frame(X)
         blocks = [party.embed(frame) for party in self.parties]
+        alike = all(party.constant is not None for party in self.parties)
+        n_rows = 1 if alike else frame.n_rows
+        H = torch.cat([block.expand(-1, n_rows, -1) for block in blocks], dim=2)
         with torch.no_grad():
-            z = self.fusion(torch.cat(blocks, dim=2))
+            z = self.fusion(H).expand(-1, frame.n_rows, -1)
         return np.asarray(z[0].double().cpu().numpy())
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
