@@ -1,0 +1,393 @@
+"""The documentation is true: its code runs, its names exist, its tables match the code.
+
+A fenced ``python`` block of README.md or docs/ is run, page by page and in order,
+unless the line above its fence is ``<!-- not run: why -->``. A table that no longer
+fits the code fails here, the settings with the table that should be there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from lessvfl import cli, data, methods, profiles, protocol, settings
+from lessvfl.data import DataConfig
+from lessvfl.data.synthetic import SyntheticConfig
+from lessvfl.methods import group_lasso, less_vfl
+from lessvfl.methods.base import Joint, PartySelection
+from lessvfl.models import NetConfig
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def read(name: str) -> str:
+    """Return a page of docs/."""
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line number, code and whether it is run, of a page's blocks."""
+    text = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        if match["language"] == language:
+            before = text[: match.start()].splitlines()
+            runs = not (before and before[-1].startswith("<!-- not run:"))
+            yield len(before) + 1, match["code"], runs
+
+
+def without_fences(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of every table row of a text, without the separator lines."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("|") and not re.fullmatch(r"[|\-: ]+", line):
+            found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def named_rows(text: str) -> dict[str, list[str]]:
+    """Return the rows whose first cell is one name in code font, by that name."""
+    table = {}
+    for first, *others in rows(text):
+        if re.fullmatch(r"`[\w.-]+`", first):
+            table[first.strip("`")] = others
+    return table
+
+
+# --------------------------------------------------------------------------------- code
+
+
+@each_page
+def test_python_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for line, code, runs in blocks(page, "python"):
+        compiled = compile("\n" * line + code, str(page), "exec", dont_inherit=True)
+        if runs:
+            exec(compiled, vars(module))
+
+
+# ------------------------------------------------------------------------ command lines
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Yield the words of every lessvfl command of a page."""
+    for _, code, _ in blocks(page, "bash"):
+        for line in code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["lessvfl"]:
+                yield words[1:]
+
+
+def known_settings() -> set[str]:
+    """Return every name that --set takes, whatever the method."""
+    sections = [DataConfig, NetConfig, *(m.config for m in methods.METHODS.values())]
+    options = {f"data.{name}" for name in settings.fields_of([SyntheticConfig])}
+    return set(settings.fields_of(sections)) | options
+
+
+def known_options() -> set[str]:
+    """Return every option of every command."""
+    found = set()
+    waiting: list[Any] = [typer.main.get_command(cli.app)]
+    while waiting:
+        command = waiting.pop()
+        found |= {name for param in command.params for name in param.opts}
+        waiting += list(getattr(command, "commands", {}).values())
+    return found | {"--help"}
+
+
+@each_page
+def test_commands_are_understood(page: Path) -> None:
+    """The command line takes every command shown: names, options and settings."""
+    top: Any = typer.main.get_command(cli.app)
+    for words in commands(page):
+        command, rest = top, list(words)
+        while hasattr(command, "commands"):
+            assert rest[0] in command.commands, words
+            command = command.commands[rest.pop(0)]
+        with command.make_context("lessvfl", rest) as context:
+            given = context.params
+        if command.name != "run":
+            continue
+        method, profile = given["method"], given["profile"]
+        assert profile in profiles.PROFILES, words
+        fields = settings.fields_of(profiles.sections(method))
+        options = settings.fields_of([SyntheticConfig])
+        for pair in given["set_"] or []:
+            name, _, value = pair.partition("=")
+            known = options if name.startswith("data.") else fields
+            field = known[name.removeprefix("data.")]
+            assert settings.kind_of(field).accepts(settings.read(value, field)), words
+
+
+@each_page
+def test_options_and_settings_named_in_the_text_exist(page: Path) -> None:
+    spans = re.findall(r"`([^`\n]+)`", without_fences(page))
+    options = {word for span in spans for word in re.findall(r"--[a-z][\w-]*", span)}
+    foreign = {"--group", "--extra-index-url"}
+    assert options - foreign <= known_options()
+    text = page.read_text(encoding="utf-8")
+    declared = set(
+        re.findall(r"^ +(\w+): .* = settings.setting\($", text, re.MULTILINE)
+    )
+    for span in spans:
+        pair = re.fullmatch(r"(?:--set )?([a-z_]+(?:\.[a-z_]+)?)=([\w.,:-]+)", span)
+        if pair and pair[1] not in ("groups", "task"):
+            assert pair[1] in known_settings() | declared, span
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", without_fences(page)):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+# ------------------------------------------------------------------------------- tables
+
+
+def shown(value: Any) -> str:
+    """Return a value as --set takes it."""
+    return (
+        str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    )
+
+
+def settings_table(section: type, *bases: type) -> str:
+    """Return the table of the settings that a section adds to, or changes in, bases."""
+    known = {f.name: f.default for b in bases for f in dataclasses.fields(b)}
+    lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(section):
+        if field.name not in known or known[field.name] != field.default:
+            allowed = settings.kind_of(field).allowed.replace("|", "\\|")
+            meaning = field.metadata["help"]
+            default = shown(field.default)
+            lines.append(f"| `{field.name}` | {default} | {allowed} | {meaning} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        (DataConfig,),
+        (NetConfig,),
+        (Joint,),
+        (PartySelection, Joint),
+        (less_vfl.Config, PartySelection),
+        (group_lasso.Config, Joint),
+    ],
+    ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",
+)
+def test_settings_page_has_every_setting(sections: tuple[type, ...]) -> None:
+    table = settings_table(*sections)
+    assert table in read("settings.md"), f"docs/settings.md must hold\n\n{table}\n"
+
+
+def test_settings_page_has_no_other_setting() -> None:
+    assert set(named_rows(read("settings.md"))) == {
+        name for name in known_settings() if not name.startswith("data.")
+    }
+
+
+def test_data_page_has_every_option_of_synthetic() -> None:
+    table = {
+        name: cells
+        for name, cells in named_rows(read("data.md")).items()
+        if name.startswith("data.")
+    }
+    assert table == {
+        f"data.{name}": [shown(field.default), field.metadata["help"]]
+        for name, field in settings.fields_of([SyntheticConfig]).items()
+    }
+
+
+def test_data_page_has_every_data_set() -> None:
+    table = named_rows(read("data.md").split("## Data sets")[1].split("\n###")[0])
+    assert set(table) == set(data.names())
+    for name in data.names():
+        known = data.describe(name)
+        assert int(table[name][1]) == known["parties"], name
+        assert ("not the paper's" in table[name][2]) == (
+            known["where"] == "local folder" and not known["paper"]
+        ), name
+
+
+def test_protocol_page_has_every_message() -> None:
+    requests, replies = (
+        {message.__name__ for message in union.__args__}
+        for union in (protocol.Request, protocol.Reply)
+    )
+    section = read("protocol.md").split("## Messages")[1].split("\n## ")[0]
+    assert {name: cells[0] for name, cells in named_rows(section).items()} == {
+        **dict.fromkeys(requests, "down"),
+        **dict.fromkeys(replies, "up"),
+    }
+
+
+def test_command_line_page_has_every_option_of_run() -> None:
+    section = read("cli.md").split("## lessvfl run")[1].split("\n## ")[0]
+    documented = {
+        o for first, *_ in rows(section) for o in re.findall(r"-+[\w-]+", first)
+    }
+    top: Any = typer.main.get_command(cli.app)
+    options = [param for param in top.commands["run"].params if param.opts != ["data"]]
+    assert documented == {name for param in options for name in param.opts}
+
+
+def test_estimator_page_has_every_parameter() -> None:
+    from lessvfl import LessVFLClassifier
+
+    parameters = LessVFLClassifier().get_params()
+    section = read("estimator.md").split("## Parameters")[1].split("\n## ")[0]
+    assert set(named_rows(section)) == set(parameters)
+
+
+# ----------------------------------------------------------------------------- profiles
+
+
+def made_up(name: str, scale: str = "global", split: str = "first") -> data.Dataset:
+    """Return a data set of that name; profiles look at nothing else."""
+    frame = data.frame_of(np.arange(8.0).reshape(4, 2))
+    y = np.array([0, 1, 0, 1])
+    return data.Dataset(name, frame, y, "binary", ("0", "1"), scale=scale, split=split)
+
+
+def resolved(profile: str, method: str = "less-vfl", name: str = "phishing") -> Any:
+    return profiles.resolve(method, profile, made_up(name)).flat()
+
+
+def test_paper_page_has_every_difference_between_the_profiles() -> None:
+    section = read("paper.md").split("## The profiles")[1].split("\n## ")[0]
+    flats = [resolved(profile) for profile in profiles.PROFILES]
+    by_data_set = {"lam_party", "lam_server", "pretrain_epochs"}  # tables of their own
+    assert named_rows(section) == {
+        name: [shown(flat[name]) for flat in flats]
+        for name in flats[0]
+        if len({flat[name] for flat in flats}) > 1 and name not in by_data_set
+    }
+
+
+def test_paper_page_has_the_published_values_of_every_data_set() -> None:
+    section = read("paper.md").split("## Values of the profile official-code")[1]
+    table = named_rows(section.split("\n## ")[0])
+    assert set(table) == {n for n in data.names() if data.describe(n)["paper"]}
+    for name, cells in table.items():
+        less, local, group = (
+            resolved("official-code", method, name)
+            for method in ("less-vfl", "local-lasso", "group-lasso")
+        )
+        values = [
+            less["batch_size"],
+            less["lam_party"],
+            less["lam_server"],
+            less["pretrain_epochs"],
+            local["lam_party"],
+            local["pretrain_epochs"],
+            group["lam_party"],
+            less["party_step_size"],
+            less["lam_scale"],
+        ]
+        assert [float(cell) for cell in cells] == [float(v) for v in values], name
+
+
+def test_paper_page_has_the_lambdas_of_the_other_profiles() -> None:
+    section = read("paper.md").split("## Lambdas of the profile paper")[1]
+    selecting = {"less-vfl", "local-lasso", "group-lasso"}
+    assert {n: c for n, c in named_rows(section).items() if n in selecting} == {
+        method: [
+            str(resolved(profile, method).get(name, ""))
+            for profile in ("paper", "default")
+            for name in ("lam_party", "lam_server")
+        ]
+        for method in selecting
+    }
+
+
+def test_paper_page_names_functions_that_exist() -> None:
+    import lessvfl.algorithm
+    import lessvfl.party
+
+    section = read("paper.md").split("## Algorithm 2")[1].split("## Symbols")[0]
+    for name in re.findall(r"`(\w+)\(\)`", section):
+        owners = (lessvfl.algorithm, lessvfl.party.Party, protocol.Parties)
+        assert any(hasattr(owner, name) for owner in owners), name
+
+
+# --------------------------------------------------------------------------------- JSON
+
+RUN = ["run", "synthetic", "--json", "--quiet", "--spurious", "0.5", "--seeds", "0"]
+FEW = ["data.n_samples=200", "data.n_test=50", "data.n_parties=2", "batch_size=100"]
+
+
+def printed(*more: str) -> dict[str, Any]:
+    words = [word for pair in FEW for word in ("--set", pair)]
+    result = CliRunner().invoke(cli.app, [*RUN, *words, *more])
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def paths(value: Any, prefix: str = "") -> Iterator[str]:
+    """Yield every field of an object as a path; names of parties are not fields."""
+    if isinstance(value, list):
+        for item in value:
+            yield from paths(item, prefix)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            name = re.sub(r"^party\d+$", "PARTY", key)
+            if prefix.endswith(("by_stage.", "by_stage")):
+                name = "STAGE"
+            path = f"{prefix}.{name}" if prefix else name
+            yield path
+            yield from paths(inner, path)
+
+
+@pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
+def test_json_page_has_every_field() -> None:
+    outputs = [
+        printed(
+            *("--set", "data.task=binary", "--target", "paper", "--set"),
+            *("train_epochs=2", "--set", "party_epochs=2", "--set", "server_epochs=2"),
+        ),
+        printed("--method", "plain", "--set", "train_epochs=1"),
+    ]
+    found: set[str] = set()
+    for output in outputs:
+        found |= set(output)
+        found |= {f"data.{key}" for key in output["data"]}
+        for run in output["runs"]:
+            found |= set(paths({k: v for k, v in run.items() if k != "curve"}))
+            found |= {f"curve.{key}" for point in run["curve"] for key in point}
+    # What holds names of parties, stages or features, or the four moments of a score.
+    inner = re.compile(
+        r"importance\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
+        r"|.+\.(PARTY|STAGE)|communication\.payload_bytes"
+    )
+    fields = {path for path in found if not inner.fullmatch(path)} | {"curve"}
+    assert fields == set(named_rows(read("json.md")))
