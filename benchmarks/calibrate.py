@@ -1,11 +1,11 @@
 """Choose the lambdas of the profiles ``paper`` and ``default``, on training rows alone.
 
-Runs a grid of lam_party x lam_server on ``synthetic`` (a quarter of its features matter,
-and it is known which) and ``phishing`` with 50 % planted noise, all settings and seeds as
-one batch, and prints for every setting the score on training rows, the share of noise
-removed and the share of the other features kept. The choice follows the paper: the best
-training score, averaged over the data sets, among the settings that remove at least 80 %
-of the noise on both. Test rows play no part.
+Runs a grid of lam_party x lam_server on ``synthetic`` (a quarter of its features
+matter, and it is known which) and ``phishing`` with 50 % planted noise, all settings
+and seeds as one batch, and prints for every setting the score on training rows, the
+share of noise removed and the share of the other features kept. The choice follows the
+paper: the best training score, averaged over the data sets, among the settings that
+remove at least 80 % of the noise on both. Test rows play no part.
 
     python benchmarks/calibrate.py --profile paper --data-dir DIR --device auto
 """

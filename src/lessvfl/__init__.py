@@ -1,3 +1,49 @@
 """Embedded feature selection across parties: LESS-VFL and its baselines."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lessvfl.estimator import LessVFLClassifier, LessVFLRegressor
+    from lessvfl.experiment import load
+    from lessvfl.fitted import FittedModel
+    from lessvfl.profiles import resolve
+    from lessvfl.runtime import Job, Replica, simulate
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "FittedModel",
+    "Job",
+    "LessVFLClassifier",
+    "LessVFLRegressor",
+    "Replica",
+    "__version__",
+    "load",
+    "resolve",
+    "simulate",
+]
+
+# Loaded when first used, so that the command line's help is instant.
+_HOMES = {
+    "FittedModel": "lessvfl.fitted",
+    "Job": "lessvfl.runtime",
+    "LessVFLClassifier": "lessvfl.estimator",
+    "LessVFLRegressor": "lessvfl.estimator",
+    "Replica": "lessvfl.runtime",
+    "load": "lessvfl.experiment",
+    "resolve": "lessvfl.profiles",
+    "simulate": "lessvfl.runtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lessvfl' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

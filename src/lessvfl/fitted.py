@@ -8,7 +8,7 @@ the N-th party, whatever its name (name, features, encoding, shape), and
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,25 @@ class FittedModel:
     parties: tuple[FittedParty, ...]
     fusion: Network
     fusion_shape: Shape
+    label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
+    label_scale: float = 1.0
 
     @property
     def features(self) -> dict[PartyId, tuple[str, ...]]:
         """Return the features every party kept."""
         return {party.name: party.kept for party in self.parties}
+
+    def astype(self, dtype: torch.dtype) -> FittedModel:
+        """Return the same model, computing in another number format."""
+        parties = tuple(
+            replace(
+                party,
+                net=party.net.astype(dtype),
+                constant=None if party.constant is None else party.constant.to(dtype),
+            )
+            for party in self.parties
+        )
+        return replace(self, parties=parties, fusion=self.fusion.astype(dtype))
 
     def decide(self, X: Any) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C)."""
@@ -122,7 +136,7 @@ class FittedModel:
         """Return a label name, or a number for regression, for every row."""
         z = self.decide(X)
         if self.task == "regression":
-            return np.asarray(z[:, 0])
+            return np.asarray(z[:, 0] * self.label_scale + self.label_shift)
         codes = (z[:, 0] > 0).astype(int) if self.task == "binary" else z.argmax(axis=1)
         return np.asarray(np.asarray(self.label_names)[codes])
 
@@ -149,14 +163,16 @@ class FittedModel:
             }
             extra = {} if party.constant is None else {"constant": party.constant}
             _write(folder / f"party{index}", "party.json", about, party.net, extra)
-        about = {
+        server: dict[str, Any] = {
             "task": self.task,
             "label_names": self.label_names,
+            "label_shift": self.label_shift,
+            "label_scale": self.label_scale,
             "feature_names": self.feature_names,
             "parties": [party.name for party in self.parties],
             "shape": vars(self.fusion_shape),
         }
-        _write(folder / "server", "server.json", about, self.fusion, {})
+        _write(folder / "server", "server.json", server, self.fusion, {})
 
 
 def _write(
@@ -205,6 +221,8 @@ def load_model(
         tuple(parties),
         fusion,
         fusion_shape,
+        server["label_shift"],
+        server["label_scale"],
     )
 
 

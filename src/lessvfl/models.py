@@ -145,6 +145,10 @@ class Network(Protocol):
         """Return one replica, R = 1, cut to its own slots and outputs."""
         ...
 
+    def astype(self, dtype: torch.dtype) -> Network:
+        """Return a copy with parameters of that number format."""
+        ...
+
     def state(self) -> dict[str, Tensor]:
         """Return the parameters of a network with R = 1, without the axis."""
         ...
@@ -322,6 +326,16 @@ class MLP:
         return alone.narrow(
             None if self._slot_mask is None else self._slot_mask[pick],
             None if self._output_mask is None else self._output_mask[pick],
+        )
+
+    def astype(self, dtype: torch.dtype) -> MLP:
+        """Return a copy with parameters of that number format."""
+        return MLP(
+            [_leaf(w.to(dtype)) for w in self.weights],
+            [_leaf(b.to(dtype)) for b in self.biases],
+            self.activation,
+            self._slot_mask,
+            self._output_mask,
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -750,6 +764,20 @@ class Lifted:
             None if self._output_mask is None else self._output_mask[pick],
             None,
             None,
+        )
+
+    def astype(self, dtype: torch.dtype) -> Lifted:
+        """Return a copy with parameters of that number format."""
+        modules = [m.to(dtype) for m in self._modules(range(self.n_replicas))]
+        return Lifted(
+            modules,
+            len(self.column_slots),
+            self.owner,
+            slot_mask=self._slot_mask,
+            output_mask=self._output_mask,
+            scatter=self._scatter,
+            outputs=self._outputs,
+            view=self._view,
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -359,7 +359,14 @@ class _Batch:
         ]
         names = (*self.job.dataset.X.names, *planted)
         return FittedModel(
-            self.task, problem.label_names, names, tuple(parties), own, shape
+            self.task,
+            problem.label_names,
+            names,
+            tuple(parties),
+            own,
+            shape,
+            problem.label_shift,
+            problem.label_scale,
         )
 
 

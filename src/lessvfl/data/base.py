@@ -93,6 +93,9 @@ class DataConfig(settings.Section):
         "unit",
         "planted columns: standard normal, or as wide as half the range of all values",
     )
+    scale_labels: bool = settings.setting(
+        settings.a_flag(), True, "regression: the server standardises its own labels"
+    )
     max_categories: int = settings.setting(
         settings.an_int(2), 64, "most different texts in a column of categories"
     )
@@ -124,6 +127,8 @@ class Problem:
     label_names: tuple[str, ...]
     n_real: int
     notes: tuple[str, ...] = ()
+    label_shift: float = 0.0  # of regression: what was taken off the labels
+    label_scale: float = 1.0  # and what they were divided by
     imputed: int = 0  # missing cells filled in, train and test
     unseen: int = 0  # cells of test rows whose category no training row has
 

@@ -96,12 +96,18 @@ def prepare(
         X_train, X_test = (np.hstack(both) for both in zip(pair, noise, strict=True))
         tables.append(_table(dataset, encoding, planted, X_train, X_test))
 
+    shift, scale = 0.0, 1.0
+    if dataset.task == "regression" and config.scale_labels:
+        shift, scale = float(y_train.mean()), float(y_train.std()) or 1.0
+        y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
     return Problem(
         name=dataset.name,
         task=dataset.task,
         parties=tuple(tables),
         y_train=y_train,
         y_test=y_test,
+        label_shift=shift,
+        label_scale=scale,
         label_names=dataset.label_names,
         n_real=sum(len(encoding.features) for encoding in encodings),
         notes=dataset.notes + _notes(names, held, count, counts),

@@ -21,7 +21,7 @@ from lessvfl.data.registry import Entry
 from lessvfl.types import stream_seed
 
 N_COMPONENTS = 3  # embedding components of each party's generating network
-LEAST_EFFECT = 0.1  # least root mean square gradient of f by a significant feature
+LEAST_EFFECT = 0.15  # least root mean square gradient of f by a significant feature
 
 
 @dataclass(frozen=True)

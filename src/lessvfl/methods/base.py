@@ -73,7 +73,7 @@ class PartySelection(Joint):
     """Settings of stages 1 and 3: pre-training and every party's own selection."""
 
     lam_party: Lambda = settings.setting(
-        a_lambda(), 0.1, "weight of the parties' group lasso"
+        a_lambda(), 6.0, "weight of the parties' group lasso"
     )
     pretrain_epochs: float = settings.setting(
         settings.a_float(), 1, "epochs of pre-training (stage 1); also a fraction"

@@ -25,7 +25,7 @@ class Config(Joint):
         settings.one_of(*OPTIMIZERS), "sgd", "optimiser of joint proximal training"
     )
     lam_party: Lambda = settings.setting(
-        a_lambda(), 0.1, "weight of the parties' group lasso"
+        a_lambda(), 0.2, "weight of the parties' group lasso"
     )
     joint_epochs: float = settings.setting(
         settings.a_float(), 150, "epochs of joint proximal training"

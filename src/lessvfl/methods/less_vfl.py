@@ -16,8 +16,11 @@ from lessvfl.types import Observer, SelectPlan
 class Config(PartySelection):
     """Settings of LESS-VFL."""
 
+    lam_party: Lambda = settings.setting(
+        a_lambda(), 4.0, "weight of the parties' group lasso"
+    )
     lam_server: Lambda = settings.setting(
-        a_lambda(), 0.01, "weight of the server's group lasso"
+        a_lambda(), 0.05, "weight of the server's group lasso"
     )
     server_epochs: int = settings.setting(
         settings.an_int(), 150, "epochs of component selection (stage 2)"

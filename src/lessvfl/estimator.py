@@ -1,0 +1,368 @@
+"""scikit-learn estimators: a selector and a predictor in one, parties simulated.
+
+``LessVFLClassifier`` and ``LessVFLRegressor`` split the columns of one table among
+parties, run a method between them in this process, and keep the features and networks
+that are left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from lessvfl import data, profiles, runtime
+from lessvfl.data import Dataset, Frame
+from lessvfl.errors import ConfigError
+from lessvfl.report import figures
+from lessvfl.runtime import Networks
+from lessvfl.types import Task
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Constructor parameters that are settings of the same name; None: the profile's.
+_SETTINGS = (
+    "lam_party",
+    "lam_server",
+    "pretrain_epochs",
+    "joint_epochs",
+    "server_epochs",
+    "party_epochs",
+    "train_epochs",
+    "batch_size",
+    "embedding_size",
+    "hidden",
+    "depth",
+    "activation",
+    "optimizer",
+    "learning_rate",
+)
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    method : str, default="less-vfl"
+        ``less-vfl``, ``local-lasso``, ``group-lasso`` or ``plain``.
+    profile : str, default="default"
+        ``default``, ``paper`` or ``official-code``.
+    parties : int, list of int or dict, default=2
+        How many parties (contiguous columns), their sizes, or party name -> columns
+        (names, globs, or column numbers of an array).
+    lam_party, lam_server : float, optional
+        Weights of the parties' and the server's group lasso.
+    pretrain_epochs, joint_epochs, server_epochs, party_epochs, train_epochs : optional
+        Lengths of the stages.
+    batch_size, embedding_size, hidden, depth, activation, optimizer, learning_rate : \
+optional
+        Further settings of that name; None takes the profile's.
+    settings : dict, optional
+        Any other setting by name.
+    groups : dict, optional
+        Feature name -> columns of one party that are one feature.
+    party_net, fusion_net : callable, nn.Module or (party_net) dict, optional
+        Networks of one's own: a function of (n_inputs, n_outputs), or a module.
+    device : str, default="cpu"
+        ``cpu``, ``cuda`` or ``auto``.
+    random_state : int, RandomState or None, default=None
+        Seed of initial weights and batches.
+
+    Attributes
+    ----------
+    support_ : ndarray of bool (n_features_in_,)
+        True where a column was kept.
+    feature_importances_ : ndarray (n_features_in_,)
+        Norm of the feature's input weights, 0 where removed.
+    features_ : dict
+        Party name -> features kept.
+    ledger_ : list of dict
+        The bill: payload bytes by party, direction, stage and kind.
+    run_ : dict
+        Every number of the run, as ``lessvfl run --json`` prints them.
+    model_ : FittedModel
+        The parties' pruned networks and the server's.
+    n_features_in_ : int
+        Number of columns seen in ``fit``.
+    feature_names_in_ : ndarray of str
+        Their names, where the table has names.
+"""
+
+
+class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share."""
+
+    def __init__(
+        self,
+        *,
+        method: str = "less-vfl",
+        profile: str = "default",
+        parties: Any = 2,
+        lam_party: float | None = None,
+        lam_server: float | None = None,
+        pretrain_epochs: float | None = None,
+        joint_epochs: float | None = None,
+        server_epochs: int | None = None,
+        party_epochs: int | None = None,
+        train_epochs: float | None = None,
+        batch_size: int | None = None,
+        embedding_size: int | None = None,
+        hidden: int | tuple[int, ...] | None = None,
+        depth: int | None = None,
+        activation: str | None = None,
+        optimizer: str | None = None,
+        learning_rate: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        party_net: Any = None,
+        fusion_net: Any = None,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.profile = profile
+        self.parties = parties
+        self.lam_party = lam_party
+        self.lam_server = lam_server
+        self.pretrain_epochs = pretrain_epochs
+        self.joint_epochs = joint_epochs
+        self.server_epochs = server_epochs
+        self.party_epochs = party_epochs
+        self.train_epochs = train_epochs
+        self.batch_size = batch_size
+        self.embedding_size = embedding_size
+        self.hidden = hidden
+        self.depth = depth
+        self.activation = activation
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.settings = settings
+        self.groups = groups
+        self.party_net = party_net
+        self.fusion_net = fusion_net
+        self.device = device
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that missing cells are imputed and that results need a seed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = False
+        return tags
+
+    # -------------------------------------------------------------------------- fitting
+
+    def _fit(
+        self, frame: Frame, y: NDArray[Any], task: Task, labels: tuple[str, ...]
+    ) -> None:
+        check_consistent_length(frame.numeric, y)
+        dataset = Dataset("table", frame, y, task, labels, n_parties=2, scale="none")
+        job = runtime.Job(
+            dataset,
+            self._settings(dataset),
+            parties=self._parties(frame.names),
+            groups=self.groups,
+            device=self.device,
+            networks=Networks(self.party_net, self.fusion_net),
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        (run,) = runtime.simulate(job, [seed])
+        self.run_ = run.numbers
+        # In float64 the prediction of a row does not depend on the rows beside it.
+        self.model_ = run.model.astype(torch.float64)
+        self.ledger_ = run.bill
+        self.features_ = run.model.features
+        kept, norms = set(), {}
+        for table in run.problem.parties:
+            importance = run.numbers["importance"][table.name]
+            stays = set(run.model.features[table.name])
+            for column in table.encoding.columns:
+                norms[column.name] = importance.get(column.feature, 0.0)
+                if column.feature in stays:
+                    kept.add(column.name)
+        self.support_ = np.array([name in kept for name in frame.names])
+        self.feature_importances_ = np.array([norms.get(n, 0.0) for n in frame.names])
+
+    def _settings(self, dataset: Dataset) -> profiles.Settings:
+        overrides = {
+            name: getattr(self, name)
+            for name in _SETTINGS
+            if getattr(self, name) is not None
+        }
+        overrides |= {"test_share": 0.0} | dict(self.settings or {})
+        resolved = profiles.resolve(self.method, self.profile, dataset, overrides)
+        if "batch_size" in overrides or resolved.config.batch_size <= len(dataset.y):
+            return resolved
+        config = dataclasses.replace(resolved.config, batch_size=len(dataset.y))
+        return dataclasses.replace(resolved, config=config)
+
+    def _parties(self, names: Sequence[str]) -> Any:
+        if not isinstance(self.parties, Mapping):
+            return self.parties
+        return {
+            party: [c if isinstance(c, str) else names[int(c)] for c in columns]
+            for party, columns in self.parties.items()
+        }
+
+    def _frame(self, X: Any, reset: bool) -> Frame:
+        """Check a table and return it with its column names."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return data.frame_of(X)
+        array = validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype="numeric",
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=2 if reset else 1,
+        )
+        names = [f"x{index}" for index in range(array.shape[1])]
+        return data.frame_of(array, names)
+
+    # ------------------------------------------------------------------ selector, plots
+
+    def _get_support_mask(self) -> NDArray[np.bool_]:
+        check_is_fitted(self)
+        support: NDArray[np.bool_] = self.support_
+        return support
+
+    def _decide(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        frame = self._frame(X, reset=False)
+        return self.model_.decide(frame)
+
+    def plot_curve(self, ax: Axes | None = None) -> Axes:
+        """Draw the score on training rows against megabytes sent."""
+        check_is_fitted(self)
+        return figures.plot_curve([self.run_], ax=ax)
+
+    def plot_features(self, ax: Axes | None = None) -> Axes:
+        """Draw features kept and removed per party."""
+        check_is_fitted(self)
+        return figures.plot_features(self.run_, ax=ax)
+
+    def plot_components(self, ax: Axes | None = None) -> Axes:
+        """Draw embedding components kept per party."""
+        check_is_fitted(self)
+        return figures.plot_components(self.run_, ax=ax)
+
+    def plot_bytes(self, ax: Axes | None = None) -> Axes:
+        """Draw bytes by stage and direction."""
+        check_is_fitted(self)
+        return figures.plot_bytes(self.run_, ax=ax)
+
+
+class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
+    """Select features across parties and classify with what is left."""
+
+    __doc__ += (
+        _PARAMETERS
+        + """    classes_ : ndarray
+        The classes.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = LessVFLClassifier(parties=3, train_epochs=20, random_state=0)
+    >>> model = model.fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    >>> model.transform(X).shape[1] == model.get_support().sum()
+    True
+    """
+    )
+
+    def fit(self, X: Any, y: Any) -> LessVFLClassifier:
+        """Select features and train.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame (n, d)
+            The table; missing cells are imputed, text columns are categories.
+        y : array-like (n,)
+            The classes.
+        """
+        frame = self._frame(X, reset=True)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ConfigError(
+                "The labels must hold at least 2 classes. Got 1 class: "
+                f"{self.classes_[0]!r}."
+            )
+        task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
+        self._fit(frame, codes.astype(np.int64), task, tuple(map(str, self.classes_)))
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Return the logits: (n,) for two classes, (n, C) for more."""
+        z = self._decide(X)
+        return z[:, 0] if len(self.classes_) == 2 else z
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the probability of every class, (n, C)."""
+        check_is_fitted(self)
+        return self.model_.predict_proba(self._frame(X, reset=False))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of every row."""
+        z = self.decision_function(X)
+        codes = (z > 0).astype(int) if z.ndim == 1 else z.argmax(axis=1)
+        return np.asarray(self.classes_[codes])
+
+
+class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
+    """Select features across parties and predict a number with what is left."""
+
+    __doc__ += (
+        _PARAMETERS
+        + """
+    Examples
+    --------
+    >>> from sklearn.datasets import make_regression
+    >>> X, y = make_regression(200, 6, n_informative=2, random_state=0)
+    >>> model = LessVFLRegressor(train_epochs=200, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.8
+    True
+    """
+    )
+
+    def fit(self, X: Any, y: Any) -> LessVFLRegressor:
+        """Select features and train.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame (n, d)
+            The table; missing cells are imputed, text columns are categories.
+        y : array-like (n,)
+            The numbers to predict.
+        """
+        frame = self._frame(X, reset=True)
+        y = column_or_1d(y, warn=True).astype(np.float64)
+        if not np.isfinite(y).all():
+            raise ConfigError(
+                "The labels must be finite numbers. Got NaN or infinity in y."
+            )
+        self._fit(frame, y, "regression", ())
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return a number for every row."""
+        check_is_fitted(self)
+        return self.model_.predict(self._frame(X, reset=False))
