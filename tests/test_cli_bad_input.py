@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from lessvfl.errors import DataError
+
 # Settings under which a run that is not refused ends at once.
 SHORT = ("train_epochs=2", "party_epochs=3", "server_epochs=3", "batch_size=100")
 
@@ -368,6 +370,23 @@ def test_a_refused_run_leaves_an_earlier_one_alone(run_cli, tmp_path):
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     one_line(run_cli(*run_of("breast-cancer", "--out", folder, "--parties", "31")))
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_message_of_many_lines_is_put_on_one(run_cli, monkeypatch):
+    def refuse():
+        raise DataError("It broke\n  here:\n\tthere.")
+
+    monkeypatch.setattr("lessvfl.data.names", refuse)
+    assert one_line(run_cli("data", "list")) == "lessvfl: It broke here: there."
+
+
+def test_a_file_that_cannot_be_read(run_cli, monkeypatch):
+    def refuse():
+        raise PermissionError(13, "Permission denied", "secret.csv")
+
+    monkeypatch.setattr("lessvfl.data.names", refuse)
+    sentence = one_line(run_cli("data", "list"))
+    assert "'secret.csv' cannot be read or written: Permission denied." in sentence
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ RUN = {
     "accuracy",
     "balanced_accuracy",
     "spurious",
+    "truth",
     "features",
     "importance",
     "components",
@@ -176,6 +177,18 @@ def check_features(run: Any, data: Any, planted: bool) -> None:
         assert components["kept"] <= components["of"] == 16
 
 
+def check_truth(run: Any, data: Any, known: bool) -> None:
+    truth = run["truth"]
+    assert (truth is not None) == known
+    if known:
+        assert truth["significant"] + truth["other"] == data["n_features"]
+        n_kept = sum(len(party["kept"]) for party in run["features"].values())
+        n_good = truth["significant_kept"]
+        assert n_kept == n_good + truth["other"] - truth["other_removed"]
+        f1 = 2 * n_good / (n_kept + truth["significant"])
+        assert truth["f1"] == pytest.approx(f1)
+
+
 def check_bill(run: Any, method: str) -> None:
     bill = run["communication"]
     assert bill.keys() == {"payload_bytes", "rounds", "paper_mib", "by_stage"}
@@ -248,6 +261,7 @@ def check_contract(
         assert len(run["features"]) == len(run["components"]) == data["n_parties"]
         check_measures(run, task, method)
         check_features(run, data, planted)
+        check_truth(run, data, known=name == "synthetic")
         check_bill(run, method)
         check_curve(run, task, method, planted)
         seconds = dict(run["seconds"])
@@ -392,7 +406,9 @@ def test_threshold_is_of_the_best_original(run_json):
     """VFL (Original): no noise, the profile's own settings, the same seeds and net."""
     more = ("--seeds", "0,1", "-q")
     noisy = ("--spurious", "0.5", "--target", "paper")
-    found = run_json("breast-cancer", "less-vfl", *more, *noisy, hidden=8, lam_party=0.1)
+    found = run_json(
+        "breast-cancer", "less-vfl", *more, *noisy, hidden=8, lam_party=0.1
+    )
     original = run_json(
         "breast-cancer", "plain", *more, hidden=8, train_epochs=100, batch_size=1000
     )
