@@ -102,12 +102,14 @@ class Ledger:
         return values * 4 / MIB
 
     def by_stage(self, replica: int) -> dict[str, dict[str, int]]:
-        """Return up, down and rounds of every stage that was billed."""
+        """Return up, down and rounds of every stage with a round."""
         stages: dict[str, dict[str, int]] = {}
         for stage, rounds in self.rounds.items():
-            stages[stage] = {"up": 0, "down": 0, "rounds": rounds[replica]}
+            if rounds[replica] > 0:
+                stages[stage] = {"up": 0, "down": 0, "rounds": rounds[replica]}
         for (_, direction, stage, _), paid in self.payload.items():
-            stages[stage][direction] += paid[replica]
+            if paid[replica] > 0:
+                stages[stage][direction] += paid[replica]
         return stages
 
     def lines(self, replica: int) -> list[dict[str, str | int]]:
@@ -121,4 +123,5 @@ class Ledger:
                 "payload_bytes": paid[replica],
             }
             for (party, direction, stage, kind), paid in self.payload.items()
+            if paid[replica] > 0
         ]

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, vmap
 
 from lessvfl import settings
 from lessvfl.errors import ConfigError, NetworkError
@@ -448,12 +448,17 @@ def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
     )
 
 
+def _weight_of(layer: str) -> str:
+    """Return the name of a layer's weights; the module itself has no name."""
+    return f"{layer}.weight" if layer else "weight"
+
+
 def _refuse_second_use(
     module: nn.Module, first: str, probe: Tensor, owner: str
 ) -> None:
     """With the first layer's weights at zero nothing of the input may come through."""
-    weight = dict(module.named_parameters())[f"{first}.weight"]
-    silenced = {f"{first}.weight": torch.zeros_like(weight)}
+    name = _weight_of(first)
+    silenced = {name: torch.zeros_like(dict(module.named_parameters())[name])}
     with torch.no_grad():
         here = functional_call(module, silenced, (probe,))
         there = functional_call(module, silenced, (-probe - 1.5,))
@@ -492,6 +497,15 @@ def _cut_outputs(module: nn.Module, last: str, keep: Tensor) -> nn.Module:
     return module
 
 
+def _stack(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack one state a replica; parameters become leaves again."""
+    stacked = {}
+    for name, first in states[0].items():
+        values = torch.stack([state[name].detach() for state in states])
+        stacked[name] = values.requires_grad_(first.requires_grad)
+    return stacked
+
+
 class Lifted:
     """Any module of the user's, replicated by stacking its state.
 
@@ -520,7 +534,8 @@ class Lifted:
         self.owner = owner
         self._view = view or _inspect(modules[0], n_columns, owner)
         self._module = copy.deepcopy(modules[0])
-        self._params, self._buffers = stack_module_state(modules)
+        self._params = _stack([dict(m.named_parameters()) for m in modules])
+        self._buffers = _stack([dict(m.named_buffers()) for m in modules])
         self._slot_mask = slot_mask  # (R, slots)
         self._output_mask = output_mask  # (R, n_outputs)
         self._scatter = scatter  # columns kept and their former number: zeros elsewhere
@@ -609,7 +624,7 @@ class Lifted:
     @property
     def input_weights(self) -> Tensor:
         """Return the first layer's weights, (R, out, slots, ...)."""
-        weights: Tensor = self._params[f"{self._view.first}.weight"]
+        weights: Tensor = self._params[_weight_of(self._view.first)]
         return weights
 
     @property
@@ -715,9 +730,11 @@ class Lifted:
         columns = torch.isin(view.column_slots, keep).nonzero().squeeze(1)
         n_before = len(view.column_slots)
         place = {int(slot): i for i, slot in enumerate(keep)}
-        if self._scatter is None and len(keep) > 0:
+        if self._scatter is None:
             new_slots = torch.tensor(
-                [place[int(s)] for s in view.column_slots[columns]], device=keep.device
+                [place[int(s)] for s in view.column_slots[columns]],
+                dtype=torch.long,
+                device=keep.device,
             )
             cut = [_cut_inputs(m, view.first, keep) for m in modules]
             if self._agrees(modules[0], cut[0], columns, n_before):
@@ -735,7 +752,7 @@ class Lifted:
         like = self.input_weights
         full = torch.zeros(3, n_before, dtype=like.dtype, device=like.device)
         values = torch.linspace(-1, 1, 3 * len(columns), dtype=like.dtype)
-        full[:, columns] = values.view(3, -1).to(like.device)
+        full[:, columns] = values.view(3, len(columns)).to(like.device)
         training = whole.training
         try:
             with torch.no_grad():

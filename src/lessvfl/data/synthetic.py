@@ -21,7 +21,7 @@ from lessvfl.data.registry import Entry
 from lessvfl.types import stream_seed
 
 N_COMPONENTS = 3  # embedding components of each party's generating network
-LEAST_EFFECT = 0.15  # least root mean square gradient of f by a significant feature
+LEAST_EFFECT = 0.7  # of a significant feature, as a share of its party's mean effect
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,11 @@ def _generate(
             v = a @ V / np.sqrt(N_COMPONENTS * config.hidden)  # (hidden,)
             slope = 1.0 - np.tanh(x[:1000] @ W.T + b) ** 2
             gradient = (slope * v) @ W  # (rows, s)
-            if np.sqrt((gradient**2).mean(axis=0)).min() >= LEAST_EFFECT:
+            effect = np.sqrt((gradient**2).mean(axis=0))
+            if effect.min() >= LEAST_EFFECT * effect.mean():
                 break
-        f += np.tanh(x @ W.T + b) @ v
+        part = np.tanh(x @ W.T + b) @ v
+        f += (part - part.mean()) / part.std()  # every party matters alike
     return f
 
 
