@@ -356,7 +356,16 @@ def _print_summary(records: list[RunRecord]) -> None:
     console.print(table)
 
 
-DEMO: dict[str, Any] = {"batch_size": 100}  # settings of the demo
+# Settings of the demo: weights at which most of the planted noise goes, and no more
+# epochs than half a minute holds.
+DEMO: dict[str, Any] = {
+    "batch_size": 100,
+    "lam_party": 12.0,
+    "lam_server": 0.1,
+    "server_epochs": 60,
+    "party_epochs": 60,
+    "train_epochs": 50,
+}
 
 
 @app.command()
