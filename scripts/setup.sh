@@ -18,19 +18,6 @@ find_python() {
   return 1
 }
 
-# On Linux, PyPI's torch brings gigabytes of CUDA packages. Without an NVIDIA GPU take
-# PyTorch's own CPU build instead, where its index can be reached.
-cpu_index() {
-  local index=https://download.pytorch.org/whl/cpu
-  [ "$(uname)" = Linux ] || return 0
-  command -v nvidia-smi >/dev/null && return 0
-  "$python" - "$index/torch/" 2>/dev/null <<'PY' || return 0
-import sys, urllib.request
-urllib.request.urlopen(sys.argv[1], timeout=5)
-PY
-  echo "--extra-index-url=$index"
-}
-
 # install NAME WHAT...: pip install WHAT into .venv, unless NAME was installed with the
 # same pyproject.toml and constraints.txt before.
 install() {
@@ -46,8 +33,6 @@ install() {
   fi
   echo "Installing into .venv; the first time takes a few minutes" >&2
   "$python" -m pip install -qq --upgrade "pip>=25.1"
-  # shellcheck disable=SC2046 # no word when there is no index to add
-  (cd "$root" &&
-    "$python" -m pip install -qq -c constraints.txt $(cpu_index) "$@")
+  (cd "$root" && "$python" -m pip install -qq -c constraints.txt "$@")
   echo "$stamp" >"$venv/.$name-stamp"
 }

@@ -6,7 +6,7 @@ from lessvfl import algorithm
 from lessvfl.algorithm import Labels
 from lessvfl.errors import DivergenceError
 from lessvfl.models import MLP
-from lessvfl.types import Batches, SelectPlan, take
+from lessvfl.types import Batches, Event, SelectPlan, Task, Tensor, take
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -132,7 +132,7 @@ def test_stage_2_agrees_with_an_independent_solver(n_classes):
         return -np.log(right).mean() + lam * group_penalty(w)
 
     best_w, best_b = fista(gradient, lipschitz, lam, w0.copy(), b0.copy())
-    task = "binary" if n_classes == 2 else "multiclass"
+    task: Task = "binary" if n_classes == 2 else "multiclass"
     labels = torch.as_tensor(y)[None]
     labels = labels.double() if n_classes == 2 else labels
     kept = algorithm.select_components(
@@ -195,7 +195,7 @@ def test_without_components_every_feature_goes_at_once_or_drains_step_by_step():
 
 def test_a_plateau_stops_each_replica_on_its_own():
     X = table(50, 4)[None]
-    seen = []
+    seen: list[Event] = []
     net = net_of((4, 2), seeds=(0, 1))
     arguments = plan(
         "select_features", 500, 0.05, (0.0, 0.5), tolerance=1e-3, patience=3
@@ -208,7 +208,7 @@ def test_a_plateau_stops_each_replica_on_its_own():
         alone, X, None, arguments, (1,), lambda event: None, "party 'a'"
     )
     assert torch.allclose(net.weights[0][1], alone.weights[0][0], rtol=1e-9)
-    never = []
+    never: list[Event] = []
     other = net_of((4, 2))
     arguments = plan("select_features", 30, 0.05, (0.5,))
     algorithm.select_features(
@@ -235,16 +235,22 @@ def test_watch_names_the_first_step_and_the_one_to_blame():
         watch.check()
 
 
+def shuffled(batches, epoch):
+    rows = batches.epoch(epoch, CPU)
+    assert all(isinstance(some, Tensor) for some in rows)
+    return torch.cat(rows, dim=1)
+
+
 def test_batches_cover_every_row_once_an_epoch():
     batches = Batches(10, 4, (3, 4), ("train",), True)
     assert batches.n_per_epoch == 3
-    rows = torch.cat(batches.epoch(0, CPU), dim=1)
+    rows = shuffled(batches, 0)
     assert rows.shape == (2, 10)
     assert rows.sort().values.tolist() == [list(range(10))] * 2
     assert rows[0].tolist() != rows[1].tolist()
-    again = torch.cat(batches.epoch(0, CPU), dim=1)
+    again = shuffled(batches, 0)
     assert torch.equal(rows, again)
-    assert not torch.equal(rows, torch.cat(batches.epoch(1, CPU), dim=1))
+    assert not torch.equal(rows, shuffled(batches, 1))
     fixed = Batches(10, 4, (3, 4), ("train",), False)
     assert fixed.epoch(0, CPU) == [slice(0, 4), slice(4, 8), slice(8, 10)]
 

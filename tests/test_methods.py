@@ -9,7 +9,9 @@ from torch import nn
 
 from lessvfl import data, methods, profiles, runtime
 from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.models import MLP
 from lessvfl.runtime import Job, Networks, Replica
+from lessvfl.settings import fields_of
 
 SMALL = {
     "train_epochs": 2,
@@ -47,7 +49,7 @@ def make_data(task="binary", n=160, d=12, seed=0):
 
 def job_of(method, profile="default", task="binary", **overrides):
     dataset = make_data(task)
-    fields = {f for s in profiles.sections(method) for f in s.__dataclass_fields__}
+    fields = fields_of(profiles.sections(method))
     chosen = {k: v for k, v in {**SMALL, **overrides}.items() if k in fields}
     settings = profiles.resolve(method, profile, dataset, chosen)
     return Job(dataset, settings, parties=3, spurious=0.5)
@@ -306,6 +308,7 @@ def test_a_network_for_each_party():
 
 def test_a_deeper_fusion_network_by_settings():
     (run,) = runtime.simulate(job_of("less-vfl", fusion_depth=2, fusion_hidden=6), [0])
+    assert isinstance(run.model.fusion, MLP)
     assert len(run.model.fusion.weights) == 2
 
 

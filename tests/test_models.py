@@ -277,7 +277,7 @@ def test_widths_of_the_default_network():
 def test_a_factory_is_found_in_a_file_and_in_a_module(tmp_path):
     path = tmp_path / "nets.py"
     path.write_text("def make(n, m):\n    return (n, m)\nnumber = 3\n")
-    assert find_factory(f"{path}:make")(1, 2) == (1, 2)
+    assert str(find_factory(f"{path}:make")(1, 2)) == "(1, 2)"
     assert find_factory("torch.nn:Linear") is nn.Linear
     for wrong in (
         "make",
@@ -286,5 +286,14 @@ def test_a_factory_is_found_in_a_file_and_in_a_module(tmp_path):
         f"{tmp_path}/none.py:make",
         "no.such.module:make",
     ):
-        with pytest.raises(ConfigError, match="FILE.py:FUNCTION"):
+        with pytest.raises(ConfigError, match=r"FILE\.py:FUNCTION"):
             find_factory(wrong)
+
+
+def test_whatever_the_users_code_raises_becomes_one_sentence(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        find_factory(f"{path}:make")
+    with pytest.raises(NetworkError, match=r"party 'a' must take .*TypeError"):
+        lift(lambda n: nn.Linear(n, 4))

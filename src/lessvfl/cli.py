@@ -292,7 +292,7 @@ def run(
         profiles.resolve(method, profile, dataset, overrides),
         parties=_read_parties(parties),
         spurious=_read_spurious(spurious),
-        groups=None if groups is None else rooms.read_parties(groups),
+        groups=None if groups is None else rooms.read_parties(groups, of="feature"),
         device=device,
     )
     record = _run_and_save(

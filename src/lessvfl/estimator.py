@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -282,7 +282,7 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
     >>> model = model.fit(X, y)
     >>> model.score(X, y) > 0.9
     True
-    >>> model.transform(X).shape[1] == model.get_support().sum()
+    >>> model.transform(X).shape[1] == int(model.get_support().sum())
     True
     """
     )
@@ -299,6 +299,7 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
         """
         frame = self._frame(X, reset=True)
         y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:

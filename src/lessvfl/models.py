@@ -359,8 +359,9 @@ def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Return x w^T + b for every replica: (S, n, in), (R, out, in), (R, out)."""
     if x.shape[0] == 1:  # one table for all replicas: one wide product
         n_replicas, n_out, n_in = w.shape
-        y = nn.functional.linear(x.squeeze(0), w.reshape(-1, n_in), b.reshape(-1))
-        return y.view(-1, n_replicas, n_out).transpose(0, 1)
+        wide = w.reshape(n_replicas * n_out, n_in)
+        y = nn.functional.linear(x.squeeze(0), wide, b.reshape(-1))
+        return y.view(x.shape[1], n_replicas, n_out).transpose(0, 1)
     return torch.baddbmm(b.unsqueeze(1), x, w.mT)
 
 
@@ -506,6 +507,19 @@ def _stack(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return stacked
 
 
+def _make(factory: Factory | nn.Module, n_in: int, n_out: int, name: str) -> nn.Module:
+    """Call the user's factory; whatever it raises becomes one sentence."""
+    if isinstance(factory, nn.Module):
+        return copy.deepcopy(factory)
+    try:
+        return factory(n_in, n_out)
+    except Exception as problem:
+        raise NetworkError(
+            f"The network factory of {name} must take (n_inputs, n_outputs) = "
+            f"({n_in}, {n_out}). Got {type(problem).__name__}: {problem}"
+        ) from None
+
+
 class Lifted:
     """Any module of the user's, replicated by stacking its state.
 
@@ -558,11 +572,7 @@ class Lifted:
         for seed in set(seeds):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(stream_seed(seed, "init", name))
-                module = (
-                    copy.deepcopy(factory)
-                    if isinstance(factory, nn.Module)
-                    else factory(n_columns, n_outputs)
-                )
+                module = _make(factory, n_columns, n_outputs, name)
             if not isinstance(module, nn.Module):
                 raise NetworkError(
                     f"The network factory of {name} must return a torch.nn.Module. "
@@ -829,8 +839,9 @@ def find_factory(spec: str) -> Factory:
         else:
             module = importlib.import_module(where)
         factory = getattr(module, name)
-    except (ImportError, OSError, AttributeError, SyntaxError) as problem:
-        raise ConfigError(f"{wrong} ({problem}).") from None
+    except Exception as problem:  # the user's own code may raise anything
+        reason = f"{type(problem).__name__}: {problem}"
+        raise ConfigError(f"{wrong} ({reason}).") from None
     if not callable(factory):
         raise ConfigError(f"{wrong}, which is no function.")
     found: Factory = factory

@@ -232,8 +232,8 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
     if constant:
         shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
         warnings.warn(
-            f"{len(constant)} columns have one value in all training rows and can tell "
-            f"nothing: {shown}.",
+            "One value in all training rows, which can tell nothing, have "
+            f"{len(constant)} column(s): {shown}.",
             LessVFLWarning,
             stacklevel=3,
         )

@@ -142,18 +142,20 @@ def match_columns(
     return list(found)
 
 
-def read_parties(path: str | Path) -> dict[str, list[str]]:
-    """Read a YAML file of party names, each with its columns.
+def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
+    """Read a YAML file of names (parties, or features), each with its columns.
 
     Parameters
     ----------
     path : str or Path
-        A file such as ``clinic: [age, "lab_*"]``, one party a line.
+        A file such as ``clinic: [age, "lab_*"]``, one name a line.
+    of : str
+        What the names are, for error messages.
 
     Returns
     -------
     dict of str to list of str
-        Party name to column names or globs, for the `parties` of `prepare`.
+        Name to column names or globs, for `parties` or `groups` of `prepare`.
     """
     import yaml
 
@@ -161,16 +163,16 @@ def read_parties(path: str | Path) -> dict[str, list[str]]:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"The file of parties must be readable. Got '{path}' ({error})."
+            f"The file of {of} names must be readable. Got '{path}' ({error})."
         ) from None
     except yaml.YAMLError as error:
         line = " ".join(str(error).split())
         raise ConfigError(
-            f"The file of parties '{path}' must be YAML. Got this: {line}."
+            f"The file of {of} names '{path}' must be YAML. Got this: {line}."
         ) from None
     if not isinstance(content, dict) or not content:
         raise ConfigError(
-            f"The file of parties '{path}' must map party names to columns. "
+            f"The file of {of} names '{path}' must map each to its columns. "
             f"Got {type(content).__name__}."
         )
     parties: dict[str, list[str]] = {}
@@ -178,7 +180,7 @@ def read_parties(path: str | Path) -> dict[str, list[str]]:
         columns = [columns] if isinstance(columns, str) else columns
         if not isinstance(columns, list) or not columns:
             raise ConfigError(
-                f"The columns of party '{party}' in '{path}' must be a list of names "
+                f"The columns of {of} '{party}' in '{path}' must be a list of names "
                 f"or globs. Got {columns!r}."
             )
         parties[str(party)] = [str(column) for column in columns]

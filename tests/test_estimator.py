@@ -1,0 +1,182 @@
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from lessvfl import LessVFLClassifier, LessVFLRegressor
+from lessvfl.errors import ConfigError, LessVFLWarning
+
+SHORT: dict[str, Any] = {"party_epochs": 40, "server_epochs": 40, "random_state": 0}
+QUICK: dict[str, Any] = {**SHORT, "train_epochs": 15}
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LessVFLWarning)
+        yield
+
+
+@parametrize_with_checks([LessVFLClassifier(**SHORT), LessVFLRegressor(**SHORT)])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return load_breast_cancer(as_frame=True, return_X_y=True)
+
+
+def noisy(cancer):
+    X, y = cancer
+    rng = np.random.default_rng(0)
+    noise = {f"noise{i}": rng.standard_normal(len(X)) for i in range(10)}
+    return pd.concat([X, pd.DataFrame(noise, index=X.index)], axis=1), y
+
+
+def test_selects_predicts_and_keeps_names(cancer):
+    X, y = noisy(cancer)
+    parties = {"hospital": ["mean *", "noise*"], "insurer": ["worst *", "* error"]}
+    model = LessVFLClassifier(parties=parties, lam_party=9.0, **QUICK).fit(X, y)
+    assert model.score(X, y) > 0.9
+    kept = model.get_feature_names_out().tolist()
+    assert kept == X.columns[model.get_support()].tolist()
+    assert sorted(kept) == sorted(
+        n for names in model.features_.values() for n in names
+    )
+    assert 0 < len(kept) < 40
+    assert model.transform(X).shape == (569, len(kept))
+    back = model.inverse_transform(model.transform(X))
+    assert back.shape == X.shape
+    assert ((model.feature_importances_ > 0) == model.support_).all()
+    proba = model.predict_proba(X)
+    assert np.allclose(proba.sum(axis=1), 1)
+    assert (model.classes_[proba.argmax(axis=1)] == model.predict(X)).all()
+    paid = model.run_["communication"]["payload_bytes"]
+    billed = [line for line in model.ledger_ if line["stage"] != "evaluate"]
+    assert sum(line["payload_bytes"] for line in billed) == paid["up"] + paid["down"]
+
+
+def test_set_output_gives_pandas(cancer):
+    X, y = cancer
+    model = LessVFLClassifier(lam_party=3.0, **QUICK).set_output(transform="pandas")
+    out = model.fit_transform(X, y)
+    assert out.columns.tolist() == model.get_feature_names_out().tolist()
+
+
+def test_works_in_pipelines_grids_and_pickles(cancer):
+    X, y = cancer
+    pipeline = make_pipeline(
+        StandardScaler(), LessVFLClassifier(**QUICK), LogisticRegression()
+    )
+    grid = GridSearchCV(pipeline, {"lessvflclassifier__lam_party": [0.0, 4.0]}, cv=2)
+    grid.fit(X, y)
+    assert grid.best_score_ > 0.9
+    again = pickle.loads(pickle.dumps(grid.best_estimator_))
+    assert (again.predict(X) == grid.predict(X)).all()
+    copy = clone(pipeline)
+    assert copy.get_params()["lessvflclassifier__party_epochs"] == 40
+
+
+def test_text_classes_and_many_classes():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = LessVFLClassifier(lam_party=0.5, **QUICK).fit(X, names)
+    assert model.score(X, names) > 0.8
+    assert model.decision_function(X).shape == (150, 3)
+
+
+def test_categories_missing_cells_and_polars():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "colour": pd.Series(rng.choice(["red", "green"], 200), dtype="category"),
+            "size": np.where(rng.random(200) < 0.1, np.nan, rng.standard_normal(200)),
+            "age": rng.standard_normal(200),
+        }
+    )
+    y = (frame["colour"] == "red").astype(int)
+    model = LessVFLClassifier(parties=3, lam_party=0.1, **QUICK).fit(frame, y)
+    assert model.score(frame, y) > 0.95
+    assert model.support_.shape == (3,)
+    other = pl.DataFrame(
+        {name: frame[name].astype(object).to_list() for name in frame.columns},
+        strict=False,
+    )
+    assert (model.predict(other) == model.predict(frame)).all()
+
+
+def test_a_regressor_copes_with_labels_of_any_scale():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 6))
+    y = 1e4 + 500 * X[:, 0] - 300 * X[:, 3]
+    model = LessVFLRegressor(lam_party=0.5, **{**QUICK, "train_epochs": 150}).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert 9_000 < model.predict(X).mean() < 11_000
+
+
+def test_parties_by_number_and_sizes_and_own_networks(cancer):
+    X, y = cancer
+    by_number = LessVFLClassifier(parties={"a": [0, 1, 2], "b": [3, 4]}, **QUICK)
+    assert by_number.fit(X.to_numpy(), y).support_[5:].sum() == 0
+
+    def factory(n_in, n_out):
+        return nn.Sequential(nn.Linear(n_in, 8), nn.Tanh(), nn.Linear(8, n_out))
+
+    sized = LessVFLClassifier(parties=[10, 20], party_net=factory, **QUICK)
+    assert list(sized.fit(X, y).features_) == ["party0", "party1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"lam_party": -1}, "'lam_party' setting must be a float"),
+        ({"method": "lasso"}, "Unknown method 'lasso'"),
+        ({"profile": "fast"}, "Unknown profile 'fast'"),
+        ({"settings": {"no_such": 1}}, "Unknown setting"),
+        ({"parties": 99}, "99 parties"),
+        ({"device": "tpu"}, "'device' option"),
+    ],
+)
+def test_bad_parameters_are_one_sentence_at_fit(cancer, arguments, words):
+    X, y = cancer
+    with pytest.raises(ConfigError, match=words):
+        LessVFLClassifier(**{**QUICK, **arguments}).fit(X, y)
+
+
+def test_one_class_is_refused(cancer):
+    X, _ = cancer
+    with pytest.raises(ConfigError, match="1 class"):
+        LessVFLClassifier(**QUICK).fit(X, np.zeros(len(X)))
+    with pytest.raises(ConfigError, match="finite"):
+        LessVFLRegressor(**QUICK).fit(X, np.full(len(X), np.inf))
+
+
+def test_plots_return_axes(cancer):
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+
+    plt.switch_backend("Agg")
+    X, y = cancer
+    model = LessVFLClassifier(**QUICK).fit(X, y)
+    plots = (
+        model.plot_curve,
+        model.plot_features,
+        model.plot_components,
+        model.plot_bytes,
+    )
+    for plot in plots:
+        assert isinstance(plot(), Axes)
+    plt.close("all")
