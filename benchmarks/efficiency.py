@@ -1,10 +1,11 @@
 """Time stage 3 and joint training against the bare matrix products of the same shapes.
 
 Bare products are what no implementation can do without: per layer one product forward
-and two backward (one for the first layer), with the same batch and replicas. "Without
-axis" is the same split training written with plain ``torch.nn`` modules: no replica
-axis, no messages, no bill. Each pair is timed in the same process, interleaved, and
-reported as a ratio.
+and two backward (one for the first layer), with the same batch and replicas. Two more
+yardsticks for joint training with one replica: "without axis" is our own loop around
+plain ``torch.nn`` modules whose parameters have no replica axis; "bare loop" is split
+training written down in PyTorch with neither axis nor messages, bill or checks. All are
+timed in the same process, interleaved, and reported as ratios.
 
     python benchmarks/efficiency.py --device cpu
     python benchmarks/efficiency.py --device cuda --replicas 1,64
@@ -68,26 +69,57 @@ def bare(layers: list[Any], n_steps: int) -> None:
                 g @ w
 
 
-def make_parties(R: int, device: torch.device) -> tuple[list[Party], Parties, MLP]:
-    """Return parties, the server's view of them, and a fusion network."""
+class Plain:
+    """A plain module behind the calls of a network, without the replica axis."""
+
+    def __init__(self, widths: tuple[int, ...], device: torch.device) -> None:
+        layers: list[nn.Module] = []
+        for n_in, n_out in itertools.pairwise(widths):
+            layers += [nn.Linear(n_in, n_out), nn.Tanh()]
+        self.module = nn.Sequential(*layers[:-1]).to(device)
+        self.n_replicas, self.n_outputs = 1, widths[-1]
+        self.column_slots = torch.arange(widths[0], device=device)
+        self.output_mask = torch.ones(1, widths[-1], dtype=torch.bool, device=device)
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return parameters (out, in) and (out,)."""
+        return list(self.module.parameters())
+
+    def train(self, mode: bool) -> None:
+        """Switch nothing."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (1, n, in) to (1, n, out)."""
+        return self.module(x.squeeze(0)).unsqueeze(0)
+
+
+def network(widths: Any, R: int, device: torch.device, plain: bool, name: str) -> Any:
+    """Return a network of ours, or a plain module in its place."""
+    if plain:
+        return Plain(widths, device)
+    seeds = tuple(range(R))
+    return MLP.create(widths, "tanh", seeds, name, torch.float32, device)
+
+
+def make_parties(R: int, device: torch.device, plain: bool) -> tuple[Parties, Any]:
+    """Return the server's view of the parties, and a fusion network."""
     seeds = tuple(range(R))
     columns = torch.arange(N_COLUMNS, device=device)
     parties = []
     for m in range(N_PARTIES):
-        net = MLP.create(WIDTHS, "tanh", seeds, f"party{m}", torch.float32, device)
+        net = network(WIDTHS, R, device, plain, f"party{m}")
         X = torch.randn(R, N_SAMPLES, N_COLUMNS, device=device)
         parties.append(Party(f"party{m}", net, (X, X[:, :0]), columns, seeds))
     transport = InProcess({party.name: party.handle for party in parties})
     server = Parties(transport, [party.name for party in parties], Ledger(R))
-    fusion = MLP.create(HEAD, "tanh", seeds, "server", torch.float32, device)
-    return parties, server, fusion
+    return server, network(HEAD, R, device, plain, "server")
 
 
 def joint(
-    R: int, device: torch.device, n_epochs: int
+    R: int, device: torch.device, n_epochs: int, plain: bool = False
 ) -> tuple[Callable[[], None], int]:
     """Return joint training of some epochs, and its number of steps."""
-    _, server, fusion = make_parties(R, device)
+    server, fusion = make_parties(R, device, plain)
     y = torch.randint(0, 2, (R, N_SAMPLES), device=device).float()
     labels = Labels(y, "binary", tuple(range(R)))
     plan = TrainPlan("train", n_epochs, BATCH, False, "adam", 0.01)
@@ -113,18 +145,9 @@ def stage3(
     return work, n_epochs * (N_SAMPLES // BATCH)
 
 
-def joint_without_axis(device: torch.device, n_epochs: int) -> Callable[[], None]:
-    """Return the same joint training written with plain modules."""
-    nets = [
-        nn.Sequential(
-            nn.Linear(N_COLUMNS, HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, HIDDEN),
-            nn.Tanh(),
-            nn.Linear(HIDDEN, COMPONENTS),
-        ).to(device)
-        for _ in range(N_PARTIES)
-    ]
+def bare_loop(device: torch.device, n_epochs: int) -> Callable[[], None]:
+    """Return the same split training written down without anything around it."""
+    nets = [Plain(WIDTHS, device).module for _ in range(N_PARTIES)]
     head = nn.Linear(N_PARTIES * COMPONENTS, 1).to(device)
     X = [torch.randn(N_SAMPLES, N_COLUMNS, device=device) for _ in nets]
     y = torch.randint(0, 2, (N_SAMPLES,), device=device).float()
@@ -206,13 +229,15 @@ def main() -> None:
             work, n_steps = make(R, device, args.epochs)
             works = {"ours": work, "bare": functools.partial(bare, layers, n_steps)}
             if name == "joint" and R == 1:
-                works["without axis"] = joint_without_axis(device, args.epochs)
+                works["without axis"], _ = joint(1, device, args.epochs, plain=True)
+                works["bare loop"] = bare_loop(device, args.epochs)
             found = compare(works, device, args.repeats)
             line: dict[str, Any] = {"what": name, "replicas": R, "device": str(device)}
             line |= {f"{k} ms/step": 1e3 * v / n_steps for k, v in found.items()}
             line["ours / bare"] = found["ours"] / found["bare"]
-            if "without axis" in found:
-                line["ours / without axis"] = found["ours"] / found["without axis"]
+            for other in ("without axis", "bare loop"):
+                if other in found:
+                    line[f"ours / {other}"] = found["ours"] / found[other]
             if R == 1:
                 single[name] = found["ours"]
             elif name in single:

@@ -225,7 +225,7 @@ def test_a_loss_that_is_not_finite_names_who_stage_and_step():
 
 def test_watch_names_the_first_step_and_the_one_to_blame():
     watch = algorithm.Watch("train", ["party 'a'", "the server"])
-    good, bad = torch.ones(2), torch.tensor([1.0, float("nan")])
+    good, bad = torch.ones(2, 1), torch.tensor([[1.0], [float("nan")]])
     watch.look(good, good)
     watch.check()
     watch.look(good, good)

@@ -66,7 +66,8 @@ def test_selects_predicts_and_keeps_names(cancer):
     assert (model.classes_[proba.argmax(axis=1)] == model.predict(X)).all()
     paid = model.run_["communication"]["payload_bytes"]
     billed = [line for line in model.ledger_ if line["stage"] != "evaluate"]
-    assert sum(line["payload_bytes"] for line in billed) == paid["up"] + paid["down"]
+    total = sum(int(line["payload_bytes"]) for line in billed)
+    assert total == paid["up"] + paid["down"]
 
 
 def test_set_output_gives_pandas(cancer):

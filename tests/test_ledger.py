@@ -216,7 +216,7 @@ def test_entries_add_up():
     assert ledger.direction_bytes(0, "up") == 80
     assert ledger.direction_bytes(1, "up") == 16
     assert ledger.payload_bytes(0) == 120
-    assert ledger.embedding_values == [20, 4]
+    assert ledger.paper_mib(1) == 16 / 2**20
     assert ledger.paper_mib(0) == 80 / 2**20
     assert ledger.by_stage(1) == {"train": {"up": 16, "down": 8, "rounds": 1}}
     line = {"party": "a", "direction": "up", "stage": "train", "kind": "embedding"}

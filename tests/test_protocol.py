@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from lessvfl.protocol import (
     Embed,
     Embedding,
     Parties,
+    Traffic,
 )
 from lessvfl.transports.inprocess import InProcess
 from lessvfl.types import TrainPlan
@@ -34,7 +37,7 @@ class Scripted:
     """A transport that replies as it was told, whatever is asked."""
 
     def __init__(self, *rounds):
-        self.traffic = {}
+        self.traffic: Mapping[str, Traffic] = {}
         self.rounds = list(rounds)
 
     def exchange(self, requests):

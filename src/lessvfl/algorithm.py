@@ -84,9 +84,16 @@ def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
 
 
 class Watch:
-    """Looks at every step's losses, and stops the run where one is not finite.
+    """Looks at every step's numbers, and stops the run where one is not finite.
 
-    Values are collected without waiting for the device and examined once an epoch.
+    Sums are collected without waiting for the device and examined once an epoch.
+
+    Parameters
+    ----------
+    stage : str
+        Where the run is.
+    names : sequence of str
+        Whose number each value that :meth:`look` is given is.
     """
 
     def __init__(self, stage: Stage, names: Sequence[str]) -> None:
@@ -97,11 +104,11 @@ class Watch:
 
     def look(self, *values: Tensor) -> None:
         """Remember one number for every name."""
-        self._seen.append(torch.stack([value.detach().sum() for value in values]))
+        self._seen += [value.detach().sum() for value in values]
 
     def check(self) -> None:
         """Raise naming who, stage and step, where a number was not finite."""
-        finite = torch.stack(self._seen).isfinite().cpu()  # (steps, names)
+        finite = torch.stack(self._seen).isfinite().cpu().view(-1, len(self.names))
         if not bool(finite.all()):
             step = int((~finite.all(dim=1)).nonzero()[0])
             who = self.names[int((~finite[step]).nonzero()[0])]
@@ -110,7 +117,7 @@ class Watch:
                 f"'{self.stage}' at step {self.step + step}; a smaller step size or "
                 "learning rate, or scaled columns, may help."
             )
-        self.step += len(self._seen)
+        self.step += len(finite)
         self._seen.clear()
 
 

@@ -7,7 +7,7 @@ width. Evaluation has its own stage and is never in the cost.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -33,20 +33,20 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """Bytes by party, direction, stage and kind, and rounds by stage; per replica."""
+    """Messages by what they cost, and rounds by stage; per replica.
+
+    Equal messages are counted, not listed: a million steps make a few entries.
+    """
 
     n_replicas: int
-    payload: dict[tuple[PartyId, Direction, Stage, str], list[int]] = field(
-        default_factory=dict
-    )
     rounds: dict[Stage, list[int]] = field(default_factory=dict)
-    embedding_values: list[int] = field(init=False)
-    _ahead: dict[str, list[int]] = field(init=False)
+    messages: Counter[Entry] = field(default_factory=Counter)
+    _passes: list[int] = field(init=False)  # values charged without a message
+    _ahead: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start at zero."""
-        self.embedding_values = [0] * self.n_replicas
-        self._ahead = defaultdict(lambda: [0] * self.n_replicas)
+        self._passes = [0] * self.n_replicas
 
     def bill_round(self, stage: Stage, live: Sequence[bool]) -> None:
         """Count one exchange for every replica in which a party took part."""
@@ -59,33 +59,26 @@ class Ledger:
     def bill(self, entries: Iterable[Entry]) -> None:
         """Add messages to the bill."""
         for entry in entries:
-            key = (entry.party, entry.direction, entry.stage, entry.kind)
-            paid = self.payload.setdefault(key, [0] * self.n_replicas)
-            embedding = entry.kind == "embedding" and entry.stage != "evaluate"
-            for replica in range(self.n_replicas):
-                paid[replica] += entry.payload_bytes[replica]
-                if embedding:
-                    self.embedding_values[replica] += entry.n_values[replica]
-                if entry.ahead:
-                    self._ahead["bytes"][replica] += entry.payload_bytes[replica]
-                    self._ahead["values"][replica] += entry.n_values[replica]
+            self.messages[entry] += 1
+            if entry.ahead:
+                self._ahead.append(entry)
 
     def charge_pass(self, n_values: Sequence[int]) -> None:
         """Charge an embedding pass that the paper bills but that no message needs."""
         for replica, count in enumerate(n_values):
-            self.embedding_values[replica] += count
+            self._passes[replica] += count
 
     def payload_bytes(self, replica: int) -> int:
         """Return up + down so far, evaluation and what was sent ahead left out."""
         total = sum(self.direction_bytes(replica, way) for way in ("up", "down"))
-        return total - self._ahead["bytes"][replica]
+        return total - sum(entry.payload_bytes[replica] for entry in self._ahead)
 
     def direction_bytes(self, replica: int, direction: Direction) -> int:
         """Return the bytes of one direction so far, without evaluation."""
         return sum(
-            paid[replica]
-            for (_, way, stage, _), paid in self.payload.items()
-            if way == direction and stage != "evaluate"
+            count * entry.payload_bytes[replica]
+            for entry, count in self.messages.items()
+            if entry.direction == direction and entry.stage != "evaluate"
         )
 
     def n_rounds(self, replica: int) -> int:
@@ -98,7 +91,12 @@ class Ledger:
 
     def paper_mib(self, replica: int) -> float:
         """Return the paper's figure: embeddings up only, 4 bytes a value, in MiB."""
-        values = self.embedding_values[replica] - self._ahead["values"][replica]
+        values = self._passes[replica] + sum(
+            count * entry.n_values[replica]
+            for entry, count in self.messages.items()
+            if entry.kind == "embedding" and entry.stage != "evaluate"
+        )
+        values -= sum(entry.n_values[replica] for entry in self._ahead)
         return values * 4 / MIB
 
     def by_stage(self, replica: int) -> dict[str, dict[str, int]]:
@@ -107,21 +105,20 @@ class Ledger:
         for stage, rounds in self.rounds.items():
             if rounds[replica] > 0:
                 stages[stage] = {"up": 0, "down": 0, "rounds": rounds[replica]}
-        for (_, direction, stage, _), paid in self.payload.items():
-            if paid[replica] > 0:
-                stages[stage][direction] += paid[replica]
+        for line in self.lines(replica):
+            way, paid = str(line["direction"]), int(line["payload_bytes"])
+            stages[str(line["stage"])][way] += paid
         return stages
 
     def lines(self, replica: int) -> list[dict[str, str | int]]:
         """Return the bill of one replica line by line."""
+        paid: dict[tuple[str, ...], int] = {}
+        for entry, count in self.messages.items():
+            key = (entry.party, entry.direction, entry.stage, entry.kind)
+            paid[key] = paid.get(key, 0) + count * entry.payload_bytes[replica]
+        names = ("party", "direction", "stage", "kind")
         return [
-            {
-                "party": party,
-                "direction": direction,
-                "stage": stage,
-                "kind": kind,
-                "payload_bytes": paid[replica],
-            }
-            for (party, direction, stage, kind), paid in self.payload.items()
-            if paid[replica] > 0
+            {**dict(zip(names, key, strict=True)), "payload_bytes": n_bytes}
+            for key, n_bytes in paid.items()
+            if n_bytes > 0
         ]

@@ -274,8 +274,6 @@ class MLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (S, n, in) to (R, n, out)."""
-        if self.n_replicas == 1:
-            return self._forward_alone(x.squeeze(0)).unsqueeze(0)
         act = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -286,16 +284,6 @@ class MLP:
                 x = act(x)
         if self._output_mask is not None:
             x = x * self._output_mask.unsqueeze(1)
-        return x
-
-    def _forward_alone(self, x: Tensor) -> Tensor:
-        """Map (n, in) to (n, out) by the one replica, which never has a mask."""
-        act = ACTIVATIONS[self.activation]
-        last = len(self.weights) - 1
-        for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = nn.functional.linear(x, w.squeeze(0), b.squeeze(0))
-            if act is not None and layer < last:
-                x = act(x)
         return x
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
@@ -357,7 +345,7 @@ class MLP:
 
 def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Return x w^T + b for every replica: (S, n, in), (R, out, in), (R, out)."""
-    if x.shape[0] == 1:  # one table for all replicas: one wide product
+    if x.shape[0] < w.shape[0]:  # one table for all replicas: one wide product
         n_replicas, n_out, n_in = w.shape
         wide = w.reshape(n_replicas * n_out, n_in)
         y = nn.functional.linear(x.squeeze(0), wide, b.reshape(-1))

@@ -24,6 +24,7 @@ private: no message carries it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -31,7 +32,7 @@ from typing import Literal, Protocol
 import torch
 
 from lessvfl.errors import ProtocolError
-from lessvfl.ledger import Entry, Ledger
+from lessvfl.ledger import Direction, Entry, Ledger
 from lessvfl.types import PartyId, SelectPlan, Stage, Tensor, TrainPlan
 
 VERSION = 1
@@ -63,6 +64,11 @@ class Begin:
 
     plan: TrainPlan
 
+    @property
+    def stage(self) -> Stage:
+        """Return the stage that begins."""
+        return self.plan.stage
+
 
 @dataclass(frozen=True)
 class Descend:
@@ -87,8 +93,14 @@ class Select:
     components: tuple[tuple[int, ...], ...] | None  # K_m of every replica
     plan: SelectPlan
 
+    @property
+    def stage(self) -> Stage:
+        """Return the stage the party's selection belongs to."""
+        return self.plan.stage
 
-Request = Describe | Begin | Descend | Embed | Select
+
+Billed = Begin | Descend | Embed | Select
+Request = Describe | Billed
 
 
 @dataclass(frozen=True)
@@ -153,13 +165,13 @@ class Metered:
 
     def exchange(
         self,
-        requests: Mapping[PartyId, Request],
-        live: Mapping[PartyId, Sequence[bool]],
+        requests: Mapping[PartyId, Billed],
+        live: Mapping[PartyId, tuple[bool, ...]],
     ) -> dict[PartyId, Reply]:
         """Exchange and bill; `live` tells which replicas each party takes part in."""
         if not requests:
             return {}
-        stage = _stage(next(iter(requests.values())))
+        stage = next(iter(requests.values())).stage
         n_replicas = self.ledger.n_replicas
         taking_part = [
             any(live[party][replica] for party in requests)
@@ -180,42 +192,42 @@ class Metered:
         return replies
 
 
-def _stage(message: Request) -> Stage:
-    match message:
-        case Begin(plan) | Select(_, plan):
-            return plan.stage
-        case Descend(stage, _) | Embed(stage, _):
-            return stage
-    raise AssertionError("a Describe is not billed")
-
-
 def _entries(
-    party: PartyId, message: Request | Reply, live: Sequence[bool]
+    party: PartyId, message: Request | Reply, live: tuple[bool, ...]
 ) -> list[Entry]:
     """Return what a message costs every replica."""
-
-    def of(
-        stage: Stage, kind: str, counts: Sequence[int], size: int, **how: bool
-    ) -> Entry:
-        values = tuple(n * on for n, on in zip(counts, live, strict=True))
-        up = isinstance(message, Embedding | Done)
-        paid = tuple(n * size for n in values)
-        return Entry(party, "up" if up else "down", stage, kind, paid, values, **how)
-
     match message:
         case Descend(stage, block):
-            size = block.values.element_size()
-            return [of(stage, "gradient", block.n_values(), size)]
+            return [_entry(party, "down", stage, "gradient", _size(block), live)]
         case Select(components, plan) if components is not None:
-            counts = [len(kept) for kept in components]
-            return [of(plan.stage, "components", counts, 4)]
+            counts = tuple(len(kept) for kept in components)
+            return [_entry(party, "down", plan.stage, "components", (counts, 4), live)]
         case Embedding(stage, block, ahead):
-            size = block.values.element_size()
-            return [of(stage, "embedding", block.n_values(), size, ahead=ahead)]
+            return [_entry(party, "up", stage, "embedding", _size(block), live, ahead)]
         case Done(stage, _, constant) if constant is not None:
-            size = constant.values.element_size()
-            return [of(stage, "constant", constant.n_values(), size)]
+            return [_entry(party, "up", stage, "constant", _size(constant), live)]
     return []
+
+
+def _size(block: Block) -> tuple[tuple[int, ...], int]:
+    return block.n_values(), block.values.element_size()
+
+
+@functools.lru_cache(maxsize=4096)
+def _entry(
+    party: PartyId,
+    direction: Direction,
+    stage: Stage,
+    kind: str,
+    size: tuple[tuple[int, ...], int],
+    live: tuple[bool, ...],
+    ahead: bool = False,
+) -> Entry:
+    """Return one line of the bill; the same message costs the same every step."""
+    counts, item_size = size
+    values = tuple(n * on for n, on in zip(counts, live, strict=True))
+    paid = tuple(n * item_size for n in values)
+    return Entry(party, direction, stage, kind, paid, values, ahead)
 
 
 @dataclass
@@ -275,7 +287,7 @@ class Parties:
 
     def descend(self, stage: Stage, gradients: Sequence[Tensor]) -> list[Tensor] | None:
         """Send dL/dh; return the next batch's blocks, or None after the last step."""
-        requests: dict[PartyId, Request] = {
+        requests: dict[PartyId, Billed] = {
             name: Descend(stage, Block(gradient, self._widths[name]))
             for name, gradient in zip(self.names, gradients, strict=True)
             if name in self._awake()
@@ -293,7 +305,7 @@ class Parties:
 
     def select_features(self, kept: Tensor | None, plan: SelectPlan) -> None:
         """Send K_m out of `kept` (R, E), or None for all; every party selects alone."""
-        requests: dict[PartyId, Request] = {}
+        requests: dict[PartyId, Billed] = {}
         for name, mask in self._by_party(kept).items():
             components = None
             if mask is not None:
@@ -323,8 +335,8 @@ class Parties:
     def _awake(self) -> list[PartyId]:
         return [name for name in self.names if not all(self._silent[name])]
 
-    def _exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
-        live = {name: [not s for s in self._silent[name]] for name in requests}
+    def _exchange(self, requests: Mapping[PartyId, Billed]) -> dict[PartyId, Reply]:
+        live = {name: tuple(not s for s in self._silent[name]) for name in requests}
         return self._metered.exchange(requests, live)
 
     def _blocks(self, replies: Mapping[PartyId, Reply]) -> list[Tensor]:

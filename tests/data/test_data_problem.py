@@ -100,7 +100,7 @@ def test_global_scale_without_numbers_and_with_one_value():
 def test_constant_columns_warn_and_stay_finite(scale):
     X = RNG.normal(size=(30, 3))
     X[:, 1] = 0.1
-    with pytest.warns(LessVFLWarning, match="1 columns.*'x1' of party0") as caught:
+    with pytest.warns(LessVFLWarning, match="1 column has.*'x1' of party0") as caught:
         problem = prepare(
             from_arrays(X, [0, 1] * 15), DataConfig(scale=scale), parties=1
         )

@@ -230,10 +230,11 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
         if column.constant
     ]
     if constant:
+        n = len(constant)
+        many = "1 column has" if n == 1 else f"{n} columns have"
         shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
         warnings.warn(
-            "One value in all training rows, which can tell nothing, have "
-            f"{len(constant)} column(s): {shown}.",
+            f"{many} one value in all training rows and can tell nothing: {shown}.",
             LessVFLWarning,
             stacklevel=3,
         )

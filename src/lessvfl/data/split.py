@@ -172,7 +172,7 @@ def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
         ) from None
     if not isinstance(content, dict) or not content:
         raise ConfigError(
-            f"The file of {of} names '{path}' must map each to its columns. "
+            f"The file '{path}' must map {of} names to columns. "
             f"Got {type(content).__name__}."
         )
     parties: dict[str, list[str]] = {}
