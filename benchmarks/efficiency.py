@@ -36,10 +36,11 @@ from lessvfl.protocol import Parties
 from lessvfl.transports.inprocess import InProcess
 from lessvfl.types import SelectPlan, TrainPlan
 
-N_PARTIES, N_COLUMNS, HIDDEN, COMPONENTS = 4, 81, 64, 16  # Sylva with 50 % noise
+N_PARTIES, N_COLUMNS, HIDDEN, COMPONENTS = 4, 210, 64, 16  # Activity, 50 % noise
 N_SAMPLES, BATCH = 10_000, 1000
 WIDTHS = (N_COLUMNS, HIDDEN, HIDDEN, COMPONENTS)
-HEAD = (N_PARTIES * COMPONENTS, 1)
+N_CLASSES = 6
+HEAD = (N_PARTIES * COMPONENTS, N_CLASSES)
 
 
 def quiet(event: object) -> None:
@@ -120,8 +121,8 @@ def joint(
 ) -> tuple[Callable[[], None], int]:
     """Return joint training of some epochs, and its number of steps."""
     server, fusion = make_parties(R, device, plain)
-    y = torch.randint(0, 2, (R, N_SAMPLES), device=device).float()
-    labels = Labels(y, "binary", tuple(range(R)))
+    y = torch.randint(0, N_CLASSES, (R, N_SAMPLES), device=device)
+    labels = Labels(y, "multiclass", tuple(range(R)))
     plan = TrainPlan("train", n_epochs, BATCH, False, "adam", 0.01)
 
     def work() -> None:
@@ -148,10 +149,10 @@ def stage3(
 def bare_loop(device: torch.device, n_epochs: int) -> Callable[[], None]:
     """Return the same split training written down without anything around it."""
     nets = [Plain(WIDTHS, device).module for _ in range(N_PARTIES)]
-    head = nn.Linear(N_PARTIES * COMPONENTS, 1).to(device)
+    head = nn.Linear(*HEAD).to(device)
     X = [torch.randn(N_SAMPLES, N_COLUMNS, device=device) for _ in nets]
-    y = torch.randint(0, 2, (N_SAMPLES,), device=device).float()
-    loss_of = nn.BCEWithLogitsLoss()
+    y = torch.randint(0, N_CLASSES, (N_SAMPLES,), device=device)
+    loss_of = nn.CrossEntropyLoss()
 
     def work() -> None:
         optimizers = [
@@ -165,7 +166,7 @@ def bare_loop(device: torch.device, n_epochs: int) -> Callable[[], None]:
                     optimizer.zero_grad()
                 h = [net(x[rows]) for net, x in zip(nets, X, strict=True)]
                 sent = [block.detach().requires_grad_() for block in h]
-                loss = loss_of(head(torch.cat(sent, dim=1)).squeeze(1), y[rows])
+                loss = loss_of(head(torch.cat(sent, dim=1)), y[rows])
                 loss.backward()
                 for block, copy in zip(h, sent, strict=True):
                     block.backward(copy.grad)

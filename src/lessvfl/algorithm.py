@@ -80,7 +80,7 @@ def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
     Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in
     the released code (`divisor` |K_m|).
     """
-    return (h - target).square().sum(dim=2).mean(dim=1) / divisor
+    return (h - target).square().sum(dim=(1, 2)) / (h.shape[1] * divisor)
 
 
 class Watch:

@@ -49,6 +49,9 @@ def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
             "numpy": np.__version__,
         },
         "device": job.device,
+        "parties": job.parties,
+        "spurious": job.spurious,
+        "groups": job.groups,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "notes": [],
     }

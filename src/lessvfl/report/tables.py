@@ -518,6 +518,7 @@ def summary(record: RunRecord) -> list[tuple[str, str]]:
     rows.append(("MB both ways", spread_text(sent, "size")))
     for label, path, kind in (
         ("paper MiB", ("communication", "paper_mib"), "size"),
+        ("paper MiB to target", ("target", "paper_mib"), "size"),
         ("rounds", ("communication", "rounds"), "count"),
         ("seconds", ("seconds", "total"), "size"),
     ):
@@ -573,6 +574,8 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
         always |= {"test accuracy", "balanced accuracy"}
     if any(is_regression(record) for record in records):
         always |= {"test R²"}
+    if any("target" in run for record in records for run in record.runs):
+        always |= {"paper MiB to target"}
     summaries = [dict(summary(record)) for record in records]
     for label in (
         "test accuracy",
@@ -583,6 +586,7 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
         "features kept",
         "MB both ways",
         "paper MiB",
+        "paper MiB to target",
         "rounds",
         "seconds",
     ):
