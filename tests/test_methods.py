@@ -336,3 +336,35 @@ def test_the_gpu_selects_what_the_cpu_selects():
     ):
         assert one.numbers["features"] == other.numbers["features"]
         assert one.bill == other.bill
+
+
+def test_parameters_without_a_part_and_frozen_ones_stay_as_they_are():
+    class Net(nn.Module):
+        def __init__(self, n_in, n_out):
+            super().__init__()
+            self.first = nn.Linear(n_in, 8)
+            self.unused = nn.Linear(3, 3)
+            self.last = nn.Linear(8, n_out)
+            self.last.weight.requires_grad_(False)
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x)))
+
+    job = job_of("less-vfl", lam_party=0.0, lam_server=0.0)
+    networks = Networks(Net)
+    job = Job(job.dataset, job.settings, parties=3, spurious=0.5, networks=networks)
+    (run,) = runtime.simulate(job, [0])
+    (start,) = runtime.simulate(
+        Job(
+            job.dataset,
+            job_of("plain", train_epochs=0).settings,
+            parties=3,
+            spurious=0.5,
+            networks=networks,
+        ),
+        [0],
+    )
+    now, before = (r.model.parties[0].net.state() for r in (run, start))
+    assert torch.equal(now["unused.weight"], before["unused.weight"])
+    assert torch.equal(now["last.weight"], before["last.weight"])
+    assert not torch.equal(now["first.weight"], before["first.weight"])

@@ -83,6 +83,15 @@ def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
     return (h - target).square().sum(dim=(1, 2)) / (h.shape[1] * divisor)
 
 
+def gradients(
+    output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Return the gradient of an output by each input; zeros where it has no part."""
+    return torch.autograd.grad(
+        output, inputs, along, allow_unused=True, materialize_grads=True
+    )
+
+
 class Watch:
     """Looks at every step's numbers, and stops the run where one is not finite.
 
@@ -153,7 +162,7 @@ def train_jointly(
         loss = risk(fusion(H), target, labels.task)  # line 7
         watch.look(*h, loss)
         params = fusion.parameters()
-        grads = torch.autograd.grad(loss.sum(), [*params, *h])
+        grads = gradients(loss.sum(), [*params, *h])
         for param, grad in zip(params, grads, strict=False):
             param.grad = grad.contiguous()  # fused steps read memory in order
         optimizer.step()  # line 8
@@ -197,7 +206,7 @@ def prox_sgd(
             value = loss(rows)  # (R,)
             watch.look(value)
             total += value.detach()
-            grads = torch.autograd.grad(value.sum(), params)
+            grads = gradients(value.sum(), params)
             with torch.no_grad():
                 for param, grad in zip(params, grads, strict=True):
                     param.addcmul_(grad, per_replica(eta, param), value=-1)

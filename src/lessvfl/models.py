@@ -459,13 +459,18 @@ def _refuse_second_use(
         )
 
 
+def _same_kind(old: Tensor, values: Tensor) -> nn.Parameter:
+    """Return a parameter with new values, frozen if the old one was."""
+    return nn.Parameter(values, requires_grad=old.requires_grad)
+
+
 def _cut_inputs(module: nn.Module, first: str, keep: Tensor) -> nn.Module:
     """Return a copy of a module whose first layer takes only these slots."""
     module = copy.deepcopy(module)
     layer = module.get_submodule(first)
     assert isinstance(layer, (nn.Linear, *_CONVOLUTIONS))
     n_before = layer.weight.shape[1]
-    layer.weight = nn.Parameter(layer.weight.detach()[:, keep])
+    layer.weight = _same_kind(layer.weight, layer.weight.detach()[:, keep])
     attribute = "in_features" if isinstance(layer, nn.Linear) else "in_channels"
     setattr(layer, attribute, len(keep))
     for part in module.modules():
@@ -479,9 +484,9 @@ def _cut_outputs(module: nn.Module, last: str, keep: Tensor) -> nn.Module:
     module = copy.deepcopy(module)
     layer = module.get_submodule(last)
     assert isinstance(layer, nn.Linear)
-    layer.weight = nn.Parameter(layer.weight.detach()[keep])
+    layer.weight = _same_kind(layer.weight, layer.weight.detach()[keep])
     if layer.bias is not None:
-        layer.bias = nn.Parameter(layer.bias.detach()[keep])
+        layer.bias = _same_kind(layer.bias, layer.bias.detach()[keep])
     layer.out_features = len(keep)
     return module
 
@@ -634,8 +639,8 @@ class Lifted:
         return torch.ones(size, dtype=torch.bool, device=self.input_weights.device)
 
     def parameters(self) -> list[Tensor]:
-        """Return every parameter."""
-        return list(self._params.values())
+        """Return every parameter that the user did not freeze."""
+        return [p for p in self._params.values() if p.requires_grad]
 
     def train(self, mode: bool) -> None:
         """Switch layers such as dropout between training and use."""

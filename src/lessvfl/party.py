@@ -65,7 +65,6 @@ class Training:
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
     step_size: Tensor
-    rows: Rows | None = None
     h: Tensor | None = None  # the embedding whose gradient is awaited
 
 
@@ -167,7 +166,6 @@ class Party:
                 self._remove(training.penalty.norms(self.net.input_weights) > 0)
             return self._done(training.plan.stage)
         _, rows = step
-        training.rows = rows
         training.h = self.net(take(self.X_train, rows))
         h = self._with_still(training.h.detach(), "train", rows)
         return Embedding(training.plan.stage, Block(h, self._widths), ahead=True)
@@ -183,7 +181,7 @@ class Party:
         params = self.net.parameters()
         if self._any_still:
             gradient = gradient * ~self._still.view(-1, 1, 1)
-        grads = torch.autograd.grad(training.h, params, gradient)
+        grads = algorithm.gradients(training.h, params, gradient)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.contiguous()  # fused steps read memory in order
         training.optimizer.step()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lessvfl import settings
-from lessvfl.algorithm import OPTIMIZERS, Labels
+from lessvfl.algorithm import OPTIMIZERS, Labels, Stages
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
 from lessvfl.types import Observer, SelectPlan, Stage, TrainPlan
@@ -106,8 +106,16 @@ class PartySelection(Joint):
         settings.an_int(1), 5, "epochs without improvement that make a plateau"
     )
 
-    def party_plan(self) -> SelectPlan:
-        """Return the plan of stage 3."""
+    def stages(self, server: SelectPlan | None) -> Stages:
+        """Return the plans of Algorithm 1, with or without stage 2."""
+        return Stages(
+            self.plan("pretrain", self.pretrain_epochs),
+            server,
+            self._party_plan(),
+            self.plan("train", self.train_epochs),
+        )
+
+    def _party_plan(self) -> SelectPlan:
         return SelectPlan(
             "select_features",
             self.party_epochs,

@@ -44,13 +44,7 @@ def run(
         tolerance=config.plateau_tolerance,
         patience=config.plateau_patience,
     )
-    stages = algorithm.Stages(
-        config.plan("pretrain", config.pretrain_epochs),
-        server,
-        config.party_plan(),
-        config.plan("train", config.train_epochs),
-    )
-    return algorithm.less_vfl(parties, fusion, labels, stages, observe)
+    return algorithm.less_vfl(parties, fusion, labels, config.stages(server), observe)
 
 
 METHOD = Method(

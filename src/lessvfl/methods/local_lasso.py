@@ -18,13 +18,7 @@ def run(
     observe: Observer,
 ) -> Network:
     """Pre-train, let every party match all its components, train on."""
-    stages = algorithm.Stages(
-        config.plan("pretrain", config.pretrain_epochs),
-        None,
-        config.party_plan(),
-        config.plan("train", config.train_epochs),
-    )
-    return algorithm.less_vfl(parties, fusion, labels, stages, observe)
+    return algorithm.less_vfl(parties, fusion, labels, config.stages(None), observe)
 
 
 METHOD = Method(
