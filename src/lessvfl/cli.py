@@ -91,7 +91,8 @@ def _show_each_once() -> Callable[..., None]:
         text = " ".join(str(message).split())
         if issubclass(category, LessVFLWarning) and text not in shown:
             shown.add(text)
-            typer.echo(f"lessvfl: warning: {text}", err=True)
+            # sys.stderr of the moment: a progress bar on it makes room for the line.
+            sys.stderr.write(f"lessvfl: warning: {text}\n")
 
     return show
 
