@@ -5,7 +5,9 @@ and two backward (one for the first layer), with the same batch and replicas. Tw
 yardsticks for joint training with one replica: "without axis" is our own loop around
 plain ``torch.nn`` modules whose parameters have no replica axis; "bare loop" is split
 training written down in PyTorch with neither axis nor messages, bill or checks. All are
-timed in the same process, interleaved, and reported as ratios.
+timed in the same process, interleaved, and reported as ratios. Shapes are the paper's:
+4 parties, batches of 1000, by default the 267 columns a party of MIMIC-III with noise;
+``--columns 210`` is Activity, ``--columns 81`` Sylva.
 
     python benchmarks/efficiency.py --device cpu
     python benchmarks/efficiency.py --device cuda --replicas 1,64
@@ -36,10 +38,10 @@ from lessvfl.protocol import Parties
 from lessvfl.transports.inprocess import InProcess
 from lessvfl.types import SelectPlan, TrainPlan
 
-N_PARTIES, N_COLUMNS, HIDDEN, COMPONENTS = 4, 210, 64, 16  # Activity, 50 % noise
+N_PARTIES, COMPONENTS = 4, 16
+AFTER_INPUT = (64, 64, COMPONENTS)  # the paper's party network
 N_SAMPLES, BATCH = 10_000, 1000
-WIDTHS = (N_COLUMNS, HIDDEN, HIDDEN, COMPONENTS)
-N_CLASSES = 6
+N_CLASSES = 6  # a softmax, as on Activity
 HEAD = (N_PARTIES * COMPONENTS, N_CLASSES)
 
 
@@ -66,7 +68,7 @@ def bare(layers: list[Any], n_steps: int) -> None:
         for x, w, g in layers:
             x @ w.mT
             g.mT @ x
-            if w.shape[-1] != N_COLUMNS:  # the first layer's input takes no gradient
+            if w.shape[-1] in (AFTER_INPUT[0], HEAD[0]):  # a first layer needs none
                 g @ w
 
 
@@ -102,14 +104,16 @@ def network(widths: Any, R: int, device: torch.device, plain: bool, name: str) -
     return MLP.create(widths, "tanh", seeds, name, torch.float32, device)
 
 
-def make_parties(R: int, device: torch.device, plain: bool) -> tuple[Parties, Any]:
+def make_parties(
+    R: int, device: torch.device, widths: tuple[int, ...], plain: bool
+) -> tuple[Parties, Any]:
     """Return the server's view of the parties, and a fusion network."""
     seeds = tuple(range(R))
-    columns = torch.arange(N_COLUMNS, device=device)
+    columns = torch.arange(widths[0], device=device)
     parties = []
     for m in range(N_PARTIES):
-        net = network(WIDTHS, R, device, plain, f"party{m}")
-        X = torch.randn(R, N_SAMPLES, N_COLUMNS, device=device)
+        net = network(widths, R, device, plain, f"party{m}")
+        X = torch.randn(R, N_SAMPLES, widths[0], device=device)
         parties.append(Party(f"party{m}", net, (X, X[:, :0]), columns, seeds))
     transport = InProcess({party.name: party.handle for party in parties})
     server = Parties(transport, [party.name for party in parties], Ledger(R))
@@ -117,10 +121,14 @@ def make_parties(R: int, device: torch.device, plain: bool) -> tuple[Parties, An
 
 
 def joint(
-    R: int, device: torch.device, n_epochs: int, plain: bool = False
+    R: int,
+    device: torch.device,
+    n_epochs: int,
+    widths: tuple[int, ...],
+    plain: bool = False,
 ) -> tuple[Callable[[], None], int]:
     """Return joint training of some epochs, and its number of steps."""
-    server, fusion = make_parties(R, device, plain)
+    server, fusion = make_parties(R, device, widths, plain)
     y = torch.randint(0, N_CLASSES, (R, N_SAMPLES), device=device)
     labels = Labels(y, "multiclass", tuple(range(R)))
     plan = TrainPlan("train", n_epochs, BATCH, False, "adam", 0.01)
@@ -132,12 +140,12 @@ def joint(
 
 
 def stage3(
-    R: int, device: torch.device, n_epochs: int
+    R: int, device: torch.device, n_epochs: int, widths: tuple[int, ...]
 ) -> tuple[Callable[[], None], int]:
     """Return stage 3 of one party, and its number of steps."""
     seeds = tuple(range(R))
-    net = MLP.create(WIDTHS, "tanh", seeds, "party", torch.float32, device)
-    X = torch.randn(R, N_SAMPLES, N_COLUMNS, device=device)
+    net = MLP.create(widths, "tanh", seeds, "party", torch.float32, device)
+    X = torch.randn(R, N_SAMPLES, widths[0], device=device)
     plan = SelectPlan("select_features", n_epochs, BATCH, False, 0.001, (0.01,))
 
     def work() -> None:
@@ -146,11 +154,13 @@ def stage3(
     return work, n_epochs * (N_SAMPLES // BATCH)
 
 
-def bare_loop(device: torch.device, n_epochs: int) -> Callable[[], None]:
+def bare_loop(
+    device: torch.device, n_epochs: int, widths: tuple[int, ...]
+) -> Callable[[], None]:
     """Return the same split training written down without anything around it."""
-    nets = [Plain(WIDTHS, device).module for _ in range(N_PARTIES)]
+    nets = [Plain(widths, device).module for _ in range(N_PARTIES)]
     head = nn.Linear(*HEAD).to(device)
-    X = [torch.randn(N_SAMPLES, N_COLUMNS, device=device) for _ in nets]
+    X = [torch.randn(N_SAMPLES, widths[0], device=device) for _ in nets]
     y = torch.randint(0, N_CLASSES, (N_SAMPLES,), device=device)
     loss_of = nn.CrossEntropyLoss()
 
@@ -213,27 +223,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--replicas", default="1,64")
+    parser.add_argument("--columns", type=int, default=267)  # MIMIC-III, 50 % noise
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
     args = parser.parse_args()
     device = torch.device(args.device)
+    widths = (args.columns, *AFTER_INPUT)
     single: dict[str, float] = {}
     for R in [int(part) for part in args.replicas.split(",")]:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        one = products(WIDTHS, BATCH, R, device)
+        one = products(widths, BATCH, R, device)
         everyone = [*one * N_PARTIES, *products(HEAD, BATCH, R, device)]
         for name, make, layers in (
             ("stage 3", stage3, one),
             ("joint", joint, everyone),
         ):
-            work, n_steps = make(R, device, args.epochs)
+            work, n_steps = make(R, device, args.epochs, widths)
             works = {"ours": work, "bare": functools.partial(bare, layers, n_steps)}
             if name == "joint" and R == 1:
-                works["without axis"], _ = joint(1, device, args.epochs, plain=True)
-                works["bare loop"] = bare_loop(device, args.epochs)
+                works["without axis"], _ = joint(1, device, args.epochs, widths, True)
+                works["bare loop"] = bare_loop(device, args.epochs, widths)
             found = compare(works, device, args.repeats)
-            line: dict[str, Any] = {"what": name, "replicas": R, "device": str(device)}
+            line: dict[str, Any] = {
+                "what": name,
+                "columns": args.columns,
+                "replicas": R,
+            }
             line |= {f"{k} ms/step": 1e3 * v / n_steps for k, v in found.items()}
             line["ours / bare"] = found["ours"] / found["bare"]
             for other in ("without axis", "bare loop"):

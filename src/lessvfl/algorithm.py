@@ -63,9 +63,9 @@ def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
         Labels: 0/1 as floats (binary), class indices (multi-class), or values.
     """
     if task == "multiclass":
-        log_p = F.log_softmax(z, dim=2)
-        chosen = y.expand(z.shape[0], -1).unsqueeze(2)
-        return -log_p.gather(2, chosen).squeeze(2).mean(dim=1)
+        rows = y.expand(z.shape[0], -1)
+        losses = F.cross_entropy(z.flatten(0, 1), rows.flatten(), reduction="none")
+        return losses.view(z.shape[0], -1).mean(dim=1)
     z = z.squeeze(2)
     y = y.expand_as(z)
     if task == "binary":
