@@ -109,6 +109,7 @@ class Party:
         R = net.n_replicas
         device = self.X_train.device
         self._pool = _pool(net.column_slots, groups)  # (slots,), group of each slot
+        self._n_groups = int(self._pool.max()) + 1 if len(self._pool) else 0
         self._owner = _owner(self._pool[net.column_slots], groups)  # (n_features,)
         self.kept = torch.ones(R, len(self._owner), dtype=torch.bool, device=device)
         self._still = torch.zeros(R, dtype=torch.bool, device=device)
@@ -263,26 +264,26 @@ class Party:
         return Outcome(
             net,
             tuple(self.kept[replica].tolist()),
-            tuple(self._importance()[replica].tolist()),
+            tuple(self._importance(replica).tolist()),
             tuple(slots.tolist()),
             tuple(self._outputs[replica].tolist()),
             constant,
             frozen,
         )
 
-    def _importance(self) -> Tensor:
-        """Return the norm of every feature's input weights, (R, n_features)."""
+    def _importance(self, replica: int) -> Tensor:
+        """Return the norm of every feature's input weights, (n_features,)."""
+        own = self.net.input_weights[replica : replica + 1]
         with torch.no_grad():
-            norms = GroupLasso(torch.ones(1)).norms(self.net.input_weights).double()
+            norms = GroupLasso(torch.ones(1)).norms(own)[0].double()
         used = self._slots.any(dim=0)
-        if norms.shape[1] < len(used):  # the network was cut to the slots in use
-            whole = norms.new_zeros(len(norms), len(used))
-            whole[:, used] = norms
+        if len(norms) < len(used):  # the network was cut to the slots in use
+            whole = norms.new_zeros(len(used))
+            whole[used] = norms
             norms = whole
-        n_groups = int(self._pool.max()) + 1
-        groups = norms.new_zeros(len(norms), n_groups)
-        groups.index_add_(1, self._pool, (norms * self._slots).square())
-        return groups.sqrt()[:, self._owner]
+        groups = norms.new_zeros(self._n_groups)
+        groups.index_add_(0, self._pool, (norms * self._slots[replica]).square())
+        return groups.sqrt()[self._owner]
 
     def _done(self, stage: Stage) -> Done:
         still = tuple(bool(flag) for flag in self._still)
@@ -317,10 +318,9 @@ class Party:
 
     def _membership(self) -> Tensor | None:
         """Return which slot belongs to which group, None where each is its own."""
-        n_groups = int(self._pool.max()) + 1 if len(self._pool) else 0
-        if n_groups == len(self._pool):
+        if self._n_groups == len(self._pool):
             return None
-        one_hot = torch.nn.functional.one_hot(self._pool, n_groups)
+        one_hot = torch.nn.functional.one_hot(self._pool, self._n_groups)
         return one_hot.to(self.X_train.dtype)
 
 

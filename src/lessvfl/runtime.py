@@ -223,12 +223,12 @@ class _Batch:
         """Stack one table a replica, or share it where all hold the same."""
         if all(table is tables[0] for table in tables):
             tables = tables[:1]
-        return torch.as_tensor(np.stack(tables)).to(self.device, self.dtype)
+        return torch.as_tensor(np.stack(tables))
 
     def _labels(self, y: Sequence[np.ndarray[Any, Any]]) -> Tensor:
-        shared = y[:1] if all(part is y[0] for part in y) else y
-        stacked = torch.as_tensor(np.stack(shared)).to(self.device)
-        return stacked if self.task == "multiclass" else stacked.to(self.dtype)
+        stacked = self._stack(y)
+        dtype = stacked.dtype if self.task == "multiclass" else self.dtype
+        return stacked.to(self.device, dtype)
 
     def _network(
         self,
@@ -248,8 +248,10 @@ class _Batch:
 
     def _party(self, index: int, empty: Any) -> Party:
         tables = [problem.parties[index] for problem in self.problems]
-        X_train = self._stack([table.X_train for table in tables])
-        X_test = self._stack([table.X_test for table in tables])
+        X_train, X_test = (
+            self._stack(rows).to(self.device, self.dtype)
+            for rows in ([t.X_train for t in tables], [t.X_test for t in tables])
+        )
         net_config = self.job.settings.net
         name = tables[0].name
         given = self.job.networks.of(name) or net_config.party_net
@@ -325,13 +327,10 @@ class _Batch:
             removed = tuple(name for name, stays in marked if not stays)
             used = table.features if outcome.frozen else kept
             given = self.job.networks.of(table.name)
-            width = table.X_train.shape[1]
-            ends = (width, net_config.embedding_size)
-            shape = _shape(outcome.net, given, net_config.party_net, ends)
-            if shape.factory is not None:
-                shape = dataclasses.replace(
-                    shape, slots=outcome.slots, outputs=outcome.outputs
-                )
+            source = net_config.party_net if given is None else "given"
+            ends = (table.X_train.shape[1], net_config.embedding_size)
+            cut = (outcome.slots, outcome.outputs)
+            shape = _shape(outcome.net, source, ends, cut)
             parties.append(
                 FittedParty(
                     table.name,
@@ -343,14 +342,12 @@ class _Batch:
                     outcome.constant,
                 )
             )
-        given_fusion = self.job.networks.fusion
         own = fusion.replica(r)
-        kept_mask = tuple(flag for o in outcomes for flag in o.outputs)
-        n_out = own.n_outputs
-        ends = (len(kept_mask), n_out)
-        shape = _shape(own, given_fusion, net_config.fusion_net, ends)
-        if shape.factory is not None:
-            shape = dataclasses.replace(shape, slots=kept_mask)
+        given = self.job.networks.fusion
+        source = net_config.fusion_net if given is None else "given"
+        components = tuple(flag for o in outcomes for flag in o.outputs)
+        ends = (len(components), own.n_outputs)
+        shape = _shape(own, source, ends, (components, None))
         planted = [
             name
             for table in problem.parties
@@ -372,15 +369,15 @@ class _Batch:
 
 def _shape(
     net: Network,
-    given: Factory | nn.Module | None,
-    spec: str | None,
+    source: str | None,
     ends: tuple[int, int],
+    cut: tuple[tuple[bool, ...], tuple[bool, ...] | None],
 ) -> Shape:
+    """Return how to build a network again: its widths, or its factory and its cut."""
     if isinstance(net, MLP):
         widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
         return Shape(widths, net.activation, None, None, None)
-    factory = "given" if given is not None else spec
-    return Shape(ends, "none", factory, None, None)
+    return Shape(ends, "none", source, *cut)
 
 
 def _spurious(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | None:
