@@ -1,0 +1,1 @@
+"""The benchmarks: the paper's tables and figures, its theory, and its peers."""
