@@ -6,8 +6,8 @@ lambda_s at once; stage 3 for all (K_m, lambda_m) at once, equal ones once; join
 training for all survivors at once. The numbers are those of ``lessvfl run`` but for the
 order of floating-point sums; there are no messages here, and costs are closed forms.
 
-Axes: parties P, seeds S, settings G, rows N, columns D (+ 1: ones), components E,
-classes C. This file needs torch and numpy alone.
+Axes: parties P, seeds S, settings G, rows N, columns D (+ ALIGNED, the first of them a
+one), components E, classes C. This file needs torch and numpy alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from lessvfl import data, profiles
 from lessvfl.bench.loop import Loop
-from lessvfl.bench.nets import Stack, leaf, pick
+from lessvfl.bench.nets import ALIGNED, Stack, leaf, pick
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.models import DTYPES, MLP
@@ -65,7 +65,7 @@ class Tables:
         self.n_classes = first.n_classes
         self.widths = [party.X_train.shape[1] for party in first.parties]
         self.names = [party.name for party in first.parties]
-        D = max(self.widths)
+        D = -(-max(self.widths) // ALIGNED) * ALIGNED
         self.planted = np.zeros((len(self.widths), D), dtype=bool)
         self.present = np.zeros_like(self.planted)
         for p, party in enumerate(first.parties):
@@ -87,10 +87,10 @@ class Tables:
     def _stack(
         self, tables: Sequence[Sequence[np.ndarray[Any, Any]]], n_columns: int
     ) -> Tensor:
-        """Return (P, S, N, D + 1): columns, zeros for those a party lacks, ones."""
-        n_rows = tables[0][0].shape[0]
-        X = np.zeros((len(self.widths), len(tables), n_rows, n_columns + 1), np.float32)
-        X[..., -1] = 1.0
+        """Return (P, S, N, D + ALIGNED): columns, zeros for those a party lacks, one."""
+        shape = (len(self.widths), len(tables), len(tables[0][0]), n_columns + ALIGNED)
+        X = np.zeros(shape, np.float32)
+        X[..., n_columns] = 1.0
         for s, parties in enumerate(tables):
             for p, table in enumerate(parties):
                 X[p, s, :, : table.shape[1]] = table
@@ -103,7 +103,7 @@ class Tables:
 
 
 def _side_by_side(X: Tensor) -> Tensor:
-    """Return the parties' columns beside each other, (S, N, P (D + 1))."""
+    """Return the parties' columns beside each other, (S, N, P (D + ALIGNED))."""
     return X.permute(1, 2, 0, 3).flatten(2).contiguous()
 
 
@@ -256,7 +256,7 @@ class Model:
                 f"must be 1. Got {len(widths) - 1}."
             )
         fusion = MLP.create(widths, "none", scene.seeds, "the server", dtype, device)
-        D = tables.X.shape[3] - 1
+        D = tables.X.shape[3] - ALIGNED
         w, b = fusion.weights[0].detach(), fusion.biases[0].detach()
         return cls(Stack.of(parties, D), w.unsqueeze(1), b.unsqueeze(1)).copy()
 
@@ -275,7 +275,7 @@ class Model:
         assert self.components is not None
         assert self.still is not None
         outputs = self.components.unsqueeze(4)  # (P, S, G, E, 1)
-        ones = torch.ones_like(self.features[..., :1])
+        ones = torch.ones_like(self.features[..., :ALIGNED])
         inputs = torch.cat([self.features, ones], dim=3).unsqueeze(3)
         dtype = self.w.dtype
         awake = ~self.still.view(*self.still.shape, 1, 1)
@@ -286,11 +286,11 @@ class Model:
             else:
                 assert self.constant is not None
                 whole = torch.zeros_like(self._mask)
-                whole[..., -1] = self.constant
+                whole[..., -ALIGNED] = self.constant
             self._offset = whole * (outputs & ~awake).to(dtype)
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Return (S, n, G, C) for rows (S, n, P (D + 1))."""
+        """Return (S, n, G, C) for rows (S, n, P (D + ALIGNED))."""
         S, G, C, _ = self.w.shape
         P = self.nets.weights[0].shape[0]
         if not self.nets.is_linear:
@@ -766,7 +766,7 @@ def run_selection(
 def _constant(nets: Stack) -> Tensor:
     """Return the embedding of a row of zeros, (P, S, G, E)."""
     P, S, _, _, D = nets.weights[0].shape
-    zeros = nets.weights[0].new_zeros(P, S, 1, D + 1)
+    zeros = nets.weights[0].new_zeros(P, S, 1, D + ALIGNED)
     with torch.no_grad():
         return nets.embed(zeros).squeeze(3)
 

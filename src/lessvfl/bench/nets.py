@@ -1,7 +1,8 @@
 """Party networks of many runs as one stack of tensors.
 
-Axes: parties P, seeds S, settings G. Every party has as many columns as the widest one
-(D); columns it lacks are zeros and stay zeros. Networks without activations are linear
+Axes: parties P, seeds S, settings G. Every party has as many columns as the widest one,
+rounded up (D): columns it lacks are zeros and stay zeros. Rows end in a one, padded
+alike (:data:`ALIGNED`), so that products run at their best. Networks without activations are linear
 maps: :meth:`Stack.collapse` multiplies their layers together, so that a step of the
 `official-code` profile never forms the hidden units of a row.
 """
@@ -14,6 +15,8 @@ import torch
 
 from lessvfl.models import ACTIVATIONS, MLP
 from lessvfl.types import Tensor
+
+ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
 
 
 class Stack:
@@ -90,18 +93,19 @@ class Stack:
         )
 
     def collapse(self) -> Tensor:
-        """Return the one linear map that all layers make, (P, S, G, E, D + 1).
+        """Return the one linear map that all layers make, (P, S, G, E, D + ALIGNED).
 
-        The last column is what the map adds.
+        The column after D is what the map adds; zeros follow.
         """
-        whole, added = self.weights[0], self.biases[0].unsqueeze(-1)
-        for w, b in zip(self.weights[1:], self.biases[1:], strict=True):
-            whole = w @ whole
-            added = w @ added + b.unsqueeze(-1)
+        whole, added = self.weights[-1], self.biases[-1].unsqueeze(-1)
+        for w, b in zip(self.weights[-2::-1], self.biases[-2::-1], strict=True):
+            added = whole @ b.unsqueeze(-1) + added
+            whole = whole @ w  # the last layers first: they are the narrow ones
+        added = torch.nn.functional.pad(added, (0, ALIGNED - 1))
         return torch.cat([whole, added], dim=-1)
 
     def embed(self, X: Tensor, features: Tensor | None = None) -> Tensor:
-        """Map rows (P, S, n, D + 1), ones last, to embeddings (P, S, G, n, E).
+        """Map rows (P, S, n, D + ALIGNED) to embeddings (P, S, G, n, E).
 
         `features` (P, S, G, D) masks the first layer's weights.
         """
@@ -112,7 +116,7 @@ class Stack:
             first = first * features.unsqueeze(3)
         flat = first.reshape(P * S, G * width, D)
         offset = self.biases[0].reshape(P * S, 1, G * width)
-        rows = X[..., :-1].reshape(P * S, -1, D)
+        rows = X[..., :D].reshape(P * S, -1, D)
         h = torch.baddbmm(offset, rows, flat.mT).view(P, S, -1, G, width)
         h = h.transpose(2, 3)
         for w, b in zip(self.weights[1:], self.biases[1:], strict=True):
