@@ -28,6 +28,7 @@ from lessvfl.models import Factory, NetConfig
 from lessvfl.record import RunRecord, write_atomically
 from lessvfl.runtime import Job, Progress, Run
 from lessvfl.settings import fields_of
+from lessvfl.types import resolve_device
 
 TARGET_ACCURACY_SHARE = 0.9  # of the best VFL (Original), Table 2 of the paper
 TARGET_REMOVED_SHARE = 0.8
@@ -69,7 +70,7 @@ def header(job: Job, problem: Problem, options: Mapping[str, Any]) -> dict[str, 
             "n_parties": len(problem.parties),
             "n_classes": problem.n_classes,
         },
-        "device": str(runtime.resolve_device(job.device)),
+        "device": str(resolve_device(job.device)),
         "notes": list(problem.notes),
     }
 

@@ -52,7 +52,7 @@ _COMMUNICATION_TABLE = {
 }
 
 # Data sets that stand in for one of the paper's.
-_STAND_INS = {
+STAND_INS = {
     "gina_reconstruction": "gina",
     "sylva_train": "sylva",
     "activity_time265": "activity",
@@ -64,7 +64,7 @@ _ELSEWHERE = "phishing"
 
 def _official(method: str, data: str) -> dict[str, Any]:
     """Return what the released code did to this data set with this method."""
-    known = _STAND_INS.get(data, data)
+    known = STAND_INS.get(data, data)
     row = _COMMUNICATION_TABLE.get(known, _COMMUNICATION_TABLE[_ELSEWHERE])
     lam_local, lam_group, lam_server, epochs_less, epochs_local = row
     values = dict(_OFFICIAL)

@@ -28,7 +28,7 @@ from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
 from lessvfl.recorder import Recorder
 from lessvfl.transports.inprocess import InProcess
-from lessvfl.types import Observer, Task, Tensor
+from lessvfl.types import Observer, Task, Tensor, resolve_device
 
 Progress = Observer
 PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
@@ -79,26 +79,6 @@ class Run:
     model: FittedModel
     problem: Problem
     bill: list[dict[str, str | int]]
-
-
-def resolve_device(name: str) -> torch.device:
-    """Turn ``cpu``, ``cuda`` or ``auto`` into a device.
-
-    >>> resolve_device("cpu")
-    device(type='cpu')
-    """
-    if name not in ("cpu", "cuda", "auto"):
-        raise ConfigError(
-            f"The 'device' option must be one of cpu, cuda, auto. Got {name!r} instead."
-        )
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            "The 'device' option is cuda, but PyTorch sees no CUDA device here. "
-            "Use cpu or auto instead."
-        )
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
 
 
 def simulate(

@@ -10,6 +10,8 @@ from typing import Literal
 
 import torch
 
+from lessvfl.errors import ConfigError
+
 Tensor = torch.Tensor
 PartyId = str
 Task = Literal["binary", "multiclass", "regression"]
@@ -40,6 +42,26 @@ def stream_seed(seed: int, *names: str | int) -> int:
 def stream(seed: int, *names: str | int) -> torch.Generator:
     """Return the random stream of that name, on the CPU so that devices agree."""
     return torch.Generator().manual_seed(stream_seed(seed, *names))
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn ``cpu``, ``cuda`` or ``auto`` into a device.
+
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
+    if name not in ("cpu", "cuda", "auto"):
+        raise ConfigError(
+            f"The 'device' option must be one of cpu, cuda, auto. Got {name!r} instead."
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "The 'device' option is cuda, but PyTorch sees no CUDA device here. "
+            "Use cpu or auto instead."
+        )
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
 
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b) one a replica

@@ -13,7 +13,9 @@ one), components E, classes C. This file needs torch and numpy alone.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,7 @@ from lessvfl.prox import GroupLasso
 from lessvfl.types import Batches, Rows, Stage, Tensor, stream
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+Part = Callable[[str], AbstractContextManager[None]]
 
 VALIDATION_SHARE = 0.2  # of the training rows, where settings are chosen on them
 
@@ -514,17 +517,23 @@ def pretrain(scene: Scene, n_epochs: int) -> Pretrained:
     return Pretrained(whole, H, points.arrays())
 
 
+@dataclass(frozen=True)
+class Fusion:
+    """What stage 2 leaves of every task: (pre-training epochs, lambda_s)."""
+
+    tasks: Sequence[tuple[int, float]]
+    w: Tensor  # (S, T, C, P E)
+    b: Tensor  # (S, T, C)
+    kept: Tensor  # (S, T, P E)
+
+
 def select_components(
     scene: Scene, start: Pretrained, tasks: Sequence[tuple[int, float]]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run stage 2 for all (pre-training epochs, lambda_s) at once.
-
-    Returns the fusion networks' w (S, T, C, P E) and b (S, T, C), and the kept
-    components (S, T, P E).
-    """
+) -> Fusion:
+    """Run stage 2 for all (pre-training epochs, lambda_s) at once."""
     config, tables = scene.config("less-vfl"), scene.tables
     device, dtype = tables.X.device, tables.X.dtype
-    which = torch.tensor([epochs - 1 for epochs, _ in tasks], device=device)
+    which = torch.tensor([e - 1 for e, _ in tasks], dtype=torch.long, device=device)
     lam = torch.tensor([lam for _, lam in tasks], device=device, dtype=dtype)
     H = start.H[:, which]  # (S, T, N, P E)
     w, b = leaf(start.model.w[:, which]), leaf(start.model.b[:, which])
@@ -547,12 +556,13 @@ def select_components(
             torch._foreach_add_([w, b], grads, alpha=-config.server_step_size)
             penalty.prox(w.view(S * T, *w.shape[2:]), eta)
 
-    loop = Loop([scene.batches(config, "select_components")], step, [w, b])
-    for epoch in range(config.server_epochs):
-        loop.epoch(epoch)
+    if tasks:
+        loop = Loop([scene.batches(config, "select_components")], step, [w, b])
+        for epoch in range(config.server_epochs):
+            loop.epoch(epoch)
     with torch.no_grad():
         kept = torch.linalg.vector_norm(w, dim=2) > 0
-    return w.detach(), b.detach(), kept
+    return Fusion(tasks, w.detach(), b.detach(), kept)
 
 
 def select_features(
@@ -662,6 +672,27 @@ def _matching(
 # ----------------------------------------------------------------------------- programs
 
 
+def bytes_per_setting(scene: Scene) -> int:
+    """Estimate the memory that one setting takes while all its seeds are trained.
+
+    Parameters, gradients and two moments; the collapsed maps, or the hidden units of a
+    batch; the logits of all rows.
+    """
+    tables, net = scene.tables, scene.settings("plain").net
+    D = tables.X.shape[3] - ALIGNED
+    widths = net.party_widths(D)
+    n_params = sum((a + 1) * b for a, b in itertools.pairwise(widths))
+    n_values = 5 * n_params
+    if net.activation == "none":
+        n_values += 6 * widths[-1] * tables.X.shape[3]
+        n_rows = max(tables.X.shape[2], tables.X_test.shape[2])
+    else:
+        n_rows = scene.config("plain").batch_size
+        n_values += 5 * n_rows * sum(widths[1:])
+    parties = len(tables.widths) * n_values + 4 * n_rows * tables.n_outputs
+    return len(scene.seeds) * parties * tables.X.element_size()
+
+
 def _still(features: Tensor, components: Tensor) -> Tensor:
     """Tell which parties kept nothing, (P, S, G)."""
     return ~features.any(dim=3) | ~components.any(dim=3)
@@ -721,19 +752,18 @@ def _tasks(
 def run_selection(
     scene: Scene,
     start: Pretrained,
-    fusion: tuple[Tensor, Tensor, Tensor],
-    tasks: Sequence[tuple[int, float]],
+    fusion: Fusion,
     specs: Sequence[Spec],
     curve: bool = True,
+    part: Part = lambda name: nullcontext(),
 ) -> Arrays:
     """Run stage 3 and training of LESS-VFL and local lasso, all `specs` at once.
 
-    `fusion` is what :func:`select_components` returned for `tasks`.
+    `part` takes the time of the stages.
     """
     config, tables = scene.config("less-vfl"), scene.tables
     device, dtype = tables.X.device, tables.X.dtype
     P, E, S = len(tables.widths), scene.n_components, len(scene.seeds)
-    w, b, kept = fusion
     G = len(specs)
     epochs = np.array([spec.pretrain_epochs for spec in specs])
     lam = np.array([spec.lam_party for spec in specs])
@@ -742,15 +772,17 @@ def run_selection(
     K = torch.ones(S, G, P * E, dtype=torch.bool, device=device)
     for g, spec in enumerate(specs):
         if spec.method == "less-vfl":
-            t = tasks.index((spec.pretrain_epochs, spec.lam_server))
-            own_w[:, g], own_b[:, g], K[:, g] = w[:, t], b[:, t], kept[:, t]
+            t = fusion.tasks.index((spec.pretrain_epochs, spec.lam_server))
+            own_w[:, g], own_b[:, g] = fusion.w[:, t], fusion.b[:, t]
+            K[:, g] = fusion.kept[:, t]
     components = K.view(S, G, P, E).permute(2, 0, 1, 3).contiguous()  # (P, S, G, E)
 
     chosen, task = _tasks(components.cpu().numpy(), epochs, lam)
     index = torch.as_tensor(chosen).to(device)
     nets = start.model.nets.take(which[index])
     weights = torch.as_tensor(lam).to(device, dtype)[index]
-    features = select_features(scene, nets, pick(components, index), weights)
+    with part("select_features"):
+        features = select_features(scene, nets, pick(components, index), weights)
 
     place = torch.as_tensor(task).to(device)
     model = Model(nets.take(place), leaf(own_w), leaf(own_b))
@@ -760,7 +792,8 @@ def run_selection(
         model.rest = start.model.nets.take(which.expand(P, S, G))
     else:
         model.constant = _constant(model.nets)
-    return _train_on(scene, model, config, curve)
+    with part("train"):
+        return _train_on(scene, model, config, curve)
 
 
 def _constant(nets: Stack) -> Tensor:
