@@ -144,6 +144,27 @@ def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
     )
 
 
+@dataclass(frozen=True)
+class Ending:
+    """What settings are chosen by: a score and the share of planted features gone."""
+
+    score: float
+    removed: float
+    diverged: bool
+
+
+def ending(scene: Scene, place: Place, seed: int) -> Ending:
+    """Return how a run without a curve ended: its score on the test rows held."""
+    gone = ~place.arrays["features"][:, seed, place.index]
+    planted = scene.tables.planted
+    right = place.arrays["right_test"][-1, seed, place.index]
+    return Ending(
+        float(right / scene.tables.X_test.shape[2]),
+        float((planted & gone).sum() / max(planted.sum(), 1)),
+        bool(place.arrays["diverged"][seed, place.index]),
+    )
+
+
 def first_hit(scores: Floats, removed: Floats, threshold: float, strict: bool) -> int:
     """Return the first point at the target, -1 where there is none.
 

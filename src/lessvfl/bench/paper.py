@@ -13,7 +13,13 @@ import numpy as np
 
 from lessvfl import __version__, data, profiles
 from lessvfl.bench import plan, printed, tables
-from lessvfl.bench.curves import Curve, plain_curve, selection_curve
+from lessvfl.bench.curves import (
+    Curve,
+    Ending,
+    ending,
+    plain_curve,
+    selection_curve,
+)
 from lessvfl.bench.grid import Scene, Spec
 from lessvfl.bench.run import Bench, Say
 from lessvfl.bench.store import Place, Store
@@ -226,7 +232,6 @@ def _run_data(
     spurious = _plain(bench, scene, "spurious") if drawn else []
     specs = plan.needed(bench.profile, dataset, wanted, figures, choosing)
     even = _curves(scene, bench.selections(scene, specs))
-    validation: Mapping[Spec, Sequence[Curve]] = {}
     choices: dict[str, dict[str, Spec | None]] = {
         PUBLISHED: dict(plan.communication(bench.profile, dataset))
     }
@@ -235,8 +240,18 @@ def _run_data(
         held = bench.scene(dataset, plan.EVEN, holdout=True)
         grid = plan.whole_grid(dataset.name)
         places = bench.selections(held, grid, curve=False)
-        validation = _curves(held, places)
-        _choose(bench.profile, grid, even, validation, choices, by_epochs)
+        readings = {
+            BY_TRAINING: {
+                spec: [tables.training_ending(c, bench.profile) for c in even[spec]]
+                for spec in grid
+            },
+            BY_VALIDATION: {
+                spec: [ending(held, places[spec], s) for s in range(len(bench.seeds))]
+                for spec in grid
+            },
+        }
+        for name, runs in readings.items():
+            choices[name], by_epochs[name] = _choose(runs, grid)
     uneven: Mapping[Spec, Sequence[Curve]] = {}
     n_parties = len(scene.tables.widths)
     shares = (*plan.UNEVEN, *[0.0] * n_parties)[:n_parties]
@@ -255,7 +270,6 @@ def _run_data(
         even,
         uneven,
         shares,
-        validation,
         choices,
         by_epochs,
         {
@@ -283,31 +297,17 @@ def _curves(
 
 
 def _choose(
-    profile: str,
-    grid: Sequence[Spec],
-    even: Mapping[Spec, Sequence[Curve]],
-    validation: Mapping[Spec, Sequence[Curve]],
-    choices: dict[str, dict[str, Spec | None]],
-    by_epochs: dict[str, list[Spec]],
-) -> None:
-    """Choose settings on training rows, and on held-out ones; never on test rows."""
-    readings = (
-        (BY_TRAINING, even, lambda c: tables.table_accuracy(c, profile)),
-        (BY_VALIDATION, validation, lambda c: float(c.accuracy[-1])),
-    )
-    for name, runs, score in readings:
-        choices[name] = {
-            method: tables.choose(runs, method, score, grid) for method in plan.METHODS
-        }
-        lengths = sorted({s.pretrain_epochs for s in grid if s.pretrain_epochs})
-        found = [
-            tables.choose(
-                runs, method, score, [s for s in grid if s.pretrain_epochs == length]
-            )
-            for method in ("local-lasso", "less-vfl")
-            for length in lengths
-        ]
-        by_epochs[name] = [spec for spec in found if spec is not None]
+    runs: Mapping[Spec, Sequence[Ending]], grid: Sequence[Spec]
+) -> tuple[dict[str, Spec | None], list[Spec]]:
+    """Choose a setting a method, and one a method and length of pre-training."""
+    overall = {method: tables.choose(runs, method, grid) for method in plan.METHODS}
+    lengths = sorted({s.pretrain_epochs for s in grid if s.pretrain_epochs})
+    by_length = [
+        tables.choose(runs, method, [s for s in grid if s.pretrain_epochs == length])
+        for method in ("local-lasso", "less-vfl")
+        for length in lengths
+    ]
+    return overall, [spec for spec in by_length if spec is not None]
 
 
 def _facts(scene: Scene, found: tables.Findings) -> dict[str, Any]:

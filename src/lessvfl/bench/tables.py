@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lessvfl.bench import plan, printed
-from lessvfl.bench.curves import Curve, Floats, first_hit
+from lessvfl.bench.curves import REMOVED_SHARE, Curve, Ending, Floats, first_hit
 from lessvfl.bench.grid import Spec
 
 TITLES = {
@@ -36,8 +36,8 @@ Panel = dict[str, Any]
 class Findings:
     """What was run on one data set.
 
-    `even`, `uneven` and `validation` are the curves (one a seed) of every setting with
-    even noise, with uneven noise, and on held-out rows of training.
+    `even` and `uneven` are the curves (one a seed) of every setting with even and with
+    uneven noise.
     """
 
     data: str
@@ -49,7 +49,6 @@ class Findings:
     even: Mapping[Spec, Sequence[Curve]]
     uneven: Mapping[Spec, Sequence[Curve]]
     uneven_shares: Sequence[float]
-    validation: Mapping[Spec, Sequence[Curve]]
     choices: Mapping[str, Mapping[str, Spec | None]]  # choice -> method -> setting
     by_epochs: Mapping[str, Sequence[Spec]]  # choice -> settings of Table 5
     figures: Mapping[str, Mapping[str, Spec]]  # removal, accuracy
@@ -119,24 +118,20 @@ def paper_side(
 
 
 def choose(
-    runs: Mapping[Spec, Sequence[Curve]],
-    method: str,
-    score: Callable[[Curve], float],
-    specs: Sequence[Spec] | None = None,
+    runs: Mapping[Spec, Sequence[Ending]], method: str, specs: Sequence[Spec]
 ) -> Spec | None:
     """Choose as the paper says: the best score with 80 % of planted features removed.
 
     Means over seeds; None where no setting removes enough.
     """
     best, best_score = None, -1.0
-    for spec in runs if specs is None else specs:
-        curves = runs[spec]
-        if spec.method != method or any(curve.diverged for curve in curves):
+    for spec in specs:
+        if spec.method != method or any(one.diverged for one in runs[spec]):
             continue
-        removed = statistics.fmean(float(curve.removed[-1]) for curve in curves)
-        value = statistics.fmean(score(curve) for curve in curves)
-        if removed >= 0.8 and value > best_score:
-            best, best_score = spec, value
+        removed = statistics.fmean(one.removed for one in runs[spec])
+        score = statistics.fmean(one.score for one in runs[spec])
+        if removed >= REMOVED_SHARE and score > best_score:
+            best, best_score = spec, score
     return best
 
 
@@ -147,6 +142,12 @@ def table_accuracy(curve: Curve, profile: str, name: str = "train_accuracy") -> 
         n_before = len([s for s in curve.stages if s != "train"])
         return float(values[min(n_before - 1 + TABLE_EPOCH, len(values) - 1)])
     return float(values[-1])
+
+
+def training_ending(curve: Curve, profile: str) -> Ending:
+    """Return what the paper chooses settings by: training accuracy, as tabled."""
+    score = table_accuracy(curve, profile)
+    return Ending(score, float(curve.removed[-1]), curve.diverged)
 
 
 # ------------------------------------------------------------------------------- tables

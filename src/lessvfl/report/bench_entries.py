@@ -46,12 +46,17 @@ VERDICTS: dict[Verdict, str] = {
 }
 NOT_AVAILABLE = VERDICTS["absent"]
 STAND_IN = "not the paper's data"
-MARKS = {  # a short name, and the sentence that explains it
-    "missed": "A seed that does not reach the target is a miss; means are of the hits.",
-    "degenerate": "The target lies at or below the share of the majority class.",
-    "unsupported": "In that many hits no feature at all was kept.",
-    "diverged": "In that many seeds the training diverged.",
-    "stand-in": "The data stand in for the paper's, so numbers may differ freely.",
+MARKS = {  # its sign where room is short, and the sentence that explains it
+    "missed": (
+        "h/n",
+        "Missed: only h of n seeds reached the target; the mean is theirs",
+    ),
+    "degenerate": (
+        "d",
+        "Target ≤ majority: always guessing the majority class reaches it",
+    ),
+    "unsupported": ("u", "No feature kept: so many hits were made without any feature"),
+    "diverged": ("x", "Diverged: in so many seeds the training did"),
 }
 CHOICES = {
     "published": "Settings as published",
@@ -137,7 +142,7 @@ class Entry:
 
     @property
     def marks(self) -> dict[str, str]:
-        """What to know about our number, by its short name."""
+        """What to know about our number, by the names in MARKS."""
         if self.ours is None:
             return {}
         found = {}
@@ -145,12 +150,23 @@ class Entry:
             seeds = plural(self.count("seeds"), "seed")
             found["missed"] = f"{self.count('hits')} of {seeds}; {self.missed} missed"
         if at(self.ours, "degenerate"):
-            found["degenerate"] = "target ≤ majority class"
+            found["degenerate"] = "target ≤ majority"
         if n := self.count("unsupported"):
             found["unsupported"] = f"no feature kept in {n}"
         if n := self.count("diverged"):
             found["diverged"] = f"{n} diverged"
         return found
+
+    @property
+    def signs(self) -> str:
+        """The same where room is short."""
+        full = {
+            "missed": f"{self.count('hits')}/{self.count('seeds')}",
+            "degenerate": "d",
+            "unsupported": f"u{self.count('unsupported')}",
+            "diverged": f"x{self.count('diverged')}",
+        }
+        return ",".join(full[mark] for mark in self.marks)
 
 
 def read(results: Mapping[str, Any]) -> dict[str, list[Entry]]:
@@ -283,3 +299,16 @@ def by_seed(entry: Entry, seeds: Sequence[Any]) -> list[tuple[str, str, str]]:
         text = "missed" if finite is None else value_text(finite, entry.kind)
         rows.append((str(name), text, str(records[i]) if i < len(records) else MISSING))
     return rows
+
+
+def pointers(records: Sequence[Any]) -> str:
+    """Write the records of an entry, each file once.
+
+    >>> pointers(["records/a.npz#1", "records/a.npz#2", "records/b.npz#1"])
+    'records/a.npz #1 #2, records/b.npz #1'
+    """
+    files: dict[str, list[str]] = {}
+    for record in records:
+        name, mark, place = str(record).partition("#")
+        files.setdefault(name, []).append(mark + place)
+    return ", ".join(" ".join([name, *marks]).strip() for name, marks in files.items())

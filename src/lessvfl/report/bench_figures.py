@@ -63,8 +63,8 @@ def file_names(figure: str, panels: Sequence[Panel]) -> list[str]:
 
 
 def _slug(*parts: object) -> str:
-    words = (re.sub("[^a-z0-9]+", "-", str(part or "").lower()) for part in parts)
-    return "-".join(filter(None, (word.strip("-") for word in words)))
+    found = (re.sub("[^a-z0-9]+", "-", str(part or "").lower()) for part in parts)
+    return "-".join(filter(None, (text.strip("-") for text in found)))
 
 
 def points(series: Mapping[str, Any]) -> list[tuple[float, float, float]]:
@@ -97,10 +97,7 @@ def plot_panel(panel: Panel, ax: Axes) -> Axes:
     drawn = {str(s["name"]): points(s) for s in panel.get("series") or []}
     drawn = {name: found for name, found in drawn.items() if found}
     if not drawn:
-        ax.text(
-            *(0.5, 0.5, words.NOT_AVAILABLE),
-            **{"ha": "center", "va": "center", "transform": ax.transAxes},
-        )
+        ax.text(0.5, 0.5, words.NOT_AVAILABLE, ha="center", transform=ax.transAxes)
         ax.set_axis_off()
         return ax
     if panel.get("kind") == "bar":

@@ -13,6 +13,9 @@ from lessvfl.report import bench_entries as words
 from lessvfl.report.bench_entries import Entry
 from lessvfl.report.bench_tables import (
     Block,
+    Column,
+    Part,
+    Row,
     caption,
     cell_words,
     chosen_lines,
@@ -62,7 +65,7 @@ def markdown(table: str, entries: Sequence[Entry]) -> str:
         if section.chosen:
             parts += ["### Settings used", _md_chosen(section.chosen)]
     if notes := legend(entries):
-        parts.append("\n".join(f"- {_md(note)}" for note in notes))
+        parts.append("\n".join(f"- {_md(note)}." for note in notes.values()))
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,7 +81,7 @@ _TEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
-    "[": "{[}",  # a bracket after the end of a row would be a length
+    "[": "{[}",  # a bracket after the end of a row would be read as a length
     "±": r"$\pm$",
     "≤": r"$\leq$",
     "·": r"$\cdot$",
@@ -95,35 +98,35 @@ def tex(text: str) -> str:
     >>> tex("λ_m 0.1 & 80 %")
     '$\\lambda_m$ 0.1 \\& 80 \\%'
     """
-    found = re.sub("λ_[ms]|.", lambda m: _TEX.get(m[0], m[0]), " ".join(text.split()))
-    return found
+    return re.sub("λ_[ms]|.", lambda m: _TEX.get(m[0], m[0]), " ".join(text.split()))
 
 
 def latex(table: str, entries: Sequence[Entry]) -> str:
     """Return a table of the paper with ours beside it as LaTeX, a float a block."""
     parts = ["% Needs the packages booktabs and graphicx."]
-    notes = " ".join(legend(entries))
+    notes = " ".join(f"{s}: {note}." for s, note in legend(entries).items())
     for section in sections(table, entries):
         for block in section.blocks:
             said = [caption(table), block.title, section.title]
             text = ". ".join(filter(None, said))
-            parts.append(_float(f"{text}. {notes}".strip(), _tabular(block)))
+            wide = len(block.leaves) > 6
+            parts.append(_float(f"{text}. {notes}".strip(), _tabular(block), wide))
         if section.chosen:
             lines = chosen_lines(section.chosen)
             body = [" & ".join(map(tex, line)) + r" \\" for line in lines]
             tabular = _tabular_of("l" * len(lines[0]), body[:1], body[1:])
             text = ". ".join(filter(None, ["Settings used", section.title]))
-            parts.append(_float(f"{caption(table)}. {text}.", tabular))
+            parts.append(_float(f"{caption(table)}. {text}.", tabular, True))
     return "\n\n".join(parts) + "\n"
 
 
-def _float(text: str, tabular: str) -> str:
+def _float(text: str, tabular: str, wide: bool) -> str:
+    """Put a table into a float; a wide one is scaled to the width of the text."""
+    if wide:
+        tabular = f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}}}"
     return (
-        "\\begin{table}\n"
-        f"\\caption{{{tex(text)}}}\n"
-        "\\centering\n\\small\n"
-        f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}}}\n"
-        "\\end{table}"
+        f"\\begin{{table}}\n\\caption{{{tex(text)}}}\n\\centering\n\\small\n"
+        f"{tabular}\n\\end{{table}}"
     )
 
 
@@ -157,12 +160,22 @@ def _tabular(block: Block) -> str:
         if i and block.label and row.data != block.rows[i - 1].data:
             body.append("\\midrule")
         cells = [row_title(row), row.label][: len(keys)]
-        for column, part in leaves:
-            said = cell_words(block, column, part, row)
-            more = f" [{'; '.join(said[1:])}]" if said[1:] else ""
-            cells.append(said[0] + more)
-        body.append(" & ".join(map(tex, cells)) + r" \\")
+        cells = [tex(cell) for cell in cells]
+        cells += [_tex_cell(block, column, part, row) for column, part in leaves]
+        body.append(" & ".join(cells) + r" \\")
     return _tabular_of("l" * len(keys) + "r" * len(leaves), head, body)
+
+
+def _tex_cell(block: Block, column: Column, part: Part, row: Row) -> str:
+    """Return a cell with signs for marks; folded, the difference in per cent alone."""
+    entry = row.cells.get(column)
+    text = cell_words(block, column, part, row)[0]
+    if part != "ours" or entry is None:
+        return tex(text)
+    if block.folded and entry.percent is not None:
+        text += f" ({entry.percent:+.1f} %)"
+    signs = f"\\textsuperscript{{{tex(entry.signs)}}}" if entry.signs else ""
+    return tex(text) + signs
 
 
 # -- CSV -------------------------------------------------------------------------------

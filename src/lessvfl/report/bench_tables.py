@@ -69,7 +69,9 @@ LAYOUTS = {
         "",
         _COST,
     ),
-    "3": Layout("The same with spurious features spread unevenly", (), "", _COST),
+    "3": Layout(
+        "Communication cost with spurious features spread unevenly", (), "", _COST
+    ),
     "5": Layout(
         "Communication cost by epochs of pre-training",
         ("pretrain_epochs",),
@@ -261,7 +263,9 @@ def _block(layout: Layout, group: Group, entries: Sequence[Entry]) -> Block:
 def _row_label(layout: Layout, group: Group, entry: Entry) -> str:
     values = [entry.settings.get(key) for key in layout.keys]
     texts = [f"{v:g}" if isinstance(v, int | float) else MISSING for v in values]
-    label = f"({', '.join(texts)})" if len(texts) > 1 else "".join(texts)
+    # A pair does not break at the end of a line; files write a plain space.
+    label = ",\u00a0".join(texts)
+    label = f"({label})" if len(texts) > 1 else label
     if not group.as_rows:
         return label
     return ", ".join(filter(None, [label, words.measure_title(entry.measure)]))
@@ -288,7 +292,7 @@ def _chosen(
 
 
 def cell_words(block: Block, column: Column, part: Part, row: Row) -> list[str]:
-    """Return what a cell says: the number first, then the marks and the difference."""
+    """Return what a cell says: the number first, then the difference and the marks."""
     entry = row.cells.get(column)
     if entry is None:
         return [MISSING]
@@ -296,10 +300,10 @@ def cell_words(block: Block, column: Column, part: Part, row: Row) -> list[str]:
         return [words.pair_text(entry.paper, entry.kind)]
     if part == "difference":
         return [words.difference_text(entry)]
-    said = [words.ours_text(entry), *entry.marks.values()]
+    said = [words.ours_text(entry)]
     if block.folded and entry.difference is not None:
         said.append(words.difference_text(entry))
-    return said
+    return [*said, *entry.marks.values()]
 
 
 def caption(table: str) -> str:
@@ -308,11 +312,10 @@ def caption(table: str) -> str:
     return f"Table {table}. {title}" if title else f"Table {table}"
 
 
-def legend(entries: Iterable[Entry]) -> list[str]:
-    """Return the sentences that explain the marks which these entries carry."""
+def legend(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the sentences that explain the marks of these entries, by their signs."""
     found = {mark for entry in entries for mark in entry.marks}
-    found |= {"stand-in" for entry in entries if entry.same is False}
-    return [sentence for mark, sentence in words.MARKS.items() if mark in found]
+    return dict(words.MARKS[mark] for mark in words.MARKS if mark in found)
 
 
 def row_title(row: Row) -> str:
