@@ -11,6 +11,7 @@ import argparse
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 from lessvfl.bench import paper
 from lessvfl.errors import LessVFLError, LessVFLWarning
@@ -19,7 +20,7 @@ from lessvfl.errors import LessVFLError, LessVFLWarning
 def main() -> None:
     """Read the options, run, write."""
     parser = argparse.ArgumentParser("python -m lessvfl.bench", description=__doc__)
-    many = {"nargs": "+", "type": int}
+    many: dict[str, Any] = {"nargs": "+", "type": int}
     parser.add_argument("--data", nargs="+", default=paper.DATA)
     parser.add_argument("--profile", default="official-code")
     parser.add_argument("--settings", default="published")

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.bench.grid import Scene, Spec
+from lessvfl.bench.scene import Scene, Spec
+from lessvfl.bench.stages import Arrays
 from lessvfl.bench.store import Place
 from lessvfl.ledger import MIB
 
@@ -51,16 +52,25 @@ class Curve:
         return np.arange(1, len(self.stages) + 1)
 
 
-def _scores(arrays: Any, scene: Scene, s: int, g: int, prefix: str = "") -> Any:
-    """Return accuracy and balanced accuracy of test and train rows, point by point."""
+SCORES = ("accuracy", "balanced_accuracy", "train_accuracy", "train_balanced_accuracy")
+
+
+def _scores(
+    arrays: Arrays, scene: Scene, s: int, g: int, prefix: str = ""
+) -> list[Floats]:
+    """Return the SCORES, point by point."""
     n_test = scene.tables.X_test.shape[2]
     n_train = scene.tables.X.shape[2]
-    return (
+    return [
         arrays[f"{prefix}right_test"][:, s, g] / n_test,
         arrays[f"{prefix}balanced_test"][:, s, g],
         arrays[f"{prefix}right_train"][:, s, g] / n_train,
         arrays[f"{prefix}balanced_train"][:, s, g],
-    )
+    ]
+
+
+def _named(scores: Sequence[Floats]) -> dict[str, Any]:
+    return dict(zip(SCORES, scores, strict=True))
 
 
 def plain_curve(scene: Scene, place: Place, seed: int) -> Curve:
@@ -72,7 +82,7 @@ def plain_curve(scene: Scene, place: Place, seed: int) -> Curve:
     tables = scene.tables
     return Curve(
         ["train"] * n_points,
-        *scores,
+        **_named(scores),
         removed=np.zeros(n_points),
         paper_mib=epochs * full / MIB,
         payload_mib=2 * epochs * full / MIB,
@@ -119,9 +129,7 @@ def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
         E = spec.pretrain_epochs
         first = [part[:E] for part in _scores(arrays, scene, seed, g, "pretrain_")]
         n_train = len(scores[0]) - 1
-        scores = tuple(
-            np.concatenate(pair) for pair in zip(first, scores, strict=True)
-        )
+        scores = [np.concatenate(pair) for pair in zip(first, scores, strict=True)]
         stages = ["pretrain"] * E + ["select_features"] + ["train"] * n_train
         removed = np.concatenate([np.zeros(E), np.full(n_train + 1, removed_share)])
         before = full * np.arange(1, E + 1)
@@ -133,7 +141,7 @@ def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
         payload = np.concatenate([2 * before, 2 * E * full + extra + 2 * later])
     return Curve(
         stages,
-        *scores,
+        **_named(scores),
         removed=removed,
         paper_mib=paper / MIB,
         payload_mib=payload / MIB,

@@ -76,7 +76,8 @@ class Loop:
     def _record(self) -> Callable[[], None]:
         """Record an epoch as a graph, after a step of every shape to warm up."""
         saved = [param.detach().clone() for param in self.params]
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current = torch.cuda.current_stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for number in {0, len(self._rows) - 1}:

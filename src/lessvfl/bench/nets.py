@@ -2,9 +2,11 @@
 
 Axes: parties P, seeds S, settings G. Every party has as many columns as the widest one,
 rounded up (D): columns it lacks are zeros and stay zeros. Rows end in a one, padded
-alike (:data:`ALIGNED`), so that products run at their best. Networks without activations are linear
-maps: :meth:`Stack.collapse` multiplies their layers together, so that a step of the
-`official-code` profile never forms the hidden units of a row.
+alike (:data:`ALIGNED`), so that products run at their best.
+
+Networks without activations are linear maps: :meth:`Stack.collapse` multiplies their
+layers together, so that a step of the `official-code` profile never forms the hidden
+units of a row.
 """
 
 from __future__ import annotations

@@ -20,13 +20,12 @@ from lessvfl.bench.curves import (
     plain_curve,
     selection_curve,
 )
-from lessvfl.bench.grid import Scene, Spec
 from lessvfl.bench.run import Bench, Say
+from lessvfl.bench.scene import Scene, Spec
 from lessvfl.bench.store import Place, Store
 from lessvfl.data import Dataset
 from lessvfl.errors import ConfigError, DataError, LessVFLError
 from lessvfl.record import write_atomically
-from lessvfl.settings import unknown
 from lessvfl.types import resolve_device
 
 PROFILES = ("official-code", "paper")
@@ -47,7 +46,8 @@ class Options:
     Parameters
     ----------
     data : sequence of str
-        Names of data sets; one that cannot be had is listed without numbers of ours.
+        Names of data sets, or files; one that cannot be had is listed without numbers
+        of ours.
     profile, settings : str
         ``official-code`` or ``paper``; ``published`` or ``grid``.
     tables, figures : sequence of int
@@ -101,9 +101,6 @@ class Options:
                 )
         if not self.tables and not self.figures:
             raise ConfigError("At least one table or figure must be asked for.")
-        for name in self.data:
-            if name not in data.names():
-                raise unknown("data set", name, data.names())
         for name, values in (("data", self.data), ("seeds", self.seeds)):
             if not values or len(set(values)) < len(values):
                 raise ConfigError(
@@ -178,17 +175,13 @@ def run(
     )
     found: dict[str, tables.Findings | None] = {}
     facts: list[dict[str, Any]] = []
-    for name in options.data:
-        try:
-            dataset = data.load(name, data_dir=options.data_dir)
-        except DataError as error:
+    for name, dataset in _load(options).items():
+        if isinstance(dataset, DataError):
             found[name] = None
-            facts.append(_no_facts(name, error))
-            continue
-        found[name], fact = _run_data(bench, options, dataset)
-        facts.append(fact)
-    if all(one is None for one in found.values()):
-        raise DataError(facts[0]["note"])
+            facts.append(_no_facts(name, dataset))
+        else:
+            found[name], fact = _run_data(bench, options, dataset)
+            facts.append(fact)
     with bench.clock.part("tables"):
         results = {
             "lessvfl": __version__,
@@ -213,6 +206,21 @@ def run(
     return results
 
 
+def _load(options: Options) -> dict[str, Dataset | DataError]:
+    """Load all data sets before anything is run; at least one must be there."""
+    found: dict[str, Dataset | DataError] = {}
+    for name in options.data:
+        try:
+            dataset = data.load(name, data_dir=options.data_dir)
+            found[dataset.name] = dataset
+        except DataError as error:
+            found[name] = error
+    missing = [one for one in found.values() if isinstance(one, DataError)]
+    if len(missing) == len(found):
+        raise missing[0]
+    return found
+
+
 def _no_facts(name: str, error: LessVFLError) -> dict[str, Any]:
     return {"name": name, "paper_name": plan.paper_name(name), "note": str(error)}
 
@@ -225,9 +233,9 @@ def _run_data(
 ) -> tuple[tables.Findings, dict[str, Any]]:
     wanted, figures = tuple(options.tables), tuple(options.figures)
     choosing = options.settings == "grid"
-    bare = bench.scene(dataset, 0.0, holdout=False)
+    bare = bench.scene(dataset, 0.0)
     original = _plain(bench, bare, "original")
-    scene = bench.scene(dataset, plan.EVEN, holdout=False)
+    scene = bench.scene(dataset, plan.EVEN)
     drawn = any(_is_shown(n, dataset.name) for n in figures if n in (2, 4, 6))
     spurious = _plain(bench, scene, "spurious") if drawn else []
     specs = plan.needed(bench.profile, dataset, wanted, figures, choosing)
@@ -237,7 +245,7 @@ def _run_data(
     }
     by_epochs = {PUBLISHED: plan.by_epochs(bench.profile, dataset)}
     if choosing:
-        held = bench.scene(dataset, plan.EVEN, holdout=True)
+        held = scene.held_out()
         grid = plan.whole_grid(dataset.name)
         places = bench.selections(held, grid, curve=False)
         readings = {
@@ -256,7 +264,7 @@ def _run_data(
     n_parties = len(scene.tables.widths)
     shares = (*plan.UNEVEN, *[0.0] * n_parties)[:n_parties]
     if 3 in wanted:
-        other = bench.scene(dataset, shares, holdout=False)
+        other = bench.scene(dataset, shares)
         chosen = {s for by in choices.values() for s in by.values() if s is not None}
         uneven = _curves(other, bench.selections(other, sorted(chosen)))
     tally = np.bincount(scene.problem.y_test)
@@ -285,13 +293,9 @@ def _plain(bench: Bench, scene: Scene, name: str) -> list[Curve]:
     return [plain_curve(scene, place, s) for s in range(len(scene.seeds))]
 
 
-def _curves(
-    scene: Scene, places: Mapping[Spec, Place]
-) -> dict[Spec, list[Curve]]:
+def _curves(scene: Scene, places: Mapping[Spec, Place]) -> dict[Spec, list[Curve]]:
     return {
-        spec: [
-            selection_curve(scene, spec, place, s) for s in range(len(scene.seeds))
-        ]
+        spec: [selection_curve(scene, spec, place, s) for s in range(len(scene.seeds))]
         for spec, place in places.items()
     }
 
@@ -361,7 +365,6 @@ def _table(
 def _lambda_table(
     number: int, options: Options, one: tables.Findings
 ) -> list[dict[str, Any]]:
-    dataset = data.load(one.data, data_dir=options.data_dir)
     pairs = plan.lambda_rows(number, one.data)
     if options.settings == "grid":
         own = {s.lam_party for s in plan.whole_grid(one.data)}
@@ -372,7 +375,7 @@ def _lambda_table(
         number,
         one,
         pairs,
-        lambda method, pair: plan.lambda_spec(method, pair, options.profile, dataset),
+        lambda method, pair: plan.lambda_spec(one.choices[PUBLISHED][method], pair),
     )
 
 

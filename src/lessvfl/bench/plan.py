@@ -10,7 +10,7 @@ from typing import Any
 
 from lessvfl import profiles
 from lessvfl.bench import printed
-from lessvfl.bench.grid import Spec
+from lessvfl.bench.scene import Spec
 from lessvfl.data import Dataset
 
 METHODS = ("group-lasso", "local-lasso", "less-vfl")
@@ -119,13 +119,11 @@ def lambda_rows(table: int, data: str) -> list[tuple[float, float]]:
     )
 
 
-def lambda_spec(
-    method: str, pair: tuple[float, float], profile: str, dataset: Dataset
-) -> Spec:
-    """Return a row of the lambda tables: Table 2's length of pre-training."""
-    base = communication(profile, dataset)[method]
-    lam_server = pair[1] if method == "less-vfl" else 0.0
-    return Spec(method, pair[0], lam_server, base.pretrain_epochs)
+def lambda_spec(base: Spec | None, pair: tuple[float, float]) -> Spec:
+    """Return a row of the lambda tables, with the length of pre-training of `base`."""
+    assert base is not None
+    lam_server = pair[1] if base.method == "less-vfl" else 0.0
+    return Spec(base.method, pair[0], lam_server, base.pretrain_epochs)
 
 
 def whole_grid(data: str) -> list[Spec]:
@@ -165,9 +163,9 @@ def needed(
         specs += by_epochs(profile, dataset)
     for table in set(tables) & set(LAMBDA_TABLES):
         specs += [
-            lambda_spec(method, pair, profile, dataset)
+            lambda_spec(base, pair)
             for pair in lambda_rows(table, dataset.name)
-            for method in METHODS
+            for base in communication(profile, dataset).values()
         ]
     for use, numbers in (("removal", (3, 5)), ("accuracy", (4, 6))):
         if any(n in figures and name in FIGURE_DATA[n] for n in numbers):

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessvfl.bench import grid
-from lessvfl.bench.grid import Scene, Spec
+from lessvfl.bench import grid, stages
+from lessvfl.bench.scene import Scene, Spec
+from lessvfl.bench.stages import Arrays
 from lessvfl.bench.store import Place, Store, scene_key
 from lessvfl.data import Dataset
 
@@ -81,9 +82,7 @@ class Bench:
         self.clock = Clock(self.device)
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
 
-    def scene(
-        self, dataset: Dataset, spurious: float | tuple[float, ...], holdout: bool
-    ) -> Scene:
+    def scene(self, dataset: Dataset, spurious: float | tuple[float, ...]) -> Scene:
         """Prepare the rows of a data set."""
         with self.clock.part("prepare"):
             return Scene(
@@ -93,7 +92,6 @@ class Bench:
                 spurious,
                 self.device,
                 self.overrides,
-                holdout,
             )
 
     def key(self, scene: Scene) -> str:
@@ -150,7 +148,7 @@ class Bench:
             return
         longest = max(spec.pretrain_epochs for spec in specs)
         with self.clock.part("pretrain"):
-            start = grid.pretrain(scene, longest)
+            start = stages.pretrain(scene, longest)
         tasks = sorted(
             {
                 (spec.pretrain_epochs, spec.lam_server)
@@ -159,7 +157,7 @@ class Bench:
             }
         )
         with self.clock.part("select_components"):
-            fusion = grid.select_components(scene, start, tasks)
+            fusion = stages.select_components(scene, start, tasks)
         for chunk in chunks:
             self._say_chunk(scene, chunk)
             arrays = grid.run_selection(
@@ -205,7 +203,7 @@ class Bench:
         scene: Scene,
         key: str,
         specs: Sequence[Spec],
-        arrays: grid.Arrays,
+        arrays: Arrays,
         name: str,
     ) -> None:
         about = {"data": scene.dataset.name, "device": self.device}

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from lessvfl import __version__
-from lessvfl.bench.grid import Arrays, Spec
+from lessvfl.bench.scene import Spec
+from lessvfl.bench.stages import Arrays
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.record import write_atomically
 
@@ -90,7 +91,8 @@ class Store:
         file = f"{name}-{digest}.npz"
         if self.folder is not None:
             buffer = io.BytesIO()
-            np.savez(buffer, meta=np.array(text), **arrays)
+            values: dict[str, Any] = {"meta": np.array(text), **arrays}
+            np.savez(buffer, **values)
             write_atomically(self.folder / file, buffer.getvalue())
         self._take(meta, arrays, file)
 

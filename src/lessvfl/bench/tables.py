@@ -15,7 +15,7 @@ import numpy as np
 
 from lessvfl.bench import plan, printed
 from lessvfl.bench.curves import REMOVED_SHARE, Curve, Ending, Floats, first_hit
-from lessvfl.bench.grid import Spec
+from lessvfl.bench.scene import Spec
 
 TITLES = {
     "group-lasso": "Group lasso",
@@ -84,7 +84,6 @@ def ours(
     curves: Sequence[Curve],
     values: Sequence[float | None],
     degenerate: bool = False,
-    hit: Sequence[bool] | None = None,
 ) -> dict[str, Any]:
     """Return our side of an entry: mean ± std of the seeds that hit."""
     kept = [
@@ -92,7 +91,6 @@ def ours(
         for v, curve in zip(values, curves, strict=True)
     ]
     found = [v for v in kept if v is not None]
-    reached = [v is not None for v in kept] if hit is None else hit
     return {
         "mean": statistics.fmean(found) if found else None,
         "std": statistics.stdev(found) if len(found) > 1 else None,
@@ -100,8 +98,8 @@ def ours(
         "seeds": len(curves),
         "by_seed": kept,
         "unsupported": sum(
-            flag and curve.n_kept == 0
-            for flag, curve in zip(reached, curves, strict=True)
+            v is not None and curve.n_kept == 0
+            for v, curve in zip(kept, curves, strict=True)
         ),
         "degenerate": degenerate,
         "diverged": sum(curve.diverged for curve in curves),
@@ -194,9 +192,7 @@ def _entry(
     }
 
 
-def _cost_sides(
-    found: Findings, curves: Sequence[Curve]
-) -> dict[str, dict[str, Any]]:
+def _cost_sides(found: Findings, curves: Sequence[Curve]) -> dict[str, dict[str, Any]]:
     """Return our side of every measure of Tables 2 and 3."""
     sides = {}
     for suffix, score in (("", "accuracy"), ("_balanced", "balanced_accuracy")):
@@ -212,15 +208,10 @@ def _cost_sides(
                 for c, hit in zip(curves, hits, strict=True)
             ]
             sides[measure + suffix] = ours(curves, values, low)
-    everybody = [True] * len(curves)
-    for measure, value in (
-        ("removed_share", lambda c: c.removed[-1]),
-        ("real_kept_share", lambda c: c.real_kept),
-        ("accuracy", lambda c: c.accuracy[-1]),
-        ("balanced_accuracy", lambda c: c.balanced_accuracy[-1]),
-    ):
-        values = [value(c) for c in curves]
-        sides[measure] = ours(curves, values, hit=everybody)
+    sides["removed_share"] = ours(curves, [c.removed[-1] for c in curves])
+    sides["real_kept_share"] = ours(curves, [c.real_kept for c in curves])
+    for score in ("accuracy", "balanced_accuracy"):
+        sides[score] = ours(curves, [getattr(c, score)[-1] for c in curves])
     return sides
 
 
@@ -258,9 +249,7 @@ def _epoch_sides(
         low = found.is_degenerate(target, score)
         parts: dict[str, list[float | None]] = {"pretrain": [], "post": [], "total": []}
         for curve in curves:
-            hit = first_hit(
-                getattr(curve, score), curve.removed, goal, found.strict
-            )
+            hit = first_hit(getattr(curve, score), curve.removed, goal, found.strict)
             start = float(curve.paper_mib[spec.pretrain_epochs])
             total = None if hit < 0 else float(curve.paper_mib[hit])
             parts["pretrain"].append(None if total is None else start)
@@ -285,25 +274,10 @@ def lambda_table(
             if spec not in found.even:
                 continue
             curves = found.even[spec]
-            everybody = [True] * len(curves)
             settings = settings_of(spec, choice="grid", spurious=plan.EVEN)
             settings["lam_server"] = pair[1]
-            for measure, value in (
-                (
-                    "train_accuracy_percent",
-                    lambda c: table_accuracy(c, found.profile),
-                ),
-                ("removed_percent", lambda c: c.removed[-1]),
-                (
-                    "train_balanced_accuracy_percent",
-                    lambda c: table_accuracy(
-                        c, found.profile, "train_balanced_accuracy"
-                    ),
-                ),
-            ):
-                side = ours(
-                    curves, [100 * value(c) for c in curves], hit=everybody
-                )
+            for measure, values in _lambda_values(found, curves).items():
+                side = ours(curves, [100 * v for v in values])
                 entries.append(
                     _entry(
                         found,
@@ -317,6 +291,15 @@ def lambda_table(
                     )
                 )
     return entries
+
+
+def _lambda_values(found: Findings, curves: Sequence[Curve]) -> dict[str, list[float]]:
+    """Return the shares that Tables 6 to 8 print in per cent."""
+    values = {
+        f"{name}_percent": [table_accuracy(c, found.profile, name) for c in curves]
+        for name in ("train_accuracy", "train_balanced_accuracy")
+    }
+    return values | {"removed_percent": [float(c.removed[-1]) for c in curves]}
 
 
 # ------------------------------------------------------------------------------ figures
