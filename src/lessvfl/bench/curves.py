@@ -20,7 +20,7 @@ from lessvfl.bench.store import Place
 from lessvfl.ledger import MIB
 
 Floats = NDArray[np.float64]
-BYTES = 4  # of a value on the wire
+BYTES = 4  # of a value in the paper's account, and of a component's number
 
 REMOVED_SHARE = 0.8  # of planted features, at the paper's target
 
@@ -79,13 +79,14 @@ def plain_curve(scene: Scene, place: Place, seed: int) -> Curve:
     n_points = len(scores[0])
     full = _full_pass(scene)
     epochs = np.arange(1, n_points + 1)
+    wire = scene.tables.X.element_size() / BYTES
     tables = scene.tables
     return Curve(
         ["train"] * n_points,
         **_named(scores),
         removed=np.zeros(n_points),
         paper_mib=epochs * full / MIB,
-        payload_mib=2 * epochs * full / MIB,
+        payload_mib=2 * epochs * full * wire / MIB,
         n_kept=int(tables.present.sum()),
         real_kept=1.0,
         diverged=False,
@@ -94,7 +95,7 @@ def plain_curve(scene: Scene, place: Place, seed: int) -> Curve:
 
 
 def _full_pass(scene: Scene) -> int:
-    """Return the bytes of the embeddings of all rows."""
+    """Return the bytes of the embeddings of all rows, in the paper's account."""
     tables = scene.tables
     n_rows: int = tables.X.shape[2]
     return n_rows * len(tables.widths) * scene.n_components * BYTES
@@ -113,7 +114,8 @@ def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
     if scene.config(spec.method).empty_party == "constant":
         silent = ~features.any(axis=1) | (components == 0)
     live = int(components[~silent].sum()) * n_rows * BYTES  # a pass from now on
-    constants = int(components[silent].sum()) * BYTES
+    wire = tables.X.element_size() / BYTES  # float64 doubles what is sent
+    constants = int(components[silent].sum()) * BYTES * wire
     if spec.method == "group-lasso":
         n_joint = int(scene.config("group-lasso").joint_epochs)
         n_train = len(scores[0]) - n_joint
@@ -123,7 +125,7 @@ def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
         before = full * np.arange(1, n_joint + 1)
         after = before[-1] + live * np.arange(1, n_train + 1)
         paper = np.concatenate([before, after])
-        payload = np.concatenate([2 * before, 2 * after + constants])
+        payload = np.concatenate([2 * wire * before, 2 * wire * after + constants])
         payload[n_joint - 1] += constants
     else:
         E = spec.pretrain_epochs
@@ -137,8 +139,9 @@ def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
         paper = np.concatenate([before, (E + 1) * full + later])
         extra = constants
         if spec.method == "less-vfl":  # the stored pass, and the components' numbers
-            extra += full + int(components.sum()) * BYTES
-        payload = np.concatenate([2 * before, 2 * E * full + extra + 2 * later])
+            extra += wire * full + int(components.sum()) * BYTES
+        after = 2 * wire * (E * full + later) + extra
+        payload = np.concatenate([2 * wire * before, after])
     return Curve(
         stages,
         **_named(scores),

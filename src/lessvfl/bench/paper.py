@@ -236,7 +236,7 @@ def _run_data(
     bare = bench.scene(dataset, 0.0)
     original = _plain(bench, bare, "original")
     scene = bench.scene(dataset, plan.EVEN)
-    drawn = any(_is_shown(n, dataset.name) for n in figures if n in (2, 4, 6))
+    drawn = any(plan.is_shown(n, dataset.name) for n in figures if n in (2, 4, 6))
     spurious = _plain(bench, scene, "spurious") if drawn else []
     specs = plan.needed(bench.profile, dataset, wanted, figures, choosing)
     even = _curves(scene, bench.selections(scene, specs))
@@ -339,13 +339,6 @@ def _facts(scene: Scene, found: tables.Findings) -> dict[str, Any]:
 # ------------------------------------------------------------------ tables and figures
 
 
-def _is_shown(figure: int, name: str) -> bool:
-    """Tell whether a figure has a panel of a data set; others than the paper's do."""
-    paper = plan.paper_name(name)
-    known = paper in plan.PAPER_NAMES.values()
-    return paper in plan.FIGURE_DATA[figure] or not known or figure == 2
-
-
 def _table(
     number: int, options: Options, found: Mapping[str, tables.Findings | None]
 ) -> list[dict[str, Any]]:
@@ -400,7 +393,7 @@ def _figure(
 ) -> list[dict[str, Any]]:
     panels = []
     for name, one in found.items():
-        if one is None or not _is_shown(number, name):
+        if one is None or not plan.is_shown(number, name):
             continue
         if number == 2:
             panels.append(tables.hurt_panel(one))

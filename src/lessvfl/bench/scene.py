@@ -54,6 +54,7 @@ class Tables:
         self.widths = [party.X_train.shape[1] for party in first.parties]
         self.names = [party.name for party in first.parties]
         D = -(-max(self.widths) // ALIGNED) * ALIGNED
+        self._cells = np.float64 if dtype == torch.float64 else np.float32
         self.planted = np.zeros((len(self.widths), D), dtype=bool)
         self.present = np.zeros_like(self.planted)
         for p, party in enumerate(first.parties):
@@ -77,7 +78,7 @@ class Tables:
     ) -> Tensor:
         """Return (P, S, N, D + ALIGNED): columns, zeros a party lacks, a one."""
         shape = (len(self.widths), len(tables), len(tables[0][0]), n_columns + ALIGNED)
-        X = np.zeros(shape, np.float32)
+        X = np.zeros(shape, self._cells)
         X[..., n_columns] = 1.0
         for s, parties in enumerate(tables):
             for p, table in enumerate(parties):

@@ -104,13 +104,20 @@ class Store:
 
     def _read(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as found:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
                 meta = json.loads(str(found["meta"]))
                 arrays = {k: found[k] for k in found.files if k != "meta"}
             if meta["format"] != FORMAT or meta["lessvfl"] != __version__:
                 raise ValueError(f"a record of lessvfl {meta['lessvfl']}")
             self._take(meta, arrays, path.name)
-        except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            EOFError,
+            OSError,
+            zipfile.BadZipFile,
+        ) as error:
             raise RecordError(
                 f"'{path}' must be a record of a benchmark of lessvfl {__version__}; "
                 f"remove it to run its part again. Got {type(error).__name__}: {error}."

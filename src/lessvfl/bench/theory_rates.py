@@ -1,0 +1,261 @@
+"""Rates fitted to what was measured, and the verdict in sentences derived from them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NU = 2  # the smallest exponent a smooth risk can have in Lemma B.2: the fastest rate
+N_RESAMPLES = 2000
+TITLES = {
+    "less-vfl": "LESS-VFL",
+    "local-lasso": "Local lasso",
+    "group-lasso": "Group lasso",
+    "centralised": "Centralised group lasso",
+}
+
+
+def theorem_rate(nu: float = NU) -> float:
+    """Return the exponent of N in Theorem 4.3 (ii) without its logarithm.
+
+    >>> theorem_rate(2)
+    -0.25
+    """
+    return -1 / (4 * (nu - 1))
+
+
+def wilson(n_hits: int, n_runs: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a probability.
+
+    >>> low, high = wilson(10, 10)
+    >>> round(low, 3), high
+    (0.722, 1.0)
+    """
+    share = n_hits / n_runs
+    middle = share + z**2 / (2 * n_runs)
+    half = z * math.sqrt(share * (1 - share) / n_runs + z**2 / (4 * n_runs**2))
+    scale = 1 + z**2 / n_runs
+    low = (middle - half) / scale if n_hits else 0.0
+    return low, (middle + half) / scale if n_hits < n_runs else 1.0
+
+
+def bound_slope(n: Sequence[int], nu: float = NU) -> float:
+    """Return the slope of the theorem's bound over these N, its logarithm included.
+
+    >>> round(bound_slope([1000, 10_000, 100_000, 1_000_000]), 3)
+    -0.225
+    """
+    sizes = np.asarray(n, dtype=np.float64)
+    bound = (np.log(sizes) / sizes) ** -theorem_rate(nu)
+    return _slope(np.log10(sizes), bound) or theorem_rate(nu)
+
+
+def recovery(recovered: Sequence[bool]) -> dict[str, float]:
+    """Return the share of exact recoveries and its interval."""
+    low, high = wilson(sum(recovered), len(recovered))
+    return {"mean": sum(recovered) / len(recovered), "low": low, "high": high}
+
+
+def fit_rate(
+    n: Sequence[int], values: Sequence[Sequence[float]]
+) -> dict[str, float | int | str | None]:
+    """Fit mean ~ N^slope by least squares of logarithms, and bootstrap over seeds.
+
+    Parameters
+    ----------
+    n : sequence of int
+        Sample sizes.
+    values : sequence of sequence of float
+        One list of seeds a size. Zeros count in a mean; a size whose mean is zero has
+        no logarithm and is left out.
+
+    Returns
+    -------
+    dict
+        `slope` and its 95 % percentile interval `low` and `high`, None where fewer than
+        three sizes are left; `n_points`, and a `note` on what was left out.
+    """
+    table = np.asarray(values, dtype=np.float64)  # (sizes, seeds)
+    logs = np.log10(np.asarray(n, dtype=np.float64))
+    n_points = int((table.mean(axis=1) > 0).sum())
+    n_zero, n_runs = int((table == 0).sum()), int(table.size)
+    notes = []
+    if n_zero:
+        notes.append(f"{n_zero} of {n_runs} runs are exactly 0 and count as 0 in means")
+    if n_points < len(n):
+        notes.append(f"{len(n) - n_points} of {len(n)} sizes are 0 in all, left out")
+    if n_points < 3:
+        notes.append("fewer than 3 sizes are left, so there is no fit")
+    result: dict[str, float | int | str | None] = {
+        "slope": None,
+        "low": None,
+        "high": None,
+        "n_points": n_points,
+        "note": "; ".join(notes),
+    }
+    if n_points >= 3:
+        result["slope"] = _slope(logs, table.mean(axis=1))
+        draw = np.random.default_rng(0)
+        picks = draw.integers(table.shape[1], size=(N_RESAMPLES, table.shape[1]))
+        drawn = [_slope(logs, table[:, pick].mean(axis=1)) for pick in picks]
+        known = [slope for slope in drawn if slope is not None]
+        low, high = np.percentile(known, [2.5, 97.5])
+        result["low"], result["high"] = float(low), float(high)
+    return result
+
+
+def _slope(logs: NDArray[np.float64], means: NDArray[np.float64]) -> float | None:
+    positive = means > 0
+    if positive.sum() < 2:
+        return None
+    x, y = logs[positive], np.log10(means[positive])
+    x = x - x.mean()
+    return float((x * y).sum() / (x * x).sum())
+
+
+def fit_all(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Fit both quantities of every method and M, and of stage 2 alone."""
+    series: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for entry in results["results"]:
+        series.setdefault((entry["method"], entry["parties"]), []).append(entry)
+    for entry in results["surplus"]:
+        key = (f"{entry['method']}, {entry['components']} components", entry["parties"])
+        series.setdefault(key, []).append(entry)
+    for entry in results["stage2"]:
+        series.setdefault((f"stage 2, {entry['design']}", None), []).append(entry)
+    return [
+        {"method": method, "parties": n_parties, "quantity": quantity}
+        | fit_rate([e["n"] for e in entries], [e[quantity] for e in entries])
+        for (method, n_parties), entries in series.items()
+        for quantity in ("norm", "distance")
+    ]
+
+
+# -- the verdict -----------------------------------------------------------------------
+
+
+def verdict(results: dict[str, Any]) -> list[str]:
+    """Put the numbers into sentences: where practice agrees with the theorem."""
+    said = []
+    for method, title in TITLES.items():
+        entries = [e for e in results["results"] if e["method"] == method]
+        said.append(_recovery_verdict(title, entries))
+        said += _rate_verdict(title, method, results)
+    return [*said, *_stage2_verdict(results), *_surplus_verdict(results)]
+
+
+def _at(entries: Sequence[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    return [entry for entry in entries if entry["n"] == n]
+
+
+def _recovery_verdict(title: str, entries: Sequence[dict[str, Any]]) -> str:
+    sizes = [entry["n"] for entry in entries]
+    first, last = _at(entries, min(sizes)), _at(entries, max(sizes))
+    steps = ", ".join(
+        f"{before['recovery']['mean']:.0%} to {after['recovery']['mean']:.0%} "
+        f"(M = {after['parties']})"
+        for before, after in zip(first, last, strict=True)
+    )
+    zeros = statistics.fmean(entry["zero_share"] for entry in last)
+    return (
+        f"{title}: from N = {min(sizes):,} to {max(sizes):,} exact recovery goes from "
+        f"{steps}; at the end {zeros:.1%} of the non-significant features have weights "
+        "of exactly zero."
+    )
+
+
+def _rate_verdict(title: str, method: str, results: dict[str, Any]) -> list[str]:
+    rates, bound = results["rates"], bound_slope(results["n"])
+    said = []
+    for quantity, words in (
+        ("norm", "the norm of the non-significant weights goes as"),
+        ("distance", "the distance to the generating network goes as"),
+    ):
+        own = [r for r in rates if (r["method"], r["quantity"]) == (method, quantity)]
+        fits = [rate for rate in own if rate["slope"] is not None]
+        if fits:
+            slopes = ", ".join(f"{_interval(r)} for M = {r['parties']}" for r in fits)
+            said.append(f"{title}: {words} {slopes}. {_judge(fits, bound)}")
+        if len(fits) < len(own):
+            without = ", ".join(str(r["parties"]) for r in own if r["slope"] is None)
+            said.append(
+                f"{title}: too few sizes have a {quantity} above zero to fit a rate "
+                f"for M = {without}."
+            )
+    return said
+
+
+def _interval(rate: dict[str, Any]) -> str:
+    return f"N^{rate['slope']:.2f} (95 %: {rate['low']:.2f} to {rate['high']:.2f})"
+
+
+def _judge(fits: Sequence[dict[str, Any]], bound: float) -> str:
+    """Compare slopes with a bound from above, as steep as the theorem says."""
+    kinds: dict[str, list[str]] = {}
+    for rate in fits:
+        if rate["high"] <= bound:
+            kind = "at least as fast: practice agrees"
+        elif rate["low"] > bound:
+            kind = "slower: practice does not agree at these N"
+        else:
+            kind = "the interval holds it: not told apart"
+        name = f"M = {rate['parties']}" if rate["parties"] else ""
+        kinds.setdefault(kind, []).append(name)
+    if len(kinds) == 1:
+        said = next(iter(kinds))
+    else:
+        said = "; ".join(f"{', '.join(names)} {kind}" for kind, names in kinds.items())
+    return f"Against the theorem's N^{bound:.2f} at these N: {said}."
+
+
+def _stage2_verdict(results: dict[str, Any]) -> list[str]:
+    bound = bound_slope(results["n"])
+    said = [
+        "Stage 2 alone: the theorem bounds the distance to server weights that are "
+        "zero on non-significant components. It promises no exact recovery."
+    ]
+    for entry in _at(results["stage2"], max(results["n"])):
+        design = entry["design"]
+        said.append(
+            f"Stage 2 alone, {design} components: at N = {entry['n']:,} the support is "
+            f"exact in {entry['recovery']['mean']:.0%} of the runs."
+        )
+        for rate in results["rates"]:
+            if rate["method"] == f"stage 2, {design}" and rate["slope"] is not None:
+                said.append(
+                    f"Stage 2 alone, {design} components: the {rate['quantity']} goes "
+                    f"as {_interval(rate)}. {_judge([rate], bound)}"
+                )
+    return said
+
+
+def _surplus_verdict(results: dict[str, Any]) -> list[str]:
+    said = []
+    for entry in _at(results["surplus"], max(results["n"])):
+        share = entry["recovery"]["mean"]
+        words = (
+            f"{TITLES[entry['method']]} with {entry['components']} components a party "
+            f"where one would do, M = {entry['parties']}: at N = {entry['n']:,} "
+            f"recovery is exact in {share:.0%} of the runs, and "
+            f"{entry['zero_share']:.1%} of the non-significant features have weights "
+            "of exactly zero."
+        )
+        leak = {key: statistics.fmean(by) for key, by in entry["leak"].items()}
+        words += (
+            " Redrawing all non-significant features moves its pre-trained components "
+            f"by {leak['components']:.1%} of their spread, but the prediction by "
+            f"{leak['prediction']:.1%}"
+        )
+        if share < 0.5 and leak["components"] > 2 * leak["prediction"]:
+            words += (
+                ": the server cancels what Proposition 4.4 says is not there, and "
+                "practice does not agree"
+            )
+        words += "."
+        said.append(words)
+    return said
