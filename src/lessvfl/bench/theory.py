@@ -8,13 +8,16 @@ distance to the generating network, each against N and the number of parties M.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from lessvfl import __version__
 from lessvfl.algorithm import Labels, select_components
 from lessvfl.bench.theory_problem import (
     N_BLOCKS,
@@ -49,8 +52,9 @@ from lessvfl.bench.theory_solve import (
     start,
     trainable,
 )
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, RecordError
 from lessvfl.models import MLP
+from lessvfl.record import write_atomically
 from lessvfl.types import Tensor, resolve_device
 
 SURPLUS, SURPLUS_PARTIES = 3, 4  # components a party where one would do; at which M
@@ -234,13 +238,22 @@ def run_stage2(
     }
 
 
-def run(programme: Programme, say: Say = lambda line: None) -> dict[str, Any]:
-    """Run the whole programme.
+def run(
+    programme: Programme,
+    folder: Path | None = None,
+    resume: bool = False,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Run the whole programme, and keep what every sample size gave.
 
     Parameters
     ----------
     programme : Programme
         Sample sizes, parties, seeds and device.
+    folder : Path, optional
+        Where the numbers of finished sample sizes go.
+    resume : bool
+        Take finished sample sizes from the folder.
     say : callable
         Told one line after every N and M.
 
@@ -249,13 +262,10 @@ def run(programme: Programme, say: Say = lambda line: None) -> dict[str, Any]:
     dict
         Plain values, ready for JSON; docs/theory.md says what they mean.
     """
-    began = time.monotonic()
+    if resume and folder is None:
+        raise ConfigError("The '--resume' option needs the '--out' folder to go on in.")
     device = resolve_device(programme.device)
     seeds, sizes = programme.seeds, sorted(programme.n)
-    truth = generating_network(seeds, device)
-    sample = draw_sample(truth, seeds, sizes[-1], "train", device)
-    test = draw_sample(truth, seeds, N_TEST, "test", device)
-    say(f"data: {len(seeds)} seeds, {sizes[-1]:,} rows, {_seconds(began)}")
     results: dict[str, Any] = {
         "n": sizes,
         "parties": sorted(programme.parties),
@@ -264,38 +274,96 @@ def run(programme: Programme, say: Say = lambda line: None) -> dict[str, Any]:
         "sigma": SIGMA,
         "n_columns": N_COLUMNS,
         "n_significant": int(significant().sum()),
-        "results": [],
-        "surplus": [],
-        "stage2": [],
     }
+    parts = []
     for n in sizes:
-        rows = sample.first(n)
-        for design in ("independent", "correlated"):
-            results["stage2"].append(run_stage2(truth, rows, seeds, design))
-        say(f"N = {n:,}: stage 2 alone, {_seconds(began)}")
-        for n_parties in sorted({1, *programme.parties}):
-            found, _ = run_split(rows, test, seeds, n_parties)
-            if n_parties == 1:  # one network over all columns
-                alone = _entry("centralised", 1, n, found["group-lasso"])
-                results["results"].append(alone)
-            if n_parties in programme.parties:
-                for method, measured in found.items():
-                    entry = _entry(method, n_parties, n, measured)
-                    results["results"].append(entry)
-            say(f"N = {n:,}: M = {n_parties}, {_seconds(began)}")
-        if SURPLUS_PARTIES in programme.parties:
-            found, moved = run_split(rows, test, seeds, SURPLUS_PARTIES, SURPLUS)
-            for method, measured in found.items():
-                entry = _entry(method, SURPLUS_PARTIES, n, measured, SURPLUS)
-                results["surplus"].append(entry | {"leak": moved})
-            say(f"N = {n:,}: {SURPLUS} components a party, {_seconds(began)}")
+        about = {k: v for k, v in results.items() if k != "n"}
+        about |= {"n": n, "lessvfl": __version__}
+        found = _read(folder, about) if resume else None
+        if found is None:
+            found = run_size(n, programme, device, say)
+            _keep(folder, about, found)
+        parts.append(found)
+    for name in ("results", "surplus", "stage2"):
+        results[name] = [entry for part in parts for entry in part[name]]
     results["rates"] = fit_all(results)
     results["theorem_rate"] = theorem_rate()
     results["bound_slope"] = bound_slope(sizes)
     results["verdict"] = verdict(results)
-    results["seconds"] = time.monotonic() - began
-    results["device"] = _name(device)
+    results["seconds"] = sum(part["seconds"] for part in parts)
+    results["device"] = ", ".join(dict.fromkeys(part["device"] for part in parts))
     return results
+
+
+def run_size(
+    n: int, programme: Programme, device: torch.device, say: Say
+) -> dict[str, Any]:
+    """Run every method at one sample size; the first rows are the same for every N."""
+    began = time.monotonic()
+    seeds = programme.seeds
+    truth = generating_network(seeds, device)
+    rows = draw_sample(truth, seeds, n, "train", device)
+    test = draw_sample(truth, seeds, N_TEST, "test", device)
+    entries, surplus = [], []
+    stage2 = [
+        run_stage2(truth, rows, seeds, design)
+        for design in ("independent", "correlated")
+    ]
+    say(f"N = {n:,}: stage 2 alone, {_seconds(began)}")
+    for n_parties in sorted({1, *programme.parties}):
+        found, _ = run_split(rows, test, seeds, n_parties)
+        if n_parties == 1:  # one network over all columns
+            entries.append(_entry("centralised", 1, n, found["group-lasso"]))
+        if n_parties in programme.parties:
+            entries += [
+                _entry(method, n_parties, n, measured)
+                for method, measured in found.items()
+            ]
+        say(f"N = {n:,}: M = {n_parties}, {_seconds(began)}")
+    if SURPLUS_PARTIES in programme.parties:
+        found, moved = run_split(rows, test, seeds, SURPLUS_PARTIES, SURPLUS)
+        for method, measured in found.items():
+            entry = _entry(method, SURPLUS_PARTIES, n, measured, SURPLUS)
+            surplus.append(entry | {"leak": moved})
+        say(f"N = {n:,}: {SURPLUS} components a party, {_seconds(began)}")
+    return {
+        "results": entries,
+        "surplus": surplus,
+        "stage2": stage2,
+        "seconds": time.monotonic() - began,
+        "device": _name(device),
+    }
+
+
+def _file(folder: Path, n: int) -> Path:
+    return folder / "records" / f"n-{n}.json"
+
+
+def _keep(folder: Path | None, about: dict[str, Any], found: dict[str, Any]) -> None:
+    """Write what a sample size gave."""
+    if folder is not None:
+        path = _file(folder, about["n"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"about": about, "found": found}, allow_nan=False)
+        write_atomically(path, text.encode())
+
+
+def _read(folder: Path | None, about: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what an earlier run of the same programme kept, None where it did not."""
+    assert folder is not None
+    path = _file(folder, about["n"])
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = record["found"]
+        same: bool = record["about"] == about
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"'{path}' must be a record of the theory benchmark; remove it to run its "
+            f"part again. Got {type(error).__name__}: {error}."
+        ) from None
+    return found if same else None
 
 
 def _seconds(began: float) -> str:

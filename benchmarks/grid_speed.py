@@ -1,0 +1,171 @@
+"""How near the grid's stages come to the bare matrix products inside them.
+
+Times an epoch of stage 3 and of training for the whole grid of one data set, and the
+matrix products of those steps alone (forward and backward, the same shapes, recorded in
+the same way), in one run, and prints the ratio:
+
+    python benchmarks/grid_speed.py --data gina_reconstruction --data-dir DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lessvfl import data
+from lessvfl.bench import stages
+from lessvfl.bench.loop import Loop
+from lessvfl.bench.model import Model
+from lessvfl.bench.nets import leaf
+from lessvfl.bench.scene import Scene
+from lessvfl.errors import LessVFLWarning
+from lessvfl.types import Rows, Tensor, resolve_device
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def main() -> None:
+    """Measure one data set and print two lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="gina_reconstruction")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--settings", type=int, default=280, help="of every seed")
+    parser.add_argument("--epochs", type=int, default=5)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", LessVFLWarning)
+    device = resolve_device(given.device).type
+    dataset = data.load(given.data, data_dir=given.data_dir)
+    epochs = {"party_epochs": given.epochs, "train_epochs": given.epochs}
+    scene = Scene(dataset, "official-code", SEEDS, 0.5, device, epochs)
+    start = stages.pretrain(scene, 1).model
+    P, S, G = len(scene.tables.widths), len(SEEDS), given.settings
+    index = torch.zeros(P, S, G, dtype=torch.long, device=scene.tables.X.device)
+    n_epochs = given.epochs
+
+    def select() -> None:
+        nets = start.nets.take(index)
+        everything = torch.ones(P, S, G, scene.n_components, device=index.device).bool()
+        lam = torch.full((P, S, G), 0.01, device=index.device)
+        stages.select_features(scene, nets, everything, lam)
+
+    def train() -> None:
+        model = spread(start, index)
+        config = scene.config("plain")
+        stages.train_jointly(
+            scene, model, config, "train", n_epochs, lambda epoch: None
+        )
+
+    for name, ours, bare in (
+        ("select_features", select, bare_selection(scene, start, index, n_epochs)),
+        ("train", train, bare_training(scene, start, index, n_epochs)),
+    ):
+        for warm in (ours, bare):
+            warm()
+        mine, products = seconds(ours, device), seconds(bare, device)
+        print(
+            f"{given.data} {name}: {P * S * G} networks, {n_epochs} epochs "
+            f"{mine:.2f} s, bare products {products:.2f} s, ratio {mine / products:.2f}"
+        )
+
+
+def spread(model: Model, index: Tensor) -> Model:
+    """Return copies of a model for all settings."""
+    G = index.shape[2]
+    w, b = model.w.expand(-1, G, -1, -1), model.b.expand(-1, G, -1)
+    return Model(model.nets.take(index), leaf(w), leaf(b))
+
+
+def seconds(work: Callable[[], None], device: str) -> float:
+    """Return the time of one call."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def collapse_products(weights: list[Tensor], change: Tensor) -> None:
+    """Multiply as collapsing the layers and its backward pass do."""
+    W1, W2, W3 = weights
+    B = W3 @ W2
+    B @ W1
+    dB = change @ W1.mT
+    B.mT @ change
+    dB @ W2.mT
+    W3.mT @ dB
+
+
+def bare_selection(
+    scene: Scene, model: Model, index: Tensor, n_epochs: int
+) -> Callable[[], None]:
+    """Return the matrix products of stage 3 and nothing else."""
+    nets, X = model.nets.take(index), scene.tables.X
+    weights = [w.detach() for w in nets.weights]
+    batches = scene.batches(scene.config("less-vfl"), "select_features", "bare")
+    P, S, G = index.shape
+    width, E = X.shape[3], scene.n_components
+    gap = X.new_zeros(P * S, G * E, width)
+    by_rows = 2 * batches.batch_size < width
+    moment = X.new_zeros(P * S, width, width)
+
+    def step(number: int, rows: Rows) -> None:
+        if by_rows:
+            X_b = X[:, :, rows].reshape(P * S, -1, width)
+            left = X_b @ gap.mT
+            change = left.mT @ X_b
+        else:
+            change = gap @ moment
+        narrow = change.view(P, S, G, E, width)[..., : weights[0].shape[4]]
+        collapse_products(weights, narrow)
+
+    def work() -> None:
+        loop = Loop([batches], step, [weights[0]])
+        for epoch in range(n_epochs):
+            loop.epoch(epoch)
+
+    return work
+
+
+def bare_training(
+    scene: Scene, model: Model, index: Tensor, n_epochs: int
+) -> Callable[[], None]:
+    """Return the matrix products of joint training and nothing else."""
+    whole = spread(model, index)
+    weights = [w.detach() for w in whole.nets.weights]
+    rows_of = scene.tables.joint
+    batches = scene.batches(scene.config("plain"), "train")
+    S, G, C, _ = whole.w.shape
+    P, E = index.shape[0], scene.n_components
+    width = scene.tables.X.shape[3]
+    w = whole.w.detach().view(S, G, C, P, E).permute(3, 0, 1, 2, 4).contiguous()
+    A = w.new_zeros(P, S, G, E, width)
+    M = w.new_zeros(S, G * C, P * width)
+    by_party = w.new_zeros(P, S, G, C, width)
+
+    def step(number: int, rows: Rows) -> None:
+        X_b = rows_of[:, rows]
+        w @ A
+        z = X_b @ M.mT
+        z.mT @ X_b
+        by_party @ A.mT
+        change = w.mT @ by_party
+        collapse_products(weights, change[..., : weights[0].shape[4]])
+
+    def work() -> None:
+        loop = Loop([batches], step, [weights[0]])
+        for epoch in range(n_epochs):
+            loop.epoch(epoch)
+
+    return work
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""The check of the theory: its definitions, its fits, its files and its command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lessvfl import cli
+from lessvfl.algorithm import risk
+from lessvfl.bench import theory, theory_problem, theory_rates, theory_solve
+from lessvfl.errors import ConfigError
+from lessvfl.models import MLP
+from lessvfl.report.theory import build_theory
+
+CPU = torch.device("cpu")
+SEEDS = (0, 1)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps: shapes and files, not numbers."""
+    monkeypatch.setattr(theory_solve, "PASSES", 10)
+    monkeypatch.setattr(theory_solve, "PRETRAIN_STEPS", (20, 10))
+    for name in ("SERVER_STEPS", "PARTY_STEPS", "JOINT_STEPS"):
+        monkeypatch.setattr(theory_solve, name, 20)
+    monkeypatch.setattr(theory, "N_TEST", 200)
+    monkeypatch.setattr(theory_rates, "N_RESAMPLES", 50)
+
+
+def problem(n: int) -> tuple[MLP, theory_problem.Sample]:
+    truth = theory_problem.generating_network(SEEDS, CPU)
+    return truth, theory_problem.draw_sample(truth, SEEDS, n, "train", CPU)
+
+
+# ----------------------------------------------------------------------------- the data
+
+
+def test_labels_depend_on_the_significant_columns_alone() -> None:
+    truth, sample = problem(500)
+    mask = theory_problem.significant()
+    noise = torch.randn(sample.X.shape)
+    same = truth(torch.where(mask, sample.X, noise)).squeeze(2)
+    torch.testing.assert_close(same, sample.f)
+    for column in mask.nonzero().flatten().tolist():
+        X = sample.X.clone()
+        X[..., column] = noise[..., column]
+        assert ((truth(X).squeeze(2) - sample.f).std(dim=1) > 0.05).all()
+
+
+def test_generating_function_and_noise_have_the_stated_size() -> None:
+    _, sample = problem(20_000)
+    assert sample.f.std(dim=1).tolist() == pytest.approx([1, 1], rel=0.05)
+    noise = (sample.y - sample.f).std(dim=1).tolist()
+    assert noise == pytest.approx([theory_problem.SIGMA] * 2, rel=0.05)
+
+
+def test_first_rows_are_the_same_for_every_n() -> None:
+    _, small = problem(100)
+    _, large = problem(60_000)
+    assert torch.equal(small.X, large.X[:, :100])
+    assert torch.equal(small.y, large.first(100).y)
+
+
+def test_known_components_that_do_not_matter_see_no_significant_feature() -> None:
+    truth, sample = problem(300)
+    mask = theory_problem.significant()
+    other = torch.where(mask, torch.randn(sample.X.shape), sample.X)
+    for correlated in (False, True):
+        H = theory_problem.known_components(truth, sample.X, correlated=correlated)
+        moved = theory_problem.known_components(truth, other, correlated=correlated)
+        same = (H == moved).all(dim=1).all(dim=0)
+        n_units = truth.weights[0].shape[1]
+        assert not same[:n_units].any()
+        # the correlated feature is drawn together with significant ones
+        assert same[n_units + correlated :].all()
+        true = H[..., :n_units] @ truth.weights[1].mT
+        torch.testing.assert_close(true.squeeze(2), sample.f)
+
+
+# ---------------------------------------------------------------------------- networks
+
+
+def test_splitting_gives_each_party_its_own_columns() -> None:
+    _, sample = problem(10)
+    X = theory_solve.split(sample.X, 4)
+    width = theory_problem.N_COLUMNS // 4
+    assert torch.equal(X[5], sample.X[1][:, width : 2 * width])
+
+
+def test_fused_networks_give_what_the_fusion_network_gives() -> None:
+    _, sample = problem(20)
+    X = theory_solve.split(sample.X, 4)
+    net, fusion = theory_solve.start(SEEDS, 4, 3, CPU)
+    with torch.no_grad():
+        fusion.weights[0].normal_()
+        fusion.biases[0].normal_()
+        net.biases[1].normal_()
+        z = fusion(theory_solve.join(net(X), 4))
+        whole = theory_solve.fused(net, fusion, 4)
+        total = theory_solve.join(whole(X), 4).sum(dim=2, keepdim=True)
+    torch.testing.assert_close(total, z)
+
+
+def test_penalties_shrink_as_the_fourth_root() -> None:
+    for kind, constant in theory_solve.LAMBDA.items():
+        assert theory_solve.lam(kind, 10_000) == pytest.approx(constant / 10)
+
+
+def test_stage_3_runs_again_only_where_a_component_is_gone(quick: None) -> None:
+    """The shortcut gives what stage 3 gives when all parties run it."""
+    _, sample = problem(200)
+    X = theory_solve.split(sample.X, 2)
+    net, _ = theory_solve.start(SEEDS, 2, 2, CPU)
+    kept = torch.tensor([[1, 1], [0, 1], [0, 0], [1, 1]], dtype=torch.bool)
+    local = theory_solve.match_embeddings(net, X, None)
+    short = theory_solve.rematch(local, net, X, kept)
+    whole = theory_solve.match_embeddings(net, X, kept)
+    assert not short.input_weights[2].any()
+    for a, b in zip(short.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_stage_2_starts_from_least_squares() -> None:
+    truth, sample = problem(500)
+    H = theory_problem.known_components(truth, sample.X, correlated=True)
+    server = theory_solve.least_squares(H, sample.y)
+    value = risk(server(H), sample.y, "regression").sum()
+    grads = torch.autograd.grad(value, server.parameters())
+    assert all(grad.abs().max() < 1e-4 for grad in grads)
+
+
+# ---------------------------------------------------------------------------- measuring
+
+
+def test_norm_zeros_and_recovery_follow_their_definitions() -> None:
+    mask = theory_problem.significant()
+    W = torch.zeros(2, 3, theory_problem.N_COLUMNS)
+    W[:, :, mask] = 1.0
+    W[1, 0, -1], W[1, 1, -2] = 3.0, 4.0  # two non-significant columns, norm 5
+    net = MLP([W], [torch.zeros(2, 3)], "none")
+    truth = torch.zeros(2, 4)
+    found = theory.measure(net, truth + torch.tensor([[0.0], [2.0]]), truth)
+    n_others = int((~mask).sum())
+    assert found.norm.tolist() == [0, 5]
+    assert found.zeros.tolist() == [n_others, n_others - 2]
+    assert found.missed.tolist() == [0, 0]
+    assert found.recovered.tolist() == [True, False]
+    assert found.distance.tolist() == [0, 2]
+
+
+def test_a_missed_feature_is_no_recovery() -> None:
+    W = torch.zeros(1, 3, theory_problem.N_COLUMNS)
+    W[:, :, theory_problem.significant()] = 1.0
+    W[:, :, 0] = 0.0
+    net = MLP([W], [torch.zeros(1, 3)], "none")
+    found = theory.measure(net, torch.zeros(1, 4), torch.zeros(1, 4))
+    assert found.missed.tolist() == [1]
+    assert found.recovered.tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("n_hits", "low", "high"), [(0, 0.0, 0.2775), (5, 0.2366, 0.7634), (10, 0.7225, 1)]
+)
+def test_wilson_intervals(n_hits: int, low: float, high: float) -> None:
+    assert theory_rates.wilson(n_hits, 10) == pytest.approx((low, high), abs=1e-4)
+
+
+# -------------------------------------------------------------------------------- rates
+
+SIZES = [1000, 10_000, 100_000, 1_000_000]
+
+
+def test_an_exact_power_law_gives_its_slope() -> None:
+    values = [[scale * n**-0.25 for scale in (1.0, 2.0, 5.0)] for n in SIZES]
+    rate = theory_rates.fit_rate(SIZES, values)
+    for key in ("slope", "low", "high"):
+        assert rate[key] == pytest.approx(-0.25)
+    assert rate["n_points"] == 4
+    assert rate["note"] == ""
+
+
+def test_the_interval_covers_the_slope_of_a_noisy_power_law() -> None:
+    draw = torch.Generator().manual_seed(0)
+    noise = (0.2 * torch.randn(4, 20, generator=draw)).exp().tolist()
+    values = [
+        [n**-0.5 * factor for factor in row]
+        for n, row in zip(SIZES, noise, strict=True)
+    ]
+    rate: dict[str, Any] = theory_rates.fit_rate(SIZES, values)
+    assert rate["low"] < -0.5 < rate["high"]
+    assert 0 < rate["high"] - rate["low"] < 0.2
+
+
+def test_zeros_are_counted_and_never_invented() -> None:
+    values = [[1.0, 1.0], [0.5, 0.0], [0.1, 0.1], [0.0, 0.0]]
+    rate = theory_rates.fit_rate(SIZES, values)
+    assert rate["n_points"] == 3
+    assert "3 of 8 runs are exactly 0" in str(rate["note"])
+    assert "1 of 4 sizes" in str(rate["note"])
+    few = theory_rates.fit_rate(SIZES, [[1.0], [0.5], [0.0], [0.0]])
+    assert few["slope"] is None
+    assert "no fit" in str(few["note"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (-0.5, -0.4, "practice agrees"),
+        (-0.1, 0.1, "practice does not agree"),
+        (-0.4, 0.1, "not told apart"),
+    ],
+)
+def test_the_verdict_follows_the_interval(low: float, high: float, words: str) -> None:
+    rate = {"slope": (low + high) / 2, "low": low, "high": high, "parties": 2}
+    assert words in theory_rates._judge([rate], -0.25)
+
+
+# ------------------------------------------------------------------------ the programme
+
+
+def test_recovery_improves_with_n(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage 2 alone, and LESS-VFL with one block a party, at two sizes."""
+    monkeypatch.setattr(theory_solve, "PRETRAIN_STEPS", (200, 50))
+    monkeypatch.setattr(theory_solve, "PARTY_STEPS", 300)
+    monkeypatch.setattr(theory_solve, "SERVER_STEPS", 500)
+    monkeypatch.setattr(theory_solve, "JOINT_STEPS", 100)
+    truth, sample = problem(8000)
+    test = theory_problem.draw_sample(truth, SEEDS, 1000, "test", CPU)
+    small, _ = theory.run_split(sample.first(300), test, SEEDS, 8)
+    large, _ = theory.run_split(sample.first(2000), test, SEEDS, 8)
+    for method in ("less-vfl", "local-lasso"):
+        assert large[method].zeros.sum() > small[method].zeros.sum()
+        assert large[method].norm.sum() < small[method].norm.sum()
+        assert large[method].distance.sum() < small[method].distance.sum()
+    few = theory.run_stage2(truth, sample.first(300), SEEDS, "independent")
+    many = theory.run_stage2(truth, sample, SEEDS, "independent")
+    assert sum(many["norm"]) < 0.2 * sum(few["norm"])
+    assert sum(many["distance"]) < sum(few["distance"])
+
+
+def test_results_have_the_documented_shape(quick: None, tmp_path: Path) -> None:
+    told: list[str] = []
+    programme = theory.Programme((200, 100, 400), (2, 4), SEEDS, "cpu")
+    results = theory.run(programme, say=told.append)
+    assert results["n"] == [100, 200, 400]
+    assert set(results["lambda"]) == {"server", "party", "joint"}
+    assert results["theorem_rate"] == -0.25
+    assert results["device"] == "cpu"
+    assert results["seconds"] > 0
+    seen = {(e["method"], e["parties"], e["n"]) for e in results["results"]}
+    methods = ("less-vfl", "local-lasso", "group-lasso")
+    assert seen == {
+        *((m, p, n) for m in methods for p in (2, 4) for n in (100, 200, 400)),
+        *(("centralised", 1, n) for n in (100, 200, 400)),
+    }
+    for entry in [*results["results"], *results["stage2"]]:
+        assert len(entry["norm"]) == len(entry["distance"]) == len(SEEDS)
+        hit = entry["recovery"]
+        assert hit["mean"] == sum(entry["recovered"]) / len(SEEDS)
+        assert hit["low"] <= hit["mean"] <= hit["high"]
+    assert {rate["quantity"] for rate in results["rates"]} == {"norm", "distance"}
+    assert any("promises no exact recovery" in text for text in results["verdict"])
+    assert sum("N = " in line for line in told) == 3 * 5
+
+    page = build_theory(results, tmp_path / "new").read_text(encoding="utf-8")
+    assert results["verdict"][0].split(",")[0] in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert json.loads((tmp_path / "new/theory.json").read_text()) == results
+    with open(tmp_path / "new/theory.csv", newline="", encoding="utf-8") as stream:
+        lines = list(csv.DictReader(stream))
+    n_entries = sum(len(results[part]) for part in ("results", "surplus", "stage2"))
+    assert len(lines) == n_entries * len(SEEDS)
+    assert float(lines[0]["norm"]) == results["results"][0]["norm"][0]
+    for kind in ("png", "svg"):
+        assert len(list((tmp_path / "new").glob(f"theory-*.{kind}"))) == 6
+
+
+# -------------------------------------------------------------------------- the command
+
+
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["lessvfl", "bench", "theory", *words])
+    with pytest.raises(SystemExit) as ending:
+        cli.main()
+    said = capsys.readouterr()
+    code = ending.value.code
+    assert isinstance(code, int)
+    return code, said.out, said.err
+
+
+def test_command_prints_json_and_nothing_else(
+    quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--n", "100,200", "--parties", "8", "--seeds", "0", "--json", "--quiet")
+    code, out, err = call(monkeypatch, capsys, *words)
+    assert code == 0
+    assert json.loads(out)["parties"] == [8]
+    assert err == ""
+
+
+def test_command_prints_a_table_and_writes_a_page(
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    words = ("--n", "100", "--parties", "1", "--seeds", "0,1", "--out", str(tmp_path))
+    code, out, err = call(monkeypatch, capsys, *words)
+    assert code == 0
+    assert "less-vfl" in out
+    assert "N = 100: M = 1" in err
+    assert (tmp_path / "theory.html").exists()
+    assert not (tmp_path / "theory-surplus-norm.png").exists()  # M = 4 was not asked
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--n", "10"),
+        ("--n", "1000,1000"),
+        ("--n", "many"),
+        ("--n", ""),
+        ("--parties", "3"),
+        ("--parties", "0"),
+        ("--seeds", "-1"),
+        ("--seeds", "0,0"),
+        ("--device", "abacus"),
+    ],
+)
+def test_bad_options_are_one_sentence_and_code_2(
+    option: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = call(monkeypatch, capsys, f"{option}={value}")
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert option.lstrip("-") in err
+
+
+def test_programme_refuses_what_it_cannot_run() -> None:
+    with pytest.raises(ConfigError, match="'parties'"):
+        theory.Programme((1000,), (5,))
