@@ -20,6 +20,10 @@ MEASURES: dict[str, tuple[str, Kind]] = {
     "cost_mib": ("Cost (MiB)", "mib"),
     "cost_mib_balanced": ("Cost (MiB), target by balanced accuracy", "mib"),
     "payload_mib": ("Payload both ways (MiB)", "mib"),
+    "payload_mib_balanced": (
+        "Payload both ways (MiB), target by balanced accuracy",
+        "mib",
+    ),
     "removed_share": ("Spurious features removed", "share"),
     "real_kept_share": ("Real features kept", "share"),
     "accuracy": ("Test accuracy", "score"),

@@ -44,6 +44,7 @@ _COST = (
         (
             "cost_mib_balanced",
             "payload_mib",
+            "payload_mib_balanced",
             "removed_share",
             "real_kept_share",
             "accuracy",
