@@ -7,6 +7,7 @@ one's own gradient.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from lessvfl.prox import GroupLasso, per_replica
 from lessvfl.types import (
     Batches,
     Event,
+    Keeper,
     Observer,
     Rows,
     SelectPlan,
@@ -31,6 +33,7 @@ from lessvfl.types import (
 )
 
 Seeds = tuple[int, ...]
+NOTHING = Keeper()
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ def train_jointly(
     labels: Labels,
     plan: TrainPlan,
     observe: Observer,
+    keeper: Keeper = NOTHING,
 ) -> None:
     """Train fusion and party networks together: Algorithm 2.
 
@@ -152,9 +156,13 @@ def train_jointly(
         return
     optimizer = OPTIMIZERS[plan.optimizer](fusion.parameters(), plan.learning_rate)
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
+    done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer)
+    if done == n_steps:
+        return
     fusion.train(True)
-    h: list[Tensor] | None = parties.begin(plan)  # line 5
-    for step, (_, rows) in enumerate(batches.steps(plan.n_epochs, y.device), start=1):
+    h: list[Tensor] | None = parties.begin(plan, done)  # line 5
+    left = itertools.islice(batches.steps(plan.n_epochs, y.device), done, None)
+    for step, (_, rows) in enumerate(left, start=done + 1):
         target = take(y, rows)
         assert h is not None
         h = [block.detach().requires_grad_() for block in h]
@@ -173,6 +181,7 @@ def train_jointly(
             epoch = step / batches.n_per_epoch
             observe(Event(plan.stage, epoch, plan.n_epochs, fusion))
             fusion.train(True)
+        keeper.reached(plan.stage, step, n_steps)
     fusion.train(False)
 
 
@@ -296,22 +305,31 @@ def less_vfl(
     labels: Labels,
     stages: Stages,
     observe: Observer,
+    keeper: Keeper = NOTHING,
 ) -> Network:
     """Run the three stages, then train on with what is left: Algorithm 1 and Section 5.
 
     Returns the narrowed fusion network.
     """
-    train_jointly(parties, fusion, labels, stages.pretrain, observe)  # stage 1
+    train_jointly(parties, fusion, labels, stages.pretrain, observe, keeper)  # stage 1
     kept = None
-    if stages.server is None:
-        parties.charge_pass()  # the paper bills the stored pass to local lasso too
-    else:
-        H = concatenate(parties.embed("embed", "train"))  # lines 1-4
-        observe(Event("embed", 1, 1))
-        kept = select_components(fusion, H, labels, stages.server, observe)  # stage 2
-        fusion = fusion.narrow(slots=kept)
-    parties.select_features(kept, stages.party)  # stage 3
-    n_epochs = stages.party.n_epochs
-    observe(Event("select_features", n_epochs, n_epochs, fusion))
-    train_jointly(parties, fusion, labels, stages.train, observe)
+    if stages.server is not None:
+        kept = keeper.recall("select_components")
+        if kept is None:
+            H = concatenate(parties.embed("embed", "train"))  # lines 1-4
+            observe(Event("embed", 1, 1))
+            kept = select_components(fusion, H, labels, stages.server, observe)
+            fusion = fusion.narrow(slots=kept)  # stage 2
+            keeper.note("select_components", kept, fusion.parameters())
+        else:
+            fusion = fusion.narrow(slots=kept)
+    if not keeper.is_behind("select_features"):
+        keeper.put_back(fusion.parameters())
+        if stages.server is None:
+            parties.charge_pass()  # the paper bills the stored pass to local lasso too
+        parties.select_features(kept, stages.party)  # stage 3
+        n_epochs = stages.party.n_epochs
+        observe(Event("select_features", n_epochs, n_epochs, fusion))
+        keeper.reached("select_features", 1, 1)
+    train_jointly(parties, fusion, labels, stages.train, observe, keeper)
     return fusion

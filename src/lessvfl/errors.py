@@ -8,10 +8,13 @@
     ├── NetworkError     ValueError       a module cannot serve as a network
     ├── DivergenceError  ArithmeticError  a loss stopped being finite
     ├── ProtocolError    RuntimeError     a message does not fit the protocol
+    ├── PartyLostError   ConnectionError  a party stays away
     └── RecordError      ValueError       a folder or file is no record of a run
 
 ``LessVFLWarning`` is the one category of warnings.
 """
+
+from collections.abc import Sequence
 
 
 class LessVFLError(Exception):
@@ -36,6 +39,16 @@ class DivergenceError(LessVFLError, ArithmeticError):
 
 class ProtocolError(LessVFLError, RuntimeError):
     """A message does not fit the protocol."""
+
+
+class PartyLostError(LessVFLError, ConnectionError):
+    """A party stays away; the message names it."""
+
+    def __init__(self, parties: Sequence[str], why: str) -> None:
+        self.parties = tuple(parties)
+        names = " and ".join(f"'{party}'" for party in parties)
+        verb = "is" if len(self.parties) == 1 else "are"
+        super().__init__(f"The run needs {names}, who {verb} missing: {why}.")
 
 
 class RecordError(LessVFLError, ValueError):

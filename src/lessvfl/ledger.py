@@ -8,9 +8,9 @@ width. Evaluation has its own stage and is never in the cost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from lessvfl.types import PartyId, Stage
 
@@ -62,6 +62,22 @@ class Ledger:
             self.messages[entry] += 1
             if entry.ahead:
                 self._ahead.append(entry)
+
+    def state(self) -> dict[str, Any]:
+        """Return the whole bill as plain values."""
+        return {
+            "rounds": {stage: list(counts) for stage, counts in self.rounds.items()},
+            "messages": [[asdict(e), count] for e, count in self.messages.items()],
+            "passes": list(self._passes),
+            "ahead": [asdict(entry) for entry in self._ahead],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a bill as :meth:`state` gave it."""
+        self.rounds = {stage: list(some) for stage, some in state["rounds"].items()}
+        self.messages = Counter({_entry(e): count for e, count in state["messages"]})
+        self._passes = list(state["passes"])
+        self._ahead = [_entry(entry) for entry in state["ahead"]]
 
     def charge_pass(self, n_values: Sequence[int]) -> None:
         """Charge an embedding pass that the paper bills but that no message needs."""
@@ -122,3 +138,9 @@ class Ledger:
             for key, n_bytes in paid.items()
             if n_bytes > 0
         ]
+
+
+def _entry(values: Mapping[str, Any]) -> Entry:
+    """Return an entry out of its plain values."""
+    tuples = {name: tuple(values[name]) for name in ("payload_bytes", "n_values")}
+    return Entry(**{**values, **tuples})

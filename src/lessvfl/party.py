@@ -6,9 +6,9 @@ is decided here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -65,6 +65,7 @@ class Training:
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
     step_size: Tensor
+    step: int = 0  # steps done
     h: Tensor | None = None  # the embedding whose gradient is awaited
 
 
@@ -88,6 +89,9 @@ class Party:
         in the released code, its pre-trained embeddings, sent on and never trained.
     observe : callable
         Told the end of every epoch of stage 3.
+    tell_empty : bool
+        Whether a party that kept nothing may say so and be silent from then on;
+        otherwise it goes on sending its constant.
     """
 
     def __init__(
@@ -99,7 +103,9 @@ class Party:
         seeds: tuple[int, ...],
         empty: Empty = "constant",
         observe: Observer = lambda event: None,
+        tell_empty: bool = True,
     ) -> None:
+        self.tell_empty = tell_empty
         self.name = name
         self.net = net
         self.X_train, self.X_test = tables
@@ -117,6 +123,8 @@ class Party:
         self._widths = (net.n_outputs,) * R
         self._constant = torch.zeros(R, net.n_outputs, device=device)
         self._frozen: dict[str, Tensor] = {}
+        self._groups: Tensor | None = None  # (R, n_groups), after selection
+        self._has_selected = False
         self._pretrained = net
         self._slots = torch.ones(R, len(self._pool), dtype=torch.bool, device=device)
         self._outputs = torch.ones(R, net.n_outputs, dtype=torch.bool, device=device)
@@ -128,8 +136,8 @@ class Party:
             case Describe():
                 n_samples = self.X_train.shape[1]
                 return Description(self.name, n_samples, self.net.n_outputs)
-            case Begin(plan):
-                return self._begin(plan)
+            case Begin(plan, done):
+                return self._begin(plan, done)
             case Descend(_, gradient):
                 return self._descend(gradient.values)
             case Embed(stage, rows):
@@ -139,7 +147,20 @@ class Party:
 
     # ------------------------------------------------------------- Algorithm 2, party m
 
-    def _begin(self, plan: TrainPlan) -> Reply:
+    def _begin(self, plan: TrainPlan, done: int) -> Reply:
+        """Start a stage, or go on with one whose state was put back."""
+        if done == 0:
+            self._training = self._start(plan)
+        training = self._training
+        if training is None or (training.plan, training.step) != (plan, done):
+            raise ProtocolError(
+                f"Party '{self.name}' must have {done} steps of this stage behind it "
+                "to go on. Got another state."
+            )
+        self.net.train(True)
+        return self._next_batch(training)
+
+    def _start(self, plan: TrainPlan) -> Training:
         params = self.net.parameters()
         batches = plan.batches(self.X_train.shape[1], self.seeds)
         step_size = torch.tensor([plan.learning_rate], dtype=self.X_train.dtype)
@@ -147,15 +168,13 @@ class Party:
         if plan.lam is not None:
             lam = torch.tensor(plan.lam, dtype=self.X_train.dtype)
             penalty = GroupLasso(lam.to(self.X_train.device), self._membership())
-        self._training = Training(
+        return Training(
             plan,
             algorithm.OPTIMIZERS[plan.optimizer](params, plan.learning_rate),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             step_size.to(self.X_train.device),
         )
-        self.net.train(True)
-        return self._next_batch(self._training)
 
     def _next_batch(self, training: Training) -> Reply:
         """Embed the next batch (line 5), or end the stage."""
@@ -186,6 +205,7 @@ class Party:
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.contiguous()  # fused steps read memory in order
         training.optimizer.step()
+        training.step += 1
         if training.penalty is not None:
             with torch.no_grad():
                 training.penalty.prox(self.net.input_weights, training.step_size)
@@ -206,9 +226,7 @@ class Party:
             self._outputs = mask.to(self.X_train.device)
             self.net = self.net.narrow(outputs=self._outputs)
             self._widths = tuple(len(some) for some in components)
-        if self.empty == "frozen":
-            self._pretrained = self.net.narrow()
-            self._frozen = {which: self._forward(which) for which in ("train", "test")}
+        self._freeze()
         kept = algorithm.select_features(
             self.net,
             self.X_train,
@@ -220,6 +238,57 @@ class Party:
         )
         self._remove(kept)
         return self._done(plan.stage)
+
+    def _freeze(self) -> None:
+        """Keep the pre-trained network and what it says, for a party left empty."""
+        self._has_selected = True
+        if self.empty == "frozen":
+            self._pretrained = self.net.narrow()
+            self._frozen = {which: self._forward(which) for which in ("train", "test")}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return all that changes in a run: tensors by name, and plain values."""
+        tensors = _named("net", self.net.parameters())
+        values: dict[str, Any] = {
+            "widths": list(self._widths),
+            "has_selected": self._has_selected,
+            "plan": None,
+        }
+        tensors["outputs"] = self._outputs.to(torch.uint8)
+        tensors["constant"] = self._constant
+        if self._has_selected:
+            tensors |= _named("pretrained", self._pretrained.parameters())
+        if self._groups is not None:
+            tensors["groups"] = self._groups.to(torch.uint8)
+        training = self._training
+        if training is not None:
+            values["plan"] = asdict(training.plan)
+            values["step"] = training.step
+            tensors |= optimizer_tensors(training.optimizer)
+        return {name: t.detach() for name, t in tensors.items()}, values
+
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Take up a state as :meth:`state` gave it; this party must be a fresh one."""
+        if values["has_selected"]:
+            self._outputs = tensors["outputs"].bool()
+            self._widths = tuple(values["widths"])
+            if not bool(self._outputs.all()):
+                self.net = self.net.narrow(outputs=self._outputs)
+            _fill(self.net.parameters(), tensors, "pretrained")
+            self._freeze()
+        if "groups" in tensors:
+            self._remove(tensors["groups"].bool())
+        _fill(self.net.parameters(), tensors, "net")
+        self._constant = tensors["constant"].clone()
+        if values["plan"] is not None:
+            lam = values["plan"]["lam"]
+            own = {"lam": None if lam is None else tuple(lam)}
+            training = self._start(TrainPlan(**{**values["plan"], **own}))
+            fill_optimizer(training.optimizer, tensors)
+            training.step = values["step"]
+            for _ in range(training.step):
+                next(training.steps)
+            self._training = training
 
     def features_now(self) -> Tensor:
         """Return the features in use, (R, n_features), also during proximal steps.
@@ -239,6 +308,7 @@ class Party:
         columns = slots[:, self.net.column_slots]  # (R, columns)
         self.kept = kept[:, self._owner]
         self._slots = slots
+        self._groups = kept
         self.net = self.net.narrow(slots=slots)
         used = columns.any(dim=0)
         self.X_train = self.X_train[:, :, used]
@@ -287,7 +357,7 @@ class Party:
 
     def _done(self, stage: Stage) -> Done:
         still = tuple(bool(flag) for flag in self._still)
-        if self.empty == "frozen" or not any(still):
+        if self.empty == "frozen" or not self.tell_empty or not any(still):
             return Done(stage, (False,) * len(still))
         widths = tuple(n * flag for n, flag in zip(self._widths, still, strict=True))
         return Done(stage, still, Block(self._constant, widths))
@@ -322,6 +392,37 @@ class Party:
             return None
         one_hot = torch.nn.functional.one_hot(self._pool, self._n_groups)
         return one_hot.to(self.X_train.dtype)
+
+
+def _named(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    return {f"{name}.{i}": tensor for i, tensor in enumerate(tensors)}
+
+
+def _fill(params: Sequence[Tensor], tensors: Mapping[str, Tensor], name: str) -> None:
+    with torch.no_grad():
+        for i, param in enumerate(params):
+            param.copy_(tensors[f"{name}.{i}"])
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the state of an optimiser, by the number of the parameter."""
+    found = {}
+    for number, state in optimizer.state_dict()["state"].items():
+        for name, value in state.items():
+            found[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
+    return found
+
+
+def fill_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Put the state of an optimiser back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, number, name = key.split(".")
+            state.setdefault(int(number), {})[name] = value.clone()
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def _owner(column_groups: Tensor, features: Tensor) -> Tensor:

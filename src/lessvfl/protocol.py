@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -63,6 +63,7 @@ class Begin:
     """Start a stage of joint training and ask for the first batch's embedding."""
 
     plan: TrainPlan
+    done: int = 0  # steps behind, where a stage goes on after a break
 
     @property
     def stage(self) -> Stage:
@@ -281,9 +282,16 @@ class Parties:
         self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
         self._constants = {}
 
-    def begin(self, plan: TrainPlan) -> list[Tensor]:
-        """Start a stage of training; return the first batch's blocks (R, b, E_m)."""
-        return self._blocks(self._exchange(dict.fromkeys(self._awake(), Begin(plan))))
+    def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
+        """Start a stage of training; return the first batch's blocks (R, b, E_m).
+
+        With `done` steps behind, the blocks of the next batch are sent again: they are
+        on the bill already.
+        """
+        requests = dict.fromkeys(self._awake(), Begin(plan, done))
+        if done > 0:
+            return self._blocks(self.transport.exchange(requests))
+        return self._blocks(self._exchange(requests))
 
     def descend(self, stage: Stage, gradients: Sequence[Tensor]) -> list[Tensor] | None:
         """Send dL/dh; return the next batch's blocks, or None after the last step."""
@@ -316,6 +324,29 @@ class Parties:
                 self._widths[name] = tuple(len(some) for some in components)
             requests[name] = Select(components, plan)
         self._finish(self._exchange(requests))
+
+    def state(self) -> dict[str, Any]:
+        """Return what changes in a run, as plain values, and the constants apart."""
+        return {
+            "sizes": self.sizes,
+            "widths": {name: list(some) for name, some in self._widths.items()},
+            "silent": {name: list(some) for name, some in self._silent.items()},
+            "ledger": self.ledger.state(),
+        }
+
+    def constants(self) -> dict[PartyId, Tensor]:
+        """Return what silent parties contribute."""
+        return self._constants
+
+    def restore(
+        self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
+    ) -> None:
+        """Take up a state as :meth:`state` gave it."""
+        self.sizes = dict(state["sizes"])
+        self._widths = {name: tuple(some) for name, some in state["widths"].items()}
+        self._silent = {name: tuple(some) for name, some in state["silent"].items()}
+        self._constants = dict(constants)
+        self.ledger.restore(state["ledger"])
 
     def charge_pass(self) -> None:
         """Charge the paper's figure, not the bill, for one pass over all rows."""

@@ -7,7 +7,7 @@ the parties of this process, not by message, which features they use.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,6 +60,15 @@ class Recorder:
     def attach(self, server: Parties, parties: Sequence[Party]) -> None:
         """Say whom to ask for embeddings and for the features in use."""
         self._server, self._parties = server, parties
+
+    def state(self) -> dict[str, Any]:
+        """Return curves and seconds as plain values."""
+        return {"curves": self.curves, "seconds": self.seconds}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state as :meth:`state` gave it."""
+        self.curves = [list(curve) for curve in state["curves"]]
+        self.seconds = dict(state["seconds"])
 
     @property
     def task(self) -> Task:
@@ -158,6 +167,8 @@ class Recorder:
     def _removed_shares(self) -> list[float | None]:
         """Return the share of planted features gone, None where none was planted."""
         tables = self.problems[0].parties
+        if not tables:  # between machines nobody but the parties knows
+            return [None] * len(self.problems)
         masks = [party.features_now().cpu().numpy() for party in self._parties]
         gone = [~mask[:, t.spurious] for mask, t in zip(masks, tables, strict=True)]
         planted = np.concatenate(gone, axis=1)

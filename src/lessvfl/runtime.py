@@ -28,7 +28,7 @@ from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
 from lessvfl.recorder import Recorder
 from lessvfl.transports.inprocess import InProcess
-from lessvfl.types import Observer, Task, Tensor, resolve_device
+from lessvfl.types import Keeper, Observer, Task, Tensor, resolve_device
 
 Progress = Observer
 PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
@@ -169,7 +169,9 @@ class _Batch:
         method = methods.get(self.job.settings.method)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seeds[0])  # a user's dropout and the like
-            fusion = method.run(server, fusion, self.labels, config, self.recorder)
+            fusion = method.run(
+                server, fusion, self.labels, config, self.recorder, Keeper()
+            )
         seconds = self.recorder.seconds
         seconds["total"] = sum(seconds.values())
         return [

@@ -15,7 +15,7 @@ from lessvfl.data.base import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.encode import Encoding
 from lessvfl.data.problem import prepare
 from lessvfl.data.registry import Entry
-from lessvfl.data.split import read_parties
+from lessvfl.data.split import match_columns, read_parties, split_rows
 from lessvfl.data.table import frame_of, from_arrays
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import unknown
@@ -31,9 +31,11 @@ __all__ = [
     "frame_of",
     "from_arrays",
     "load",
+    "match_columns",
     "names",
     "prepare",
     "read_parties",
+    "split_rows",
 ]
 
 FOLDER_VARIABLE = "LESSVFL_DATA"

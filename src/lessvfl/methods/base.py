@@ -10,7 +10,7 @@ from lessvfl import settings
 from lessvfl.algorithm import OPTIMIZERS, Labels, Stages
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
-from lessvfl.types import Observer, SelectPlan, Stage, TrainPlan
+from lessvfl.types import Keeper, Observer, SelectPlan, Stage, TrainPlan
 
 Lambda = float | tuple[float, ...]
 
@@ -131,7 +131,7 @@ class PartySelection(Joint):
         )
 
 
-Run = Callable[[Parties, Network, Labels, Any, Observer], Network]
+Run = Callable[[Parties, Network, Labels, Any, Observer, Keeper], Network]
 
 
 @dataclass(frozen=True)

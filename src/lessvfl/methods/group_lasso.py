@@ -14,7 +14,7 @@ from lessvfl.algorithm import OPTIMIZERS, Labels
 from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
-from lessvfl.types import Observer
+from lessvfl.types import Keeper, Observer
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,19 @@ class Config(Joint):
 
 
 def run(
-    parties: Parties, fusion: Network, labels: Labels, config: Config, observe: Observer
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Config,
+    observe: Observer,
+    keeper: Keeper,
 ) -> Network:
     """Train with a proximal step after every step, then train on what is left."""
     lasso = config.plan("joint_lasso", config.joint_epochs, config.lam_party)
-    algorithm.train_jointly(parties, fusion, labels, lasso, observe)
+    algorithm.train_jointly(parties, fusion, labels, lasso, observe, keeper)
     after = dataclasses.replace(config, optimizer=config.train_optimizer)
     train = after.plan("train", config.train_epochs)
-    algorithm.train_jointly(parties, fusion, labels, train, observe)
+    algorithm.train_jointly(parties, fusion, labels, train, observe, keeper)
     return fusion
 
 

@@ -9,7 +9,7 @@ from lessvfl.algorithm import Labels
 from lessvfl.methods.base import Lambda, Method, PartySelection, a_lambda, spread
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
-from lessvfl.types import Observer, SelectPlan
+from lessvfl.types import Keeper, Observer, SelectPlan
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,12 @@ class Config(PartySelection):
 
 
 def run(
-    parties: Parties, fusion: Network, labels: Labels, config: Config, observe: Observer
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Config,
+    observe: Observer,
+    keeper: Keeper,
 ) -> Network:
     """Pre-train, select components, select features, train on."""
     server = SelectPlan(
@@ -44,7 +49,9 @@ def run(
         tolerance=config.plateau_tolerance,
         patience=config.plateau_patience,
     )
-    return algorithm.less_vfl(parties, fusion, labels, config.stages(server), observe)
+    return algorithm.less_vfl(
+        parties, fusion, labels, config.stages(server), observe, keeper
+    )
 
 
 METHOD = Method(

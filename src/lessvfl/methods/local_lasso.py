@@ -7,7 +7,7 @@ from lessvfl.algorithm import Labels
 from lessvfl.methods.base import Method, PartySelection
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
-from lessvfl.types import Observer
+from lessvfl.types import Keeper, Observer
 
 
 def run(
@@ -16,9 +16,12 @@ def run(
     labels: Labels,
     config: PartySelection,
     observe: Observer,
+    keeper: Keeper,
 ) -> Network:
     """Pre-train, let every party match all its components, train on."""
-    return algorithm.less_vfl(parties, fusion, labels, config.stages(None), observe)
+    return algorithm.less_vfl(
+        parties, fusion, labels, config.stages(None), observe, keeper
+    )
 
 
 METHOD = Method(

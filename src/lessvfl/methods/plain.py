@@ -7,15 +7,20 @@ from lessvfl.algorithm import Labels
 from lessvfl.methods.base import Joint, Method
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
-from lessvfl.types import Observer
+from lessvfl.types import Keeper, Observer
 
 
 def run(
-    parties: Parties, fusion: Network, labels: Labels, config: Joint, observe: Observer
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Joint,
+    observe: Observer,
+    keeper: Keeper,
 ) -> Network:
     """Train jointly; select nothing."""
     plan = config.plan("train", config.train_epochs)
-    algorithm.train_jointly(parties, fusion, labels, plan, observe)
+    algorithm.train_jointly(parties, fusion, labels, plan, observe, keeper)
     return fusion
 
 

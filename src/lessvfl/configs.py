@@ -1,0 +1,138 @@
+"""The files that say how a server and a party take part in a run.
+
+Paths in them are relative to the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from lessvfl import settings
+from lessvfl.errors import ConfigError
+from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
+
+ALIGNMENTS = ("psi", "plain", "none")
+REVEALS = ("nothing", "counts", "features")
+
+
+def _names() -> Kind:
+    return Kind(
+        "a list of different names",
+        lambda v: (
+            isinstance(v, list | tuple)
+            and len(v) > 0
+            and all(isinstance(name, str) and name for name in v)
+            and len(set(v)) == len(v)
+        ),
+        lambda text: text.split(","),
+    )
+
+
+def _mapping() -> Kind:
+    return Kind("names and values", lambda v: isinstance(v, dict), lambda text: text)
+
+
+@dataclass(frozen=True)
+class Common(settings.Section):
+    """What both sides say: who they are, their file, and where results go."""
+
+    certificate: str | None = setting(
+        or_none(a_text()), None, "the certificate; none: without encryption"
+    )
+    key: str | None = setting(or_none(a_text()), None, "its key")
+    ca: str | None = setting(or_none(a_text()), None, "the CA's certificate")
+    data: str = setting(a_text(), "", "the table: .npz, .csv or .parquet")
+    id: str | None = setting(or_none(a_text()), None, "the column of ids")
+    threads: int = setting(an_int(1), 1, "threads to compute with, the same for all")
+    device: str = setting(one_of("cpu", "cuda", "auto"), "cpu", "where to compute")
+    out: str = setting(a_text(), "run", "the run folder")
+    wait: float = setting(
+        a_float(open_low=True), 600.0, "seconds that the other side may stay away"
+    )
+
+
+@dataclass(frozen=True)
+class ServerConfig(Common):
+    """What the label holder's file says."""
+
+    listen: str = setting(a_text(), "127.0.0.1:8815", "HOST:PORT to listen at")
+    parties: tuple[str, ...] = setting(_names(), ("party0",), "who takes part")
+    label: str | None = setting(or_none(a_text()), None, "the column of labels")
+    align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
+    method: str = setting(a_text(), "less-vfl", "see 'lessvfl methods'")
+    profile: str = setting(a_text(), "default", "default, paper or official-code")
+    settings: dict[str, Any] = dataclasses.field(
+        default_factory=dict,
+        metadata={"kind": _mapping(), "help": "any setting, by name"},
+    )
+    seed: int = setting(an_int(0), 0, "the seed of the run")
+    save_every: int = setting(an_int(1), 50, "steps between two checkpoints")
+    status: str | None = setting(
+        or_none(a_text()), None, "HOST:PORT of the status page"
+    )
+
+
+@dataclass(frozen=True)
+class PartyConfig(Common):
+    """What a party's file says."""
+
+    server: str = setting(a_text(), "127.0.0.1:8815", "HOST:PORT of the server")
+    server_name: str = setting(a_text(), "localhost", "the name in its certificate")
+    name: str | None = setting(
+        or_none(a_text()), None, "who this is, where no certificate says it"
+    )
+    columns: tuple[str, ...] = setting(_names(), ("*",), "columns (names or globs)")
+    reveal: str = setting(
+        one_of(*REVEALS), "nothing", "what the server may learn of the selection"
+    )
+    max_rounds: int | None = setting(
+        or_none(an_int(1)), None, "exchanges after which this party stops"
+    )
+
+
+Config = TypeVar("Config", bound=Common)
+
+
+def read(cls: type[Config], path: Path) -> Config:
+    """Read a config file; paths in it become absolute.
+
+    Parameters
+    ----------
+    cls : type
+        ``ServerConfig`` or ``PartyConfig``.
+    path : Path
+        A YAML file.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"The config file '{path}' must be readable. Got this: {error.strerror}."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(
+            f"The config file '{path}' must be YAML. Got this: {line}."
+        ) from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"The config file '{path}' must hold names and values. Got "
+            f"{type(values).__name__}."
+        )
+    known = settings.fields_of([cls])
+    for name in values:
+        if name not in known:
+            raise settings.unknown("setting", str(name), known, f" in '{path}'")
+    found: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+    for name in ("certificate", "key", "ca", "data", "out"):
+        if isinstance(found.get(name), str):
+            found[name] = str((path.parent / found[name]).resolve())
+    return cls(**found)

@@ -1,0 +1,292 @@
+"""The server as a process of its own: takes parties in and runs a method with them.
+
+The algorithm is the one the simulator runs (:mod:`lessvfl.algorithm`); here are who
+takes part, which rows are common, checkpoints, and what to do when a party goes away:
+everybody takes up the last checkpoint and goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lessvfl import methods, profiles
+from lessvfl.algorithm import Labels
+from lessvfl.checkpoint import Checkpoints, State, read_state, write_state
+from lessvfl.configs import ServerConfig
+from lessvfl.data import Dataset, Problem, split_rows
+from lessvfl.errors import ConfigError, PartyLostError
+from lessvfl.join import versions
+from lessvfl.ledger import Ledger
+from lessvfl.models import DTYPES, MLP, Lifted, Network, find_factory
+from lessvfl.profiles import Settings
+from lessvfl.protocol import Parties
+from lessvfl.recorder import Recorder
+from lessvfl.session import Agreed, Finish, Hello, Prepare, Restore, Save, Welcome
+from lessvfl.transports.flight import Hub
+from lessvfl.types import Observer, Tensor, resolve_device
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """What the label holder has: labels, and maybe which rows are for testing."""
+
+    dataset: Dataset  # without columns
+    is_test: NDArray[np.bool_] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.dataset.y)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the server knows at the end."""
+
+    numbers: dict[str, Any]
+    bill: list[dict[str, str | int]]
+    settings: Settings
+    revealed: Mapping[str, Mapping[str, Any]]
+
+
+class Host:
+    """One run of the server's.
+
+    Parameters
+    ----------
+    config : ServerConfig
+        Who takes part, what is run.
+    table : LabelTable
+        The labels.
+    hub : Hub
+        Listens already.
+    observe : callable
+        Told of every epoch.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        table: LabelTable,
+        hub: Hub,
+        observe: Observer = lambda event: None,
+    ) -> None:
+        self.config = config
+        self.table = table
+        self.hub = hub
+        self.observe = observe
+        self.folder = Path(config.out)
+        self.device = resolve_device(config.device)
+        dataset = table.dataset
+        self.settings = profiles.resolve(
+            config.method, config.profile, dataset, config.settings
+        )
+        self.resent = 0
+        train, test = self._split()
+        self.rows = Prepare(train, test)
+        self.dtype = DTYPES[self.settings.net.dtype]
+        self.problem = self._problem(train, test)
+        hub.admit = self._objection
+
+    # ------------------------------------------------------------------------ who joins
+
+    def _objection(self, hello: Hello) -> str | None:
+        """Return why a party cannot take part."""
+        for what, mine, theirs in (
+            ("versions", versions(), dict(hello.versions)),
+            ("threads", self.config.threads, hello.threads),
+            ("device", self.device.type, hello.device),
+            ("rows", self.table.n_rows, hello.n_rows),
+        ):
+            if mine != theirs:
+                return (
+                    f"Server and party '{hello.party}' must have the same {what}. "
+                    f"Got {mine} and {theirs}."
+                )
+        return None
+
+    def _split(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return training and test rows, as places in the common order."""
+        if self.table.is_test is not None:
+            places = np.arange(self.table.n_rows, dtype=np.int64)
+            return places[~self.table.is_test], places[self.table.is_test]
+        return split_rows(self.table.dataset, self.settings.data, self.config.seed)
+
+    def _problem(self, train: NDArray[np.int64], test: NDArray[np.int64]) -> Problem:
+        """Return the labels of the rows, without any party's table."""
+        dataset = self.table.dataset
+        y_train, y_test = dataset.y[train], dataset.y[test]
+        shift, scale = 0.0, 1.0
+        if dataset.task == "regression" and self.settings.data.scale_labels:
+            shift, scale = float(y_train.mean()), float(y_train.std()) or 1.0
+            y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
+        return Problem(
+            dataset.name,
+            dataset.task,
+            (),
+            y_train,
+            y_test,
+            dataset.label_names,
+            0,
+            label_shift=shift,
+            label_scale=scale,
+        )
+
+    # -------------------------------------------------------------------------- running
+
+    def run(self) -> Result:
+        """Wait for the parties and run, however often one of them goes away."""
+        while True:
+            try:
+                self.hub.wait(self.config.wait)
+                result = self._run_once()
+                self._ask_all(Finish())
+                return result
+            except PartyLostError as lost:
+                log.warning("%s", lost)
+                self.hub.wait(self.config.wait)
+
+    def _ask_all(self, message: Any) -> dict[str, Agreed]:
+        """Have every party do something around the run."""
+        found: Any = self.hub.exchange(dict.fromkeys(self.config.parties, message))
+        return dict(found)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    def _run_id(self) -> bytes:
+        """Return the run's own number, the same after a restart."""
+        path = self.folder / "run.safetensors"
+        if not path.is_file():
+            number = torch.tensor(list(uuid.uuid4().bytes), dtype=torch.uint8)
+            write_state(path, State({"run": number}, {"config": _plain(self.config)}))
+        state = read_state(path)
+        if state.values["config"] != _plain(self.config):
+            raise ConfigError(
+                f"The run folder '{self.folder}' must be of the same config. Got that "
+                "of another run; choose another 'out'."
+            )
+        return bytes(state.tensors["run"].tolist())
+
+    def _run_once(self) -> Result:
+        """Agree with everybody where to go on, and run to the end."""
+        self.hub.run_id = self._run_id()
+        config, flat = self.config, self.settings.flat()
+        self._ask_all(Welcome((config.seed,), flat, config.parties))
+        self._ask_all(self.rows)
+        saved = read_state(self._path) if self._path.is_file() else None
+        self._ask_all(Restore(None if saved is None else saved.values["tag"]))
+        server = Parties(self.hub, config.parties, Ledger(1))
+        y_train, y_test = (
+            self._labels(y) for y in (self.problem.y_train, self.problem.y_test)
+        )
+        recorder = Recorder([self.problem], y_train, y_test, self.observe, True)
+        recorder.attach(server, ())
+        fusion = self._fusion(sum(server.sizes.values()))
+        torch.manual_seed(config.seed)
+        keeper = Checkpoints(
+            self._path,
+            config.save_every,
+            server,
+            recorder,
+            lambda tag: self._save_parties(tag),
+            saved,
+        )
+        labels = Labels(y_train, self.problem.task, (config.seed,))
+        method = methods.get(config.method)
+        before = server.ledger.payload_bytes(0)
+        try:
+            method.run(server, fusion, labels, self._method_config(), recorder, keeper)
+        except PartyLostError:
+            kept = read_state(self._path) if self._path.is_file() else None
+            self.resent += self._undone(server.ledger, before, kept)
+            raise
+        return self._collect(server, recorder)
+
+    def _save_parties(self, tag: str) -> None:
+        self._ask_all(Save(tag))
+
+    def _undone(self, ledger: Ledger, before: int, kept: State | None) -> int:
+        """Return the bytes sent since the checkpoint that is taken up again."""
+        now = ledger.payload_bytes(0)
+        if kept is None:
+            return now
+        other = Ledger(1)
+        other.restore(kept.values["server"]["ledger"])
+        return max(0, now - other.payload_bytes(0))
+
+    def _method_config(self) -> Any:
+        config: Any = self.settings.config
+        n_rows = len(self.problem.y_train)
+        return dataclasses.replace(config, batch_size=min(config.batch_size, n_rows))
+
+    def _labels(self, y: NDArray[Any]) -> Tensor:
+        stacked = torch.as_tensor(y).unsqueeze(0)
+        is_class = self.problem.task == "multiclass"
+        return stacked.to(self.device, stacked.dtype if is_class else self.dtype)
+
+    def _fusion(self, n_components: int) -> Network:
+        net, problem = self.settings.net, self.problem
+        n_outputs = problem.n_classes if problem.task == "multiclass" else 1
+        widths = net.fusion_widths(n_components, n_outputs)
+        seeds = (self.config.seed,)
+        if net.fusion_net is None:
+            return MLP.create(
+                widths, net.activation, seeds, "the server", self.dtype, self.device
+            )
+        factory = find_factory(net.fusion_net)
+        return Lifted.create(
+            factory, widths[0], widths[-1], seeds, "the server", self.dtype, self.device
+        )
+
+    def _collect(self, server: Parties, recorder: Recorder) -> Result:
+        """Return the numbers that the server has; the parties keep theirs."""
+        ledger = server.ledger
+        recorder.seconds["total"] = sum(recorder.seconds.values())
+        size = self.settings.net.embedding_size
+        numbers: dict[str, Any] = {
+            "seed": self.config.seed,
+            **recorder.summary(0),
+            "components": {
+                name: {"kept": kept[0], "of": size}
+                for name, kept in server.component_counts().items()
+            },
+            "communication": {
+                "payload_bytes": {
+                    "up": ledger.direction_bytes(0, "up"),
+                    "down": ledger.direction_bytes(0, "down"),
+                },
+                "wire_bytes": {
+                    "up": sum(t.up for t in self.hub.traffic.values()),
+                    "down": sum(t.down for t in self.hub.traffic.values()),
+                },
+                "resent_bytes": self.resent,
+                "rounds": ledger.n_rounds(0),
+                "paper_mib": ledger.paper_mib(0),
+                "by_stage": ledger.by_stage(0),
+            },
+            "curve": recorder.curves[0],
+            "seconds": dict(recorder.seconds),
+        }
+        return Result(numbers, ledger.lines(0), self.settings, {})
+
+
+def _plain(config: ServerConfig) -> dict[str, Any]:
+    """Return what a run depends on, for comparison."""
+    values = dataclasses.asdict(config)
+    for name in ("listen", "status", "wait", "certificate", "key", "ca", "out"):
+        values.pop(name)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

@@ -1,0 +1,99 @@
+"""The messages around a run: who joins, what is agreed, what is saved, how it ends.
+
+=========== ========= =============================== ==================================
+message     direction fields                          reveals
+=========== ========= =============================== ==================================
+Hello       up        name, rows, threads, device,    size of the party's table, its
+                      versions                        software
+Welcome     down      seeds, settings, all parties    how the run goes, who takes part
+Align       both      bytes of the alignment          see docs/alignment.md
+Prepare     down      training and test rows, as      which common rows are for testing
+                      places in the common order
+Save        down      a mark: stage and step          nothing
+Restore     down      a mark, or none: from the start nothing
+Finish      down      none                            that the run is over
+Agreed      up        what the party reveals: nothing what its operator allows: how many
+                      by default                      or which features it kept
+Refusal     both      a sentence                      why the other side stops
+=========== ========= =============================== ==================================
+
+They are not part of the method and not on its bill; their bytes are wire bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A party joins."""
+
+    party: str
+    n_rows: int
+    threads: int
+    device: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The server takes a party in and says what will be run."""
+
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Any]
+    parties: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Align:
+    """One message of the alignment of rows."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Which rows of the common order are for training, and which for testing."""
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Save:
+    """Write down the state at this mark, as in ``train-150``."""
+
+    tag: str
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Take up the state at this mark; None: from the start."""
+
+    tag: str | None
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over: write the run folder."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """Done as asked; what the party is willing to reveal."""
+
+    revealed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """No, and why; `final` where trying again is of no use."""
+
+    reason: str
+    final: bool = True
