@@ -264,8 +264,8 @@ class _Batch:
         numbers: dict[str, Any] = {
             "seed": self.replicas[r].seed,
             **self.recorder.summary(r),
-            "spurious": _spurious(problem, outcomes),
-            "truth": _truth(problem, outcomes),
+            "spurious": spurious(problem, [np.array(o.kept) for o in outcomes]),
+            "truth": truth(problem, [np.array(o.kept) for o in outcomes]),
             "features": {
                 party.name: {"kept": list(party.kept), "removed": list(party.removed)}
                 for party in model.parties
@@ -362,9 +362,12 @@ def _shape(
     return Shape(ends, "none", source, *cut)
 
 
-def _spurious(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | None:
+Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask a party
+
+
+def spurious(problem: Problem, masks: Masks) -> dict[str, Any] | None:
     """Return how many planted features went and how many real ones stayed."""
-    kept = np.concatenate([np.array(o.kept, dtype=bool) for o in outcomes])
+    kept = np.concatenate(masks).astype(bool)
     planted = np.concatenate([table.spurious for table in problem.parties])
     if not planted.any():
         return None
@@ -377,14 +380,14 @@ def _spurious(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | Non
     }
 
 
-def _truth(problem: Problem, outcomes: list[Outcome]) -> dict[str, Any] | None:
+def truth(problem: Problem, masks: Masks) -> dict[str, Any] | None:
     """Return how the support compares with the truth, where a data set knows it."""
     known = [table.significant for table in problem.parties]
-    masks = [mask for mask in known if mask is not None]
-    if len(masks) < len(known):
+    told = [mask for mask in known if mask is not None]
+    if len(told) < len(known):
         return None
-    significant = np.concatenate(masks)
-    kept = np.concatenate([np.array(o.kept, dtype=bool) for o in outcomes])
+    significant = np.concatenate(told)
+    kept = np.concatenate(masks).astype(bool)
     return {
         "significant": int(significant.sum()),
         "significant_kept": int((significant & kept).sum()),

@@ -13,6 +13,7 @@ from typing import Any
 from lessvfl.data import breast_cancer, digits, files, local, mimic3, openml, synthetic
 from lessvfl.data.base import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.encode import Encoding
+from lessvfl.data.files import load_columns, load_labels
 from lessvfl.data.problem import prepare
 from lessvfl.data.registry import Entry
 from lessvfl.data.split import match_columns, read_parties, split_rows
@@ -31,6 +32,8 @@ __all__ = [
     "frame_of",
     "from_arrays",
     "load",
+    "load_columns",
+    "load_labels",
     "match_columns",
     "names",
     "prepare",

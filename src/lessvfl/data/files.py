@@ -12,8 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.base import Dataset
-from lessvfl.data.table import checked_names, frame_of_columns, from_arrays, unusable
+from lessvfl.data.base import Dataset, Frame
+from lessvfl.data.table import (
+    checked_names,
+    frame_of,
+    frame_of_columns,
+    from_arrays,
+    unusable,
+)
 from lessvfl.errors import DataError
 
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -38,10 +44,7 @@ def load_file(path: Path, label: str | None = None) -> Dataset:
     Dataset
         The table under the name of the file.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"A data file must end in {', '.join(SUFFIXES)}. Got '{path}'.")
-    if not path.is_file():
-        raise DataError(f"The data file '{path}' must exist. Got no such file.")
+    _check_file(path)
     if path.suffix.lower() == ".npz":
         return _load_npz(path, label or "y")
     return _load_table(path, label)
@@ -54,17 +57,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 def _load_npz(path: Path, label: str) -> Dataset:
     """Load arrays by name; nothing in the file is run."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from None
-    for name in ("X", label):
-        if name not in arrays:
-            raise DataError(
-                f"The data file '{path}' must hold the arrays 'X' and '{label}'. "
-                f"Got {', '.join(sorted(arrays)) or 'none'}."
-            )
+    arrays = _read_npz(path, ["X", label])
     names = arrays.get("feature_names")
     data = from_arrays(
         arrays["X"],
@@ -188,3 +181,96 @@ def _arrow_labels(column: Any, name: str) -> NDArray[Any]:
     if pyarrow.types.is_temporal(column.type) or pyarrow.types.is_nested(column.type):
         raise unusable(name, str(column.type))
     return np.array(column.to_pylist(), dtype=object)
+
+
+# ------------------------------------------------------------------ one side's own table
+
+
+Ids = NDArray[Any] | None  # texts or whole numbers, one a row
+
+
+def load_columns(path: Path, id_column: str | None = None) -> tuple[Frame, Ids]:
+    """Load a party's own table: its columns, and its ids apart.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.npz`` file with the arrays ``X`` and perhaps ``feature_names`` (ids in the
+        array of that name), or a ``.csv`` or ``.parquet`` file.
+    id_column : str, optional
+        The column of ids.
+    """
+    _check_file(path)
+    if path.suffix.lower() == ".npz":
+        arrays = _read_npz(path, ["X"] + ([id_column] if id_column else []))
+        told = arrays.get("feature_names")
+        given = None if told is None else [str(name) for name in told]
+        ids = None if id_column is None else arrays[id_column]
+        return frame_of(arrays["X"], given), ids
+    table = _read_arrow(path)
+    ids = _ids(table, id_column, path)
+    names = [name for name in table.column_names if name != id_column]
+    checked_names(names, None)
+    if table.num_rows == 0 or not names:
+        raise DataError(f"The data file '{path}' must have rows and columns. Got none.")
+    cells = [_arrow_cells(table.column(name), name) for name in names]
+    return frame_of_columns(names, cells), ids
+
+
+def load_labels(
+    path: Path, label: str | None = None, id_column: str | None = None
+) -> tuple[Dataset, Ids, NDArray[np.bool_] | None]:
+    """Load the label holder's own table: labels, ids, and rows marked for testing.
+
+    A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
+    rows in the array ``is_test``.
+    """
+    _check_file(path)
+    if path.suffix.lower() == ".npz":
+        name = label or "y"
+        arrays = _read_npz(path, [name] + ([id_column] if id_column else []))
+        y, ids = arrays[name], None if id_column is None else arrays[id_column]
+        is_test = arrays.get("is_test")
+    else:
+        table = _read_arrow(path)
+        ids, is_test = _ids(table, id_column, path), None
+        names = [name for name in table.column_names if name != id_column]
+        target = _label_column(names, label, path)
+        y = _arrow_labels(table.column(target), target)
+    nothing = np.zeros((len(y), 1))
+    return from_arrays(nothing, y, name=path.stem), ids, is_test
+
+
+def _check_file(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"A data file must end in {', '.join(SUFFIXES)}. Got '{path}'.")
+    if not path.is_file():
+        raise DataError(f"The data file '{path}' must exist. Got no such file.")
+
+
+def _read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a file; nothing in it is run."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from None
+    if not set(needed) <= set(arrays):
+        wanted = " and ".join(f"'{name}'" for name in needed)
+        many = "arrays" if len(needed) > 1 else "array"
+        raise DataError(
+            f"The data file '{path}' must hold the {many} {wanted}. "
+            f"Got {', '.join(sorted(arrays)) or 'none'}."
+        )
+    return arrays
+
+
+def _ids(table: Any, column: str | None, path: Path) -> Ids:
+    if column is None:
+        return None
+    if column not in table.column_names:
+        raise DataError(
+            f"The ids of '{path}' must be one of its columns: "
+            f"{', '.join(table.column_names[:20])}. Got '{column}'."
+        )
+    return np.array(table.column(column).to_pylist(), dtype=object)

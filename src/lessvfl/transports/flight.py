@@ -113,6 +113,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         The most bytes of a reply's arrays.
     refused : callable
         Told of every connection that was turned away: who, and why.
+    name_of : callable
+        Turns what a certificate says into a name.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         patience: float = 600.0,
         limit: int = codec.MAX_BODY,
         refused: Callable[[str, str], None] = lambda who, why: None,
+        name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
     ) -> None:
         self.parties = tuple(parties)
         self.secure = pass_ is not None
@@ -132,6 +135,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.patience = patience
         self.limit = limit
         self.refused = refused
+        self.name_of = name_of
         self.number = 0
         self.run_id = bytes(16)
         self.traffic: dict[PartyId, Traffic] = dict.fromkeys(self.parties, Traffic())
@@ -162,7 +166,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self, context: Any, descriptor: Any, reader: Any, writer: Any
     ) -> None:
         """Take in the party at the other end, and carry its frames until it goes."""
-        who = context.peer_identity().decode("utf-8", "replace")
+        who = self.name_of(context.peer_identity())
         line = self._greet(who, descriptor, reader, writer)
         if line is None:
             return

@@ -1,0 +1,222 @@
+"""``lessvfl try``: a run between real processes on this machine, with a fresh kit.
+
+The problem is prepared as for ``lessvfl run``; every party gets a folder with its own
+columns, its key and its certificate, the server one with the labels. What comes out is
+read from each side's own run folder, since the parties reveal nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from lessvfl import data, kit, runtime
+from lessvfl.data import Problem
+from lessvfl.errors import ConfigError
+from lessvfl.runtime import Job
+
+START_SECONDS = 120.0
+
+
+def run(
+    job: Job, seed: int, folder: Path, port: int, threads: int = 1, save_every: int = 50
+) -> dict[str, Any]:
+    """Run one seed between processes and return its numbers, as `simulate` gives them.
+
+    Parameters
+    ----------
+    job : Job
+        What to run.
+    seed : int
+        Its seed.
+    folder : Path
+        Where everybody's folder is made.
+    port : int
+        Where the server listens, on loopback.
+    threads : int
+        Threads of every process.
+    save_every : int
+        Steps between two checkpoints.
+    """
+    problem = data.prepare(
+        job.dataset,
+        job.settings.data,
+        parties=job.parties,
+        spurious=job.spurious,
+        seed=seed,
+        groups=job.groups,
+    )
+    write_folders(job, problem, seed, folder, port, threads, save_every)
+    names = [table.name for table in problem.parties]
+    processes = {
+        name: start(folder / name, "server" if name == "server" else "party", threads)
+        for name in ("server", *names)
+    }
+    try:
+        _wait(processes, folder)
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    return collect(problem, folder)
+
+
+def write_folders(
+    job: Job,
+    problem: Problem,
+    seed: int,
+    folder: Path,
+    port: int,
+    threads: int,
+    save_every: int,
+) -> None:
+    """Make a kit, and put everybody's table and config into their folders."""
+    names = [table.name for table in problem.parties]
+    kit.init(folder, names)
+    address = f"127.0.0.1:{port}"
+    settings = {
+        name: value
+        for name, value in job.settings.flat().items()
+        if name not in ("scale", "scale_labels")
+    }
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+    labels = np.concatenate([problem.y_train, problem.y_test])
+    is_test = np.arange(len(labels)) >= len(problem.y_train)
+    np.savez(folder / "server" / "labels.npz", y=labels, is_test=is_test)
+    _write_config(
+        folder / "server" / "server.yaml",
+        listen=address,
+        parties=names,
+        data="labels.npz",
+        label=None,
+        id=None,
+        align="none",
+        method=job.settings.method,
+        profile=job.settings.profile,
+        settings=plain | {"scale": "none", "scale_labels": False},
+        seed=seed,
+        threads=threads,
+        save_every=save_every,
+        status=None,
+    )
+    for table in problem.parties:
+        X = np.concatenate([table.X_train, table.X_test])
+        features = np.array(table.features)
+        if len(features) != X.shape[1]:
+            raise ConfigError(
+                "'lessvfl try' needs features of one column each. Got "
+                f"{len(features)} features in {X.shape[1]} columns at party "
+                f"'{table.name}'."
+            )
+        place = folder / table.name
+        np.savez(place / "columns.npz", X=X, feature_names=features)
+        _write_config(
+            place / "party.yaml",
+            server=address,
+            data="columns.npz",
+            id=None,
+            threads=threads,
+        )
+
+
+def _write_config(path: Path, **values: Any) -> None:
+    """Fill in a ready config."""
+    ready = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump(ready | values), encoding="utf-8")
+
+
+def start(folder: Path, command: str, threads: int) -> subprocess.Popen[bytes]:
+    """Start one side as a process; what it says goes to ``log.txt`` in its folder."""
+    with open(folder / "log.txt", "ab") as log:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "lessvfl.cli",
+                command,
+                "--config",
+                str(folder / f"{command}.yaml"),
+            ],
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        )
+
+
+def _wait(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+    """Wait for all to end well; the first that does not ends the run."""
+    while any(process.poll() is None for process in processes.values()):
+        for name, process in processes.items():
+            if process.poll() not in (None, 0):
+                raise ConfigError(_last_words(name, folder))
+        time.sleep(0.05)
+    for name, process in processes.items():
+        if process.returncode != 0:
+            raise ConfigError(_last_words(name, folder))
+
+
+def _last_words(name: str, folder: Path) -> str:
+    lines = (folder / name / "log.txt").read_text(encoding="utf-8", errors="replace")
+    last = [line for line in lines.splitlines() if line.startswith("lessvfl:")]
+    said = last[-1].removeprefix("lessvfl: ") if last else "nothing in its log"
+    return f"The process of '{name}' must end well. It said: {said}"
+
+
+def collect(problem: Problem, folder: Path) -> dict[str, Any]:
+    """Put together what everybody wrote into their own run folders."""
+    text = (folder / "server" / "run" / "server.json").read_text(encoding="utf-8")
+    numbers: dict[str, Any] = json.loads(text)
+    own = {
+        table.name: json.loads(
+            (folder / table.name / "run" / "party.json").read_text(encoding="utf-8")
+        )
+        for table in problem.parties
+    }
+    kept = [
+        np.isin(table.features, own[table.name]["kept"]) for table in problem.parties
+    ]
+    _add_removed(numbers["curve"], problem, [own[t.name] for t in problem.parties])
+    found = {
+        "spurious": runtime.spurious(problem, kept),
+        "truth": runtime.truth(problem, kept),
+        "features": {
+            name: {"kept": one["kept"], "removed": one["removed"]}
+            for name, one in own.items()
+        },
+        "importance": {
+            name: {k: v for k, v in one["importance"].items() if v > 0}
+            for name, one in own.items()
+        },
+    }
+    first = {k: v for k, v in numbers.items() if k not in _AFTER}
+    return first | found | {k: numbers[k] for k in _AFTER}
+
+
+_AFTER = ("components", "communication", "curve", "seconds")
+
+
+def _add_removed(
+    curve: list[dict[str, Any]], problem: Problem, own: Sequence[Mapping[str, Any]]
+) -> None:
+    """Fill in the share of planted features gone at every point of the curve."""
+    planted = np.concatenate([table.spurious for table in problem.parties])
+    if not planted.any():
+        return
+    for place, point in enumerate(curve):
+        masks = []
+        for table, one in zip(problem.parties, own, strict=True):
+            mask = np.zeros(len(table.features), dtype=bool)
+            mask[one["curve"][place]["kept"]] = True
+            masks.append(mask)
+        gone = ~np.concatenate(masks)
+        point["removed_share"] = float(gone[planted].mean())
