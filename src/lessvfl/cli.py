@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from lessvfl import __version__, cli_bench
+from lessvfl import __version__, cli_bench, cli_kit
 from lessvfl.errors import (
     ConfigError,
     DivergenceError,
@@ -56,6 +56,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show.")
 app.add_typer(data_app, name="data")
 app.add_typer(cli_bench.app, name="bench")
+app.add_typer(cli_kit.app, name="kit")
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 

@@ -1,0 +1,404 @@
+"""Keys and certificates: names in them, making and signing them, reading them.
+
+A certificate names its holder twice, as common name and as subjectAltName, and says
+in its extended key usage whether it is a server's or a party's, never both. A party's
+name that is a host name stands in the subjectAltName as such, any other as the URI
+``lessvfl:party:NAME``. Keys are EC keys on P-256.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import (
+    CertificatePublicKeyTypes,
+    PrivateKeyTypes,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from lessvfl.errors import ConfigError
+
+Role = Literal["ca", "server", "party", "other"]
+
+PARTY_URI = "lessvfl:party:"
+
+_LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
+# A last label of digits alone would make it look like an address.
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$)({_LABEL}\.)*(?!\d+$){_LABEL}")
+
+# Clocks of two organisations differ.
+_SKEW = datetime.timedelta(minutes=5)
+
+_USAGES: dict[Role, x509.ObjectIdentifier] = {
+    "server": ExtendedKeyUsageOID.SERVER_AUTH,
+    "party": ExtendedKeyUsageOID.CLIENT_AUTH,
+}
+
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a certificate says."""
+
+    name: str
+    role: Role
+    issuer: str
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+    fingerprint: str  # SHA-256 of the certificate
+    key_fingerprint: str  # SHA-256 of its public key
+    problem: str | None  # why it cannot be used today
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A CA that can sign."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def now() -> datetime.datetime:
+    """Return the time, in the whole seconds of a certificate."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+# ------------------------------------------------------------------------------- names
+
+
+def subject(name: str) -> x509.Name:
+    """Return a name as the subject of a certificate or request."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def common_name(name: x509.Name) -> str:
+    """Return the name in a subject or issuer."""
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else name.rfc4514_string()
+
+
+def party_name(name: str) -> x509.GeneralName:
+    """Return a party's name as a subjectAltName holds it."""
+    if _HOST_NAME.fullmatch(name):
+        return x509.DNSName(name)
+    return x509.UniformResourceIdentifier(PARTY_URI + name)
+
+
+def host_name(host: str) -> x509.GeneralName:
+    """Return the server's host name or address as a subjectAltName holds it."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if _HOST_NAME.fullmatch(host):
+        return x509.DNSName(host)
+    raise ConfigError(
+        "The server's name must be a host name as in vfl.example.org or an address as "
+        f"in 192.0.2.7. Got {host!r}."
+    )
+
+
+def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    """Return the names in a certificate's subjectAltName."""
+    found = _extension(certificate, x509.SubjectAlternativeName)
+    return [] if found is None else list(found)
+
+
+# ------------------------------------------------------------------------------ making
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Make a key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def new_request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a request to sign a party's key, as PEM."""
+    return (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(subject(name))
+        .add_extension(x509.SubjectAlternativeName([party_name(name)]), False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+
+def new_authority(days: int) -> Authority:
+    """Make a CA under a name of its own, so that two CAs are told apart."""
+    key = new_key()
+    name = subject(f"lessvfl CA {os.urandom(4).hex()}")
+    certificate = (
+        _builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(_key_usage(signs_certificates=True), True)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(certificate, key)
+
+
+def issue(
+    authority: Authority,
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    role: Role,
+    names: list[x509.GeneralName],
+    days: int,
+) -> x509.Certificate:
+    """Sign a certificate of the server or of a party, that the CA will outlive."""
+    last = authority.certificate.not_valid_after_utc
+    if now() + datetime.timedelta(days=days) > last:
+        raise ConfigError(
+            f"The CA is valid until {_day(last)}, and a certificate may not outlive "
+            f"it: its days must be at most {(last - now()).days}. Got {days}."
+        )
+    signer = authority.key.public_key()
+    return (
+        _builder(subject(name), authority.certificate.subject, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(_key_usage(signs_certificates=False), True)
+        .add_extension(x509.ExtendedKeyUsage([_USAGES[role]]), False)
+        .add_extension(x509.SubjectAlternativeName(names), False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False
+        )
+        .sign(authority.key, hashes.SHA256())
+    )
+
+
+def _builder(
+    holder: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    """Return what all certificates have."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(holder)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now() - _SKEW)
+        .not_valid_after(now() + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as PEM, not encrypted."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+# ----------------------------------------------------------------------------- reading
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """Return the content of a file; a sentence says what could not be read."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise ConfigError(
+            f"The {what} '{path}' cannot be read: {problem.strerror}."
+        ) from None
+
+
+def parse(content: bytes, what: str = "The certificate") -> x509.Certificate:
+    """Return the first certificate of a PEM text."""
+    try:
+        certificate = x509.load_pem_x509_certificate(content)
+        certificate.public_key()  # an unknown kind shows here
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{what} must be a PEM certificate. Got none.") from None
+    return certificate
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return the certificate of a file."""
+    return parse(read_bytes(path, "certificate"), f"The file '{path}'")
+
+
+def read_authorities(path: Path) -> list[x509.Certificate]:
+    """Return the certificates of all CAs in a file."""
+    content = read_bytes(path, "CA certificate")
+    try:
+        return x509.load_pem_x509_certificates(content)
+    except ValueError:
+        raise ConfigError(
+            f"The file '{path}' must hold the CA's certificate as PEM. Got none."
+        ) from None
+
+
+def read_key(path: Path) -> PrivateKeyTypes:
+    """Return the private key of a file."""
+    content = read_bytes(path, "key")
+    try:
+        return serialization.load_pem_private_key(content, password=None)
+    except TypeError:
+        raise ConfigError(
+            f"The key '{path}' must not be protected by a password: nobody is there to "
+            "type it when a server or party starts."
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"The file '{path}' must hold a PEM private key.") from None
+
+
+def read_authority(folder: Path) -> Authority:
+    """Return the CA of a folder, ready to sign."""
+    certificate = read_certificate(folder / "ca.pem")
+    key = read_key(folder / "ca-key.pem")
+    if (
+        not isinstance(key, ec.EllipticCurvePrivateKey)
+        or key.public_key() != certificate.public_key()
+        or role_of(certificate) != "ca"
+    ):
+        raise ConfigError(
+            f"The folder '{folder}' must hold a CA as 'lessvfl kit init' makes it: its "
+            "ca.pem and ca-key.pem do not belong together."
+        )
+    return Authority(certificate, key)
+
+
+def read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
+    """Return name and key of a request whose signature shows that it holds the key."""
+    content = read_bytes(path, "request")
+    try:
+        request = x509.load_pem_x509_csr(content)
+    except ValueError:
+        raise ConfigError(
+            f"The file '{path}' must be a PEM request, as 'lessvfl kit request' makes "
+            "it."
+        ) from None
+    try:
+        key = request.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
+        key.curve, ec.SECP256R1
+    ):
+        raise ConfigError(
+            f"The request '{path}' must be for an EC key on the curve P-256, as "
+            "'lessvfl kit request' makes it. Got a key of another kind."
+        )
+    if not _is_signed(request):
+        raise ConfigError(
+            f"The request '{path}' must be signed with its own key: its signature is "
+            "wrong, so it was changed or made by somebody without the key."
+        )
+    return common_name(request.subject), key
+
+
+def _is_signed(request: x509.CertificateSigningRequest) -> bool:
+    try:
+        return request.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+
+
+# ------------------------------------------------------------------------- description
+
+
+def _extension(
+    certificate: x509.Certificate, kind: type[_Extension]
+) -> _Extension | None:
+    """Return an extension of a certificate; None if it has none that can be read."""
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except (
+        x509.ExtensionNotFound,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+        ValueError,
+    ):
+        return None
+
+
+def role_of(certificate: x509.Certificate) -> Role:
+    """Return what a certificate is for."""
+    constraints = _extension(certificate, x509.BasicConstraints)
+    if constraints is not None and constraints.ca:
+        return "ca"
+    usage = _extension(certificate, x509.ExtendedKeyUsage)
+    for role, use in _USAGES.items():
+        if usage is not None and list(usage) == [use]:
+            return role
+    return "other"
+
+
+def has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Tell whether a CA signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return role_of(authority) == "ca"
+
+
+def _day(time: datetime.datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def problem_of(certificate: x509.Certificate) -> str | None:
+    """Return why a certificate cannot be used today; None if it can."""
+    if now() > certificate.not_valid_after_utc:
+        return f"expired on {_day(certificate.not_valid_after_utc)}"
+    if now() < certificate.not_valid_before_utc:
+        since = _day(certificate.not_valid_before_utc)
+        return f"is not valid before {since}, and this clock says {_day(now())}"
+    return None
+
+
+def fingerprint_of(key: CertificatePublicKeyTypes) -> str:
+    """Return the SHA-256 fingerprint of a public key."""
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(
+        key.public_bytes(
+            serialization.Encoding.DER,
+            serialization.PublicFormat.SubjectPublicKeyInfo,
+        )
+    )
+    return digest.finalize().hex(":").upper()
+
+
+def describe(certificate: x509.Certificate) -> Certificate:
+    """Return what a certificate says."""
+    return Certificate(
+        name=common_name(certificate.subject),
+        role=role_of(certificate),
+        issuer=common_name(certificate.issuer),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(":").upper(),
+        key_fingerprint=fingerprint_of(certificate.public_key()),
+        problem=problem_of(certificate),
+    )
