@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import sys
@@ -13,14 +14,16 @@ import pytest
 import torch
 
 from lessvfl import cli
-from lessvfl.algorithm import risk
+from lessvfl.algorithm import gradients, proxy_loss, risk
 from lessvfl.bench import theory, theory_problem, theory_rates, theory_solve
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, RecordError
 from lessvfl.models import MLP
 from lessvfl.report.theory import build_theory
+from lessvfl.types import SelectPlan, Stage
 
 CPU = torch.device("cpu")
 SEEDS = (0, 1)
+FAMILIES = theory_problem.FAMILIES
 
 
 @pytest.fixture
@@ -34,18 +37,33 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theory_rates, "N_RESAMPLES", 50)
 
 
-def problem(n: int) -> tuple[MLP, theory_problem.Sample]:
-    truth = theory_problem.generating_network(SEEDS, CPU)
-    return truth, theory_problem.draw_sample(truth, SEEDS, n, "train", CPU)
+def problem(n: int, network: str = "tanh") -> tuple[MLP, theory_problem.Sample]:
+    truth = theory_problem.generating_network(SEEDS, FAMILIES[network], CPU)
+    return truth, theory_problem.draw_sample(truth, SEEDS, n, "train")
+
+
+def start(n_parties: int, n_components: int, network: str = "tanh") -> tuple[MLP, MLP]:
+    """Networks whose server weights and biases are not those of the start."""
+    family = FAMILIES[network]
+    net, fusion = theory_solve.start(SEEDS, n_parties, n_components, family, CPU)
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in (fusion.weights[0], fusion.biases[0], net.biases[-1]):
+            tensor.normal_(generator=draw)
+    return net, fusion
+
+
+networks = pytest.mark.parametrize("network", FAMILIES)
 
 
 # ----------------------------------------------------------------------------- the data
 
 
-def test_labels_depend_on_the_significant_columns_alone() -> None:
-    truth, sample = problem(500)
+@networks
+def test_labels_depend_on_the_significant_columns_alone(network: str) -> None:
+    truth, sample = problem(500, network)
     mask = theory_problem.significant()
-    noise = torch.randn(sample.X.shape)
+    noise = torch.randn(sample.X.shape).to(sample.X)
     same = truth(torch.where(mask, sample.X, noise)).squeeze(2)
     torch.testing.assert_close(same, sample.f)
     for column in mask.nonzero().flatten().tolist():
@@ -54,8 +72,9 @@ def test_labels_depend_on_the_significant_columns_alone() -> None:
         assert ((truth(X).squeeze(2) - sample.f).std(dim=1) > 0.05).all()
 
 
-def test_generating_function_and_noise_have_the_stated_size() -> None:
-    _, sample = problem(20_000)
+@networks
+def test_generating_function_and_noise_have_the_stated_size(network: str) -> None:
+    _, sample = problem(20_000, network)
     assert sample.f.std(dim=1).tolist() == pytest.approx([1, 1], rel=0.05)
     noise = (sample.y - sample.f).std(dim=1).tolist()
     assert noise == pytest.approx([theory_problem.SIGMA] * 2, rel=0.05)
@@ -68,10 +87,13 @@ def test_first_rows_are_the_same_for_every_n() -> None:
     assert torch.equal(small.y, large.first(100).y)
 
 
-def test_known_components_that_do_not_matter_see_no_significant_feature() -> None:
-    truth, sample = problem(300)
+@networks
+def test_known_components_that_do_not_matter_see_no_significant_feature(
+    network: str,
+) -> None:
+    truth, sample = problem(300, network)
     mask = theory_problem.significant()
-    other = torch.where(mask, torch.randn(sample.X.shape), sample.X)
+    other = torch.where(mask, torch.randn(sample.X.shape).to(sample.X), sample.X)
     for correlated in (False, True):
         H = theory_problem.known_components(truth, sample.X, correlated=correlated)
         moved = theory_problem.known_components(truth, other, correlated=correlated)
@@ -84,6 +106,44 @@ def test_known_components_that_do_not_matter_see_no_significant_feature() -> Non
         torch.testing.assert_close(true.squeeze(2), sample.f)
 
 
+@pytest.mark.parametrize("n", [150, 60_000])
+def test_a_table_has_the_moments_of_all_rows(n: int) -> None:
+    truth, rows = problem(n, "linear")
+    table = theory_problem.draw_table(truth, SEEDS, n, "train")
+    assert table.X.shape == (len(SEEDS), theory_problem.N_TABLE, rows.X.shape[2])
+    assert table.n == rows.n == n
+
+    def moments(sample: theory_problem.Sample) -> torch.Tensor:
+        z = torch.cat([sample.X, sample.y[..., None], sample.f[..., None]], dim=2)
+        z = torch.nn.functional.pad(z, (0, 1), value=1.0)
+        return z.mT @ z / z.shape[1]
+
+    torch.testing.assert_close(moments(table), moments(rows), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("network", ["linear", "deep-linear"])
+def test_risks_and_gradients_on_a_table_are_those_on_all_rows(network: str) -> None:
+    """R_N of stages 1 and 2 and of group lasso, and H_N of stage 3."""
+    truth, rows = problem(3000, network)
+    table = theory_problem.draw_table(truth, SEEDS, 3000, "train")
+    net, fusion = start(4, 2, network)
+    other, _ = theory_solve.start((7, 8), 4, 2, FAMILIES[network], CPU)
+    params = [*net.parameters(), *fusion.parameters()]
+    found = []
+    for sample in (table, rows):
+        X = theory_solve.split(sample.X, 4)
+        z = fusion(theory_solve.join(net(X), 4))
+        losses = (
+            risk(z, sample.y, "regression").sum(),
+            proxy_loss(net(X), other(X).detach(), 1).sum(),
+        )
+        for loss in losses:
+            found.append([loss, *gradients(loss, params)])
+    for a, b in zip(found[:2], found[2:], strict=True):
+        for one, two in zip(a, b, strict=True):
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
+
+
 # ---------------------------------------------------------------------------- networks
 
 
@@ -94,34 +154,65 @@ def test_splitting_gives_each_party_its_own_columns() -> None:
     assert torch.equal(X[5], sample.X[1][:, width : 2 * width])
 
 
-def test_fused_networks_give_what_the_fusion_network_gives() -> None:
-    _, sample = problem(20)
+@networks
+def test_fused_networks_give_what_the_fusion_network_gives(network: str) -> None:
+    _, sample = problem(20, network)
     X = theory_solve.split(sample.X, 4)
-    net, fusion = theory_solve.start(SEEDS, 4, 3, CPU)
+    net, fusion = start(4, 3, network)
     with torch.no_grad():
-        fusion.weights[0].normal_()
-        fusion.biases[0].normal_()
-        net.biases[1].normal_()
         z = fusion(theory_solve.join(net(X), 4))
         whole = theory_solve.fused(net, fusion, 4)
         total = theory_solve.join(whole(X), 4).sum(dim=2, keepdim=True)
     torch.testing.assert_close(total, z)
 
 
-def test_penalties_shrink_as_the_fourth_root() -> None:
-    for kind, constant in theory_solve.LAMBDA.items():
-        assert theory_solve.lam(kind, 10_000) == pytest.approx(constant / 10)
+@networks
+def test_penalties_shrink_as_the_fourth_root(network: str) -> None:
+    lam = theory_solve.lambdas(network, 10_000)
+    assert set(lam) == {"server", "party", "joint"}
+    for kind, constant in theory_solve.LAMBDA[network].items():
+        assert lam[kind] == pytest.approx(constant / 10)
+
+
+def test_penalties_follow_the_samples_and_not_the_rows_of_a_table(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of 64 rows that stands for 10,000 has the λ of 10,000."""
+    seen = {}
+    plan = theory_solve._plan
+
+    def spy(stage: Stage, lam: float, *rest: Any) -> SelectPlan:
+        seen[stage] = lam
+        return plan(stage, lam, *rest)
+
+    monkeypatch.setattr(theory_solve, "_plan", spy)
+    truth, test = problem(100, "linear")
+    table = theory_problem.draw_table(truth, SEEDS, 10_000, "train")
+    theory.run_split(table, test, SEEDS, "linear", 2)
+    constants = theory_solve.LAMBDA["linear"]
+    stages = {
+        "select_components": "server",
+        "select_features": "party",
+        "joint_lasso": "joint",
+    }
+    assert seen == {
+        stage: pytest.approx(constants[kind] / 10) for stage, kind in stages.items()
+    }
+    seen.clear()
+    entry = theory.run_stage2(truth, table, SEEDS, "linear", "independent")
+    assert seen == {"select_components": pytest.approx(constants["server"] / 10)}
+    assert entry["n"] == 10_000
 
 
 def test_stage_3_runs_again_only_where_a_component_is_gone(quick: None) -> None:
     """The shortcut gives what stage 3 gives when all parties run it."""
     _, sample = problem(200)
     X = theory_solve.split(sample.X, 2)
-    net, _ = theory_solve.start(SEEDS, 2, 2, CPU)
+    net, _ = start(2, 2)
     kept = torch.tensor([[1, 1], [0, 1], [0, 0], [1, 1]], dtype=torch.bool)
-    local = theory_solve.match_embeddings(net, X, None)
-    short = theory_solve.rematch(local, net, X, kept)
-    whole = theory_solve.match_embeddings(net, X, kept)
+    local = theory_solve.match_embeddings(net, X, 0.1, None)
+    short = theory_solve.rematch(local, net, X, 0.1, kept)
+    whole = theory_solve.match_embeddings(net, X, 0.1, kept)
     assert not short.input_weights[2].any()
     for a, b in zip(short.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(a, b)
@@ -232,24 +323,49 @@ def test_recovery_improves_with_n(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theory_solve, "SERVER_STEPS", 500)
     monkeypatch.setattr(theory_solve, "JOINT_STEPS", 100)
     truth, sample = problem(8000)
-    test = theory_problem.draw_sample(truth, SEEDS, 1000, "test", CPU)
-    small, _ = theory.run_split(sample.first(300), test, SEEDS, 8)
-    large, _ = theory.run_split(sample.first(2000), test, SEEDS, 8)
+    test = theory_problem.draw_sample(truth, SEEDS, 1000, "test")
+    small, _ = theory.run_split(sample.first(300), test, SEEDS, "tanh", 8)
+    large, _ = theory.run_split(sample.first(2000), test, SEEDS, "tanh", 8)
     for method in ("less-vfl", "local-lasso"):
         assert large[method].zeros.sum() > small[method].zeros.sum()
         assert large[method].norm.sum() < small[method].norm.sum()
         assert large[method].distance.sum() < small[method].distance.sum()
-    few = theory.run_stage2(truth, sample.first(300), SEEDS, "independent")
-    many = theory.run_stage2(truth, sample, SEEDS, "independent")
+    few = theory.run_stage2(truth, sample.first(300), SEEDS, "tanh", "independent")
+    many = theory.run_stage2(truth, sample, SEEDS, "tanh", "independent")
     assert sum(many["norm"]) < 0.2 * sum(few["norm"])
     assert sum(many["distance"]) < sum(few["distance"])
 
 
+def test_linear_networks_find_the_support_of_many_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Group lasso is one convex problem there, the same for every split."""
+    monkeypatch.setattr(theory_solve, "PRETRAIN_STEPS", (200, 100))
+    for name in ("PARTY_STEPS", "SERVER_STEPS", "JOINT_STEPS"):
+        monkeypatch.setattr(theory_solve, name, 300)
+    truth = theory_problem.generating_network((0,), FAMILIES["linear"], CPU)
+    test = theory_problem.draw_sample(truth, (0,), 500, "test")
+    few, many = (
+        theory_problem.draw_table(truth, (0,), n, "train") for n in (1000, 300_000)
+    )
+    first, _ = theory.run_split(few, test, (0,), "linear", 1)
+    found = {m: theory.run_split(many, test, (0,), "linear", m)[0] for m in (1, 4)}
+    for m, results in found.items():
+        for method, measured in results.items():
+            assert measured.recovered.all(), (method, m)
+            assert measured.distance < first[method].distance / 2, (method, m)
+    assert not any(measured.recovered.any() for measured in first.values())
+    torch.testing.assert_close(
+        found[1]["group-lasso"].distance, found[4]["group-lasso"].distance
+    )
+
+
 def test_results_have_the_documented_shape(quick: None, tmp_path: Path) -> None:
     told: list[str] = []
-    programme = theory.Programme((200, 100, 400), (2, 4), SEEDS, "cpu")
+    programme = theory.Programme((200, 100, 400), (2, 4), SEEDS, "linear", "cpu")
     results = theory.run(programme, say=told.append)
     assert results["n"] == [100, 200, 400]
+    assert results["network"] == "linear"
     assert set(results["lambda"]) == {"server", "party", "joint"}
     assert results["theorem_rate"] == -0.25
     assert results["device"] == "cpu"
@@ -282,6 +398,79 @@ def test_results_have_the_documented_shape(quick: None, tmp_path: Path) -> None:
         assert len(list((tmp_path / "new").glob(f"theory-*.{kind}"))) == 6
 
 
+# -------------------------------------------------------------------------- the records
+
+
+@pytest.fixture
+def kept(quick: None, tmp_path: Path) -> tuple[theory.Programme, Path, dict[str, Any]]:
+    """A programme, the folder of its one finished run and what that run gave."""
+    programme = theory.Programme((100, 200), (8,), (0,), device="cpu")
+    return programme, tmp_path, theory.run(programme, tmp_path)
+
+
+Kept = tuple[theory.Programme, Path, dict[str, Any]]
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let nothing be run; return a list of the sample sizes that were asked for."""
+    asked: list[int] = []
+
+    def run_size(n: int, *rest: Any) -> dict[str, Any]:
+        asked.append(n)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(theory, "run_size", run_size)
+    return asked
+
+
+def test_resume_reads_what_was_kept(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programme, folder, results = kept
+    asked = forbid(monkeypatch)
+    assert theory.run(programme, folder, resume=True) == results
+    assert asked == []
+    with pytest.raises(KeyboardInterrupt):
+        theory.run(programme, folder)  # without it everything runs again
+
+
+def test_records_of_another_programme_are_not_used(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programme, folder, _ = kept
+    for path in list((folder / "records").iterdir()):
+        text = path.read_bytes()  # not even under another network's name
+        path.with_name(path.name.replace("linear", "tanh")).write_bytes(text)
+    asked = forbid(monkeypatch)
+    others: list[dict[str, Any]] = [{"network": "tanh"}, {"seeds": (1,)}]
+    for other in others:
+        with pytest.raises(KeyboardInterrupt):
+            theory.run(dataclasses.replace(programme, **other), folder, resume=True)
+    assert asked == [100, 100]
+
+
+def test_networks_keep_their_records_apart(kept: Kept) -> None:
+    programme, folder, _ = kept
+    theory.run(dataclasses.replace(programme, network="tanh"), folder, resume=True)
+    names = {path.name for path in (folder / "records").iterdir()}
+    assert names == {f"{k}-n-{n}.json" for k in ("linear", "tanh") for n in (100, 200)}
+
+
+def test_a_torn_record_is_named(kept: Kept) -> None:
+    programme, folder, _ = kept
+    path = folder / "records" / "linear-n-200.json"
+    whole = path.read_text(encoding="utf-8")
+    for text in ("", whole[: len(whole) // 2], "[]", "{}", '"about"'):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(RecordError, match=re.escape(f"'{path}' must be a record")):
+            theory.run(programme, folder, resume=True)
+
+
+def test_resume_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match="'--out'"):
+        theory.run(theory.Programme((100,)), resume=True)
+
+
 # -------------------------------------------------------------------------- the command
 
 
@@ -304,6 +493,7 @@ def test_command_prints_json_and_nothing_else(
     code, out, err = call(monkeypatch, capsys, *words)
     assert code == 0
     assert json.loads(out)["parties"] == [8]
+    assert json.loads(out)["network"] == "linear"
     assert err == ""
 
 
@@ -333,6 +523,8 @@ def test_command_prints_a_table_and_writes_a_page(
         ("--parties", "0"),
         ("--seeds", "-1"),
         ("--seeds", "0,0"),
+        ("--network", "relu"),
+        ("--network", ""),
         ("--device", "abacus"),
     ],
 )

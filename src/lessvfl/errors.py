@@ -5,6 +5,7 @@
     LessVFLError
     ├── ConfigError      ValueError       a setting, option or name is not allowed
     ├── DataError        ValueError       a table, column or label cannot be used
+    ├── AlignmentError   ValueError       the rows of two sides cannot be matched
     ├── NetworkError     ValueError       a module cannot serve as a network
     ├── DivergenceError  ArithmeticError  a loss stopped being finite
     ├── ProtocolError    RuntimeError     a message does not fit the protocol
@@ -27,6 +28,10 @@ class ConfigError(LessVFLError, ValueError):
 
 class DataError(LessVFLError, ValueError):
     """A table, a column or a label cannot be used."""
+
+
+class AlignmentError(LessVFLError, ValueError):
+    """The rows of the label holder and a party cannot be matched."""
 
 
 class NetworkError(LessVFLError, ValueError):

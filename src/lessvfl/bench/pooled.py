@@ -2,7 +2,7 @@
 
 Every reference sees training rows alone. Where a penalty has to be chosen, one rule
 serves all of them and all data sets: the strongest penalty whose accuracy on rows held
-out of training lies within one standard error of the best one's.
+out of training lies within one standard error of the best.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ N_FOLDS = 3  # of cross-validation, for logistic regression
 LEAST_ROWS = 5  # of every class, so that each part has some
 LASSONET_HIDDEN = (64,)
 LASSONET_BATCH = 256
+LASSONET_START = 1.0  # its own search for a first lambda takes longer than the path
 LASSONET_PATH = 1.2  # from one lambda to the next
-LASSONET_EPOCHS = 10  # at every lambda; ten times as many before the first
-LASSONET_STEPS = 100  # at least, where so many epochs have fewer
+LASSONET_EPOCHS = 5  # at every lambda
+LASSONET_STEPS = 50  # at least, where so many epochs have fewer
+LASSONET_DENSE = 20  # times as many epochs at most without a penalty
 LOGISTIC_C = tuple(10.0 ** (-k / 2) for k in range(7))  # 1 to 0.001
 STG_PLAN = stg.Plan(lams=tuple(10.0 ** (-4 + k / 4) for k in range(11)))
 N_TREES = 100
@@ -126,8 +128,21 @@ class Selection:
     setting: Mapping[str, float] = field(default_factory=dict)
 
 
+def enough(best: int, n_rows: int) -> float:
+    """Return the rows to predict right, of `n_rows`, to be as good as the best.
+
+    That is the best less one standard error √(n p (1 - p)), p = (best + 2) / (n + 4),
+    which is not 0 where all are right.
+
+    >>> round(enough(95, 100), 2)
+    92.49
+    """
+    p = (best + 2) / (n_rows + 4)
+    return best - math.sqrt(n_rows * p * (1 - p))
+
+
 def strongest(n_right: NDArray[Any], n_rows: int) -> int:
-    """Choose a penalty by the one-standard-error rule.
+    """Return the strongest penalty that is as good as the best.
 
     Parameters
     ----------
@@ -136,21 +151,13 @@ def strongest(n_right: NDArray[Any], n_rows: int) -> int:
     n_rows : int
         Held-out rows in all.
 
-    Returns
-    -------
-    int
-        The last penalty whose accuracy is at least the best one's less its standard
-        error √(p (1 - p) / n), p = (right + 1) / (n + 2): not 0 where all are right.
-
     Examples
     --------
     >>> strongest(np.array([92, 95, 93, 80]), 100)
     2
     """
-    best = int(np.max(n_right))
-    p = (best + 1) / (n_rows + 2)
-    error = math.sqrt(n_rows * p * (1 - p))  # in rows
-    return int(np.flatnonzero(np.asarray(n_right) >= best - error)[-1])
+    least = enough(int(np.max(n_right)), n_rows)
+    return int(np.flatnonzero(np.asarray(n_right) >= least)[-1])
 
 
 def majority(y: Classes, n_rows: int) -> Classes:
@@ -175,42 +182,61 @@ def _hold_out(pooled: Pooled) -> list[Any]:
 
 
 def lassonet(pooled: Pooled) -> Selection:
-    """Follow LassoNet's path and choose one network of it (Lemhadri et al., 2021)."""
-    from lassonet import LassoNetClassifier
+    """Follow LassoNet's path and keep its smallest good set (Lemhadri et al., 2021).
 
+    Networks of the path are shrunk by the penalty, so that a set is judged by a network
+    of its own, trained on it without any penalty, from the smallest set on.
+    """
     X, X_held, y, y_held = _hold_out(pooled)
     n_right: list[int] = []
 
     def score(model: Any, path: Any) -> None:
         n_right.append(int((model.predict(X_held) == y_held).sum()))
 
-    groups = None
-    if len(pooled.groups) > pooled.n_features:
-        features = range(pooled.n_features)
-        groups = [np.flatnonzero(pooled.groups == j).tolist() for j in features]
-    n_batches = max(1, len(y) // LASSONET_BATCH)
+    with torch.random.fork_rng(devices=[]):  # it seeds PyTorch
+        path = _network(pooled, len(y), pooled.groups).path(
+            X,
+            y,
+            X_val=X_held,
+            y_val=y_held,
+            callback=score,
+            disable_lambda_warning=True,  # small data may lose features at the first
+        )
+        least = enough(max(n_right), len(y_held))
+        sets = {step.selected.numpy().tobytes(): step for step in path}
+        for step in reversed([step for step in sets.values() if step.selected.any()]):
+            columns = step.selected.numpy()
+            held = X_held[:, columns]
+            model = _network(pooled, len(y), pooled.groups[columns])
+            model.fit(X[:, columns], y, X_val=held, y_val=y_held, dense_only=True)
+            if (model.predict(held) == y_held).sum() >= least:
+                break
+    return Selection(
+        pooled.features(columns),
+        model.predict(pooled.X_test[:, columns].astype(np.float32)),
+        {"lambda": float(step.lambda_)},
+    )
+
+
+def _network(pooled: Pooled, n_rows: int, groups: NDArray[np.int64]) -> Any:
+    """Return a LassoNet for these columns; those of one feature leave together."""
+    from lassonet import LassoNetClassifier
+
+    n_batches = max(1, n_rows // LASSONET_BATCH)
     n_epochs = max(LASSONET_EPOCHS, math.ceil(LASSONET_STEPS / n_batches))
-    model = LassoNetClassifier(
+    features = np.unique(groups)
+    together = [np.flatnonzero(groups == feature).tolist() for feature in features]
+    return LassoNetClassifier(
         hidden_dims=LASSONET_HIDDEN,
         batch_size=LASSONET_BATCH,
-        n_iters=(10 * n_epochs, n_epochs),
-        patience=(n_epochs, n_epochs // 2),
+        n_iters=(LASSONET_DENSE * n_epochs, n_epochs),
+        patience=(2 * n_epochs, None),
+        lambda_start=LASSONET_START,
         path_multiplier=LASSONET_PATH,
-        groups=groups,
+        groups=None if len(features) == len(groups) else together,
         device=pooled.device,
         verbose=0,
         torch_seed=pooled.random_state,
-    )
-    with torch.random.fork_rng(devices=[]):  # it seeds PyTorch
-        path = model.path(
-            X, y, X_val=X_held, y_val=y_held, return_state_dicts=True, callback=score
-        )
-    chosen = path[strongest(np.array(n_right), len(y_held))]
-    model.load(chosen)
-    return Selection(
-        pooled.features(chosen.selected.numpy()),
-        model.predict(pooled.X_test.astype(np.float32)),
-        {"lambda": float(chosen.lambda_)},
     )
 
 
@@ -340,10 +366,11 @@ class Reference:
 REFERENCES: dict[str, Reference] = {
     "lassonet": Reference(
         lassonet,
-        f"one hidden layer of {LASSONET_HIDDEN[0]}, batches of {LASSONET_BATCH}, at "
-        f"most {LASSONET_EPOCHS} epochs (or {LASSONET_STEPS} steps) at every lambda of "
-        f"a path that grows by {LASSONET_PATH}, ten times as many before it; lambda by "
-        "held-out rows",
+        f"one hidden layer of {LASSONET_HIDDEN[0]}, batches of {LASSONET_BATCH}, "
+        f"{LASSONET_EPOCHS} epochs (and {LASSONET_STEPS} steps) at every lambda of a "
+        f"path from {LASSONET_START:g} on by factors of {LASSONET_PATH}, at most "
+        f"{LASSONET_DENSE} times as many without a penalty; lambda by "
+        "held-out rows; own model: a network trained anew on the columns kept",
         "lassonet",
     ),
     "stg": Reference(

@@ -7,7 +7,7 @@ f. Network and μ are trained together, by Adam, on
 
 with one draw of ε a step. Afterwards the noise is left out: ẑ_d = max(0, min(1, μ_d)),
 and a feature is kept where ẑ_d > 0. A whole path of λ is trained at once, one replica
-each. The authors' package `stg` is no longer kept, hence this file.
+each. The authors' package `stg` 0.1.2 fails on Python 3.10 and later: hence this file.
 """
 
 from __future__ import annotations

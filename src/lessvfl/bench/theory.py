@@ -1,9 +1,10 @@
 """The theory, checked: Section 4 of the paper against the number of samples N.
 
-Data come from a known generating network (Assumptions 4.1 and 4.2), penalties shrink as
-N^(-1/4), and every method is solved by full-batch proximal steps. Measured are the
-weights left on non-significant features, exact recovery of the support, and the
-distance to the generating network, each against N and the number of parties M.
+Data come from a known generating network (Assumptions 4.1 and 4.2), linear or with
+tanh units, penalties shrink as N^(-1/4), and every method is solved by full-batch
+proximal steps. Measured are the weights left on non-significant features, exact
+recovery of the support, and the distance to the generating network, each against N and
+the number of parties M.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import torch
 from lessvfl import __version__
 from lessvfl.algorithm import Labels, select_components
 from lessvfl.bench.theory_problem import (
+    FAMILIES,
     N_BLOCKS,
     N_COLUMNS,
     N_TEST,
     SIGMA,
     Sample,
     draw_sample,
+    draw_table,
     generating_network,
     known_components,
     significant,
@@ -43,6 +46,7 @@ from lessvfl.bench.theory_solve import (
     ignore,
     join,
     joint_lasso,
+    lambdas,
     least_squares,
     match_embeddings,
     pretrain,
@@ -65,14 +69,20 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Programme:
-    """What to run: sample sizes, numbers of parties, seeds, device."""
+    """What to run: sample sizes, numbers of parties, seeds, networks, device."""
 
     n: tuple[int, ...]
     parties: tuple[int, ...] = (1, 2, 4, 8)
     seeds: tuple[int, ...] = tuple(range(10))
+    network: str = "linear"
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.network not in FAMILIES:
+            raise ConfigError(
+                "The 'network' of the theory benchmark must be one of "
+                f"{', '.join(FAMILIES)}. Got {self.network!r} instead."
+            )
         low, high = N_LIMITS
         if not self.n or any(not low <= n <= high for n in self.n):
             raise ConfigError(
@@ -177,6 +187,7 @@ def run_split(
     sample: Sample,
     test: Sample,
     seeds: tuple[int, ...],
+    network: str,
     n_parties: int,
     n_components: int = 1,
 ) -> tuple[dict[str, Measured], dict[str, list[float]]]:
@@ -185,9 +196,10 @@ def run_split(
     Group lasso starts from the pre-trained network as stages 2 and 3 do. The second
     value is what :func:`leak` says of that network.
     """
-    n_seeds, device = len(seeds), sample.y.device
+    n_seeds, lam = len(seeds), lambdas(network, sample.n)
     X, X_test = split(sample.X, n_parties), split(test.X, n_parties)
-    net, fusion = start(seeds, n_parties, n_components, device)
+    family, device = FAMILIES[network], sample.y.device
+    net, fusion = start(seeds, n_parties, n_components, family, device)
     pretrain(net, fusion, X, sample.y)  # stage 1
 
     def found(party: MLP, server: MLP | None) -> Measured:
@@ -198,28 +210,30 @@ def run_split(
 
     with torch.no_grad():
         H = join(net(X), n_parties)
-    server = trainable(fusion.weights, fusion.biases)
+    server = trainable(fusion)
     labels = Labels(sample.y, "regression", seeds)
-    kept = select_components(server, H, labels, server_plan(H), ignore)  # stage 2
-    local = match_embeddings(net, X, None)
-    less = rematch(local, net, X, kept.view(n_seeds * n_parties, -1))  # stage 3
+    plan = server_plan(H, lam["server"])
+    kept = select_components(server, H, labels, plan, ignore)  # stage 2
+    kept = kept.view(n_seeds * n_parties, -1)
+    local = match_embeddings(net, X, lam["party"], None)
+    less = rematch(local, net, X, lam["party"], kept)  # stage 3
     results = {"less-vfl": found(less, server), "local-lasso": found(local, fusion)}
     if n_components == 1:
         whole = fused(net, fusion, n_parties)
-        joint_lasso(whole, X, sample.y)
+        joint_lasso(whole, X, sample.y, lam["joint"])
         results["group-lasso"] = found(whole, None)
     return results, leak(net, fusion, test, n_parties)
 
 
 def run_stage2(
-    truth: MLP, sample: Sample, seeds: tuple[int, ...], design: str
+    truth: MLP, sample: Sample, seeds: tuple[int, ...], network: str, design: str
 ) -> dict[str, Any]:
     """Solve Eq. 4 on known embeddings and compare with the true server weights."""
-    n = sample.y.shape[1]
     H = known_components(truth, sample.X, correlated=design == "correlated")
     server = least_squares(H, sample.y)
     labels = Labels(sample.y, "regression", seeds)
-    kept = select_components(server, H, labels, server_plan(H), ignore)
+    plan = server_plan(H, lambdas(network, sample.n)["server"])
+    kept = select_components(server, H, labels, plan, ignore)
     w = server.weights[0].detach()[:, 0]
     n_matter = truth.weights[0].shape[1]
     true = torch.nn.functional.pad(truth.weights[1][:, 0], (0, w.shape[1] - n_matter))
@@ -229,7 +243,7 @@ def run_stage2(
     norm: list[float] = torch.linalg.vector_norm(w[:, n_matter:], dim=1).tolist()
     return {
         "design": design,
-        "n": n,
+        "n": sample.n,
         "norm": norm,
         "zero_runs": sum(value == 0 for value in norm) / len(norm),
         "distance": torch.linalg.vector_norm(apart, dim=1).tolist(),
@@ -249,7 +263,7 @@ def run(
     Parameters
     ----------
     programme : Programme
-        Sample sizes, parties, seeds and device.
+        Sample sizes, parties, seeds, networks and device.
     folder : Path, optional
         Where the numbers of finished sample sizes go.
     resume : bool
@@ -267,10 +281,11 @@ def run(
     device = resolve_device(programme.device)
     seeds, sizes = programme.seeds, sorted(programme.n)
     results: dict[str, Any] = {
+        "network": programme.network,
         "n": sizes,
         "parties": sorted(programme.parties),
         "seeds": list(seeds),
-        "lambda": dict(LAMBDA),
+        "lambda": dict(LAMBDA[programme.network]),
         "sigma": SIGMA,
         "n_columns": N_COLUMNS,
         "n_significant": int(significant().sum()),
@@ -300,18 +315,19 @@ def run_size(
 ) -> dict[str, Any]:
     """Run every method at one sample size; the first rows are the same for every N."""
     began = time.monotonic()
-    seeds = programme.seeds
-    truth = generating_network(seeds, device)
-    rows = draw_sample(truth, seeds, n, "train", device)
-    test = draw_sample(truth, seeds, N_TEST, "test", device)
+    seeds, network = programme.seeds, programme.network
+    truth = generating_network(seeds, FAMILIES[network], device)
+    draw = draw_table if truth.activation == "none" else draw_sample
+    rows = draw(truth, seeds, n, "train")
+    test = draw_sample(truth, seeds, N_TEST, "test")
     entries, surplus = [], []
     stage2 = [
-        run_stage2(truth, rows, seeds, design)
+        run_stage2(truth, rows, seeds, network, design)
         for design in ("independent", "correlated")
     ]
     say(f"N = {n:,}: stage 2 alone, {_seconds(began)}")
     for n_parties in sorted({1, *programme.parties}):
-        found, _ = run_split(rows, test, seeds, n_parties)
+        found, _ = run_split(rows, test, seeds, network, n_parties)
         if n_parties == 1:  # one network over all columns
             entries.append(_entry("centralised", 1, n, found["group-lasso"]))
         if n_parties in programme.parties:
@@ -321,7 +337,7 @@ def run_size(
             ]
         say(f"N = {n:,}: M = {n_parties}, {_seconds(began)}")
     if SURPLUS_PARTIES in programme.parties:
-        found, moved = run_split(rows, test, seeds, SURPLUS_PARTIES, SURPLUS)
+        found, moved = run_split(rows, test, seeds, network, SURPLUS_PARTIES, SURPLUS)
         for method, measured in found.items():
             entry = _entry(method, SURPLUS_PARTIES, n, measured, SURPLUS)
             surplus.append(entry | {"leak": moved})
@@ -335,14 +351,14 @@ def run_size(
     }
 
 
-def _file(folder: Path, n: int) -> Path:
-    return folder / "records" / f"n-{n}.json"
+def _file(folder: Path, about: dict[str, Any]) -> Path:
+    return folder / "records" / f"{about['network']}-n-{about['n']}.json"
 
 
 def _keep(folder: Path | None, about: dict[str, Any], found: dict[str, Any]) -> None:
     """Write what a sample size gave."""
     if folder is not None:
-        path = _file(folder, about["n"])
+        path = _file(folder, about)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"about": about, "found": found}, allow_nan=False)
         write_atomically(path, text.encode())
@@ -351,7 +367,7 @@ def _keep(folder: Path | None, about: dict[str, Any], found: dict[str, Any]) -> 
 def _read(folder: Path | None, about: dict[str, Any]) -> dict[str, Any] | None:
     """Return what an earlier run of the same programme kept, None where it did not."""
     assert folder is not None
-    path = _file(folder, about["n"])
+    path = _file(folder, about)
     if not path.is_file():
         return None
     try:

@@ -184,8 +184,8 @@ def _rate_verdict(title: str, method: str, results: dict[str, Any]) -> list[str]
         if len(fits) < len(own):
             without = ", ".join(str(r["parties"]) for r in own if r["slope"] is None)
             said.append(
-                f"{title}: too few sizes have a {quantity} above zero to fit a rate "
-                f"for M = {without}."
+                f"{title}: fewer than three sizes have a {quantity} above zero, so "
+                f"there is no rate for M = {without}."
             )
     return said
 
@@ -257,5 +257,11 @@ def _surplus_verdict(results: dict[str, Any]) -> list[str]:
                 "practice does not agree"
             )
         words += "."
+        name = f"{entry['method']}, {entry['components']} components"
+        for rate in results["rates"]:
+            own = (rate["method"], rate["quantity"]) == (name, "norm")
+            if own and rate["slope"] is not None:
+                judged = _judge([rate], bound_slope(results["n"]))
+                words += f" The norm goes as {_interval(rate)}. {judged}"
         said.append(words)
     return said

@@ -13,14 +13,19 @@ from dataclasses import dataclass
 import torch
 
 from lessvfl.algorithm import OPTIMIZERS, gradients, prox_sgd, risk, select_features
-from lessvfl.bench.theory_problem import BLOCK, N_BLOCKS, UNITS
+from lessvfl.bench.theory_problem import BLOCK, N_BLOCKS, UNITS, Family
 from lessvfl.models import MLP
 from lessvfl.prox import GroupLasso
 from lessvfl.types import Batches, Event, Rows, SelectPlan, Stage, Tensor
 
 # λ = constant * N^(-1/4), one constant a kind for all N and M. Chosen once by looking
-# at seeds 100 to 102 at N = 1,000 to 30,000; none of them is a seed of the programme.
-LAMBDA = {"server": 0.1, "party": 0.3, "joint": 0.2}
+# at seeds 100 to 102, none of them a seed of the programme, at N up to 1,000,000 (tanh:
+# 30,000), so that recovery begins and ends within these N.
+LAMBDA = {
+    "linear": {"server": 0.1, "party": 0.15, "joint": 0.15},
+    "deep-linear": {"server": 0.1, "party": 0.3, "joint": 0.3},
+    "tanh": {"server": 0.1, "party": 0.3, "joint": 0.2},
+}
 FIRST_LAYER = 0.3  # first-layer weights start at this share of Glorot's
 LEARNING_RATE = 0.03  # Adam, down to zero along half a cosine
 FEW_ROWS = 100_000  # the first steps of pre-training see no more rows than this ...
@@ -31,9 +36,9 @@ JOINT_STEPS, JOINT_STEP_SIZE = 1500, 0.05
 PASSES = 100  # steps between two looks at the loss, for each look waits for the device
 
 
-def lam(kind: str, n: int) -> float:
-    """Return the penalty weight at N samples, a constant times N^(-1/4)."""
-    return float(LAMBDA[kind] * n**-0.25)
+def lambdas(network: str, n: int) -> dict[str, float]:
+    """Return the penalty weights at N samples, constants times N^(-1/4)."""
+    return {kind: float(c * n**-0.25) for kind, c in LAMBDA[network].items()}
 
 
 # -- networks --------------------------------------------------------------------------
@@ -53,52 +58,60 @@ def join(h: Tensor, n_parties: int) -> Tensor:
 
 
 def start(
-    seeds: Sequence[int], n_parties: int, n_components: int, device: torch.device
+    seeds: Sequence[int],
+    n_parties: int,
+    n_components: int,
+    family: Family,
+    device: torch.device,
 ) -> tuple[MLP, MLP]:
     """Draw party networks, (seed, party) a replica, and fusion networks."""
-    inits = [(seed, m) for seed in seeds for m in range(n_parties)]
     width = N_BLOCKS // n_parties
+    hidden = (width * UNITS,) * (family.n_layers - 1)
     drawn = [
         MLP.create(
-            (width * BLOCK, width * UNITS, n_components),
-            "tanh",
+            (width * BLOCK, *hidden, n_components),
+            family.activation,
             (seed,),
             f"party{m}",
-            torch.float32,
+            family.dtype,
             device,
         )
-        for seed, m in inits
+        for seed in seeds
+        for m in range(n_parties)
     ]
-    first = torch.cat([net.weights[0].detach() for net in drawn]) * FIRST_LAYER
-    last = torch.cat([net.weights[1].detach() for net in drawn])
-    biases = [torch.cat([net.biases[i].detach() for net in drawn]) for i in range(2)]
-    ones = torch.ones(len(seeds), 1, n_parties * n_components, device=device)
-    zero = torch.zeros(len(seeds), 1, device=device)
-    return trainable([first, last], biases), trainable([ones], [zero])
+    layers = range(family.n_layers)
+    weights = [torch.cat([net.weights[i].detach() for net in drawn]) for i in layers]
+    biases = [torch.cat([net.biases[i].detach() for net in drawn]) for i in layers]
+    weights[0] *= FIRST_LAYER
+    ones = weights[0].new_ones(len(seeds), 1, n_parties * n_components)
+    zero = weights[0].new_zeros(len(seeds), 1)
+    parties = MLP(weights, biases, family.activation)
+    return trainable(parties), trainable(MLP([ones], [zero], "none"))
 
 
-def trainable(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], outputs: Tensor | None = None
-) -> MLP:
+def trainable(net: MLP, outputs: Tensor | None = None) -> MLP:
     """Return a network of its own with these values and, maybe, a mask of outputs."""
     leaves = [
         [tensor.detach().clone().requires_grad_() for tensor in tensors]
-        for tensors in (weights, biases)
+        for tensors in (net.weights, net.biases)
     ]
-    return MLP(leaves[0], leaves[1], "tanh", None, outputs)
+    return MLP(leaves[0], leaves[1], net.activation, None, outputs)
 
 
 def fused(net: MLP, fusion: MLP, n_parties: int) -> MLP:
     """Return party networks whose outputs add up to what the fusion network gives.
 
-    A linear fusion network is one with the last layers before it; the penalty of Eq. 2
-    acts on first layers alone, so that its minimisers stay what they are.
+    A linear fusion network is one with the last layers before it. The penalty of Eq. 2
+    acts on first layers alone, so that its minimisers stay what they are where a party
+    has several; where it has one, this is the lasso on what feature and server make of
+    it together, which server weights cannot evade by growing.
     """
     a = fusion.weights[0].detach().view(net.n_replicas, -1, 1)  # (R * M, E, 1)
     share = fusion.biases[0].detach().repeat_interleave(n_parties, 0) / n_parties
-    last = (net.weights[1].detach() * a).sum(dim=1, keepdim=True)
-    bias = (net.biases[1].detach() * a.squeeze(2)).sum(dim=1, keepdim=True) + share
-    return trainable([net.weights[0], last], [net.biases[0], bias])
+    last = (net.weights[-1].detach() * a).sum(dim=1, keepdim=True)
+    bias = (net.biases[-1].detach() * a.squeeze(2)).sum(dim=1, keepdim=True) + share
+    weights, biases = [*net.weights[:-1], last], [*net.biases[:-1], bias]
+    return trainable(MLP(weights, biases, net.activation))
 
 
 # -- solving ---------------------------------------------------------------------------
@@ -124,18 +137,16 @@ class _FullBatch(SelectPlan):
 
 
 def _plan(
-    stage: Stage, kind: str, n: int, n_replicas: int, n_steps: int, step_size: float
+    stage: Stage, lam: float, X: Tensor, n_steps: int, step_size: float
 ) -> SelectPlan:
-    weights = (lam(kind, n),) * n_replicas
-    return _FullBatch(stage, n_steps // PASSES, n, False, step_size, weights)
+    weights = (lam,) * X.shape[0]
+    return _FullBatch(stage, n_steps // PASSES, X.shape[1], False, step_size, weights)
 
 
-def server_plan(H: Tensor) -> SelectPlan:
+def server_plan(H: Tensor, lam: float) -> SelectPlan:
     """Plan stage 2 on these embeddings, for a linear server network."""
-    n_seeds, n, _ = H.shape
     curvature = 2 * torch.linalg.eigvalsh(_moments(H)).max()
-    step_size = 1 / float(curvature)
-    return _plan("select_components", "server", n, n_seeds, SERVER_STEPS, step_size)
+    return _plan("select_components", lam, H, SERVER_STEPS, 1 / float(curvature))
 
 
 def _with_ones(H: Tensor) -> Tensor:
@@ -170,44 +181,42 @@ def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
         optimizer.step()
 
 
-def joint_lasso(net: MLP, X: Tensor, y: Tensor) -> None:
+def joint_lasso(net: MLP, X: Tensor, y: Tensor, lam: float) -> None:
     """Minimise R_N + λ Σ_m G(θ_m) of fused networks, in place: Eq. 2."""
     n_parties = net.n_replicas // y.shape[0]
-    n, n_replicas = y.shape[1], net.n_replicas
-    plan = _plan("joint_lasso", "joint", n, n_replicas, JOINT_STEPS, JOINT_STEP_SIZE)
+    plan = _plan("joint_lasso", lam, X, JOINT_STEPS, JOINT_STEP_SIZE)
 
     def loss(rows: Rows) -> Tensor:
         z = join(net(X[:, rows]), n_parties).sum(dim=2, keepdim=True)
         shared = risk(z, y[:, rows], "regression") / n_parties
         return shared.repeat_interleave(n_parties)  # a replica is a party
 
-    batches = plan.batches(n, (0,))
+    batches = plan.batches(X.shape[1], (0,))
     prox_sgd(net, loss, GroupLasso(plan.weights(X)), plan, batches, ignore, "all")
 
 
-def match_embeddings(net: MLP, X: Tensor, kept: Tensor | None) -> MLP:
+def match_embeddings(net: MLP, X: Tensor, lam: float, kept: Tensor | None) -> MLP:
     """Solve stage 3, Eq. 5, at all parties of all seeds; (R * M, E) masks are K_m."""
-    found = trainable(net.weights, net.biases, kept)
-    n, n_replicas = X.shape[1], net.n_replicas
-    plan = _plan(
-        "select_features", "party", n, n_replicas, PARTY_STEPS, PARTY_STEP_SIZE
-    )
+    found = trainable(net, kept)
+    plan = _plan("select_features", lam, X, PARTY_STEPS, PARTY_STEP_SIZE)
     select_features(found, X, None, plan, (0,), ignore, "all parties")
     return found
 
 
-def rematch(local: MLP, net: MLP, X: Tensor, kept: Tensor) -> MLP:
+def rematch(local: MLP, net: MLP, X: Tensor, lam: float, kept: Tensor) -> MLP:
     """Solve stage 3 for K_m, given its solution without stage 2.
 
     The two are the same where K_m is everything, so only the other parties run again.
     """
-    less = trainable(local.weights, local.biases, kept)
+    less = trainable(local, kept)
     again = ~kept.all(dim=1)
     if bool(again.any()):
-        picked = trainable(
-            [w[again] for w in net.weights], [b[again] for b in net.biases]
+        weights, biases = (
+            [tensor[again] for tensor in tensors]
+            for tensors in (net.weights, net.biases)
         )
-        found = match_embeddings(picked, X[again], kept[again])
+        picked = MLP(weights, biases, net.activation)
+        found = match_embeddings(picked, X[again], lam, kept[again])
         with torch.no_grad():
             for old, new in zip(less.parameters(), found.parameters(), strict=True):
                 old[again] = new
@@ -219,4 +228,4 @@ def least_squares(H: Tensor, y: Tensor) -> MLP:
     target = _with_ones(H).mT @ y.double().unsqueeze(2) / H.shape[1]
     solution = torch.linalg.solve(_moments(H), target)
     weights = solution.to(H.dtype).squeeze(2)
-    return trainable([weights[:, None, :-1]], [weights[:, -1:]])
+    return trainable(MLP([weights[:, None, :-1]], [weights[:, -1:]], "none"))

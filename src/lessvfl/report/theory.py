@@ -282,7 +282,7 @@ FIGURES: dict[str, tuple[Callable[[Results, str], list[Axes]], str, str, str]] =
         plot_stage2,
         "norm",
         "Stage 2 alone: weights on non-significant components",
-        f"With a correlated component the lasso keeps some at every N. {ZEROS}",
+        f"With a correlated component the lasso keeps some however large N is. {ZEROS}",
     ),
     "surplus-norm": (
         plot_surplus,
@@ -318,6 +318,7 @@ def _page(results: Results, drawn: Mapping[str, str]) -> str:
     title = "The theory, checked: LESS-VFL and its baselines against N"
     lam = results["lambda"]
     line = (
+        f"{results['network']} networks · "
         f"{plural(len(results['seeds']), 'seed')} · "
         f"N = {sizes[0]:,} to {sizes[-1]:,} · "
         f"{results['n_significant']} of {results['n_columns']} features significant · "

@@ -168,7 +168,7 @@ def _text(value: Any, limit: int = 4096) -> str:
 
 
 def _read_begin(f: Mapping[str, Any], a: Sequence[Tensor]) -> Begin:
-    return Begin(_read_plan(TrainPlan, f["plan"]))
+    return Begin(_read_plan(TrainPlan, f["plan"]), _whole(f["done"]))
 
 
 def _read_select(f: Mapping[str, Any], a: Sequence[Tensor]) -> Select:
@@ -268,7 +268,11 @@ KINDS: list[Kind] = [
             _whole(f["version"]),
         ),
     ),
-    Kind(Begin, lambda m: ({"plan": _write_plan(m.plan)}, []), _read_begin),
+    Kind(
+        Begin,
+        lambda m: ({"plan": _write_plan(m.plan), "done": m.done}, []),
+        _read_begin,
+    ),
     Kind(
         Descend,
         lambda m: _write_with_block(m, m.gradient),

@@ -1,0 +1,122 @@
+"""Ids of rows: read once, checked at the door, shown to nobody."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.errors import AlignmentError
+
+MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
+TYPES = ("absent", "text", "whole numbers")
+DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will meet
+
+
+class Ids:
+    """A column of ids, each in one row only.
+
+    Text stays as it is: nothing is trimmed, folded or normalised. Whole numbers are
+    written in decimal. 1 and "1" are different ids.
+
+    Parameters
+    ----------
+    values : sequence or array of str or int
+        One id a row, all of one type.
+    column : str
+        The column's name, for sentences about it.
+
+    Raises
+    ------
+    AlignmentError
+        If an id is missing, repeated, or neither text nor a whole number.
+
+    Examples
+    --------
+    >>> Ids([7, 8, 9], "patient")
+    Ids(column='patient', type='whole numbers', rows=3)
+    """
+
+    def __init__(
+        self, values: Iterable[object] | NDArray[Any], column: str = "id"
+    ) -> None:
+        cells = _cells(values, column)
+        if not 1 <= len(cells) <= MAX_IDS:
+            raise AlignmentError(
+                f"Column '{column}' must hold 1 to {MAX_IDS} ids. "
+                f"Got {len(cells)} instead."
+            )
+        missing = sum(map(_is_missing, cells))
+        if missing:
+            raise AlignmentError(
+                f"Column '{column}' lacks an id in {missing} of {len(cells)} rows; "
+                "every row needs one."
+            )
+        self.column = column
+        self.type = _type_of(cells, column)
+        self.items = [f"{self.type[0]}:{cell}" for cell in cells]
+        repeated = len(cells) - len(set(self.items))
+        if repeated:
+            raise AlignmentError(
+                f"Column '{column}' has {repeated} duplicate ids in {len(cells)} rows; "
+                "an id must stand in one row only."
+            )
+        try:
+            "".join(self.items).encode()
+        except UnicodeEncodeError:  # its own sentence shows the ids
+            raise AlignmentError(
+                f"Column '{column}' holds text that is not valid Unicode."
+            ) from None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        """Tell everything but the ids."""
+        return f"Ids(column={self.column!r}, type={self.type!r}, rows={len(self)})"
+
+    def digests(self, key: bytes, rows: Iterable[int] | None = None) -> list[bytes]:
+        """Return a keyed digest of the id of every row, or of these rows."""
+        items = self.items if rows is None else [self.items[row] for row in rows]
+        return [
+            hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES] for item in items
+        ]
+
+    def digest(self, key: bytes) -> bytes:
+        """Return one keyed digest of all ids in order."""
+        return hmac.digest(key, b"".join(self.digests(key)), "sha256")[:DIGEST_BYTES]
+
+
+def _cells(values: Iterable[object] | NDArray[Any], column: str) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise AlignmentError(
+                f"Column '{column}' must be one column. Got {values.ndim} dimensions."
+            )
+        # Times would turn into numbers.
+        return list(values) if values.dtype.kind in "mM" else values.tolist()
+    return list(values)
+
+
+def _is_missing(cell: Any) -> bool:
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):  # pandas
+        return True
+    if isinstance(cell, float | np.floating):
+        return bool(np.isnan(cell))
+    return isinstance(cell, str) and not cell
+
+
+def _type_of(cells: Sequence[Any], column: str) -> str:
+    kinds = set(map(type, cells))
+    if all(issubclass(kind, str) for kind in kinds):
+        return "text"
+    if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+        return "whole numbers"
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise AlignmentError(
+        f"Column '{column}' must hold ids of one type, text or whole numbers. "
+        f"Got {names} instead."
+    )
