@@ -55,7 +55,7 @@ MESSAGES = [
     Done("train", (False, True)),
     Done("train", (True,), Block(torch.ones(1, 4), (4,))),
     Hello("clinic", 5, 1, "cpu", {"torch": "2"}),
-    Welcome((0, 1), {"scale": "none", "hidden": 64, "party_net": None}, ("a", "b")),
+    Welcome("r1", (0, 1), {"hidden": 64, "party_net": None}, ("a", "b"), "psi"),
     Align(b"\x00\xffabc"),
     Align(b""),
     Prepare(np.arange(5), np.arange(0)),
@@ -179,7 +179,7 @@ def without_field(name):
         (Prepare(np.arange(3), np.arange(2)), lambda f, a: (f, a[:1])),
         (Align(b"abc"), lambda f, a: (f, [a[0].double()])),
         (Refusal("no"), with_field("final", "yes")),
-        (Welcome((0,), {}, ("a",)), with_field("seeds", ["0"])),
+        (Welcome("r", (0,), {}, ("a",), "none"), with_field("seeds", ["0"])),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(message, change):

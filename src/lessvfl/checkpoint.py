@@ -89,6 +89,8 @@ class Checkpoints(Keeper):
         Has every party write its state down at a mark.
     saved : State or None
         Where to go on.
+    on_step : callable
+        Told of every step.
     """
 
     path: Path
@@ -97,6 +99,7 @@ class Checkpoints(Keeper):
     recorder: Recorder
     save_parties: Callable[[str], None]
     saved: State | None = None
+    on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
@@ -152,6 +155,7 @@ class Checkpoints(Keeper):
 
     def reached(self, stage: Stage, step: int, n_steps: int) -> None:
         """Save at the end of a stage, and every so many steps."""
+        self.on_step(stage, step, n_steps)
         if step == n_steps:
             self._behind.append(stage)
         if step == n_steps or step % self.every == 0:

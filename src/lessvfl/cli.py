@@ -244,52 +244,55 @@ def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
 # ----------------------------------------------------------------------------- commands
 
 
-@app.command()
-def run(
-    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")],
-    method: Annotated[str, typer.Option(help="See 'lessvfl methods'.")] = "less-vfl",
-    profile: Annotated[
-        str, typer.Option(help="default, paper or official-code.")
-    ] = "default",
-    parties: Annotated[
-        str | None,
-        typer.Option(help="How many; sizes as in 10,20; or a YAML file."),
-    ] = None,
-    spurious: Annotated[
-        str, typer.Option(help="Planted noise: 0.5, or one a party 0.8,0.25,0.1,0.")
-    ] = "0",
-    seeds: Annotated[str, typer.Option(help="One run each: 0,1,2.")] = "0",
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of local data sets (LESSVFL_DATA).")
-    ] = None,
-    label: Annotated[str | None, typer.Option(help="Label column of a file.")] = None,
-    groups: Annotated[
-        Path | None,
-        typer.Option(help="YAML file of feature name -> columns that are one feature."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="'paper': also give the cost to its target.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder: record, networks, report.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run a method on a data set or on a table of your own."""
-    from lessvfl import data as rooms
-    from lessvfl import profiles, report, runtime
+Data = Annotated[str, typer.Argument(help="A data set's name, or a file.")]
+MethodName = Annotated[str, typer.Option("--method", help="See 'lessvfl methods'.")]
+Profile = Annotated[str, typer.Option(help="default, paper or official-code.")]
+PartiesText = Annotated[
+    str | None,
+    typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
+]
+Spurious = Annotated[
+    str, typer.Option(help="Planted noise: 0.5, or one a party 0.8,0.25,0.1,0.")
+]
+Seeds = Annotated[str, typer.Option(help="One run each: 0,1,2.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of local data sets (LESSVFL_DATA).")
+]
+Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
+Groups = Annotated[
+    Path | None,
+    typer.Option(help="YAML file of feature name -> columns that are one feature."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
+]
+Target = Annotated[
+    str | None, typer.Option(help="'paper': also give the cost to its target.")
+]
+Out = Annotated[Path | None, typer.Option(help="Run folder: record, networks, report.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+]
 
-    if target not in (None, "paper"):
-        raise ConfigError(f"The '--target' option must be paper. Got {target!r}.")
-    overrides, options = _read_settings(set_ or [])
+
+def _read_job(
+    data: str,
+    method: str,
+    profile: str,
+    parties: str | None,
+    spurious: str,
+    device: str,
+    data_dir: Path | None,
+    label: str | None,
+    groups: Path | None,
+    pairs: list[str] | None,
+) -> tuple[Job, dict[str, str]]:
+    """Read what is to be run, and the options of its data set."""
+    from lessvfl import data as rooms
+    from lessvfl import profiles, runtime
+
+    overrides, options = _read_settings(pairs or [])
     dataset = rooms.load(data, data_dir=data_dir, label=label, options=options or None)
     job = runtime.Job(
         dataset,
@@ -299,9 +302,19 @@ def run(
         groups=None if groups is None else rooms.read_parties(groups, of="feature"),
         device=device,
     )
-    record = _run_and_save(
-        job, _read_seeds(seeds), options, target is not None, out, quiet
-    )
+    return job, options
+
+
+def _check_target(target: str | None) -> bool:
+    if target not in (None, "paper"):
+        raise ConfigError(f"The '--target' option must be paper. Got {target!r}.")
+    return target is not None
+
+
+def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
+    """Print a record, and make the page of its run folder."""
+    from lessvfl import report
+
     if as_json:
         typer.echo(json.dumps(record.to_json(), allow_nan=False))
     else:
@@ -310,6 +323,87 @@ def run(
         page = report.build(out)
         if not as_json:
             typer.echo(f"Report: {page}")
+
+
+@app.command()
+def run(
+    data: Data,
+    method: MethodName = "less-vfl",
+    profile: Profile = "default",
+    parties: PartiesText = None,
+    spurious: Spurious = "0",
+    seeds: Seeds = "0",
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    data_dir: DataDir = None,
+    label: Label = None,
+    groups: Groups = None,
+    set_: Set = None,
+    target: Target = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a method on a data set or on a table of your own."""
+    with_target = _check_target(target)
+    job, options = _read_job(
+        data,
+        method,
+        profile,
+        parties,
+        spurious,
+        device,
+        data_dir,
+        label,
+        groups,
+        set_,
+    )
+    record = _run_and_save(job, _read_seeds(seeds), options, with_target, out, quiet)
+    _say(record, out, as_json)
+
+
+@app.command("try")
+def try_(
+    data: Data,
+    method: MethodName = "less-vfl",
+    profile: Profile = "default",
+    parties: PartiesText = None,
+    spurious: Spurious = "0",
+    seeds: Seeds = "0",
+    data_dir: DataDir = None,
+    label: Label = None,
+    groups: Groups = None,
+    set_: Set = None,
+    target: Target = None,
+    out: Out = None,
+    port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a method between real processes on this machine, with mutual TLS."""
+    from lessvfl import trial
+
+    with_target = _check_target(target)
+    job, options = _read_job(
+        data,
+        method,
+        profile,
+        parties,
+        spurious,
+        "cpu",
+        data_dir,
+        label,
+        groups,
+        set_,
+    )
+
+    def tell(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    record = trial.run_all(
+        job, _read_seeds(seeds), options, with_target, out, port, tell
+    )
+    _say(record, out, as_json)
 
 
 def _run_and_save(

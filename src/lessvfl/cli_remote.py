@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,13 +24,18 @@ LogJson = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
 
 
-def _start(config: Common, quiet: bool) -> None:
+def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
     """Set up logs and threads."""
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
-    import torch
+    from lessvfl import console
+    from lessvfl.types import use_threads
 
-    torch.set_num_threads(config.threads)
+    use_threads(config.threads)
+    if log_json:
+        stack.enter_context(console.json_logs())
+    else:
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        )
 
 
 def _pass(config: Common, insecure: bool) -> Pass | None:
@@ -52,31 +57,47 @@ def _pass(config: Common, insecure: bool) -> Pass | None:
 
 def server(
     config: Config,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in 'out'.")
+    ] = False,
     insecure: Insecure = False,
+    log_json: LogJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a method with parties on other machines."""
-    from lessvfl import configs, data, kit, serve
+    from lessvfl import configs, console, data, kit, serve
+    from lessvfl.errors import LessVFLError
     from lessvfl.record import write_atomically
+    from lessvfl.status import Status, StatusServer
     from lessvfl.transports.flight import Hub
 
     own = configs.read(configs.ServerConfig, config)
-    _start(own, quiet)
-    dataset, _, is_test = data.load_labels(Path(own.data), own.label, own.id)
+    dataset, ids, is_test = data.load_labels(Path(own.data), own.label, own.id)
     papers = _pass(own, insecure)
     if papers is not None:
         kit.check_pair(papers.certificate, papers.key, papers.ca, "server")
-    hub = Hub(
-        own.listen,
-        own.parties,
-        papers,
-        patience=own.wait,
-        name_of=kit.name_of_peer,
-    )
-    try:
-        host = serve.Host(own, serve.LabelTable(dataset, is_test), hub)
-        result = host.run()
-    finally:
+    status = Status(Path(own.out).name, own.method, dataset.name, own.parties, {})
+    with contextlib.ExitStack() as stack:
+        _start(own, log_json, stack)
+        hub = Hub(
+            own.listen,
+            own.parties,
+            papers,
+            patience=own.wait,
+            name_of=kit.name_of_peer,
+        )
+        if own.status is not None:
+            page = stack.enter_context(StatusServer(status, own.status))
+            logging.getLogger(__name__).info("status page: %s", page.url)
+        stack.enter_context(console.show(status, quiet=quiet or log_json))
+        try:
+            table = serve.LabelTable(dataset, is_test, ids)
+            result = serve.Host(own, table, hub, status, resume).run()
+        except LessVFLError as error:
+            status.ended(str(error))
+            hub.close(str(error))
+            raise
+        status.ended()
         hub.close()
     text = json.dumps(result.numbers, allow_nan=False)
     write_atomically(Path(own.out) / "server.json", text.encode())
@@ -85,7 +106,7 @@ def server(
 def party(
     config: Config,
     insecure: Insecure = False,
-    quiet: Quiet = False,
+    log_json: LogJson = False,
 ) -> None:
     """Take part in a run as one party."""
     from lessvfl import configs, data, join, kit
@@ -93,7 +114,6 @@ def party(
     from lessvfl.transports import flight
 
     own = configs.read(configs.PartyConfig, config)
-    _start(own, quiet)
     papers = _pass(own, insecure)
     name = own.name
     if papers is not None:
@@ -103,18 +123,15 @@ def party(
             "The 'name' setting must say who this is where no certificate does. "
             "Got none."
         )
-    frame, _ = data.load_columns(Path(own.data), own.id)
-    guest = join.Guest(name, own, frame)
+    frame, ids = data.load_columns(Path(own.data), own.id)
+    guest = join.Guest(name, own, frame, ids)
     address = flight.Address(own.server, papers, own.server_name)
-    flight.serve(address, guest.hello(), guest.handle, patience=own.wait)
+    with contextlib.ExitStack() as stack:
+        _start(own, log_json, stack)
+        flight.serve(address, guest.hello(), guest.handle, patience=own.wait)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(server)
     app.command()(party)
-
-
-def environment(threads: int) -> dict[str, Any]:
-    """Return the environment of a process that computes with so many threads."""
-    return os.environ | {"OMP_NUM_THREADS": str(threads)}

@@ -14,7 +14,16 @@ import yaml
 
 from lessvfl import settings
 from lessvfl.errors import ConfigError
-from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
+from lessvfl.settings import (
+    Kind,
+    a_flag,
+    a_float,
+    a_text,
+    an_int,
+    one_of,
+    or_none,
+    setting,
+)
 
 ALIGNMENTS = ("psi", "plain", "none")
 REVEALS = ("nothing", "counts", "features")
@@ -89,6 +98,10 @@ class PartyConfig(Common):
     columns: tuple[str, ...] = setting(_names(), ("*",), "columns (names or globs)")
     reveal: str = setting(
         one_of(*REVEALS), "nothing", "what the server may learn of the selection"
+    )
+    align: str = setting(one_of(*ALIGNMENTS), "none", "how it lets rows be aligned")
+    outside_rows: bool = setting(
+        a_flag(), False, "use rows outside the common ones in its own selection"
     )
     max_rounds: int | None = setting(
         or_none(an_int(1)), None, "exchanges after which this party stops"

@@ -98,18 +98,14 @@ def run(
     progress : callable
         Told of every epoch.
     """
-    _check_seeds(seeds)
+    check_seeds(seeds)
     if target:
-        _check_target(job)
+        check_target(job)
     runs = runtime.simulate(job, seeds, progress)
     _warn_extremes(job, runs)
     if target:
-        threshold = TARGET_ACCURACY_SHARE * best_original(job, seeds, progress)
-        strict = job.settings.profile == "official-code"
-        for one in runs:
-            one.numbers["target"] = cost_to_target(
-                one.numbers["curve"], threshold, strict
-            )
+        best = best_original(job, seeds, progress)
+        add_targets([one.numbers for one in runs], best, job)
     record = RunRecord(
         header(job, runs[0].problem, options or {}), [one.numbers for one in runs]
     )
@@ -117,7 +113,17 @@ def run(
     return record, runs
 
 
-def _check_seeds(seeds: Sequence[int]) -> None:
+def add_targets(runs: Sequence[dict[str, Any]], best: float, job: Job) -> None:
+    """Give every run its cost to the paper's target."""
+    strict = job.settings.profile == "official-code"
+    for numbers in runs:
+        numbers["target"] = cost_to_target(
+            numbers["curve"], TARGET_ACCURACY_SHARE * best, strict
+        )
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that are out of range or given twice."""
     for seed in seeds:
         if not 0 <= seed < 2**63:
             raise ConfigError(
@@ -127,7 +133,8 @@ def _check_seeds(seeds: Sequence[int]) -> None:
         raise ConfigError(f"Every seed must be given once. Got {list(seeds)}.")
 
 
-def _check_target(job: Job) -> None:
+def check_target(job: Job) -> None:
+    """Refuse a job that cannot have the paper's target."""
     shares = job.spurious if isinstance(job.spurious, Sequence) else [job.spurious]
     if not any(share > 0 for share in shares):
         raise ConfigError(

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lessvfl import __version__, data, settings
+from lessvfl.align import Ids, PartyAligner
 from lessvfl.checkpoint import State, read_state, write_state
 from lessvfl.configs import PartyConfig
 from lessvfl.data import DataConfig, Encoding, Frame
@@ -26,7 +28,16 @@ from lessvfl.models import DTYPES, MLP, Lifted, NetConfig, Network, find_factory
 from lessvfl.party import Party
 from lessvfl.protocol import Embed
 from lessvfl.record import write_atomically
-from lessvfl.session import Agreed, Finish, Hello, Prepare, Restore, Save, Welcome
+from lessvfl.session import (
+    Agreed,
+    Align,
+    Finish,
+    Hello,
+    Prepare,
+    Restore,
+    Save,
+    Welcome,
+)
 from lessvfl.types import resolve_device
 
 log = logging.getLogger(__name__)
@@ -53,12 +64,24 @@ class Guest:
         What its operator allows.
     frame : Frame
         Its table, in its own order.
+    ids : array or None
+        Whom its rows are about.
     """
 
-    def __init__(self, name: str, config: PartyConfig, frame: Frame) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: PartyConfig,
+        frame: Frame,
+        ids: NDArray[Any] | None = None,
+    ) -> None:
         self.name = name
         self.config = config
-        self.frame = frame
+        self.whole = frame
+        self.frame = frame  # of the common rows, in the common order
+        self.outside: NDArray[np.int64] | None = None
+        self._ids = None if ids is None else Ids(ids, config.id or "id")
+        self._aligner: PartyAligner | None = None
         self.folder = Path(config.out)
         self.device = resolve_device(config.device)
         self.party: Party | None = None
@@ -72,7 +95,7 @@ class Guest:
         """Return how this party greets."""
         return Hello(
             self.name,
-            self.frame.n_rows,
+            self.whole.n_rows,
             self.config.threads,
             self.device.type,
             versions(),
@@ -82,8 +105,9 @@ class Guest:
         """Answer one message of the server's."""
         match message:
             case Welcome():
-                self._welcome = message
-                return Agreed()
+                return Agreed({"aligned": self._welcomed(message)})
+            case Align(data):
+                return self._align(data)
             case Prepare():
                 self._rows = message
                 self.party = self._build()
@@ -111,6 +135,46 @@ class Guest:
         if isinstance(message, Embed) and message.stage == "evaluate":
             self._look(message.rows)
         return self.party.handle(message)
+
+    def _welcomed(self, message: Welcome) -> bool:
+        """Begin a session; tell whether the common rows of its run are known."""
+        self._welcome = message
+        self.party = None
+        path = self.folder / "rows.safetensors"
+        if not path.is_file():
+            return False
+        state = read_state(path)
+        if state.values["run"] != message.run:
+            return False
+        self._take(state.tensors["rows"].numpy(), state.tensors["outside"].numpy())
+        return True
+
+    def _take(self, rows: NDArray[np.int64], outside: NDArray[np.int64]) -> None:
+        self.frame, self.outside = self.whole.take(rows), outside
+
+    def _align(self, data: bytes) -> Align | Agreed:
+        """Answer the label holder's greeting, then take over the common order."""
+        assert self._welcome is not None
+        if self._aligner is None:
+            if self.config.align != self._welcome.align:
+                raise ConfigError(
+                    f"Server and party '{self.name}' must align alike. Got "
+                    f"{self._welcome.align} and {self.config.align}."
+                )
+            mode: Any = self.config.align
+            self._aligner = PartyAligner(mode, self._ids, self.whole.n_rows)
+            return Align(self._aligner.answer(data))
+        rows = self._aligner.order(data)
+        outside = self._aligner.outside
+        self._aligner = None
+        tensors = {
+            "rows": torch.from_numpy(np.ascontiguousarray(rows)),
+            "outside": torch.from_numpy(np.ascontiguousarray(outside)),
+        }
+        known = State(tensors, {"run": self._welcome.run})
+        write_state(self.folder / "rows.safetensors", known)
+        self._take(rows, outside)
+        return Agreed()
 
     # --------------------------------------------------------------------------- wiring
 
@@ -163,7 +227,19 @@ class Guest:
             seeds,
             flat.get("empty_party", "constant"),
             tell_empty=self.config.reveal != "nothing",
+            X_more=self._more(encoding, dtype),
         )
+
+    def _more(self, encoding: Encoding, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return the rows outside the common ones, where they are to be used."""
+        if (
+            not self.config.outside_rows
+            or self.outside is None
+            or not len(self.outside)
+        ):
+            return None
+        rows, _ = encoding.apply(self.whole.take(self.outside))
+        return torch.as_tensor(rows).to(self.device, dtype).unsqueeze(0)
 
     def _network(
         self,

@@ -92,6 +92,8 @@ class Party:
     tell_empty : bool
         Whether a party that kept nothing may say so and be silent from then on;
         otherwise it goes on sending its constant.
+    X_more : Tensor (S, n, columns), optional
+        Rows that the others lack: stage 3 is the party's own and may use them.
     """
 
     def __init__(
@@ -104,8 +106,10 @@ class Party:
         empty: Empty = "constant",
         observe: Observer = lambda event: None,
         tell_empty: bool = True,
+        X_more: Tensor | None = None,
     ) -> None:
         self.tell_empty = tell_empty
+        self.X_more = X_more
         self.name = name
         self.net = net
         self.X_train, self.X_test = tables
@@ -229,7 +233,7 @@ class Party:
         self._freeze()
         kept = algorithm.select_features(
             self.net,
-            self.X_train,
+            self._own_rows(),
             self._membership(),
             plan,
             self.seeds,
@@ -238,6 +242,12 @@ class Party:
         )
         self._remove(kept)
         return self._done(plan.stage)
+
+    def _own_rows(self) -> Tensor:
+        """Return all rows to select features on."""
+        if self.X_more is None:
+            return self.X_train
+        return torch.cat([self.X_train, self.X_more], dim=1)
 
     def _freeze(self) -> None:
         """Keep the pre-trained network and what it says, for a party left empty."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from lessvfl import methods, profiles
 from lessvfl.algorithm import Labels
+from lessvfl.align import Aligner, Ids
 from lessvfl.checkpoint import Checkpoints, State, read_state, write_state
 from lessvfl.configs import ServerConfig
 from lessvfl.data import Dataset, Problem, split_rows
@@ -31,9 +32,20 @@ from lessvfl.models import DTYPES, MLP, Lifted, Network, find_factory
 from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
 from lessvfl.recorder import Recorder
-from lessvfl.session import Agreed, Finish, Hello, Prepare, Restore, Save, Welcome
+from lessvfl.session import (
+    Agreed,
+    Align,
+    Finish,
+    Hello,
+    Prepare,
+    Restore,
+    Save,
+    Welcome,
+)
+from lessvfl.status import Status
+from lessvfl.transports import codec
 from lessvfl.transports.flight import Hub
-from lessvfl.types import Observer, Tensor, resolve_device
+from lessvfl.types import Event, PartyId, Tensor, resolve_device
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +56,15 @@ class LabelTable:
 
     dataset: Dataset  # without columns
     is_test: NDArray[np.bool_] | None = None
+    ids: NDArray[Any] | None = None  # whom its rows are about
+
+    def take(self, rows: NDArray[np.int64]) -> LabelTable:
+        """Return the table of these rows, in this order."""
+        dataset = dataclasses.replace(
+            self.dataset, X=self.dataset.X.take(rows), y=self.dataset.y[rows]
+        )
+        is_test = None if self.is_test is None else self.is_test[rows]
+        return LabelTable(dataset, is_test)
 
     @property
     def n_rows(self) -> int:
@@ -72,8 +93,10 @@ class Host:
         The labels.
     hub : Hub
         Listens already.
-    observe : callable
-        Told of every epoch.
+    status : Status
+        Told what happens.
+    resume : bool
+        Go on with the run that the run folder holds.
     """
 
     def __init__(
@@ -81,12 +104,13 @@ class Host:
         config: ServerConfig,
         table: LabelTable,
         hub: Hub,
-        observe: Observer = lambda event: None,
+        status: Status,
+        resume: bool = False,
     ) -> None:
         self.config = config
         self.table = table
         self.hub = hub
-        self.observe = observe
+        self.status = status
         self.folder = Path(config.out)
         self.device = resolve_device(config.device)
         dataset = table.dataset
@@ -94,11 +118,16 @@ class Host:
             config.method, config.profile, dataset, config.settings
         )
         self.resent = 0
-        train, test = self._split()
-        self.rows = Prepare(train, test)
+        if self._path.is_file() and not resume:
+            raise ConfigError(
+                f"The run folder '{self.folder}' holds a run that began: --resume must "
+                "be given to go on with it, or another 'out' to begin anew."
+            )
         self.dtype = DTYPES[self.settings.net.dtype]
-        self.problem = self._problem(train, test)
         hub.admit = self._objection
+        hub.came, hub.went = status.connect, status.lose
+        hub.carried = self._carried
+        hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
 
     # ------------------------------------------------------------------------ who joins
 
@@ -108,7 +137,6 @@ class Host:
             ("versions", versions(), dict(hello.versions)),
             ("threads", self.config.threads, hello.threads),
             ("device", self.device.type, hello.device),
-            ("rows", self.table.n_rows, hello.n_rows),
         ):
             if mine != theirs:
                 return (
@@ -117,16 +145,46 @@ class Host:
                 )
         return None
 
-    def _split(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return training and test rows, as places in the common order."""
-        if self.table.is_test is not None:
-            places = np.arange(self.table.n_rows, dtype=np.int64)
-            return places[~self.table.is_test], places[self.table.is_test]
-        return split_rows(self.table.dataset, self.settings.data, self.config.seed)
+    def _align(self, known: Mapping[str, bool]) -> NDArray[np.int64]:
+        """Find the common rows with every party, or recall them; the own ones."""
+        path = self.folder / "rows.safetensors"
+        if path.is_file():
+            strangers = [party for party, knows in known.items() if not knows]
+            if not strangers:
+                return np.asarray(read_state(path).tensors["rows"].numpy())
+            if self._path.is_file():
+                raise ConfigError(
+                    f"Party '{strangers[0]}' must have its run folder of this run. Got "
+                    "one without the common rows."
+                )
+        own = self.table.ids
+        ids = None if own is None else Ids(own, self.config.id or "id")
+        mode: Any = self.config.align
+        aligner = Aligner(mode, ids, self.table.n_rows)
+        offers: Any = self._ask_all(Align(aligner.hello()))
+        for party, offer in offers.items():
+            aligner.take_offer(party, offer.data)
+        finals = aligner.finish()
+        self.hub.send({p: Align(data) for p, data in finals.items()})
+        rows = np.ascontiguousarray(aligner.rows)
+        write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
+        return rows
 
-    def _problem(self, train: NDArray[np.int64], test: NDArray[np.int64]) -> Problem:
+    def _split(self, table: LabelTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return training and test rows, as places in the common order."""
+        if table.is_test is not None:
+            places = np.arange(table.n_rows, dtype=np.int64)
+            return places[~table.is_test], places[table.is_test]
+        return split_rows(table.dataset, self.settings.data, self.config.seed)
+
+    def _problem(
+        self,
+        table: LabelTable,
+        train: NDArray[np.int64],
+        test: NDArray[np.int64],
+    ) -> Problem:
         """Return the labels of the rows, without any party's table."""
-        dataset = self.table.dataset
+        dataset = table.dataset
         y_train, y_test = dataset.y[train], dataset.y[test]
         shift, scale = 0.0, 1.0
         if dataset.task == "regression" and self.settings.data.scale_labels:
@@ -158,10 +216,22 @@ class Host:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
 
+    def _observe(self, event: Event) -> None:
+        self.status.observe(event)
+
+    def _carried(self, party: PartyId, up: bytes, down: bytes) -> None:
+        """Count what one exchange carried, on the wire and as payload."""
+        self.status.carried(
+            party,
+            codec.n_body(up),
+            codec.n_body(down),
+            len(up),
+            len(down),
+        )
+
     def _ask_all(self, message: Any) -> dict[str, Agreed]:
         """Have every party do something around the run."""
-        found: Any = self.hub.exchange(dict.fromkeys(self.config.parties, message))
-        return dict(found)
+        return self.hub.send(dict.fromkeys(self.config.parties, message))
 
     @property
     def _path(self) -> Path:
@@ -185,15 +255,23 @@ class Host:
         """Agree with everybody where to go on, and run to the end."""
         self.hub.run_id = self._run_id()
         config, flat = self.config, self.settings.flat()
-        self._ask_all(Welcome((config.seed,), flat, config.parties))
-        self._ask_all(self.rows)
+        run = self.hub.run_id.hex()
+        welcome = Welcome(run, (config.seed,), flat, config.parties, config.align)
+        known = self._ask_all(welcome)
+        rows = self._align(
+            {p: bool(a.revealed.get("aligned")) for p, a in known.items()}
+        )
+        table = self.table.take(rows)
+        train, test = self._split(table)
+        self.problem = self._problem(table, train, test)
+        self._ask_all(Prepare(train, test))
         saved = read_state(self._path) if self._path.is_file() else None
         self._ask_all(Restore(None if saved is None else saved.values["tag"]))
         server = Parties(self.hub, config.parties, Ledger(1))
         y_train, y_test = (
             self._labels(y) for y in (self.problem.y_train, self.problem.y_test)
         )
-        recorder = Recorder([self.problem], y_train, y_test, self.observe, True)
+        recorder = Recorder([self.problem], y_train, y_test, self._observe, True)
         recorder.attach(server, ())
         fusion = self._fusion(sum(server.sizes.values()))
         torch.manual_seed(config.seed)
@@ -202,8 +280,9 @@ class Host:
             config.save_every,
             server,
             recorder,
-            lambda tag: self._save_parties(tag),
+            self._save_parties,
             saved,
+            on_step=self.status.stepped,
         )
         labels = Labels(y_train, self.problem.task, (config.seed,))
         method = methods.get(config.method)

@@ -5,7 +5,8 @@ message     direction fields                          reveals
 =========== ========= =============================== ==================================
 Hello       up        name, rows, threads, device,    size of the party's table, its
                       versions                        software
-Welcome     down      seeds, settings, all parties    how the run goes, who takes part
+Welcome     down      run, seeds, settings, parties,  how the run goes, who takes part
+                      alignment
 Align       both      bytes of the alignment          see docs/alignment.md
 Prepare     down      training and test rows, as      which common rows are for testing
                       places in the common order
@@ -45,9 +46,11 @@ class Hello:
 class Welcome:
     """The server takes a party in and says what will be run."""
 
+    run: str  # the run's own number
     seeds: tuple[int, ...]
     settings: Mapping[str, Any]
     parties: tuple[str, ...]
+    align: str  # how common rows are found
 
 
 @dataclass(frozen=True)

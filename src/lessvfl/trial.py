@@ -9,22 +9,100 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from lessvfl import data, kit, runtime
+from lessvfl import data, experiment, kit, runtime
 from lessvfl.data import Problem
 from lessvfl.errors import ConfigError
+from lessvfl.record import RunRecord
 from lessvfl.runtime import Job
 
-START_SECONDS = 120.0
+
+def run_all(
+    job: Job,
+    seeds: Sequence[int],
+    options: Mapping[str, Any],
+    target: bool,
+    out: Path | None,
+    port: int,
+    tell: Callable[[str], None],
+) -> RunRecord:
+    """Run every seed between processes, one after the other, and return the record.
+
+    Parameters
+    ----------
+    job : Job
+        What to run.
+    seeds : sequence of int
+        One run each.
+    options : mapping
+        Options the data set was made with, for the record.
+    target : bool
+        Also give every run's cost to the paper's target (VFL (Original) runs in this
+        process).
+    out : Path or None
+        Run folder; everybody's own folder is in ``sides/``. A temporary one unless
+        given.
+    port : int
+        Where the server listens; 0 takes a free one.
+    tell : callable
+        Told what happens.
+    """
+    experiment.check_seeds(seeds)
+    if target:
+        experiment.check_target(job)
+    if out is not None:
+        experiment.claim(out)
+    with tempfile.TemporaryDirectory(prefix="lessvfl-try-") as scratch:
+        base = Path(scratch) if out is None else out / "sides"
+        if base.exists() and any(base.iterdir()):
+            raise ConfigError(
+                f"The folder '{base}' must be new or empty. Got one with the sides of "
+                "an earlier run."
+            )
+        numbers = []
+        for seed in seeds:
+            tell(f"seed {seed}: a fresh kit, a server and parties as processes")
+            place = base / f"seed-{seed}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            numbers.append(run(job, seed, place, port or free_port()))
+    problem = _problem(job, seeds[0])
+    if target:
+        best = experiment.best_original(job, seeds, lambda event: None)
+        experiment.add_targets(numbers, best, job)
+    record = RunRecord(experiment.header(job, problem, options), numbers, "complete")
+    if out is not None:
+        record.write(out)
+    return record
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _problem(job: Job, seed: int) -> Problem:
+    return data.prepare(
+        job.dataset,
+        job.settings.data,
+        parties=job.parties,
+        spurious=job.spurious,
+        seed=seed,
+        groups=job.groups,
+    )
 
 
 def run(
@@ -47,14 +125,7 @@ def run(
     save_every : int
         Steps between two checkpoints.
     """
-    problem = data.prepare(
-        job.dataset,
-        job.settings.data,
-        parties=job.parties,
-        spurious=job.spurious,
-        seed=seed,
-        groups=job.groups,
-    )
+    problem = _problem(job, seed)
     write_folders(job, problem, seed, folder, port, threads, save_every)
     names = [table.name for table in problem.parties]
     processes = {
@@ -125,6 +196,7 @@ def write_folders(
             server=address,
             data="columns.npz",
             id=None,
+            align="none",
             threads=threads,
         )
 
@@ -135,7 +207,9 @@ def _write_config(path: Path, **values: Any) -> None:
     path.write_text(yaml.safe_dump(ready | values), encoding="utf-8")
 
 
-def start(folder: Path, command: str, threads: int) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, command: str, threads: int, *more: str
+) -> subprocess.Popen[bytes]:
     """Start one side as a process; what it says goes to ``log.txt`` in its folder."""
     with open(folder / "log.txt", "ab") as log:
         return subprocess.Popen(
@@ -146,6 +220,7 @@ def start(folder: Path, command: str, threads: int) -> subprocess.Popen[bytes]:
                 command,
                 "--config",
                 str(folder / f"{command}.yaml"),
+                *more,
             ],
             stdout=log,
             stderr=log,

@@ -64,6 +64,11 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def use_threads(n_threads: int) -> None:
+    """Compute with so many threads: their number changes the order of sums."""
+    torch.set_num_threads(n_threads)
+
+
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b) one a replica
 
 

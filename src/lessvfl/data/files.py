@@ -183,7 +183,7 @@ def _arrow_labels(column: Any, name: str) -> NDArray[Any]:
     return np.array(column.to_pylist(), dtype=object)
 
 
-# ------------------------------------------------------------------ one side's own table
+# ----------------------------------------------------------------- one side's own table
 
 
 Ids = NDArray[Any] | None  # texts or whole numbers, one a row

@@ -318,15 +318,16 @@ KINDS: list[Kind] = [
     Kind(
         Welcome,
         lambda m: (
-            {
-                "seeds": list(m.seeds),
-                "settings": m.settings,
-                "parties": list(m.parties),
-            },
+            dataclasses.asdict(m)
+            | {"seeds": list(m.seeds), "parties": list(m.parties)},
             [],
         ),
         lambda f, a: Welcome(
-            _ints(f["seeds"]), _object(f["settings"]), _names(f["parties"])
+            _text(f["run"]),
+            _ints(f["seeds"]),
+            _object(f["settings"]),
+            _names(f["parties"]),
+            _text(f["align"]),
         ),
     ),
     Kind(
@@ -379,6 +380,11 @@ def encode(frame: Frame) -> bytes:
     for body in bodies:
         check = zlib.crc32(body, check)
     return b"".join((head, CHECKSUM.pack(check), text, *bodies))
+
+
+def n_body(data: bytes) -> int:
+    """Return the bytes of the arrays of a frame, as its head says; 0 of no frame."""
+    return HEAD.unpack_from(data)[6] if len(data) >= HEAD_BYTES else 0
 
 
 def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:

@@ -136,6 +136,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.limit = limit
         self.refused = refused
         self.name_of = name_of
+        self.came: Callable[[PartyId], None] = lambda party: None
+        self.went: Callable[[PartyId], None] = lambda party: None
+        self.carried: Callable[[PartyId, bytes, bytes], None] = lambda p, up, down: None
         self.number = 0
         self.run_id = bytes(16)
         self.traffic: dict[PartyId, Traffic] = dict.fromkeys(self.parties, Traffic())
@@ -173,7 +176,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         try:
             while (request := line.requests.get()) is not None:
                 writer.write_metadata(pyarrow.py_buffer(request))
-                line.replies.put(_next(reader))
+                data = _next(reader)
+                self.carried(line.party, data, request)
+                line.replies.put(data)
         except (StopIteration, pyarrow.ArrowException) as error:
             log.info("party '%s' is gone: %s", line.party, _first_line(error))
         finally:
@@ -202,6 +207,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             if reason is None:
                 self._lines[name] = line
                 self._changed.notify_all()
+                self.came(name)
         if reason is not None:
             self._refuse(name, reason, writer)
             return None
@@ -238,6 +244,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         with self._changed:
             if self._lines.get(line.party) is line:
                 del self._lines[line.party]
+            self.went(line.party)
             self._changed.notify_all()
 
     # ------------------------------------------------------------- the server's thread
@@ -265,6 +272,10 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
 
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
         """Send every request, then take every reply, or raise."""
+        return self.send(requests)
+
+    def send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
+        """Exchange messages of any kind, those around a run included."""
         self.number += 1
         lines = {}
         for party, request in requests.items():
@@ -279,7 +290,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         end = time.monotonic() + self.patience
         return {party: self._reply(line, end) for party, line in lines.items()}
 
-    def _reply(self, line: _Line, end: float) -> Reply:
+    def _reply(self, line: _Line, end: float) -> Any:
         try:
             data = line.replies.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
@@ -303,8 +314,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             raise PartyLostError([line.party], str(error)) from None
         if isinstance(frame.message, Refusal):
             raise ProtocolError(f"Party '{line.party}' stops: {frame.message.reason}")
-        reply: Reply = frame.message
-        return reply
+        return frame.message
 
     def _count(self, party: PartyId, up: int = 0, down: int = 0) -> None:
         old = self.traffic[party]
@@ -317,12 +327,15 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         if line is not None:
             line.requests.put(None)
 
-    def close(self) -> None:
-        """Say farewell to all and stop listening."""
+    def close(self, reason: str | None = None) -> None:
+        """Say farewell to all, with a reason where a run ends early; stop listening."""
         with self._changed:
             self._closing = True
             lines = list(self._lines.values())
         for line in lines:
+            if reason is not None:
+                refusal = Frame(Refusal(reason), self.number, self.run_id)
+                line.requests.put(codec.encode(refusal))
             line.requests.put(None)
         self.shutdown()
 
