@@ -323,8 +323,8 @@ def less_vfl(
             keeper.note("select_components", kept, fusion.parameters())
         else:
             fusion = fusion.narrow(slots=kept)
+            keeper.put_back(fusion.parameters())
     if not keeper.is_behind("select_features"):
-        keeper.put_back(fusion.parameters())
         if stages.server is None:
             parties.charge_pass()  # the paper bills the stored pass to local lasso too
         parties.select_features(kept, stages.party)  # stage 3

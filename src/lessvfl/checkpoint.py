@@ -137,10 +137,11 @@ class Checkpoints(Keeper):
         self.put_back(params)
         if stage in self._behind:
             return n_steps
-        if self.saved is None or self.saved.values["stage"] != stage:
+        saved, self.saved = self.saved, None  # from here on the run is ahead of it
+        if saved is None or saved.values["stage"] != stage:
             return 0
-        fill_optimizer(optimizer, self.saved.tensors)
-        step: int = self.saved.values["step"]
+        fill_optimizer(optimizer, saved.tensors)
+        step: int = saved.values["step"]
         return step
 
     def put_back(self, params: Sequence[Tensor]) -> None:
@@ -172,6 +173,7 @@ class Checkpoints(Keeper):
 
     def note(self, stage: Stage, found: Tensor, params: Sequence[Tensor]) -> None:
         """Save what a stage of the server's own has found."""
+        self.saved = None
         self._found[stage] = found.to(torch.uint8)
         self._params, self._optimizer = params, None
         self._behind.append(stage)

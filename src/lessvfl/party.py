@@ -266,7 +266,7 @@ class Party:
         }
         tensors["outputs"] = self._outputs.to(torch.uint8)
         tensors["constant"] = self._constant
-        if self._has_selected:
+        if self._frozen:
             tensors |= _named("pretrained", self._pretrained.parameters())
         if self._groups is not None:
             tensors["groups"] = self._groups.to(torch.uint8)
@@ -284,7 +284,8 @@ class Party:
             self._widths = tuple(values["widths"])
             if not bool(self._outputs.all()):
                 self.net = self.net.narrow(outputs=self._outputs)
-            _fill(self.net.parameters(), tensors, "pretrained")
+            if self.empty == "frozen":
+                _fill(self.net.parameters(), tensors, "pretrained")
             self._freeze()
         if "groups" in tensors:
             self._remove(tensors["groups"].bool())

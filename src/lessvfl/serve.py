@@ -266,14 +266,14 @@ class Host:
         self.problem = self._problem(table, train, test)
         self._ask_all(Prepare(train, test))
         saved = read_state(self._path) if self._path.is_file() else None
-        self._ask_all(Restore(None if saved is None else saved.values["tag"]))
         server = Parties(self.hub, config.parties, Ledger(1))
+        fusion = self._fusion(sum(server.sizes.values()))  # as wide as at the start
+        self._ask_all(Restore(None if saved is None else saved.values["tag"]))
         y_train, y_test = (
             self._labels(y) for y in (self.problem.y_train, self.problem.y_test)
         )
         recorder = Recorder([self.problem], y_train, y_test, self._observe, True)
         recorder.attach(server, ())
-        fusion = self._fusion(sum(server.sizes.values()))
         torch.manual_seed(config.seed)
         keeper = Checkpoints(
             self._path,

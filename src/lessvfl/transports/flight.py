@@ -291,30 +291,40 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         return {party: self._reply(line, end) for party, line in lines.items()}
 
     def _reply(self, line: _Line, end: float) -> Any:
-        try:
-            data = line.replies.get(timeout=max(0.0, end - time.monotonic()))
-        except queue.Empty:
-            self.hang_up(line.party)
-            why = f"no reply for {self.patience:g} seconds"
-            raise PartyLostError([line.party], why) from None
-        if data is None:
-            raise PartyLostError([line.party], "connection lost")
-        self._count(line.party, up=len(data))
+        """Return a party's reply to this exchange; late ones to earlier are dropped."""
+        while True:
+            try:
+                data = line.replies.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                self.hang_up(line.party)
+                why = f"no reply for {self.patience:g} seconds"
+                raise PartyLostError([line.party], why) from None
+            if data is None:
+                raise PartyLostError([line.party], "connection lost")
+            self._count(line.party, up=len(data))
+            frame = self._read(line, data)
+            if isinstance(frame.message, Refusal):
+                raise ProtocolError(
+                    f"Party '{line.party}' stops: {frame.message.reason}"
+                )
+            if frame.number == self.number:
+                return frame.message
+
+    def _read(self, line: _Line, data: bytes) -> Frame:
+        """Read a reply, or hang up on who sent something else."""
         try:
             frame = codec.decode(data, self.limit)
-            if frame.number != self.number or frame.run != self.run_id:
+            if frame.number > self.number or frame.run != self.run_id:
                 raise ProtocolError(
-                    f"A reply must be of exchange {self.number}. Got {frame.number}, "
-                    "or another run."
+                    f"A reply must be of exchange {self.number} of this run. Got "
+                    f"{frame.number}, or another run."
                 )
         except ProtocolError as error:
             self.hang_up(line.party)
             self.refused(line.party, str(error))
             log.warning("party '%s' sent no proper reply: %s", line.party, error)
             raise PartyLostError([line.party], str(error)) from None
-        if isinstance(frame.message, Refusal):
-            raise ProtocolError(f"Party '{line.party}' stops: {frame.message.reason}")
-        return frame.message
+        return frame
 
     def _count(self, party: PartyId, up: int = 0, down: int = 0) -> None:
         old = self.traffic[party]
