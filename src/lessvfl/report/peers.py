@@ -231,9 +231,10 @@ def _figures(key: str, rows: Sequence[Result]) -> str:
                 ),
             ),
         ):
+            known = [mark for mark in marks if any(row[mark[0]] for row in done)]
             ax = figures.new_axes(0.9 + 0.26 * len(done))
-            _dots(ax, done, marks)
-            drawn.append(figure(ax, f"{key}-{part}", title, caption, _alt(done, marks)))
+            _dots(ax, done, known)
+            drawn.append(figure(ax, f"{key}-{part}", title, caption, _alt(done, known)))
     return f'<div class="figures">{"".join(drawn)}</div>'
 
 
@@ -245,29 +246,33 @@ def _dots(ax: Axes, rows: Sequence[Result], marks: Marks) -> None:
     for index, (key, title, color, marker) in enumerate(marks):
         lift = 0.16 * (index - (len(marks) - 1) / 2)  # no mark hides another
         known = [(i, row[key]) for i, row in enumerate(rows) if row[key] is not None]
-        if known:
-            means = [spread["mean"] for _, spread in known]
-            stds = [spread["std"] or 0.0 for _, spread in known]
-            ax.errorbar(
-                means,
-                [i + lift for i, _ in known],
-                xerr=[  # a share ends at 0 and at 1
-                    [min(s, m) for m, s in zip(means, stds, strict=True)],
-                    [min(s, 1 - m) for m, s in zip(means, stds, strict=True)],
-                ],
-                fmt=marker,
-                color=color,
-                ms=5,
-                lw=1,
-                alpha=0.85,
-                label=title,
-            )
+        means = [spread["mean"] for _, spread in known]
+        stds = [spread["std"] or 0.0 for _, spread in known]
+        ax.errorbar(
+            means,
+            [i + lift for i, _ in known],
+            xerr=[  # a share ends at 0 and at 1
+                [min(s, m) for m, s in zip(means, stds, strict=True)],
+                [min(s, 1 - m) for m, s in zip(means, stds, strict=True)],
+            ],
+            fmt=marker,
+            color=color,
+            ms=5,
+            lw=1,
+            alpha=0.85,
+            label=title,
+        )
     ax.set_yticks(range(len(rows)), [title_of(row) for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.grid(color="#E4E7EB", lw=0.6)
     ax.set_axisbelow(True)
     ax.legend(
-        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(marks), frameon=False
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(marks),
+        frameon=False,
+        columnspacing=1.0,
+        handletextpad=0.3,
     )
 
 
