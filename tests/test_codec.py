@@ -25,6 +25,7 @@ from lessvfl.protocol import (
 from lessvfl.session import (
     Agreed,
     Align,
+    Farewell,
     Finish,
     Hello,
     Prepare,
@@ -63,6 +64,7 @@ MESSAGES = [
     Restore("select_features-1"),
     Restore(None),
     Finish(),
+    Farewell(),
     Agreed({"n_kept": 3}),
     Refusal("no", final=False),
 ]

@@ -140,7 +140,7 @@ def run_all(tmp_path, method="less-vfl", profile="default", **more):
     own = {
         name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
     }
-    return result.numbers, own
+    return result, own
 
 
 def compare(numbers, own, expected):
@@ -225,7 +225,7 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method):
     own = {
         name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
     }
-    compare(result.numbers, own, simulated(method, "default"))
+    compare(result, own, simulated(method, "default"))
 
 
 @pytest.mark.parametrize("method", ["less-vfl", "group-lasso"])
@@ -271,8 +271,8 @@ def test_a_party_that_dies_comes_back(tmp_path, method):
     own = {
         name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
     }
-    compare(result.numbers, own, simulated(method, "default"))
-    assert result.numbers["communication"]["resent_bytes"] > 0
+    compare(result, own, simulated(method, "default"))
+    assert result["communication"]["resent_bytes"] > 0
 
 
 def test_a_party_that_stays_away_is_named(tmp_path):
@@ -314,7 +314,7 @@ def test_both_sides_hear_why_a_run_ends(tmp_path):
         few.start()
         other.start()
         host = Host(server_config(tmp_path), labels(), hub, a_status())
-        with pytest.raises(ProtocolError, match="'clinic' stops.*at most 3") as caught:
+        with pytest.raises(ProtocolError, match=r"'clinic' stops.*at most 3") as caught:
             host.run()
         hub.close(str(caught.value))
         few.join(20)
@@ -401,7 +401,7 @@ def test_rows_in_any_order_are_aligned(tmp_path):
         assert guest.frame.n_rows == len(common)
         assert guest.outside is not None
         assert set(rows[name][guest.outside]) == set(rows[name]) - common
-    assert result.numbers["accuracy"]["final"] > 0.5
+    assert result["accuracy"]["final"] > 0.5
 
 
 def test_rows_that_are_not_aligned_end_the_run(tmp_path):
@@ -447,7 +447,7 @@ def test_rows_outside_serve_a_partys_own_selection(tmp_path):
             result = Host(config, labels(own, own), hub, a_status()).run()
         for side in sides:
             side.join(20)
-        found[use] = result.numbers["communication"]["payload_bytes"]
+        found[use] = result["communication"]["payload_bytes"]
         more = guests[0].party.X_more
         assert (more is not None) == use
         if use:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +66,6 @@ def server(
     """Run a method with parties on other machines."""
     from lessvfl import configs, console, data, kit, serve
     from lessvfl.errors import LessVFLError
-    from lessvfl.record import write_atomically
     from lessvfl.status import Status, StatusServer
     from lessvfl.transports.flight import Hub
 
@@ -92,15 +90,13 @@ def server(
         stack.enter_context(console.show(status, quiet=quiet or log_json))
         try:
             table = serve.LabelTable(dataset, is_test, ids)
-            result = serve.Host(own, table, hub, status, resume).run()
+            serve.Host(own, table, hub, status, resume).run()
         except LessVFLError as error:
             status.ended(str(error))
             hub.close(str(error))
             raise
         status.ended()
         hub.close()
-    text = json.dumps(result.numbers, allow_nan=False)
-    write_atomically(Path(own.out) / "server.json", text.encode())
 
 
 def party(
@@ -125,6 +121,9 @@ def party(
         )
     frame, ids = data.load_columns(Path(own.data), own.id)
     guest = join.Guest(name, own, frame, ids)
+    if guest.has_finished:
+        typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
+        return
     address = flight.Address(own.server, papers, own.server_name)
     with contextlib.ExitStack() as stack:
         _start(own, log_json, stack)

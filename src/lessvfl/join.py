@@ -91,6 +91,11 @@ class Guest:
         self._welcome: Welcome | None = None
         self._rows: Prepare | None = None
 
+    @property
+    def has_finished(self) -> bool:
+        """Tell whether the run folder holds a run that is over."""
+        return (self.folder / "party.json").is_file()
+
     def hello(self) -> Hello:
         """Return how this party greets."""
         return Hello(

@@ -7,8 +7,11 @@ everybody takes up the last checkpoint and goes on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import logging
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +32,8 @@ from lessvfl.errors import ConfigError, PartyLostError
 from lessvfl.join import versions
 from lessvfl.ledger import Ledger
 from lessvfl.models import DTYPES, MLP, Lifted, Network, find_factory
-from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
+from lessvfl.record import write_atomically
 from lessvfl.recorder import Recorder
 from lessvfl.session import (
     Agreed,
@@ -46,6 +49,8 @@ from lessvfl.status import Status
 from lessvfl.transports import codec
 from lessvfl.transports.flight import Hub
 from lessvfl.types import Event, PartyId, Tensor, resolve_device
+
+STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +75,6 @@ class LabelTable:
     def n_rows(self) -> int:
         """Return the number of rows."""
         return len(self.dataset.y)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What the server knows at the end."""
-
-    numbers: dict[str, Any]
-    bill: list[dict[str, str | int]]
-    settings: Settings
-    revealed: Mapping[str, Mapping[str, Any]]
 
 
 class Host:
@@ -145,13 +140,13 @@ class Host:
                 )
         return None
 
-    def _align(self, known: Mapping[str, bool]) -> NDArray[np.int64]:
-        """Find the common rows with every party, or recall them; the own ones."""
+    def _align(self, known: Mapping[str, bool]) -> None:
+        """Find the common rows with every party, unless everybody knows them."""
         path = self.folder / "rows.safetensors"
         if path.is_file():
             strangers = [party for party, knows in known.items() if not knows]
             if not strangers:
-                return np.asarray(read_state(path).tensors["rows"].numpy())
+                return
             if self._path.is_file():
                 raise ConfigError(
                     f"Party '{strangers[0]}' must have its run folder of this run. Got "
@@ -168,7 +163,6 @@ class Host:
         self.hub.send({p: Align(data) for p, data in finals.items()})
         rows = np.ascontiguousarray(aligner.rows)
         write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
-        return rows
 
     def _split(self, table: LabelTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return training and test rows, as places in the common order."""
@@ -204,17 +198,60 @@ class Host:
 
     # -------------------------------------------------------------------------- running
 
-    def run(self) -> Result:
-        """Wait for the parties and run, however often one of them goes away."""
-        while True:
+    def run(self) -> dict[str, Any]:
+        """Wait for the parties and run, however often one of them goes away.
+
+        Returns the numbers, as they are in ``server.json``.
+        """
+        path = self.folder / "server.json"
+        again = path.is_file()
+        while not path.is_file():
             try:
                 self.hub.wait(self.config.wait)
-                result = self._run_once()
-                self._ask_all(Finish())
-                return result
+                text = json.dumps(self._run_once(), allow_nan=False)
+                write_atomically(path, text.encode())
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
+        self._finish()
+        if again:  # some may dial just to hear that the run is over
+            time.sleep(min(STAY_SECONDS, self.config.wait))
+        numbers: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return numbers
+
+    def _finish(self) -> None:
+        """Have every party write its run folder; those who did are on a list."""
+        path = self.folder / "finished.json"
+        done: list[str] = json.loads(path.read_text()) if path.is_file() else []
+        self.hub.run_id = self._run_id()
+        end = time.monotonic() + self.config.wait
+        while missing := [p for p in self.config.parties if p not in done]:
+            for party in set(missing) & set(self.hub.connected):
+                with contextlib.suppress(PartyLostError):
+                    self._finish_one(party)
+                    done.append(party)
+                    write_atomically(path, json.dumps(done).encode())
+            if time.monotonic() > end:
+                raise PartyLostError(missing, "the run is over, but not for them")
+            time.sleep(0.01)
+
+    def _finish_one(self, party: PartyId) -> None:
+        """Tell one party that the run is over; one that came anew learns of it all."""
+        train, test = self._split(self._table())
+        tag = read_state(self._path).values["tag"]
+        for message in (self._welcome(), Prepare(train, test), Restore(tag), Finish()):
+            self.hub.send({party: message})
+
+    def _welcome(self) -> Welcome:
+        config = self.config
+        run = self.hub.run_id.hex()
+        flat = self.settings.flat()
+        return Welcome(run, (config.seed,), flat, config.parties, config.align)
+
+    def _table(self) -> LabelTable:
+        """Return the labels of the common rows, once these are known."""
+        rows = read_state(self.folder / "rows.safetensors").tensors["rows"]
+        return self.table.take(np.asarray(rows.numpy()))
 
     def _observe(self, event: Event) -> None:
         self.status.observe(event)
@@ -251,17 +288,13 @@ class Host:
             )
         return bytes(state.tensors["run"].tolist())
 
-    def _run_once(self) -> Result:
+    def _run_once(self) -> dict[str, Any]:
         """Agree with everybody where to go on, and run to the end."""
         self.hub.run_id = self._run_id()
-        config, flat = self.config, self.settings.flat()
-        run = self.hub.run_id.hex()
-        welcome = Welcome(run, (config.seed,), flat, config.parties, config.align)
-        known = self._ask_all(welcome)
-        rows = self._align(
-            {p: bool(a.revealed.get("aligned")) for p, a in known.items()}
-        )
-        table = self.table.take(rows)
+        config = self.config
+        known = self._ask_all(self._welcome())
+        self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
+        table = self._table()
         train, test = self._split(table)
         self.problem = self._problem(table, train, test)
         self._ask_all(Prepare(train, test))
@@ -331,12 +364,12 @@ class Host:
             factory, widths[0], widths[-1], seeds, "the server", self.dtype, self.device
         )
 
-    def _collect(self, server: Parties, recorder: Recorder) -> Result:
+    def _collect(self, server: Parties, recorder: Recorder) -> dict[str, Any]:
         """Return the numbers that the server has; the parties keep theirs."""
         ledger = server.ledger
         recorder.seconds["total"] = sum(recorder.seconds.values())
         size = self.settings.net.embedding_size
-        numbers: dict[str, Any] = {
+        return {
             "seed": self.config.seed,
             **recorder.summary(0),
             "components": {
@@ -358,9 +391,9 @@ class Host:
                 "by_stage": ledger.by_stage(0),
             },
             "curve": recorder.curves[0],
+            "bill": ledger.lines(0),
             "seconds": dict(recorder.seconds),
         }
-        return Result(numbers, ledger.lines(0), self.settings, {})
 
 
 def _plain(config: ServerConfig) -> dict[str, Any]:

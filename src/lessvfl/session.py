@@ -13,6 +13,7 @@ Prepare     down      training and test rows, as      which common rows are for 
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
 Finish      down      none                            that the run is over
+Farewell    down      none                            that all know it
 Agreed      up        what the party reveals: nothing what its operator allows: how many
                       by default                      or which features it kept
 Refusal     both      a sentence                      why the other side stops
@@ -85,6 +86,11 @@ class Restore:
 @dataclass(frozen=True)
 class Finish:
     """The run is over: write the run folder."""
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """Everybody has what they need: go."""
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ def collect(problem: Problem, folder: Path) -> dict[str, Any]:
             for name, one in own.items()
         },
     }
-    first = {k: v for k, v in numbers.items() if k not in _AFTER}
+    first = {k: v for k, v in numbers.items() if k not in (*_AFTER, "bill")}
     return first | found | {k: numbers[k] for k in _AFTER}
 
 

@@ -50,6 +50,7 @@ from lessvfl.protocol import (
 from lessvfl.session import (
     Agreed,
     Align,
+    Farewell,
     Finish,
     Hello,
     Prepare,
@@ -347,6 +348,7 @@ KINDS: list[Kind] = [
         lambda f, a: Restore(None if f["tag"] is None else _tag(f["tag"])),
     ),
     Kind(Finish, lambda m: ({}, []), lambda f, a: Finish()),
+    Kind(Farewell, lambda m: ({}, []), lambda f, a: Farewell()),
     Kind(
         Agreed,
         lambda m: ({"revealed": m.revealed}, []),

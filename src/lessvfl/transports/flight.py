@@ -25,13 +25,14 @@ from pyarrow import flight
 
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.protocol import Reply, Request, Traffic
-from lessvfl.session import Finish, Hello, Refusal
+from lessvfl.session import Farewell, Hello, Refusal
 from lessvfl.transports import codec
 from lessvfl.transports.codec import Frame
 from lessvfl.types import PartyId
 
 COMMAND = b"lessvfl/1"
 LARGEST_HELLO = 1 << 16
+OVER = "The run is over."
 KEEP_ALIVE_MS = 330_000  # more often, and the other side takes offence
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class _Line:
     party: PartyId
     hello: Hello
     requests: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    farewell: bytes | None = None  # what to say before the stream ends
     replies: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     broken: threading.Event = field(default_factory=threading.Event)
 
@@ -179,6 +181,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                 data = _next(reader)
                 self.carried(line.party, data, request)
                 line.replies.put(data)
+            if line.farewell is not None:
+                writer.write_metadata(pyarrow.py_buffer(line.farewell))
         except (StopIteration, pyarrow.ArrowException) as error:
             log.info("party '%s' is gone: %s", line.party, _first_line(error))
         finally:
@@ -225,7 +229,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         if name in self._lines:
             return f"Party '{name}' must connect once. It is connected already."
         if self._closing:
-            return "The run is over."
+            return OVER
         return self.admit(hello)
 
     def _refuse(self, who: str, reason: str, writer: Any) -> None:
@@ -342,10 +346,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         with self._changed:
             self._closing = True
             lines = list(self._lines.values())
+        last = Farewell() if reason is None else Refusal(reason)
         for line in lines:
-            if reason is not None:
-                refusal = Frame(Refusal(reason), self.number, self.run_id)
-                line.requests.put(codec.encode(refusal))
+            line.farewell = codec.encode(Frame(last, self.number, self.run_id))
             line.requests.put(None)
         self.shutdown()
 
@@ -457,7 +460,11 @@ def _close(writer: Any) -> None:
 def _converse(writer: Any, reader: Any, handle: Callable[[Any], Any]) -> bool:
     while True:
         frame = codec.decode(_next(reader))
+        if isinstance(frame.message, Farewell):
+            return True
         if isinstance(frame.message, Refusal):
+            if frame.message.reason == OVER:
+                return True
             if frame.message.final:
                 raise ConfigError(f"The server says no: {frame.message.reason}")
             raise OSError(frame.message.reason)
@@ -470,5 +477,3 @@ def _converse(writer: Any, reader: Any, handle: Callable[[Any], Any]) -> bool:
             raise
         data = codec.encode(Frame(reply, frame.number, frame.run))
         writer.write_metadata(pyarrow.py_buffer(data))
-        if isinstance(frame.message, Finish):
-            return True
