@@ -91,6 +91,8 @@ class Checkpoints(Keeper):
         Where to go on.
     on_step : callable
         Told of every step.
+    resent : callable
+        Tells the bytes that were sent again so far.
     """
 
     path: Path
@@ -100,6 +102,7 @@ class Checkpoints(Keeper):
     save_parties: Callable[[str], None]
     saved: State | None = None
     on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
+    resent: Callable[[], int] = lambda: 0
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
@@ -197,5 +200,6 @@ class Checkpoints(Keeper):
             "behind": self._behind,
             "server": self.server.state(),
             "recorder": self.recorder.state(),
+            "resent": self.resent(),
         }
         write_state(self.path, State(tensors, values))

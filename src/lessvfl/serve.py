@@ -264,6 +264,7 @@ class Host:
             codec.n_body(down),
             len(up),
             len(down),
+            stage="evaluate" if codec.stage_of(down) == "evaluate" else None,
         )
 
     def _ask_all(self, message: Any) -> dict[str, Agreed]:
@@ -305,6 +306,8 @@ class Host:
         y_train, y_test = (
             self._labels(y) for y in (self.problem.y_train, self.problem.y_test)
         )
+        if saved is not None:
+            self.resent = max(self.resent, saved.values["resent"])
         recorder = Recorder([self.problem], y_train, y_test, self._observe, True)
         recorder.attach(server, ())
         torch.manual_seed(config.seed)
@@ -316,6 +319,7 @@ class Host:
             self._save_parties,
             saved,
             on_step=self.status.stepped,
+            resent=lambda: self.resent,
         )
         labels = Labels(y_train, self.problem.task, (config.seed,))
         method = methods.get(config.method)

@@ -163,14 +163,15 @@ def write_folders(
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
     labels = np.concatenate([problem.y_train, problem.y_test])
     is_test = np.arange(len(labels)) >= len(problem.y_train)
-    np.savez(folder / "server" / "labels.npz", y=labels, is_test=is_test)
+    rows = np.arange(len(labels))
+    np.savez(folder / "server" / "labels.npz", y=labels, is_test=is_test, row=rows)
     _write_config(
         folder / "server" / "server.yaml",
         listen=address,
         parties=names,
         data="labels.npz",
         label=None,
-        id=None,
+        id="row",
         align="none",
         method=job.settings.method,
         profile=job.settings.profile,
@@ -190,12 +191,12 @@ def write_folders(
                 f"'{table.name}'."
             )
         place = folder / table.name
-        np.savez(place / "columns.npz", X=X, feature_names=features)
+        np.savez(place / "columns.npz", X=X, feature_names=features, row=rows)
         _write_config(
             place / "party.yaml",
             server=address,
             data="columns.npz",
-            id=None,
+            id="row",
             align="none",
             threads=threads,
         )

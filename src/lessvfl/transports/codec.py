@@ -389,6 +389,15 @@ def n_body(data: bytes) -> int:
     return HEAD.unpack_from(data)[6] if len(data) >= HEAD_BYTES else 0
 
 
+def stage_of(data: bytes) -> Stage | None:
+    """Return the stage that a frame of our own making names, if it does."""
+    n_fields = HEAD.unpack_from(data)[5]
+    stage: Stage | None = json.loads(data[HEAD_BYTES : HEAD_BYTES + n_fields]).get(
+        "stage"
+    )
+    return stage
+
+
 def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
     """Read a frame; anything wrong with it is a ProtocolError.
 
