@@ -323,26 +323,16 @@ class Host:
         )
         labels = Labels(y_train, self.problem.task, (config.seed,))
         method = methods.get(config.method)
-        before = server.ledger.payload_bytes(0)
         try:
             method.run(server, fusion, labels, self._method_config(), recorder, keeper)
         except PartyLostError:
             kept = read_state(self._path) if self._path.is_file() else None
-            self.resent += self._undone(server.ledger, before, kept)
+            self.resent += _undone(server.ledger, kept)
             raise
         return self._collect(server, recorder)
 
     def _save_parties(self, tag: str) -> None:
         self._ask_all(Save(tag))
-
-    def _undone(self, ledger: Ledger, before: int, kept: State | None) -> int:
-        """Return the bytes sent since the checkpoint that is taken up again."""
-        now = ledger.payload_bytes(0)
-        if kept is None:
-            return now
-        other = Ledger(1)
-        other.restore(kept.values["server"]["ledger"])
-        return max(0, now - other.payload_bytes(0))
 
     def _method_config(self) -> Any:
         config: Any = self.settings.config
@@ -398,6 +388,16 @@ class Host:
             "bill": ledger.lines(0),
             "seconds": dict(recorder.seconds),
         }
+
+
+def _undone(ledger: Ledger, kept: State | None) -> int:
+    """Return the bytes sent since the checkpoint that is taken up again."""
+    now = ledger.payload_bytes(0)
+    if kept is None:
+        return now
+    then = Ledger(1)
+    then.restore(kept.values["server"]["ledger"])
+    return max(0, now - then.payload_bytes(0))
 
 
 def _plain(config: ServerConfig) -> dict[str, Any]:
