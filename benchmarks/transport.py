@@ -1,0 +1,242 @@
+"""Time the Flight transport against a bare gRPC stream, both with mutual TLS.
+
+One iteration: every party gets a gradient block, and all embedding blocks come back.
+Ours is all that a run does: a Hub in this process, parties in processes of their own,
+torch tensors encoded, checked and decoded on both sides. gRPC (``pip install grpcio``)
+is a bidirectional stream with the same certificates that carries ready bytes of the
+same length back and forth and looks at nothing. Both are timed in turn, round after
+round, so that other load on the machine hits both; a ratio is that of two medians of
+one round, and the table shows the median and the range of these ratios.
+
+    python benchmarks/transport.py
+    python benchmarks/transport.py --parties 2,8,32
+
+The second command gives the time of one iteration against the number of parties, with
+small blocks: it grows no faster than linearly if the time per party does not grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import queue
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import torch
+
+from lessvfl import kit
+from lessvfl.protocol import Block, Descend, Embedding
+from lessvfl.session import Agreed, Finish, Hello
+from lessvfl.transports import codec, flight
+from lessvfl.types import Tensor
+
+N_PARTIES = 4
+SHAPES = {"4 KiB": (1, 128, 8), "1 MiB": (1, 4096, 64)}  # replicas, rows, components
+FEWER = {"4 KiB": 1, "1 MiB": 8}  # times fewer iterations
+METHOD = "/bench/Exchange"
+PATIENCE = 300.0
+
+Iteration = Callable[[], Any]
+Pass = flight.Pass
+
+
+def pass_of(folder: Path, name: str) -> Pass:
+    """Return the files of the server or a party in a kit."""
+    where = folder / name
+    return Pass(where / "cert.pem", where / "key.pem", where / "ca.pem")
+
+
+def answer(request: Any) -> Any:
+    """Send back the block that came, or agree to the end."""
+    if isinstance(request, Descend):
+        return Embedding(request.stage, request.gradient)
+    return Agreed()
+
+
+def our_party(folder: Path, name: str, address: str) -> None:
+    """Answer the hub until it says that the run is over."""
+    torch.set_num_threads(1)
+    where = flight.Address(address, pass_of(folder, name))
+    hello = Hello(name, 1, 1, "cpu", {})
+    flight.serve(where, hello, answer, patience=PATIENCE)
+
+
+@contextmanager
+def ours(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteration]]:
+    """Connect parties over Flight; give what makes an iteration with a block."""
+    server = pass_of(folder, "server")
+    hub = flight.Hub("127.0.0.1:0", names, server, name_of=kit.name_of_peer)
+
+    def prepare(values: Tensor) -> Iteration:
+        block = Block(values, (values.shape[-1],))
+        requests = dict.fromkeys(names, Descend("train", block))
+        for reply in hub.exchange(requests).values():
+            assert torch.equal(reply.block.values, values)
+        return lambda: hub.exchange(requests)
+
+    with started(our_party, folder, names, f"127.0.0.1:{hub.port}"):
+        try:
+            hub.wait(PATIENCE)
+            yield prepare
+            hub.send(dict.fromkeys(names, Finish()))
+        finally:
+            hub.close()
+
+
+def grpc_party(folder: Path, name: str, address: str) -> None:
+    """Send back whatever comes, until the stream ends."""
+    certificate, key, ca = pass_of(folder, name).read()
+    secrets = grpc.ssl_channel_credentials(ca, key, certificate)
+    options = [("grpc.ssl_target_name_override", "localhost")]
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    outgoing.put(name.encode())
+    with grpc.secure_channel(address, secrets, options) as channel:
+        grpc.channel_ready_future(channel).result(PATIENCE)
+        for data in channel.stream_stream(METHOD)(iter(outgoing.get, None)):
+            outgoing.put(data)
+        outgoing.put(None)
+
+
+@contextmanager
+def bare(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteration]]:
+    """Connect parties over gRPC; give what makes an iteration with a block."""
+    requests: dict[str, Any] = {name: queue.SimpleQueue() for name in names}
+    replies: dict[str, Any] = {name: queue.SimpleQueue() for name in names}
+
+    def talk(incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        name = next(incoming).decode()
+        replies[name].put(b"hello")
+        for data in iter(requests[name].get, None):
+            yield data
+            replies[name].put(next(incoming))
+
+    def iterate(data: bytes) -> list[bytes]:
+        for name in names:
+            requests[name].put(data)
+        return [replies[name].get(timeout=PATIENCE) for name in names]
+
+    def prepare(values: Tensor) -> Iteration:
+        message = Descend("train", Block(values, (values.shape[-1],)))
+        data = codec.encode(codec.Frame(message, 1))
+        assert iterate(data) == [data] * len(names)
+        return lambda: iterate(data)
+
+    certificate, key, ca = pass_of(folder, "server").read()
+    secrets = grpc.ssl_server_credentials([(key, certificate)], ca, True)
+    server = grpc.server(ThreadPoolExecutor(len(names)))
+    handler = grpc.stream_stream_rpc_method_handler(talk)
+    service, method = METHOD[1:].split("/")
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, {method: handler})]
+    )
+    port = server.add_secure_port("127.0.0.1:0", secrets)
+    server.start()
+    with started(grpc_party, folder, names, f"127.0.0.1:{port}"):
+        try:
+            for name in names:
+                replies[name].get(timeout=PATIENCE)
+            yield prepare
+        finally:
+            for name in names:
+                requests[name].put(None)
+    server.stop(None).wait()
+
+
+@contextmanager
+def started(
+    target: Any, folder: Path, names: list[str], address: str
+) -> Iterator[None]:
+    """Start a process a party; they must end by themselves, unless something fails."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__"])  # torch is imported once
+    made = [context.Process(target=target, args=(folder, n, address)) for n in names]
+    try:
+        for process in made:
+            process.start()
+        yield
+        for process in made:
+            process.join(30)
+        assert all(process.exitcode == 0 for process in made), "a party failed"
+    finally:
+        for process in made:
+            process.kill()
+
+
+def timed(iterate: Iteration, n: int) -> list[float]:
+    """Return milliseconds of each of n iterations."""
+    marks = [time.perf_counter()]
+    for _ in range(n):
+        iterate()
+        marks.append(time.perf_counter())
+    return [1e3 * (b - a) for a, b in itertools.pairwise(marks)]
+
+
+def compare(n_parties: int, sizes: list[str], rounds: int, iterations: int) -> float:
+    """Time both in turn and print what came out; return our last median in ms."""
+    names = [f"party{m}" for m in range(n_parties)]
+    mine = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "kit"
+        kit.init(folder, names)
+        with ours(folder, names) as our_way, bare(folder, names) as grpc_way:
+            for size in sizes:
+                values = torch.randn(SHAPES[size])
+                both = {"ours": our_way(values), "gRPC": grpc_way(values)}
+                n = max(10, iterations // FEWER[size])
+                found: dict[str, list[list[float]]] = {name: [] for name in both}
+                for number in range(rounds + 1):  # the first is for warming up
+                    for name in list(both)[:: 1 if number % 2 else -1]:
+                        found[name].append(timed(both[name], n))
+                for name, (_, *series) in found.items():
+                    ms = sorted(itertools.chain(*series))
+                    middle = statistics.median(ms)
+                    mine = middle if name == "ours" else mine
+                    print(
+                        f"{n_parties:7} {size:>7} {name:>5} "
+                        f"{1e3 * len(ms) / sum(ms):13.1f} {middle:10.2f} "
+                        f"{ms[int(0.95 * len(ms))]:8.2f} {middle / n_parties:9.3f}"
+                    )
+                pairs = list(zip(*found.values(), strict=True))[1:]
+                ratios = sorted(
+                    statistics.median(a) / statistics.median(b) for a, b in pairs
+                )
+                print(
+                    f"{n_parties:7} {size:>7} ours / gRPC = "
+                    f"{statistics.median(ratios):.2f} "
+                    f"({ratios[0]:.2f} to {ratios[-1]:.2f} in {rounds} rounds)",
+                    flush=True,
+                )
+    return mine
+
+
+def main() -> None:
+    """Time both sizes, or small blocks against the number of parties."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=400, help="a round, of 4 KiB")
+    parser.add_argument("--parties", help="numbers of parties, as in 2,8,32")
+    given = parser.parse_args()
+    print("parties   block   way  iterations/s  median ms   p95 ms  ms/party")
+    if given.parties is None:
+        compare(N_PARTIES, list(SHAPES), given.rounds, given.iterations)
+        return
+    counts = sorted(int(part) for part in given.parties.split(","))
+    share = [compare(n, ["4 KiB"], given.rounds, given.iterations) / n for n in counts]
+    growth = max(share) / share[0]
+    verdict = "no faster than linearly" if growth <= 1.1 else "faster than linearly"
+    print(f"Ours grows {verdict}: time per party is {growth:.2f} times the first's.")
+
+
+if __name__ == "__main__":
+    main()
