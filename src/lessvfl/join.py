@@ -144,6 +144,7 @@ class Guest:
     def _welcomed(self, message: Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
         self._welcome = message
+        self._aligner = None
         self.party = None
         path = self.folder / "rows.safetensors"
         if not path.is_file():

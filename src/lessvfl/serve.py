@@ -28,11 +28,22 @@ from lessvfl.align import Aligner, Ids
 from lessvfl.checkpoint import Checkpoints, State, read_state, write_state
 from lessvfl.configs import ServerConfig
 from lessvfl.data import Dataset, Problem, split_rows
-from lessvfl.errors import ConfigError, PartyLostError
+from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.join import versions
 from lessvfl.ledger import Ledger
 from lessvfl.models import DTYPES, MLP, Lifted, Network, find_factory
-from lessvfl.protocol import Parties
+from lessvfl.protocol import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Description,
+    Done,
+    Embed,
+    Embedding,
+    Parties,
+    Select,
+)
 from lessvfl.record import write_atomically
 from lessvfl.recorder import Recorder
 from lessvfl.session import (
@@ -48,9 +59,23 @@ from lessvfl.session import (
 from lessvfl.status import Status
 from lessvfl.transports import codec
 from lessvfl.transports.flight import Hub
-from lessvfl.types import Event, PartyId, Tensor, resolve_device
+from lessvfl.types import Event, PartyId, Tensor, TrainPlan, resolve_device
 
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
+
+REPLIES: dict[type, tuple[type, ...]] = {
+    Welcome: (Agreed,),
+    Align: (Align, Agreed),
+    Prepare: (Agreed,),
+    Save: (Agreed,),
+    Restore: (Agreed,),
+    Finish: (Agreed,),
+    Describe: (Description,),
+    Begin: (Embedding,),
+    Descend: (Embedding, Done),
+    Embed: (Embedding,),
+    Select: (Done,),
+}
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +145,9 @@ class Host:
             )
         self.dtype = DTYPES[self.settings.net.dtype]
         hub.admit = self._objection
+        hub.check = self._complaint
+        self._server: Parties | None = None
+        self._at: dict[PartyId, tuple[TrainPlan, int]] = {}  # step in a stage
         hub.came, hub.went = status.connect, status.lose
         hub.carried = self._carried
         hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
@@ -140,6 +168,65 @@ class Host:
                 )
         return None
 
+    def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
+        """Return what is wrong with a reply to this request, before it is used."""
+        allowed = REPLIES[type(request)]
+        if not isinstance(reply, allowed):
+            names = " or ".join(kind.__name__ for kind in allowed)
+            return f"A reply must be {names}. Got {type(reply).__name__}."
+        if isinstance(reply, Description):
+            size = self.settings.net.embedding_size
+            right = Description(party, len(self.problem.y_train), size)
+            return None if reply == right else "A party must be described as it is."
+        if not isinstance(reply, Embedding | Done):
+            return None
+        if reply.stage != request.stage:
+            return f"A reply must be of stage {request.stage}. Got {reply.stage}."
+        assert self._server is not None
+        size = self._server.sizes[party]
+        n_rows = self._rows_due(party, request)
+        if isinstance(reply, Embedding):
+            if n_rows is None or reply.ahead is isinstance(request, Embed):
+                return "A stage must end when it is over. Got an embedding."
+            return self._misfit(reply.block, (1, n_rows, size), (size,))
+        if n_rows is not None:
+            return "A stage must not end before it is over. Got its end."
+        if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
+            return "A silent party must leave a constant. Got something else."
+        if reply.constant is None:
+            return None
+        return self._misfit(reply.constant, (1, size), (size,))
+
+    def _rows_due(self, party: PartyId, request: Any) -> int | None:
+        """Return how many rows a reply must have; None: the end of the stage."""
+        n_train = len(self.problem.y_train)
+        match request:
+            case Embed(_, rows):
+                return n_train if rows == "train" else len(self.problem.y_test)
+            case Begin(plan, done):
+                self._at[party] = (plan, done)
+            case Descend():
+                plan, done = self._at[party]
+                self._at[party] = (plan, done + 1)
+            case _:
+                return None
+        plan, done = self._at[party]
+        batches = plan.batches(n_train, (self.config.seed,))
+        if done == batches.n_steps(plan.n_epochs):
+            return None
+        start = done % batches.n_per_epoch * batches.batch_size
+        return min(batches.batch_size, n_train - start)
+
+    def _misfit(
+        self, block: Block, shape: tuple[int, ...], widths: tuple[int, ...]
+    ) -> str | None:
+        if (block.values.shape, block.values.dtype) == (shape, self.dtype):
+            return None if block.widths == widths else "A block must have its widths."
+        return (
+            f"A block must be of shape {shape}, {self.dtype}. Got "
+            f"{tuple(block.values.shape)}, {block.values.dtype}."
+        )
+
     def _align(self, known: Mapping[str, bool]) -> None:
         """Find the common rows with every party, unless everybody knows them."""
         path = self.folder / "rows.safetensors"
@@ -158,7 +245,12 @@ class Host:
         aligner = Aligner(mode, ids, self.table.n_rows)
         offers: Any = self._ask_all(Align(aligner.hello()))
         for party, offer in offers.items():
-            aligner.take_offer(party, offer.data)
+            if not isinstance(offer, Align):
+                self.hub.cut_off(party, "A party must make an offer. Got none.")
+            try:
+                aligner.take_offer(party, offer.data)
+            except ProtocolError as error:
+                self.hub.cut_off(party, str(error))
         finals = aligner.finish()
         self.hub.send({p: Align(data) for p, data in finals.items()})
         rows = np.ascontiguousarray(aligner.rows)
@@ -301,6 +393,7 @@ class Host:
         self._ask_all(Prepare(train, test))
         saved = read_state(self._path) if self._path.is_file() else None
         server = Parties(self.hub, config.parties, Ledger(1))
+        self._server = server
         fusion = self._fusion(sum(server.sizes.values()))  # as wide as at the start
         self._ask_all(Restore(None if saved is None else saved.values["tag"]))
         y_train, y_test = (

@@ -191,6 +191,8 @@ def _write_done(m: Done) -> Parts:
 
 def _read_done(f: Mapping[str, Any], a: Sequence[Tensor]) -> Done:
     constant = None if f["widths"] is None else _read_block(f, a)
+    if constant is None and a:
+        raise ValueError("arrays without widths")
     return Done(_stage(f["stage"]), _flags(f["silent"]), constant)
 
 
@@ -360,6 +362,7 @@ KINDS: list[Kind] = [
         lambda f, a: Refusal(_text(f["reason"]), *_flags([f["final"]])),
     ),
 ]
+WITH_ARRAYS = (Descend, Embedding, Done, Align, Prepare)
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 
 
@@ -386,7 +389,10 @@ def encode(frame: Frame) -> bytes:
 
 def n_body(data: bytes) -> int:
     """Return the bytes of the arrays of a frame, as its head says; 0 of no frame."""
-    return HEAD.unpack_from(data)[6] if len(data) >= HEAD_BYTES else 0
+    if len(data) < HEAD_BYTES:
+        return 0
+    told: int = HEAD.unpack_from(data)[6]
+    return min(told, len(data) - HEAD_BYTES)  # it may be anybody's
 
 
 def stage_of(data: bytes) -> Stage | None:
@@ -411,7 +417,7 @@ def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
     view = memoryview(data)
     try:
         return _decode(view, limit)
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as problem:
         what = f"no field {problem}" if isinstance(problem, KeyError) else problem
         raise ProtocolError(
             f"A message must be a frame of lessvfl, format {VERSION}. Got {what}."
@@ -437,15 +443,25 @@ def _decode(view: memoryview, limit: int) -> Frame:
     if place >= len(KINDS):
         raise ValueError(f"kind {place}")
     text = bytes(view[HEAD_BYTES : HEAD_BYTES + n_fields])
-    fields = json.loads(text, parse_constant=_refuse_constant)
+    fields = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     if not isinstance(fields, dict):
         raise ValueError("fields that are no object")
     arrays = _read_arrays(fields["arrays"], view[HEAD_BYTES + n_fields :])
-    return Frame(KINDS[place].read(fields, arrays), number, bytes(run))
+    kind = KINDS[place]
+    if arrays and kind.cls not in WITH_ARRAYS:
+        raise ValueError("arrays that this kind does not have")
+    return Frame(kind.read(fields, arrays), number, bytes(run))
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError("a number that is not finite")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+    return value
 
 
 def _read_arrays(shapes: Any, body: memoryview) -> list[Tensor]:
@@ -455,6 +471,8 @@ def _read_arrays(shapes: Any, body: memoryview) -> list[Tensor]:
     found, start = [], 0
     for entry in shapes:
         name, shape = entry
+        if name not in DTYPES:
+            raise ValueError("an array of unknown numbers")
         dtype, dims = DTYPES[name], _ints(shape)
         if any(n < 0 for n in dims) or len(dims) > 4:
             raise ValueError("an array of another shape")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow
 from pyarrow import flight
@@ -84,15 +84,22 @@ def location(address: str, secure: bool) -> str:
     return f"grpc+{'tls' if secure else 'tcp'}://{host}:{port}"
 
 
+Numbered = tuple[int, bytes]  # a frame, and the exchange that it was sent in
+
+
 @dataclass
 class _Line:
     """One party's open stream, as the server's thread sees it."""
 
     party: PartyId
     hello: Hello
-    requests: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    requests: queue.SimpleQueue[Numbered | None] = field(
+        default_factory=queue.SimpleQueue
+    )
     farewell: bytes | None = None  # what to say before the stream ends
-    replies: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    replies: queue.SimpleQueue[Numbered | None] = field(
+        default_factory=queue.SimpleQueue
+    )
     broken: threading.Event = field(default_factory=threading.Event)
 
 
@@ -141,6 +148,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.came: Callable[[PartyId], None] = lambda party: None
         self.went: Callable[[PartyId], None] = lambda party: None
         self.carried: Callable[[PartyId, bytes, bytes], None] = lambda p, up, down: None
+        self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
         self.number = 0
         self.run_id = bytes(16)
         self.traffic: dict[PartyId, Traffic] = dict.fromkeys(self.parties, Traffic())
@@ -176,11 +184,12 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         if line is None:
             return
         try:
-            while (request := line.requests.get()) is not None:
+            while (order := line.requests.get()) is not None:
+                number, request = order
                 writer.write_metadata(pyarrow.py_buffer(request))
                 data = _next(reader)
                 self.carried(line.party, data, request)
-                line.replies.put(data)
+                line.replies.put((number, data))
             if line.farewell is not None:
                 writer.write_metadata(pyarrow.py_buffer(line.farewell))
         except (StopIteration, pyarrow.ArrowException) as error:
@@ -199,7 +208,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             hello = codec.decode(data, LARGEST_HELLO).message
             if not isinstance(hello, Hello) or descriptor.command != COMMAND:
                 raise ProtocolError("A party must greet first. Got something else.")
-        except (StopIteration, pyarrow.ArrowException):
+        except (StopIteration, pyarrow.ArrowException, OSError):
+            self._refuse(who, "A party must greet first. Got nothing.", writer)
             return None
         except ProtocolError as error:
             self._refuse(who, str(error), writer)
@@ -224,7 +234,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         if hello.party != name:
             return (
                 f"A party must go by the name in its certificate, '{name}'. "
-                f"Got '{hello.party}'."
+                f"Got {hello.party[:80]!r}."
             )
         if name in self._lines:
             return f"Party '{name}' must connect once. It is connected already."
@@ -233,6 +243,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         return self.admit(hello)
 
     def _refuse(self, who: str, reason: str, writer: Any) -> None:
+        reason = reason[:2000]
         log.warning("refused '%s': %s", who, reason)
         self.refused(who, reason)
         final = not reason.startswith("Party '")  # a stale connection goes away
@@ -248,7 +259,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         with self._changed:
             if self._lines.get(line.party) is line:
                 del self._lines[line.party]
-            self.went(line.party)
+            if line.party not in self._lines:  # else it is back already
+                self.went(line.party)
             self._changed.notify_all()
 
     # ------------------------------------------------------------- the server's thread
@@ -290,45 +302,56 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             lines[party] = line
             data = codec.encode(Frame(request, self.number, self.run_id))
             self._count(party, down=len(data))
-            line.requests.put(data)
+            line.requests.put((self.number, data))
         end = time.monotonic() + self.patience
-        return {party: self._reply(line, end) for party, line in lines.items()}
+        return {
+            party: self._reply(line, requests[party], end)
+            for party, line in lines.items()
+        }
 
-    def _reply(self, line: _Line, end: float) -> Any:
+    def _reply(self, line: _Line, request: Any, end: float) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
         while True:
             try:
-                data = line.replies.get(timeout=max(0.0, end - time.monotonic()))
+                order = line.replies.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 self.hang_up(line.party)
                 why = f"no reply for {self.patience:g} seconds"
                 raise PartyLostError([line.party], why) from None
-            if data is None:
+            if order is None:
                 raise PartyLostError([line.party], "connection lost")
+            number, data = order
             self._count(line.party, up=len(data))
+            if number != self.number:
+                continue  # late, of an exchange that was given up
             frame = self._read(line, data)
             if isinstance(frame.message, Refusal):
-                raise ProtocolError(
-                    f"Party '{line.party}' stops: {frame.message.reason}"
-                )
-            if frame.number == self.number:
-                return frame.message
+                said = (c if c.isprintable() else " " for c in frame.message.reason)
+                raise ProtocolError(f"Party '{line.party}' stops: {''.join(said)}")
+            complaint = self.check(line.party, request, frame.message)
+            if complaint is not None:
+                self.cut_off(line.party, complaint)
+            return frame.message
 
     def _read(self, line: _Line, data: bytes) -> Frame:
         """Read a reply, or hang up on who sent something else."""
         try:
             frame = codec.decode(data, self.limit)
-            if frame.number > self.number or frame.run != self.run_id:
+            if frame.number != self.number or frame.run != self.run_id:
                 raise ProtocolError(
                     f"A reply must be of exchange {self.number} of this run. Got "
                     f"{frame.number}, or another run."
                 )
         except ProtocolError as error:
-            self.hang_up(line.party)
-            self.refused(line.party, str(error))
-            log.warning("party '%s' sent no proper reply: %s", line.party, error)
-            raise PartyLostError([line.party], str(error)) from None
+            self.cut_off(line.party, str(error))
         return frame
+
+    def cut_off(self, party: PartyId, why: str) -> NoReturn:
+        """Hang up on who sent something else than was asked for."""
+        self.hang_up(party)
+        self.refused(party, why)
+        log.warning("party '%s' sent no proper reply: %s", party, why)
+        raise PartyLostError([party], why)
 
     def _count(self, party: PartyId, up: int = 0, down: int = 0) -> None:
         old = self.traffic[party]
@@ -346,7 +369,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         with self._changed:
             self._closing = True
             lines = list(self._lines.values())
-        last = Farewell() if reason is None else Refusal(reason)
+        last = Farewell() if reason is None else Refusal(reason[:4000])
         for line in lines:
             line.farewell = codec.encode(Frame(last, self.number, self.run_id))
             line.requests.put(None)
@@ -400,11 +423,17 @@ def serve(
     """
     end = time.monotonic() + patience
     pauses = _pauses()
+
+    def heard(message: Any) -> Any:
+        nonlocal end, pauses
+        reply = handle(message)
+        end, pauses = time.monotonic() + patience, _pauses()
+        return reply
+
     while True:
         try:
-            if _answer(address, hello, handle):
+            if _answer(address, hello, heard):
                 return
-            end, pauses = time.monotonic() + patience, _pauses()
         except (pyarrow.ArrowException, StopIteration, OSError) as error:
             why = _first_line(error)
             log.info("no connection to %s: %s", address.server, why)
