@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 
@@ -130,7 +131,9 @@ def forged(message, change):
     place = codec._PLACES[type(message)]
     original = codec.KINDS[place]
     codec.KINDS[place] = dataclasses.replace(
-        original, write=lambda m: change(dict(fields), list(arrays))
+        original,
+        write=lambda m: change(dict(fields), list(arrays)),
+        repeats=False,  # what is forged is not kept in mind
     )
     try:
         return codec.encode(Frame(message, 1))
@@ -169,6 +172,9 @@ def without_field(name):
         (Begin(TRAIN), with_field("plan", None)),
         (Begin(TRAIN), with_field("done", -1)),
         (Begin(TRAIN), with_field("done", True)),
+        (Begin(TRAIN), lambda f, a: (f, [BLOCK.values])),
+        (Done("train", (True,)), lambda f, a: (f, [BLOCK.values])),
+        (Done("train", (True,), BLOCK), with_field("widths", None)),
         (Select(((0,),), PARTY), with_field("components", 3)),
         (Select(((0,),), PARTY), with_field("components", [[True]])),
         (Done("train", (True,)), with_field("silent", [1])),
@@ -189,6 +195,41 @@ def test_fields_that_do_not_fit_are_refused(message, change):
         codec.decode(forged(message, change))
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "1" * 400])
+def test_numbers_without_bounds_are_refused(number, monkeypatch):
+    class Writer:
+        def encode(self, fields):
+            return json.dumps(fields).replace('"size"', number)
+
+    monkeypatch.setattr(codec, "_ENCODER", Writer())
+    plan = dataclasses.asdict(TRAIN) | {"learning_rate": "size"}
+    data = forged(Begin(TRAIN), with_field("plan", plan))
+    monkeypatch.undo()
+    with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
+        codec.decode(data)
+
+
+def test_what_is_kept_in_mind_is_bounded_and_still_checked():
+    """The same fields come step after step; their arrays are looked at every time."""
+    codec._known_reader.cache_clear()
+    good = codec.encode(Frame(Descend("train", BLOCK), 1))
+    bad = codec.encode(Frame(Descend("train", Block(BLOCK.values / 0, (4, 2))), 2))
+    for _ in range(3):
+        assert torch.equal(codec.decode(good).message.gradient.values, BLOCK.values)
+        with pytest.raises(ProtocolError, match="not finite"):
+            codec.decode(bad)
+    assert codec._known_reader.cache_info().currsize == 1
+    wide = Block(torch.zeros(600, 1, 1), (1,) * 600)
+    codec.decode(codec.encode(Frame(Descend("train", wide), 1)))
+    assert codec._known_reader.cache_info().currsize == 1  # too long to keep
+
+
+def test_a_buffer_of_another_sign_is_read_alike():
+    """Flight hands out signed bytes."""
+    data = codec.encode(Frame(Descend("train", BLOCK), 3))
+    assert codec.decode(memoryview(data).cast("b")).number == 3
+
+
 def test_sizes_are_checked_before_anything_is_read():
     data = codec.encode(Frame(Descend("train", BLOCK), 3))
     with pytest.raises(ProtocolError, match="more than is allowed"):
@@ -201,7 +242,7 @@ def test_sizes_are_checked_before_anything_is_read():
 def test_a_format_of_the_future_is_named():
     head = codec.HEAD.pack(codec.MAGIC, 99, 3, 1, bytes(16), 0, 0)
     with pytest.raises(ProtocolError, match="Got format 99"):
-        codec.decode(head + bytes(4))
+        codec.decode(head + bytes(8))
 
 
 def test_random_bytes_are_refused():

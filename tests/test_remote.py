@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lessvfl import data, profiles, runtime, settings
+from lessvfl import data, profiles, runtime, serve, settings
 from lessvfl.configs import PartyConfig, ServerConfig
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
 from lessvfl.join import Guest
+from lessvfl.protocol import Block, Descend, Done
 from lessvfl.serve import Host, LabelTable
-from lessvfl.session import Hello
+from lessvfl.session import Agreed, Align, Hello
 from lessvfl.status import Status
 from lessvfl.transports import flight
 from lessvfl.transports.flight import Address, Hub
@@ -75,7 +76,7 @@ def labels(rows=slice(None), ids=None):
     dataset = a_dataset()
     y = dataset.y[rows]
     nothing = data.from_arrays(np.zeros((len(y), 1)), y, name="numbers")
-    nothing = dataclasses.replace(nothing, scale=dataset.scale, split=dataset.split)
+    nothing = replace(nothing, scale=dataset.scale, split=dataset.split)
     return LabelTable(nothing, ids=ids)
 
 
@@ -275,6 +276,111 @@ def test_a_party_that_dies_comes_back(tmp_path, method):
     assert result["communication"]["resent_bytes"] > 0
 
 
+def shorter(block):
+    return Block(block.values[:, :-1], block.widths)
+
+
+FAULTS = {
+    "another kind": lambda reply: Agreed(),
+    "a row less": lambda reply: replace(reply, block=shorter(reply.block)),
+    "other numbers": lambda reply: replace(
+        reply, block=Block(reply.block.values.double(), reply.block.widths)
+    ),
+    "other widths": lambda reply: replace(
+        reply, block=Block(reply.block.values, (reply.block.widths[0] - 1,))
+    ),
+    "not finite": lambda reply: replace(
+        reply, block=Block(reply.block.values / 0, reply.block.widths)
+    ),
+    "another stage": lambda reply: replace(reply, stage="joint_lasso"),
+    "an early end": lambda reply: Done(reply.stage, (False,)),
+    "not ahead": lambda reply: replace(reply, ahead=not reply.ahead),
+}
+
+
+class Faulty(Guest):
+    """A party that answers the fifth batch wrongly, once or always."""
+
+    fault = "another kind"
+    always = False
+    n_wrong = 0
+    n_seen = 0
+
+    def handle(self, message):
+        reply = super().handle(message)
+        if not isinstance(message, Descend):
+            return reply
+        self.n_seen += 1
+        if self.n_seen < 5 or (self.n_wrong and not self.always):
+            return reply
+        self.n_wrong += 1
+        return FAULTS[self.fault](reply)
+
+
+def a_faulty(out, fault, always=False):
+    config = PartyConfig(out=str(out / "clinic"), reveal="counts")
+    guest = Faulty("clinic", config, a_table("clinic"))
+    guest.fault, guest.always = fault, always
+    return guest
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path, fault):
+    refused = []
+    with a_hub() as hub:
+        guests = [a_guest("bank", tmp_path), a_faulty(tmp_path, fault)]
+        sides = [Side(guest, hub.port) for guest in guests]
+        for side in sides:
+            side.start()
+        host = Host(server_config(tmp_path), labels(), hub, a_status())
+        hub.refused = lambda who, why: refused.append(who)
+        result = host.run()
+    for side in sides:
+        side.join(20)
+        assert side.error is None
+    assert guests[1].n_wrong == 1
+    assert refused == ["clinic"]
+    own = {
+        name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
+    }
+    compare(result, own, simulated("less-vfl", "default"))
+
+
+def test_a_party_that_is_always_wrong_ends_the_run_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(serve, "MAX_TRIES", 3)
+    with a_hub() as hub:
+        for guest in (
+            a_guest("bank", tmp_path),
+            a_faulty(tmp_path, "a row less", True),
+        ):
+            Side(guest, hub.port).start()
+        host = Host(server_config(tmp_path), labels(), hub, a_status())
+        with pytest.raises(ProtocolError, match=r"3 breaks at the same step.*'clinic'"):
+            host.run()
+
+
+def test_a_break_during_alignment_is_mended(tmp_path):
+    """The party made its offer, and is gone before it hears the common order."""
+    n_offers = 0
+    with a_hub() as hub:
+        for name in HELD:
+            Side(a_guest(name, tmp_path), hub.port).start()
+        send = hub.send
+
+        def cut(requests):
+            nonlocal n_offers
+            n_offers += isinstance(requests.get("clinic"), Align)
+            if n_offers == 2:
+                n_offers += 1
+                hub.hang_up("clinic")
+            return send(requests)
+
+        hub.send = cut
+        result = Host(server_config(tmp_path), labels(), hub, a_status()).run()
+    assert n_offers == 5
+    assert result["accuracy"] == simulated("less-vfl", "default")["accuracy"]
+
+
 def test_a_party_that_stays_away_is_named(tmp_path):
     with a_hub() as hub:
         side = Side(a_guest("bank", tmp_path), hub.port, patience=1)
@@ -337,7 +443,7 @@ def test_who_does_not_fit_is_refused(tmp_path, change, reason):
     with a_hub() as hub:
         Host(server_config(tmp_path), labels(), hub, a_status())
         hello: Any = a_guest("clinic", tmp_path).hello()
-        hello = dataclasses.replace(hello, **change)
+        hello = replace(hello, **change)
         address = Address(f"127.0.0.1:{hub.port}", None)
         with pytest.raises(ConfigError, match=reason):
             flight.serve(address, hello, lambda message: None, patience=5)

@@ -24,11 +24,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
 
 
 def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
-    """Set up logs and threads."""
+    """Set up logs, threads and memory."""
     from lessvfl import console
-    from lessvfl.types import use_threads
+    from lessvfl.types import keep_freed_memory, use_threads
 
     use_threads(config.threads)
+    keep_freed_memory()
     if log_json:
         stack.enter_context(console.json_logs())
     else:

@@ -13,6 +13,7 @@ import json
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ from lessvfl.transports import codec
 from lessvfl.transports.flight import Hub
 from lessvfl.types import Event, PartyId, Tensor, TrainPlan, resolve_device
 
+MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
 
 REPLIES: dict[type, tuple[type, ...]] = {
@@ -297,6 +299,7 @@ class Host:
         """
         path = self.folder / "server.json"
         again = path.is_file()
+        tries: Counter[Any] = Counter()  # how often a party was lost at a mark
         while not path.is_file():
             try:
                 self.hub.wait(self.config.wait)
@@ -305,6 +308,13 @@ class Host:
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
+                at = (*lost.parties, self._mark())
+                tries[at] += 1
+                if tries[at] == MAX_TRIES:
+                    raise ProtocolError(
+                        f"A run must get on with its parties. Got {MAX_TRIES} breaks "
+                        f"at the same step, the last one: {lost}"
+                    ) from None
         self._finish()
         if again:  # some may dial just to hear that the run is over
             time.sleep(min(STAY_SECONDS, self.config.wait))
@@ -348,7 +358,9 @@ class Host:
     def _observe(self, event: Event) -> None:
         self.status.observe(event)
 
-    def _carried(self, party: PartyId, up: bytes, down: bytes) -> None:
+    def _carried(
+        self, party: PartyId, request: Any, up: memoryview, down: bytes
+    ) -> None:
         """Count what one exchange carried, on the wire and as payload."""
         self.status.carried(
             party,
@@ -356,12 +368,18 @@ class Host:
             codec.n_body(down),
             len(up),
             len(down),
-            stage="evaluate" if codec.stage_of(down) == "evaluate" else None,
+            stage="evaluate" if _is_evaluation(request) else None,
         )
 
     def _ask_all(self, message: Any) -> dict[str, Agreed]:
         """Have every party do something around the run."""
         return self.hub.send(dict.fromkeys(self.config.parties, message))
+
+    def _mark(self) -> str | None:
+        """Return the mark of the last checkpoint, if there is one."""
+        if not self._path.is_file():
+            return None
+        return str(read_state(self._path).values["tag"])
 
     @property
     def _path(self) -> Path:
@@ -481,6 +499,10 @@ class Host:
             "bill": ledger.lines(0),
             "seconds": dict(recorder.seconds),
         }
+
+
+def _is_evaluation(request: Any) -> bool:
+    return isinstance(request, Embed) and request.stage == "evaluate"
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from typing import Literal
 import torch
 
 from lessvfl.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 Tensor = torch.Tensor
 PartyId = str
@@ -67,6 +71,21 @@ def resolve_device(name: str) -> torch.device:
 def use_threads(n_threads: int) -> None:
     """Compute with so many threads: their number changes the order of sums."""
     torch.set_num_threads(n_threads)
+
+
+def keep_freed_memory(n_bytes: int = 1 << 28) -> None:
+    """Have malloc keep what is freed, up to so much, for the next message or batch.
+
+    By default glibc gives a block of a MiB back when it is freed, and getting its pages
+    again costs more than copying it. Other systems have no such call.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        log.debug("no mallopt here: freed memory goes back at once")
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt(trim_threshold, n_bytes)
+    mallopt(mmap_threshold, 1 << 25)  # the most that it takes
 
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b) one a replica

@@ -13,7 +13,7 @@ offset  bytes what
 16      16    run: what both sides agreed to compute
 32      4     length of the JSON object
 36      8     length of the arrays
-44      4     CRC-32 of everything before it and after it
+44      8     XXH3 (64 bits) of everything before it and after it
 ======= ===== ===========================================================
 
 Whatever does not fit is a ProtocolError that says what was wrong and never shows what
@@ -23,17 +23,19 @@ was sent.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
 import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
+import xxhash
+from numpy.typing import NDArray
 
 from lessvfl.errors import ProtocolError
 from lessvfl.protocol import (
@@ -64,19 +66,31 @@ from lessvfl.types import SelectPlan, Stage, Tensor, TrainPlan
 VERSION = 1
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
-CHECKSUM = struct.Struct("<I")
+CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
 MAX_BODY = 1 << 31
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-}
+LONG_FIELDS = 1 << 10  # longer ones are not kept in mind
+KNOWN = 64  # how many others are
+DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
 
 Parts = tuple[dict[str, Any], list[Tensor]]
+Fields = Mapping[str, Any]
+Arrays = Sequence[NDArray[Any]]
+Reader = Callable[[Arrays], Any]
+
+
+class Spec(NamedTuple):
+    """What the fields say of one array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    n_values: int
+
+
+Specs = Sequence[Spec]
 
 
 @dataclass(frozen=True)
@@ -92,21 +106,26 @@ class Frame:
 
 
 def _write_block(block: Block) -> Parts:
-    return {"widths": list(block.widths)}, [block.values]
+    return {"widths": block.widths}, [block.values]
 
 
-def _read_block(fields: Mapping[str, Any], arrays: Sequence[Tensor]) -> Block:
-    (values,) = arrays
+def _block_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+    (spec,) = specs
     widths = _ints(fields["widths"])
-    shape = values.shape
-    if values.dim() not in (2, 3) or len(widths) != shape[0]:
+    if len(spec.shape) not in (2, 3) or len(widths) != spec.shape[0]:
         raise ValueError("a block of another shape")
-    if any(not 0 <= width <= shape[-1] for width in widths):
+    if any(not 0 <= width <= spec.shape[-1] for width in widths):
         raise ValueError("a width that the block does not have")
-    # numpy, not torch: one thread is enough, and does not wait for others.
-    if not values.dtype.is_floating_point or not np.isfinite(values.numpy()).all():
-        raise ValueError("a block with values that are not finite")
-    return Block(values, widths)
+    if spec.dtype.kind != "f":
+        raise ValueError("a block of something else than real numbers")
+
+    def read(arrays: Arrays) -> Block:
+        # numpy, not torch: one thread is enough, and does not wait for others.
+        if not np.logical_and.reduce(np.isfinite(arrays[0]), axis=None):
+            raise ValueError("a block with values that are not finite")
+        return Block(torch.from_numpy(arrays[0]), widths)
+
+    return read
 
 
 def _write_plan(plan: TrainPlan | SelectPlan) -> dict[str, Any]:
@@ -168,11 +187,11 @@ def _text(value: Any, limit: int = 4096) -> str:
     return value
 
 
-def _read_begin(f: Mapping[str, Any], a: Sequence[Tensor]) -> Begin:
+def _read_begin(f: Fields) -> Begin:
     return Begin(_read_plan(TrainPlan, f["plan"]), _whole(f["done"]))
 
 
-def _read_select(f: Mapping[str, Any], a: Sequence[Tensor]) -> Select:
+def _read_select(f: Fields) -> Select:
     components = f["components"]
     if components is not None:
         if not isinstance(components, list):
@@ -182,18 +201,42 @@ def _read_select(f: Mapping[str, Any], a: Sequence[Tensor]) -> Select:
 
 
 def _write_done(m: Done) -> Parts:
-    fields: dict[str, Any] = {"stage": m.stage, "silent": list(m.silent)}
+    fields: dict[str, Any] = {"stage": m.stage, "silent": m.silent}
     if m.constant is None:
         return fields | {"widths": None}, []
     more, arrays = _write_block(m.constant)
     return fields | more, arrays
 
 
-def _read_done(f: Mapping[str, Any], a: Sequence[Tensor]) -> Done:
-    constant = None if f["widths"] is None else _read_block(f, a)
-    if constant is None and a:
-        raise ValueError("arrays without widths")
-    return Done(_stage(f["stage"]), _flags(f["silent"]), constant)
+def _read_done(f: Fields, specs: Specs) -> Reader:
+    stage, silent = _stage(f["stage"]), _flags(f["silent"])
+    if f["widths"] is None:
+        return _plain(lambda f: Done(stage, silent))(f, specs)
+    block = _block_reader(f, specs)
+    return lambda arrays: Done(stage, silent, block(arrays))
+
+
+def _read_descend(f: Fields, specs: Specs) -> Reader:
+    stage, block = _stage(f["stage"]), _block_reader(f, specs)
+    return lambda arrays: Descend(stage, block(arrays))
+
+
+def _read_embedding(f: Fields, specs: Specs) -> Reader:
+    stage, block = _stage(f["stage"]), _block_reader(f, specs)
+    (ahead,) = _flags([f["ahead"]])
+    return lambda arrays: Embedding(stage, block(arrays), ahead)
+
+
+def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], Reader]:
+    """Read a kind that has no arrays."""
+
+    def read(fields: Fields, specs: Specs) -> Reader:
+        if specs:
+            raise ValueError("arrays that this kind does not have")
+        message = make(fields)
+        return lambda arrays: message
+
+    return read
 
 
 def _write_with_block(m: Any, block: Block, **more: Any) -> Parts:
@@ -205,17 +248,24 @@ def _bytes(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
-def _only(arrays: Sequence[Tensor]) -> Tensor:
-    (array,) = arrays
-    if array.dtype != torch.uint8 or array.dim() != 1:
+def _read_align(f: Fields, specs: Specs) -> Reader:
+    (spec,) = specs
+    if spec.dtype != np.uint8 or len(spec.shape) != 1:
         raise ValueError("something else than bytes")
-    return array
+    return lambda arrays: Align(arrays[0].tobytes())
 
 
-def _positions(array: Tensor) -> Any:
-    if array.dtype != torch.int64 or array.dim() != 1 or bool((array < 0).any()):
+def _read_prepare(f: Fields, specs: Specs) -> Reader:
+    train, test = specs
+    if not all(s.dtype == np.int64 and len(s.shape) == 1 for s in (train, test)):
         raise ValueError("something else than positions")
-    return array.numpy()
+
+    def read(arrays: Arrays) -> Prepare:
+        if any((array < 0).any() for array in arrays):
+            raise ValueError("something else than positions")
+        return Prepare(*arrays)
+
+    return read
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -248,125 +298,129 @@ def _rows(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind of message is written and read."""
+    """How one kind of message is written and read.
+
+    `read` checks what the fields say, and returns what makes a message of the arrays.
+    Fields of a kind that `repeats` are the same step after step and kept in mind.
+    """
 
     cls: type
     write: Callable[[Any], Parts]
-    read: Callable[[Mapping[str, Any], Sequence[Tensor]], Any]
+    read: Callable[[Fields, Specs], Reader]
+    repeats: bool = False
 
 
 KINDS: list[Kind] = [
     Kind(
         Describe,
         lambda m: ({"version": m.version}, []),
-        lambda f, a: Describe(_whole(f["version"])),
+        _plain(lambda f: Describe(_whole(f["version"]))),
     ),
     Kind(
         Description,
         lambda m: (dataclasses.asdict(m), []),
-        lambda f, a: Description(
-            _text(f["party"]),
-            _whole(f["n_samples"]),
-            _whole(f["embedding_size"]),
-            _whole(f["version"]),
+        _plain(
+            lambda f: Description(
+                _text(f["party"]),
+                _whole(f["n_samples"]),
+                _whole(f["embedding_size"]),
+                _whole(f["version"]),
+            )
         ),
     ),
     Kind(
         Begin,
         lambda m: ({"plan": _write_plan(m.plan), "done": m.done}, []),
-        _read_begin,
+        _plain(_read_begin),
     ),
     Kind(
         Descend,
         lambda m: _write_with_block(m, m.gradient),
-        lambda f, a: Descend(_stage(f["stage"]), _read_block(f, a)),
+        _read_descend,
+        repeats=True,
     ),
     Kind(
         Embed,
         lambda m: ({"stage": m.stage, "rows": m.rows}, []),
-        lambda f, a: Embed(_stage(f["stage"]), _rows(f["rows"])),
+        _plain(lambda f: Embed(_stage(f["stage"]), _rows(f["rows"]))),
     ),
     Kind(
         Select,
-        lambda m: (
-            {
-                "components": None
-                if m.components is None
-                else [list(some) for some in m.components],
-                "plan": _write_plan(m.plan),
-            },
-            [],
-        ),
-        _read_select,
+        lambda m: ({"components": m.components, "plan": _write_plan(m.plan)}, []),
+        _plain(_read_select),
     ),
     Kind(
         Embedding,
         lambda m: _write_with_block(m, m.block, ahead=m.ahead),
-        lambda f, a: Embedding(
-            _stage(f["stage"]), _read_block(f, a), *_flags([f["ahead"]])
-        ),
+        _read_embedding,
+        repeats=True,
     ),
     Kind(Done, _write_done, _read_done),
     Kind(
         Hello,
         lambda m: (dataclasses.asdict(m), []),
-        lambda f, a: Hello(
-            _text(f["party"]),
-            _whole(f["n_rows"]),
-            _whole(f["threads"]),
-            _text(f["device"]),
-            _texts(f["versions"]),
+        _plain(
+            lambda f: Hello(
+                _text(f["party"]),
+                _whole(f["n_rows"]),
+                _whole(f["threads"]),
+                _text(f["device"]),
+                _texts(f["versions"]),
+            )
         ),
     ),
     Kind(
         Welcome,
-        lambda m: (
-            dataclasses.asdict(m)
-            | {"seeds": list(m.seeds), "parties": list(m.parties)},
-            [],
-        ),
-        lambda f, a: Welcome(
-            _text(f["run"]),
-            _ints(f["seeds"]),
-            _object(f["settings"]),
-            _names(f["parties"]),
-            _text(f["align"]),
+        lambda m: (dataclasses.asdict(m), []),
+        _plain(
+            lambda f: Welcome(
+                _text(f["run"]),
+                _ints(f["seeds"]),
+                _object(f["settings"]),
+                _names(f["parties"]),
+                _text(f["align"]),
+            )
         ),
     ),
-    Kind(
-        Align,
-        lambda m: ({}, [_bytes(m.data)]),
-        lambda f, a: Align(_only(a).numpy().tobytes()),
-    ),
+    Kind(Align, lambda m: ({}, [_bytes(m.data)]), _read_align),
     Kind(
         Prepare,
         lambda m: ({}, [torch.from_numpy(m.train), torch.from_numpy(m.test)]),
-        lambda f, a: Prepare(*(_positions(t) for t in a)),
+        _read_prepare,
     ),
-    Kind(Save, lambda m: ({"tag": m.tag}, []), lambda f, a: Save(_tag(f["tag"]))),
+    Kind(Save, lambda m: ({"tag": m.tag}, []), _plain(lambda f: Save(_tag(f["tag"])))),
     Kind(
         Restore,
         lambda m: ({"tag": m.tag}, []),
-        lambda f, a: Restore(None if f["tag"] is None else _tag(f["tag"])),
+        _plain(lambda f: Restore(None if f["tag"] is None else _tag(f["tag"]))),
     ),
-    Kind(Finish, lambda m: ({}, []), lambda f, a: Finish()),
-    Kind(Farewell, lambda m: ({}, []), lambda f, a: Farewell()),
+    Kind(Finish, lambda m: ({}, []), _plain(lambda f: Finish())),
+    Kind(Farewell, lambda m: ({}, []), _plain(lambda f: Farewell())),
     Kind(
         Agreed,
         lambda m: ({"revealed": m.revealed}, []),
-        lambda f, a: Agreed(_object(f["revealed"])),
+        _plain(lambda f: Agreed(_object(f["revealed"]))),
     ),
     Kind(
         Refusal,
         lambda m: ({"reason": m.reason, "final": m.final}, []),
-        lambda f, a: Refusal(_text(f["reason"]), *_flags([f["final"]])),
+        _plain(lambda f: Refusal(_text(f["reason"]), *_flags([f["final"]]))),
     ),
 ]
-WITH_ARRAYS = (Descend, Embedding, Done, Align, Prepare)
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 
 
 # ------------------------------------------------------------------------------- frames
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def _write_fields(items: tuple[Any, ...], shapes: tuple[Any, ...]) -> bytes:
+    return _ENCODER.encode(dict(items) | {"arrays": shapes}).encode("ascii")
+
+
+_known_text = functools.lru_cache(maxsize=KNOWN)(_write_fields)
 
 
 def encode(frame: Frame) -> bytes:
@@ -374,34 +428,30 @@ def encode(frame: Frame) -> bytes:
     place = _PLACES[type(frame.message)]
     kind = KINDS[place]
     fields, tensors = kind.write(frame.message)
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    arrays = [t.detach().cpu().contiguous() for t in tensors]
-    fields = fields | {"arrays": [[names[t.dtype], list(t.shape)] for t in arrays]}
-    text = json.dumps(fields, allow_nan=False, separators=(",", ":")).encode("ascii")
-    bodies = [t.numpy().data.cast("B") if t.numel() else b"" for t in arrays]
-    size = sum(len(body) for body in bodies)
+    arrays = [np.ascontiguousarray(t.numpy(force=True)) for t in tensors]
+    shapes = tuple([(NAMES[a.dtype], a.shape) for a in arrays])
+    write = _known_text if kind.repeats else _write_fields
+    text = write(tuple(fields.items()), shapes)
+    bodies = [a.data.cast("B") if a.size else b"" for a in arrays]
+    size = sum(map(len, bodies))
     head = HEAD.pack(MAGIC, VERSION, place, frame.number, frame.run, len(text), size)
-    check = zlib.crc32(text, zlib.crc32(head))
-    for body in bodies:
-        check = zlib.crc32(body, check)
-    return b"".join((head, CHECKSUM.pack(check), text, *bodies))
+    return b"".join((head, _checksum(head, text, *bodies), text, *bodies))
 
 
-def n_body(data: bytes) -> int:
+def _checksum(*parts: bytes | memoryview) -> bytes:
+    """Return what tells a damaged frame; who made it is TLS's to tell."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(part)
+    return CHECKSUM.pack(state.intdigest())
+
+
+def n_body(data: bytes | memoryview) -> int:
     """Return the bytes of the arrays of a frame, as its head says; 0 of no frame."""
     if len(data) < HEAD_BYTES:
         return 0
     told: int = HEAD.unpack_from(data)[6]
     return min(told, len(data) - HEAD_BYTES)  # it may be anybody's
-
-
-def stage_of(data: bytes) -> Stage | None:
-    """Return the stage that a frame of our own making names, if it does."""
-    n_fields = HEAD.unpack_from(data)[5]
-    stage: Stage | None = json.loads(data[HEAD_BYTES : HEAD_BYTES + n_fields]).get(
-        "stage"
-    )
-    return stage
 
 
 def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
@@ -414,7 +464,7 @@ def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
     limit : int
         The most bytes its arrays may have.
     """
-    view = memoryview(data)
+    view = memoryview(data).cast("B")
     try:
         return _decode(view, limit)
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as problem:
@@ -437,20 +487,21 @@ def _decode(view: memoryview, limit: int) -> Frame:
         raise ValueError(f"{n_fields} and {n_body} bytes, more than is allowed")
     if len(view) != HEAD_BYTES + n_fields + n_body:
         raise ValueError(f"{len(view)} bytes of {HEAD_BYTES + n_fields + n_body}")
-    (told,) = CHECKSUM.unpack(view[HEAD.size : HEAD_BYTES])
-    if told != zlib.crc32(view[HEAD_BYTES:], zlib.crc32(view[: HEAD.size])):
+    told = view[HEAD.size : HEAD_BYTES]
+    if told != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
         raise ValueError("a frame whose checksum is wrong")
     if place >= len(KINDS):
         raise ValueError(f"kind {place}")
-    text = bytes(view[HEAD_BYTES : HEAD_BYTES + n_fields])
-    fields = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    if not isinstance(fields, dict):
-        raise ValueError("fields that are no object")
-    arrays = _read_arrays(fields["arrays"], view[HEAD_BYTES + n_fields :])
-    kind = KINDS[place]
-    if arrays and kind.cls not in WITH_ARRAYS:
-        raise ValueError("arrays that this kind does not have")
-    return Frame(kind.read(fields, arrays), number, bytes(run))
+    start = HEAD_BYTES + n_fields
+    text = bytes(view[HEAD_BYTES:start])
+    repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
+    specs, read = (_known_reader if repeats else _reader)(place, text, n_body)
+    arrays = []
+    for spec in specs:
+        flat = np.frombuffer(view, spec.dtype, spec.n_values, start)
+        arrays.append(flat.reshape(spec.shape).copy())
+        start += flat.nbytes
+    return Frame(read(arrays), number, bytes(run))
 
 
 def _refuse_constant(name: str) -> None:
@@ -464,24 +515,30 @@ def _finite(text: str) -> float:
     return value
 
 
-def _read_arrays(shapes: Any, body: memoryview) -> list[Tensor]:
-    """Cut the arrays out; together they must be the whole body."""
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Reader]:
+    """Check all that the fields say; return what makes a message of the arrays."""
+    fields = _object(_DECODER.decode(str(text, "ascii")))
+    specs = _specs(fields["arrays"])
+    if sum(spec.n_values * spec.dtype.itemsize for spec in specs) != n_body:
+        raise ValueError("arrays that are not as long as their frame")
+    return specs, KINDS[place].read(fields, specs)
+
+
+_known_reader = functools.lru_cache(maxsize=KNOWN)(_reader)
+
+
+def _specs(shapes: Any) -> Specs:
     if not isinstance(shapes, list):
         raise ValueError("arrays that are no list")
-    found, start = [], 0
-    for entry in shapes:
-        name, shape = entry
+    found = []
+    for name, shape in shapes:
         if name not in DTYPES:
             raise ValueError("an array of unknown numbers")
-        dtype, dims = DTYPES[name], _ints(shape)
+        dims = _ints(shape)
         if any(n < 0 for n in dims) or len(dims) > 4:
             raise ValueError("an array of another shape")
-        size = math.prod(dims) * dtype.itemsize
-        if start + size > len(body):
-            raise ValueError("an array longer than its frame")
-        part = np.frombuffer(body[start : start + size], np.dtype(name))
-        found.append(torch.from_numpy(part.reshape(dims).copy()))
-        start += size
-    if start != len(body):
-        raise ValueError("a frame longer than its arrays")
+        found.append(Spec(DTYPES[name], dims, math.prod(dims)))
     return found

@@ -32,6 +32,7 @@ from lessvfl.types import PartyId
 
 COMMAND = b"lessvfl/1"
 LARGEST_HELLO = 1 << 16
+SMALL = 1 << 16  # what is longer is worth a thread of its own
 OVER = "The run is over."
 KEEP_ALIVE_MS = 330_000  # more often, and the other side takes offence
 
@@ -84,7 +85,8 @@ def location(address: str, secure: bool) -> str:
     return f"grpc+{'tls' if secure else 'tcp'}://{host}:{port}"
 
 
-Numbered = tuple[int, bytes]  # a frame, and the exchange that it was sent in
+Order = tuple[Frame, bytes]  # what to send
+Answer = tuple[Frame, memoryview | Frame | ProtocolError]  # what was sent, what came
 
 
 @dataclass
@@ -93,13 +95,9 @@ class _Line:
 
     party: PartyId
     hello: Hello
-    requests: queue.SimpleQueue[Numbered | None] = field(
-        default_factory=queue.SimpleQueue
-    )
+    requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
     farewell: bytes | None = None  # what to say before the stream ends
-    replies: queue.SimpleQueue[Numbered | None] = field(
-        default_factory=queue.SimpleQueue
-    )
+    replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
     broken: threading.Event = field(default_factory=threading.Event)
 
 
@@ -147,7 +145,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.name_of = name_of
         self.came: Callable[[PartyId], None] = lambda party: None
         self.went: Callable[[PartyId], None] = lambda party: None
-        self.carried: Callable[[PartyId, bytes, bytes], None] = lambda p, up, down: None
+        self.carried: Callable[[PartyId, Any, memoryview, bytes], None] = (
+            lambda party, request, up, down: None
+        )
         self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
         self.number = 0
         self.run_id = bytes(16)
@@ -185,11 +185,14 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             return
         try:
             while (order := line.requests.get()) is not None:
-                number, request = order
-                writer.write_metadata(pyarrow.py_buffer(request))
-                data = _next(reader)
-                self.carried(line.party, data, request)
-                line.replies.put((number, data))
+                frame, down = order
+                self._count(line.party, down=len(down))
+                writer.write_metadata(pyarrow.py_buffer(down))
+                up = _next(reader)
+                self._count(line.party, up=len(up))
+                self.carried(line.party, frame.message, up, down)
+                read = up if len(up) <= SMALL else self._read(frame, up)
+                line.replies.put((frame, read))
             if line.farewell is not None:
                 writer.write_metadata(pyarrow.py_buffer(line.farewell))
         except (StopIteration, pyarrow.ArrowException) as error:
@@ -293,16 +296,16 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
     def send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
         """Exchange messages of any kind, those around a run included."""
         self.number += 1
-        lines = {}
+        with self._changed:
+            lines = {p: self._lines[p] for p in requests if p in self._lines}
+        if missing := [party for party in requests if party not in lines]:
+            raise PartyLostError(missing, "not connected")
+        orders = {}  # all are written before the first goes out: one thread at a time
         for party, request in requests.items():
-            with self._changed:
-                line = self._lines.get(party)
-            if line is None:
-                raise PartyLostError([party], "not connected")
-            lines[party] = line
-            data = codec.encode(Frame(request, self.number, self.run_id))
-            self._count(party, down=len(data))
-            line.requests.put((self.number, data))
+            frame = Frame(request, self.number, self.run_id)
+            orders[party] = (frame, codec.encode(frame))
+        for party, order in orders.items():
+            lines[party].requests.put(order)
         end = time.monotonic() + self.patience
         return {
             party: self._reply(line, requests[party], end)
@@ -313,38 +316,41 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
         while True:
             try:
-                order = line.replies.get(timeout=max(0.0, end - time.monotonic()))
+                answer = line.replies.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 self.hang_up(line.party)
                 why = f"no reply for {self.patience:g} seconds"
                 raise PartyLostError([line.party], why) from None
-            if order is None:
+            if answer is None:
                 raise PartyLostError([line.party], "connection lost")
-            number, data = order
-            self._count(line.party, up=len(data))
-            if number != self.number:
+            sent, came = answer
+            if sent.number != self.number:
                 continue  # late, of an exchange that was given up
-            frame = self._read(line, data)
-            if isinstance(frame.message, Refusal):
-                said = (c if c.isprintable() else " " for c in frame.message.reason)
+            if isinstance(came, memoryview):
+                came = self._read(sent, came)
+            if isinstance(came, ProtocolError):
+                self.cut_off(line.party, str(came))
+            reply = came.message
+            if isinstance(reply, Refusal):
+                said = (c if c.isprintable() else " " for c in reply.reason)
                 raise ProtocolError(f"Party '{line.party}' stops: {''.join(said)}")
-            complaint = self.check(line.party, request, frame.message)
+            complaint = self.check(line.party, request, reply)
             if complaint is not None:
                 self.cut_off(line.party, complaint)
-            return frame.message
+            return reply
 
-    def _read(self, line: _Line, data: bytes) -> Frame:
-        """Read a reply, or hang up on who sent something else."""
+    def _read(self, sent: Frame, data: memoryview) -> Frame | ProtocolError:
+        """Read a reply to what was sent, or return what is wrong with it."""
         try:
             frame = codec.decode(data, self.limit)
-            if frame.number != self.number or frame.run != self.run_id:
-                raise ProtocolError(
-                    f"A reply must be of exchange {self.number} of this run. Got "
-                    f"{frame.number}, or another run."
-                )
         except ProtocolError as error:
-            self.cut_off(line.party, str(error))
-        return frame
+            return error
+        if (frame.number, frame.run) == (sent.number, sent.run):
+            return frame
+        return ProtocolError(
+            "A reply must be of the exchange and the run that it answers. Got "
+            f"exchange {frame.number} in place of {sent.number}, or another run."
+        )
 
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
         """Hang up on who sent something else than was asked for."""
@@ -376,10 +382,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.shutdown()
 
 
-def _next(reader: Any) -> bytes:
+def _next(reader: Any) -> memoryview:
     """Return the next frame of a stream."""
-    metadata = reader.read_chunk().app_metadata
-    return b"" if metadata is None else metadata.to_pybytes()
+    return memoryview(reader.read_chunk().app_metadata or b"")
 
 
 def _first_line(error: BaseException) -> str:
