@@ -90,6 +90,7 @@ class Guest:
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
         self._welcome: Welcome | None = None
         self._rows: Prepare | None = None
+        self._mark: str | None = None  # of the last checkpoint
 
     @property
     def has_finished(self) -> bool:
@@ -269,21 +270,23 @@ class Guest:
         return self.folder / "checkpoints" / f"{tag}.safetensors"
 
     def _save(self, tag: str) -> None:
-        """Write the state down; the last two marks are kept."""
+        """Write the state down; this mark and the one before it are kept.
+
+        The server may go back to the one before: it writes its own state after ours.
+        """
         assert self.party is not None
         tensors, values = self.party.state()
         values |= {"rounds": self.rounds, "seen": self.seen}
         tensors["rng"] = torch.get_rng_state()
         write_state(self._path(tag), State(tensors, values))
-        marks = sorted(
-            self._path(tag).parent.glob("*.safetensors"),
-            key=lambda path: path.stat().st_mtime_ns,
-        )
-        for old in marks[:-2]:
-            old.unlink(missing_ok=True)
+        for path in self._path(tag).parent.glob("*.safetensors"):
+            if path.stem not in (tag, self._mark):
+                path.unlink(missing_ok=True)
+        self._mark = tag
 
     def _restore(self, tag: str | None) -> None:
         self.party = self._build()
+        self._mark = tag
         if tag is None:
             self.rounds, self.seen = 0, []
             assert self._welcome is not None

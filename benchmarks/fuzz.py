@@ -1,0 +1,596 @@
+"""Messages that are not what they should be, against a server that runs.
+
+A server process takes in run after run of three parties, with mutual TLS. This process
+is two honest parties; a third (lab) that takes part, replies with a mutated frame, is
+cut off and comes back; a thief of the bank's certificate who greets with mutated
+frames; and strangers without a certificate of ours. The server process also decodes
+mutated frames of every kind. Each run must end with the bits of the undisturbed one:
+
+    python benchmarks/fuzz.py                      # 100,000 messages
+    python benchmarks/fuzz.py --n 5000 --seed 1    # quickly, others
+    python benchmarks/fuzz.py --minutes 10         # as many as that allows
+
+Exit code 1 if a check fails. Refusals are not sent: a party may end a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import os
+import random
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+from pyarrow import flight as arrow
+
+from lessvfl import data, kit, protocol, session
+from lessvfl.configs import PartyConfig, ServerConfig
+from lessvfl.errors import LessVFLWarning, ProtocolError
+from lessvfl.join import Guest, versions
+from lessvfl.serve import Host, LabelTable
+from lessvfl.status import Status
+from lessvfl.transports import codec, flight
+from lessvfl.transports.codec import Frame, decode, encode
+from lessvfl.types import TrainPlan
+
+PARTIES = ("clinic", "bank", "lab")
+SHORT = "scale: none, batch_size: 40, train_epochs: 3, party_epochs: 8, hidden: 8"
+SHORT += ", server_epochs: 8, pretrain_epochs: 2, embedding_size: 4, lam_party: 4.0"
+PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a hang
+STILL = 90.0  # seconds without any progress after which all is given up
+GROWTH = 16.0  # MiB that the server may grow by after the first third
+SHARES = {"reply": 0.03, "greeting": 0.2, "stranger": 0.02}  # the others: decode
+ERRORS = (pyarrow.ArrowException, StopIteration, OSError)
+BLOCK = protocol.Block(torch.arange(40.0).view(1, 10, 4), (4,))
+KINDS: list[Any] = [
+    protocol.Describe(),
+    protocol.Description("lab", 120, 4),
+    protocol.Begin(TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)),
+    protocol.Embedding("train", BLOCK),
+    protocol.Done("train", (False,)),
+    protocol.Done("train", (True,), protocol.Block(torch.ones(1, 4), (4,))),
+    session.Hello("lab", 150, 1, "cpu", versions()),
+    session.Align(b"offer"),
+    session.Save("train-3"),
+    session.Agreed({"n_kept": 3}),
+    session.Welcome("r", (0,), {"hidden": 8}, PARTIES, "none"),
+    session.Finish(),
+]
+POISON = [-1, 10**400, "x\n", "\ud800", [[[]]], 1.5, [0, 10**30], None, np.inf]
+STRICT = ("bits", "cut", "longer", "random", "head", "length", "values")
+HOW = (*STRICT, "kind", "number", "replay", "run", "party", "field", "shape", "lie")
+
+
+def seal(head: list[Any], fields: Any, body: bytes, told: Any = None) -> bytes:
+    """Return a frame with a right checksum, whatever is in it."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    start = codec.HEAD.pack(*head[:5], *(told or (len(text), len(body))))
+    return start + codec._checksum(start, text, body) + text + body
+
+
+def mutate(rng: random.Random, how: str, frame: bytes, before: list[bytes]) -> bytes:
+    """Return a frame that differs from an honest one in one way."""
+    head = list(codec.HEAD.unpack_from(frame))
+    cut = codec.HEAD_BYTES + head[5]
+    fields, body = json.loads(frame[codec.HEAD_BYTES : cut]), frame[cut:]
+    is_block = bool(fields["arrays"]) and fields["arrays"][0][0] == "float32"
+    match how:
+        case "bits":
+            flipped = bytearray(frame)
+            for bit in rng.sample(range(8 * len(frame)), rng.randint(1, 8)):
+                flipped[bit // 8] ^= 1 << bit % 8
+            return bytes(flipped)
+        case "cut":
+            return frame[: rng.randrange(1, len(frame))]
+        case "longer":
+            return frame + rng.randbytes(rng.randint(1, 99))
+        case "random":
+            return rng.randbytes(rng.choice((1, 48, 300, 5000)))
+        case "replay" if before:
+            return rng.choice(before)
+        case "head":
+            head[:2] = rng.choice([[b"LVFM", 1], [b"LVFL", 0], [b"LVFL", 2]])
+        case "kind":
+            others = [k for k in KINDS if codec._PLACES[type(k)] != head[2]]
+            proper = encode(Frame(rng.choice(others), head[3], head[4]))
+            head[2] = rng.choice((len(codec.KINDS), 65535))
+            return rng.choice((proper, proper, seal(head, fields, body)))
+        case "number":
+            head[3] += rng.choice((1, 2, 1 << 40))
+        case "run":
+            head[4] = rng.randbytes(16)
+        case "length":
+            huge = rng.choice((head[5] + 1, 1 << 20, (1 << 32) - 1))
+            long = rng.choice((head[6] + 1, 1 << 31, (1 << 64) - 1))
+            told = rng.choice(((huge, head[6]), (head[5], long), (huge, long)))
+            return seal(head, fields, body, told)
+        case "party" if "party" in fields:
+            fields["party"] = rng.choice((fields["party"] + "_", "a\nb", "x" * 5000))
+        case "field":
+            name, now = rng.choice(sorted(fields)), rng.choice(POISON)
+            was = fields[name]
+            if isinstance(was, dict) and was and name != "revealed":
+                now = was | {rng.choice(sorted(was)): now}
+            fields[name] = now if now != was else "other"
+        case "values" if is_block and body:
+            at = 4 * rng.randrange(len(body) // 4)
+            bad = np.float32(rng.choice((np.nan, np.inf, -np.inf))).tobytes()
+            body = body[:at] + bad + body[at + 4 :]
+        case "values":
+            fields["arrays"] = np.nan
+        case "shape" if is_block:
+            values = np.frombuffer(body, np.float32).reshape(fields["arrays"][0][1])
+            twice = [np.concatenate([values, values], axis) for axis in (0, 1, -1)]
+            less = [values[:0], values[:, 1:], values[..., :0], values.reshape(1, -1)]
+            values = rng.choice([*twice, *less, values[None], values.astype(float)])
+            fields["arrays"] = [[values.dtype.name, list(values.shape)]]
+            fields["widths"] = [values.shape[-1]] * len(values)
+            body = values.tobytes()
+        case "lie":
+            name, value = rng.choice(_lies(fields))
+            fields[name] = value
+        case _:
+            fields["arrays"] = rng.choice(([["float32", [-1, 4]]], [["int8", [1]]], 3))
+    return seal(head, fields, body)
+
+
+def _lies(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return what is well-formed, but what the server knows better."""
+    if "embedding_size" in fields:
+        return [("embedding_size", 10**12), ("n_samples", 121), ("version", 2)]
+    if "ahead" in fields:
+        lies = [("ahead", not fields["ahead"]), ("stage", "joint_lasso")]
+        return [*lies, ("widths", [0] * len(fields["widths"]))]
+    if "silent" in fields:
+        return [("silent", [True]), ("silent", [False] * 3), ("stage", "embed")]
+    return [("arrays", 3)]
+
+
+# ------------------------------------------------------------------- the server process
+
+
+SAYING = threading.Lock()
+
+
+def say(**what: Any) -> None:
+    """Tell the attacker, as one line of JSON."""
+    with SAYING:
+        print(json.dumps(what), flush=True)
+
+
+def normal(reason: str) -> str:
+    """Return a reason without what differs from message to message."""
+    reason = re.sub(r"\d+", "#", reason.split("\n")[0])
+    reason = re.sub(r"(Got|no field) ['\"{].*", r"\1 ...", reason)
+    return re.sub(r"line # column.*|A message must be a frame.*?Got ", "", reason)[:99]
+
+
+class Reasons(logging.Handler):
+    """Counts what the transport logs as refused, by reason."""
+
+    by: dict[str, Counter[str]] = {"greeting": Counter(), "reply": Counter()}  # noqa: RUF012
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count one."""
+        way = "greeting" if str(record.msg).startswith("refused") else "reply"
+        self.by[way][normal(str(tuple(record.args or "??")[1]))] += 1
+
+
+def read_many(n: int, seed: int, read: Counter[str]) -> None:
+    """Decode mutated frames of every kind."""
+    rng = random.Random(seed)
+    frames = [encode(Frame(message, 5)) for message in KINDS]
+    for i in range(n):
+        how = rng.choice(HOW)
+        try:
+            decode(mutate(rng, how, rng.choice(frames), frames))
+            read[f"{how}: {'READ' if how in STRICT else 'well-formed'}"] += 1
+        except ProtocolError:
+            read[f"{how}: refused"] += 1
+        except Exception as error:
+            read[f"{how}: RAISED {type(error).__name__}: {error}"] += 1
+        if i % 20 == 0:
+            time.sleep(0.002)  # the run goes on meanwhile
+
+
+def server(folder: Path, n_decode: int, seed: int) -> None:
+    """Run after run, until told to stop; tell of each how it ended."""
+    stop, read, memory = threading.Event(), Counter[str](), []
+    logger = logging.getLogger("lessvfl.transports.flight")
+    logger.addHandler(Reasons(logging.WARNING))
+    logger.propagate = False
+    logging.getLogger("lessvfl.serve").setLevel(logging.ERROR)
+    own, name_of = folder / "kit" / "server", kit.name_of_peer
+    papers = flight.Pass(own / "cert.pem", own / "key.pem", own / "ca.pem")
+    hub = flight.Hub("127.0.0.1:0", PARTIES, papers, patience=PATIENCE, name_of=name_of)
+    say(port=hub.port)
+
+    def obey() -> None:
+        for _ in sys.stdin:
+            args = (n_decode, seed, read)
+            threading.Thread(target=read_many, args=args, daemon=True).start()
+        stop.set()
+
+    def look() -> None:
+        while True:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            memory.append(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
+            say(tick=sum(read.values()))
+            time.sleep(1.0)
+
+    for target in (obey, look):
+        threading.Thread(target=target, daemon=True).start()
+    y = (table()[:, 0] + table()[:, 4] > 0).astype(int)
+    labels = LabelTable(data.from_arrays(np.zeros((150, 1)), y, name="numbers"))
+    values = dict(pair.split(": ") for pair in SHORT.split(", "))
+    short = {k: v if k == "scale" else json.loads(v) for k, v in values.items()}
+    config = ServerConfig(parties=PARTIES, settings=short, wait=60.0, save_every=1)
+    number = 0
+    while not stop.is_set():
+        config = dataclasses.replace(config, out=str(folder / "server" / str(number)))
+        status, numbers = Status("fuzz", "less-vfl", "numbers", PARTIES, {}), None
+        while numbers is None:
+            try:
+                numbers = Host(config, labels, hub, status, resume=True).run()
+            except Exception as error:  # this would end `lessvfl server`
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{Path(where.filename).name}:{where.name}"
+                why = f"{type(error).__name__} in {place}: {str(error)[:200]}"
+                say(crash=normal(why), whole=traceback.format_exc()[-3000:])
+                for party in hub.connected:
+                    hub.hang_up(party)
+        bill, told = numbers["communication"], status.snapshot()["traffic"]
+        if told["payload_bytes"]["up"] > 2 * bill.pop("wire_bytes")["up"] + 1e6:
+            say(crash="status: more payload bytes than were on the wire", whole="")
+        del bill["resent_bytes"]
+        say(run=number, numbers=numbers | {"seconds": 0})
+        number += 1
+    say(reasons=Reasons.by, read=read, mib=memory)
+    hub.close()
+
+
+@functools.cache
+def table() -> Any:
+    """Return the columns of all parties, 150 rows."""
+    return np.random.default_rng(5).normal(size=(150, 9))
+
+
+# ------------------------------------------------------------------------ the attackers
+
+
+class Attack:
+    """Everybody but the server."""
+
+    def __init__(self, folder: Path, port: int, seed: int, quota: Any) -> None:
+        self.folder, self.port, self.seed, self.quota = folder, port, seed, quota
+        self.on, self.over = threading.Event(), threading.Event()
+        self.sent, self.found = Counter[str](), Counter[str]()  # found: defects
+        self.own: dict[str, set[str]] = defaultdict(set)
+        self.slowest = 0.0
+        threading.excepthook = self.raised
+
+    def raised(self, args: Any) -> None:
+        """Count an error of a thread."""
+        self.found[f"{args.thread.name}: {args.exc_type.__name__}"] += 1
+        traceback.print_exception(args.exc_value)
+
+    def start(self, target: Any, *args: Any) -> None:
+        """Start a thread."""
+        name = target.__name__
+        threading.Thread(target=target, args=args, daemon=True, name=name).start()
+
+    def goes_on(self, way: str) -> bool:
+        """Tell whether to send more of this."""
+        return self.on.is_set() and self.sent[way] < self.quota[way]
+
+    def count(self, way: str, how: str) -> None:
+        """Count a message."""
+        self.sent[way] += 1
+        self.sent[f"{way}: {how}"] += 1
+
+    def papers(self, name: str, base: str = "kit") -> flight.Pass:
+        """Return somebody's certificate; the CA is always ours."""
+        own, ca = self.folder / base / name, self.folder / "kit" / name / "ca.pem"
+        return flight.Pass(own / "cert.pem", own / "key.pem", ca)
+
+    def guest(self, name: str) -> Guest:
+        """Return an honest party."""
+        at = 3 * PARTIES.index(name)
+        config = PartyConfig(out=str(self.folder / name), reveal="counts")
+        frame = data.frame_of(table()[:, at : at + 3], ["x0", "x1", "x2"])
+        return Guest(name, config, frame)
+
+    def handle(self, guest: Guest, message: Any) -> Any:
+        """Answer as an honest party; remember what it wrote at the end of a run."""
+        reply = guest.handle(message)
+        if isinstance(message, session.Finish):
+            self.own[guest.name].add((guest.folder / "party.json").read_text())
+        return reply
+
+    def honest(self, name: str) -> None:
+        """Take part in run after run."""
+        address = flight.Address(f"127.0.0.1:{self.port}", self.papers(name))
+        while not self.over.is_set():
+            guest = self.guest(name)
+            handle = functools.partial(self.handle, guest)
+            try:
+                flight.serve(address, guest.hello(), handle, patience=20)
+            except Exception as error:
+                if not self.over.is_set():
+                    self.found[f"honest {name}: {normal(str(error))}"] += 1
+
+    def connect(self, name: str) -> Any:
+        """Return a channel with a certificate of ours."""
+        certificate, key, ca = self.papers(name).read()
+        options = {"cert_chain": certificate, "private_key": key, "tls_root_certs": ca}
+        where = f"grpc+tls://127.0.0.1:{self.port}"
+        return arrow.connect(where, override_hostname="localhost", **options)
+
+    def lab(self) -> None:
+        """Take part, but reply with something else after some exchanges."""
+        rng, client = random.Random(self.seed), self.connect("lab")
+        to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+        while not self.over.is_set():
+            with contextlib.suppress(*ERRORS):
+                writer, reader = client.do_exchange(to)
+                with contextlib.closing(writer):
+                    self.converse(rng, writer, reader)
+            time.sleep(0.002)
+
+    def converse(self, rng: random.Random, writer: Any, reader: Any) -> None:
+        """Take part over one connection, to the end or to the first bad reply."""
+        guest, before = self.guest("lab"), list[bytes]()
+        left = rng.choice((rng.randrange(9), rng.randrange(60)))
+        writer.write_metadata(encode(Frame(guest.hello(), 0)))
+        while True:
+            frame = decode(flight._next(reader))
+            if isinstance(frame.message, session.Farewell | session.Refusal):
+                return
+            reply = self.handle(guest, frame.message)
+            good = encode(Frame(reply, frame.number, frame.run))
+            if left <= 0 and self.goes_on("reply"):
+                self.misbehave(rng, writer, reader, good, before)
+                return
+            writer.write_metadata(good)
+            before, left = [*before[-20:], good], left - 1
+
+    def misbehave(self, rng: Any, writer: Any, reader: Any, *past: Any) -> None:
+        """Send a mutated reply; the server must hang up, and soon."""
+        kind = codec.KINDS[codec.HEAD.unpack_from(past[0])[2]].cls.__name__
+        how = rng.choice([h for h in HOW if self.found[f"reply, {h}: hang"] < 3])
+        bad, began = mutate(rng, how, *past), time.monotonic()
+        self.count("reply", how)
+        taken = f"reply, {how} of {kind}: TAKEN"
+        with contextlib.suppress(*ERRORS):
+            writer.write_metadata(bad)
+            flight._next(reader)
+            self.found[taken] += 1
+        lasted = time.monotonic() - began
+        if lasted > 0.9 * PATIENCE:
+            self.found[f"reply, {how}: hang"] += 1
+        self.slowest = max(self.slowest, lasted)
+
+    def thief(self) -> None:
+        """Greet as the bank, with its certificate, over one channel."""
+        rng, client = random.Random(self.seed + 1), self.connect("bank")
+        hello = self.guest("bank").hello()
+        unfit: list[Any] = [
+            {"threads": 9},
+            {"device": "a"},
+            {"versions": {"a": "x" * 3000}},
+        ]
+        right = encode(Frame(hello, 0))
+        commands = [arrow.FlightDescriptor.for_command(c) for c in (b"", b"lessvfl/2")]
+        commands.append(arrow.FlightDescriptor.for_path("lessvfl"))
+        while self.goes_on("greeting"):
+            how = rng.choice((*HOW, "command", "unfit", "empty"))
+            to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+            if how == "unfit":
+                own = dataclasses.replace(hello, **rng.choice(unfit))
+                bad = encode(Frame(own, 0))
+            elif how == "command":
+                to, bad = rng.choice(commands), right
+            elif how == "empty":
+                bad = b""
+            else:
+                bad = mutate(rng, how, right, [right])
+            self.greet(client, how, to, bad)
+
+    def greet(self, client: Any, how: str, to: Any, bad: bytes) -> None:
+        """Send one greeting; it must be refused with a sentence."""
+        self.count("greeting", how)
+        began = time.monotonic()
+        try:
+            writer, reader = client.do_exchange(to, arrow.FlightCallOptions(timeout=9))
+            with contextlib.closing(writer):
+                writer.write_metadata(bad)
+                answer = decode(flight._next(reader)).message
+                if not isinstance(answer, session.Refusal):
+                    self.sent["greeting: as the bank"] += 1  # it was away
+        except (*ERRORS, ProtocolError) as error:
+            self.found[f"greeting, {how}: no sentence but {normal(str(error))}"] += 1
+        self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def stranger(self) -> None:
+        """Dial without a certificate of ours, or without TLS, or with garbage in it."""
+        rng = random.Random(self.seed + 2)
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+        while self.goes_on("stranger"):
+            how = rng.choice(("no TLS", "no certificate", "foreign CA", "garbage"))
+            self.count("stranger", how)
+            junk, answer = b"\0" + rng.randbytes(rng.randint(99, 3000)), b""
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 9) as line:
+                    if how != "no TLS":
+                        line = self.context(how).wrap_socket(
+                            line, server_hostname="localhost"
+                        )
+                    with line:
+                        line.sendall(junk if how in ("no TLS", "garbage") else preface)
+                        while more := line.recv(1 << 16):
+                            answer += more
+            except TimeoutError:
+                self.found[f"stranger, {how}: hang"] += 1
+            except OSError:
+                pass
+            if answer and how in ("no certificate", "foreign CA"):
+                self.found[f"stranger, {how}: ANSWERED"] += 1
+
+    def context(self, how: str) -> ssl.SSLContext:
+        """Return how a stranger does TLS; garbage comes from one of ours."""
+        own = self.papers("clinic", "theirs" if how == "foreign CA" else "kit")
+        context = ssl.create_default_context(cafile=str(own.ca))
+        context.set_alpn_protocols(["h2"])
+        if how != "no certificate":
+            context.load_cert_chain(own.certificate, own.key)
+        return context
+
+
+# ----------------------------------------------------------------------------- together
+
+
+def main() -> None:
+    """Run undisturbed once, then under attack; print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", LessVFLWarning)
+    quota = {way: int(share * given.n) for way, share in SHARES.items()}
+    quota["decode"] = given.n - sum(quota.values())
+    if given.serve:
+        server(given.serve, quota["decode"], given.seed)
+        return
+    with tempfile.TemporaryDirectory(prefix="lessvfl-fuzz-") as scratch:
+        sys.exit(attack(Path(scratch), given, quota))
+
+
+def attack(folder: Path, given: Any, quota: dict[str, int]) -> bool:
+    """Start everybody, watch over them, and tell whether a check failed."""
+    for base in ("kit", "theirs"):
+        kit.init(folder / base, PARTIES)
+    more = ["--serve", str(folder), "--n", str(given.n), "--seed", str(given.seed)]
+    with open(folder / "stderr", "w") as errors:
+        pipes: Any = {"stdin": -1, "stdout": -1, "stderr": errors, "text": True}
+        process: Any = subprocess.Popen([sys.executable, __file__, *more], **pipes)
+    state = Attack(
+        folder, json.loads(process.stdout.readline())["port"], given.seed, quota
+    )
+    runs: list[Any] = []
+    last: dict[str, Any] = {"tick": 0, "reasons": {}, "read": {}, "mib": [0.0] * 9}
+
+    def hear() -> None:
+        for line in process.stdout:
+            what = json.loads(line)
+            if "numbers" in what:
+                runs.append(what["numbers"])
+            if crash := what.get("crash"):
+                state.found[f"CRASH {crash}"] += 1
+                if state.found[f"CRASH {crash}"] == 1:
+                    print(what["whole"], file=sys.stderr, flush=True)
+            last.update(what)
+
+    state.start(hear)
+    for name in PARTIES[:2]:
+        state.start(state.honest, name)
+    state.start(state.lab)
+    moved, began, ended = time.monotonic(), 0.0, 0.0
+    seen: Any = None
+    while process.poll() is None:
+        time.sleep(0.1)
+        now = time.monotonic()
+        state.sent["decode"] = last["tick"]
+        if runs and not began:
+            print(f"undisturbed: {now - moved:.1f} s", flush=True)
+            began = now
+            state.on.set()
+            state.start(state.thief)
+            state.start(state.stranger)
+            print("go", file=process.stdin, flush=True)
+        if (*state.sent.values(), len(runs)) != seen:
+            seen, moved = (*state.sent.values(), len(runs)), now
+        full = all(state.sent[way] >= n for way, n in quota.items())
+        if began and not ended and (full or now - began > 60 * given.minutes):
+            ended = now
+            state.on.clear()
+            process.stdin.close()  # it ends after this run
+        if now - moved > STILL:
+            state.found["ALL: hang"] += 1
+            process.kill()
+            process.wait()
+    state.over.set()
+    time.sleep(0.5)
+    said = (folder / "stderr").read_text()
+    failed = re.findall(r"Handshake failed.*routines::(.*)", said)
+    last["reasons"]["stranger"] = Counter(failed)
+    print(re.sub(r".*(Handshake failed|absl::Init).*\n", "", said)[-2000:])
+    print(f"{len(runs) - 1:,} runs under attack in {(ended or moved) - began:.0f} s")
+    return report(state, last, runs)
+
+
+def report(state: Attack, last: dict[str, Any], runs: list[Any]) -> bool:
+    """Print what was sent, what was said to it, and every check."""
+    sent, read, reasons = state.sent, last["read"], last["reasons"]
+    sent["decode"] = sum(read.values())
+    ways = {way: sent.pop(way) for way in ("decode", "greeting", "reply", "stranger")}
+    tables = {"messages": ways, "sent": sent, "decoded": read}
+    for title, counts in (
+        tables | {f"logged, {w}": c for w, c in reasons.items()}
+    ).items():
+        print(f"\n{title}: {sum(counts.values()):,}")
+        for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+            print(f"{count:>9,}  {name}")
+    mib = last["mib"]
+    third = np.array(mib[len(mib) // 3 :])
+    slope = float(np.polyfit(np.arange(len(third)), third, 1)[0])
+    steps = " ".join(f"{mib[i * (len(mib) - 1) // 8]:.1f}" for i in range(9))
+    print(f"\nserver's memory, MiB: {steps}; {slope * 60:+.2f} a minute")
+    logged = {way: sum(counts.values()) for way, counts in reasons.items()}
+    print(f"slowest refusal {state.slowest:.2f} s")
+    found = state.found + Counter(
+        {k: n for k, n in read.items() if "R" in k.split(":")[1]}
+    )
+    for name, count in sorted(found.items()):
+        print(f"DEFECT {count:>6,}  {name}")
+    ours = ways["greeting"] - sent["greeting: as the bank"]
+    strangers = ways["stranger"] - sent["stranger: garbage"]
+    checks = {
+        "no crash": not any("CRASH" in name for name in found),
+        "no hang": not any("hang" in name for name in found),
+        "no other defect": not found,
+        "every greeting refused, and logged": logged.get("greeting", 0) >= ours > 0,
+        "every reply refused, and logged": logged.get("reply", 0) >= ways["reply"] > 0,
+        "every stranger refused, and logged": logged["stranger"] >= strangers > 0,
+        f"memory grew by less than {GROWTH:g} MiB": slope * len(third) < GROWTH,
+        "runs bit-identical": len(runs) > 1 and all(run == runs[0] for run in runs),
+        "parties' files bit-identical": {len(s) for s in state.own.values()} == {1},
+    }
+    for name, passed in checks.items():
+        print(f"{'ok  ' if passed else 'FAIL'} {name}")
+    return not all(checks.values())
+
+
+if __name__ == "__main__":
+    main()
