@@ -27,6 +27,8 @@ SHORT = {
     "batch_size": 100,
     "lam_party": 0.1,
     "lam_server": 0.01,
+    "pretrain_batch_size": "none",
+    "pretrain_epochs": 1,
 }
 
 
@@ -218,21 +220,26 @@ def test_warnings_of_python_are_as_before(run_cli):
 @pytest.mark.parametrize(
     ("method", "overrides"),
     [
-        ("less-vfl", {"pretrain_epochs": 0.5, "server_epochs": 3, "party_epochs": 2}),
+        ("less-vfl", {"pretrain_epochs": 0.5}),
+        (
+            "less-vfl",
+            profiles.without("less-vfl") | {"server_epochs": 3, "party_epochs": 2},
+        ),
         ("local-lasso", {"pretrain_epochs": 2, "party_epochs": 2}),
         ("group-lasso", {"joint_epochs": 3}),
         ("plain", {}),
     ],
 )
 def test_total_of_the_progress_bar(method, overrides):
-    job = a_job(method, train_epochs=2, batch_size=200, **overrides)
+    job = a_job(method, **overrides | {"train_epochs": 2, "batch_size": 200})
     seen: list[Event] = []
     runtime.simulate(job, [0], seen.append)
     assert cli.n_epochs(job) == len(seen)
 
 
 def test_total_counts_parties():
-    job = a_job(party_epochs=10, server_epochs=0, pretrain_epochs=0, train_epochs=0)
+    none = {"server_epochs": 0, "pretrain_epochs": 0, "train_epochs": 0}
+    job = a_job(**profiles.without("less-vfl") | none | {"party_epochs": 10})
     counts = []
     for parties in (None, 2, [10, 20], {"a": ["mean*"]}):
         other = runtime.Job(job.dataset, job.settings, parties)

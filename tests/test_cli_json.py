@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import lessvfl
+from lessvfl import profiles
 
 METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
 MOMENTS = {"pretrained", "selected", "final", "best"}
@@ -41,6 +42,7 @@ RUN = {
     "truth",
     "features",
     "importance",
+    "selection",
     "components",
     "communication",
     "curve",
@@ -67,7 +69,7 @@ GROUP_LASSO = {
     "lam_party": 0.65,
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "less-vfl": SELECTING,
+    "less-vfl": profiles.without("less-vfl") | SELECTING,
     "local-lasso": {k: v for k, v in SELECTING.items() if "server" not in k},
     "group-lasso": GROUP_LASSO,
     "plain": {"train_epochs": 2, "batch_size": 100},
@@ -83,7 +85,8 @@ CLASSES = {"breast-cancer": 2, "digits": 10, "synthetic": 0}
 
 
 def options(settings: dict[str, Any]) -> list[str]:
-    pairs = [f"{key}={value}" for key, value in settings.items()]
+    texts = {k: "none" if v is None else v for k, v in settings.items()}
+    pairs = [f"{key}={value}" for key, value in texts.items()]
     return [word for pair in pairs for word in ("--set", pair)]
 
 

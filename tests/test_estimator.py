@@ -29,6 +29,7 @@ def _no_warnings():
         yield
 
 
+@pytest.mark.filterwarnings("ignore:No features were selected")  # some have none
 @parametrize_with_checks([LessVFLClassifier(**SHORT), LessVFLRegressor(**SHORT)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

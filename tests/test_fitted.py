@@ -26,7 +26,7 @@ METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
 STAGE_2 = {"server_epochs": 5, "server_step_size": 0.2, "lam_server": 0.05}
 STAGE_3 = {"party_epochs": 20, "party_step_size": 0.02, "lam_party": 3}
 OWN: dict[str, dict[str, Any]] = {
-    "less-vfl": STAGE_2 | STAGE_3,
+    "less-vfl": profiles.without("less-vfl") | STAGE_2 | STAGE_3,
     "local-lasso": STAGE_3,
     "group-lasso": {"joint_epochs": 4, "learning_rate": 0.1, "lam_party": 1.2},
     "plain": {},
@@ -65,7 +65,7 @@ def dataset(table, tmp_path):
 def run(dataset, method="less-vfl", profile="default", seeds=(0,), job=None, **more):
     """Run a method whose test rows are the last ones of the table."""
     base = {"split": "first", "train_epochs": 3, "batch_size": 40}
-    own = base | OWN[method] | more
+    own = OWN[method] | base | more
     settings = profiles.resolve(method, profile, dataset, own)
     fields = {"parties": PARTIES} | (job or {})
     return experiment.run(Job(dataset, settings, **fields), list(seeds))

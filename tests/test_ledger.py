@@ -22,6 +22,7 @@ N, N_TEST, M, E = 48, 12, 3, 5
 METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
 SETTINGS = {"embedding_size": E, "hidden": 4, "train_epochs": 2}
 LESS = {"server_epochs": 4, "lam_server": 0.08, "server_step_size": 0.2}
+LESS = profiles.without("less-vfl") | LESS
 SELECT = {"party_epochs": 6, "lam_party": 0.6, "party_step_size": 0.05}
 OWN = {
     "less-vfl": LESS | SELECT,
@@ -45,7 +46,7 @@ def simulate(method, b, seeds=(0,), profile="default", **overrides):
     X = rng.normal(size=(N + N_TEST, 9))
     dataset = data.from_arrays(X, (X[:, 0] + X[:, 4] > 0).astype(int))
     dataset = dataclasses.replace(dataset, n_parties=M)
-    chosen = SETTINGS | OWN[method] | {"batch_size": b} | overrides
+    chosen = OWN[method] | SETTINGS | {"batch_size": b} | overrides
     settings = profiles.resolve(method, profile, dataset, chosen)
     return settings.flat(), runtime.simulate(runtime.Job(dataset, settings), seeds)
 

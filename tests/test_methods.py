@@ -13,7 +13,7 @@ from lessvfl.models import MLP
 from lessvfl.runtime import Job, Networks, Replica
 from lessvfl.settings import fields_of
 
-SMALL = {
+SMALL = profiles.without("less-vfl") | {
     "train_epochs": 2,
     "pretrain_epochs": 2,
     "party_epochs": 25,

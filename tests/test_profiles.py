@@ -110,7 +110,7 @@ def test_paper(method, name):
 @pytest.mark.parametrize("method", METHODS)
 def test_default(method):
     """The paper's, but each party standardises, and the split is stratified."""
-    found = flat(method, "default")
+    found = flat(method, "default", overrides=profiles.without(method))
     check(found, NETWORK | LEARNING | BY_METHOD[method])
     check(found, {"activation": "tanh", "shuffle": True, "scale": "standardize"})
     check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})
@@ -172,7 +172,37 @@ def test_every_contract_name_can_be_overridden(profile, method, name, text, valu
         found = flat(method, profile, overrides={name: given})
         assert found[name] == value
         assert type(found[name]) is type(value)
-        assert found | {name: None} == whole | {name: None}
+        chosen = profiles.SELECTORS.get(name)  # a lambda is the published stage's
+        ignored = {name: None} if chosen is None else {name: None, chosen: None}
+        assert found | ignored == whole | ignored
+        if chosen is not None and chosen in found:
+            assert found[chosen] == "network"
+
+
+def test_default_goes_past_the_paper_with_less_vfl_alone():
+    found = flat("less-vfl", "default")
+    check(found, {"selector": "shadows", "server_selector": "path", "bits": 8})
+    for method in ("local-lasso", "group-lasso", "plain"):
+        assert profiles.without(method) == {}
+        assert flat(method, "default")["bits"] == 32
+    for profile in ("paper", "official-code"):
+        published = flat("less-vfl", profile)
+        check(published, {"selector": "network", "server_selector": "network"})
+        check(published, {"bits": 32, "schedule": "constant", "input_scale": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"selector": "shadows", "lam_party": 3.0}, "lam_party"),
+        ({"selector": "network", "shadow_share": 0.1}, "shadow_share"),
+        ({"server_selector": "none", "server_rows": 99}, "server_rows"),
+        ({"server_selector": "none", "lam_server": 1.0}, "lam_server"),
+    ],
+)
+def test_a_setting_of_the_other_selector_is_warned_of(given, word):
+    with pytest.warns(LessVFLWarning, match=f"'{word}' setting has no effect"):
+        flat("less-vfl", "default", overrides=given)
 
 
 def test_numbers_of_numpy_become_plain():

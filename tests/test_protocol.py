@@ -119,7 +119,7 @@ def test_a_reply_of_the_wrong_kind_names_the_party():
     parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger(1))
     gradients = [block.values, block.values]
     with pytest.raises(ProtocolError, match="'a' must end the stage"):
-        parties.descend("train", gradients)
+        parties.descend(PLAN, 1, (0,), gradients)
 
 
 def test_payload_counts_only_what_a_run_alone_would_send():

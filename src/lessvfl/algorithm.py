@@ -8,6 +8,7 @@ one's own gradient.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,10 +26,12 @@ from lessvfl.types import (
     Observer,
     Rows,
     SelectPlan,
+    ShadowPlan,
     Stage,
     Task,
     Tensor,
     TrainPlan,
+    sample_rows,
     take,
 )
 
@@ -56,7 +59,12 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = 
 
 
 def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
-    """Return R_B of every replica, (R,): the mean over the rows of a batch.
+    """Return R_B of every replica, (R,): the mean over the rows of a batch."""
+    return row_losses(z, y, task).mean(dim=1)
+
+
+def row_losses(z: Tensor, y: Tensor, task: Task) -> Tensor:
+    """Return the loss of every row, (R, b).
 
     Parameters
     ----------
@@ -68,13 +76,12 @@ def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
     if task == "multiclass":
         rows = y.expand(z.shape[0], -1)
         losses = F.cross_entropy(z.flatten(0, 1), rows.flatten(), reduction="none")
-        return losses.view(z.shape[0], -1).mean(dim=1)
+        return losses.view(z.shape[0], -1)
     z = z.squeeze(2)
     y = y.expand_as(z)
     if task == "binary":
-        losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
-        return losses.mean(dim=1)
-    return (z - y).square().mean(dim=1)
+        return F.binary_cross_entropy_with_logits(z, y, reduction="none")
+    return (z - y).square()
 
 
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
@@ -173,8 +180,10 @@ def train_jointly(
         grads = gradients(loss.sum(), [*params, *h])
         for param, grad in zip(params, grads, strict=False):
             param.grad = grad.contiguous()  # fused steps read memory in order
+        plan.set_rate(optimizer, step - 1, n_steps)
         optimizer.step()  # line 8
-        h = parties.descend(plan.stage, grads[len(params) :])  # lines 9 to 12, then 5
+        down = grads[len(params) :]
+        h = parties.descend(plan, step, labels.seeds, down)  # lines 9 to 12, then 5
         if step % batches.n_per_epoch == 0 or step == n_steps:
             watch.check()
             fusion.train(False)
@@ -290,13 +299,102 @@ def select_features(
 
 
 @dataclass(frozen=True)
+class PathPlan:
+    """How the server selects components without a lambda.
+
+    It asks for the embeddings of `n_rows` rows in `bits` bits, fits the group lasso of
+    a linear head for `n_lambdas` on `1 - held_out` of them, and takes the largest
+    lambda whose loss on the others is within `n_errors` standard errors of the best.
+    """
+
+    n_rows: int
+    bits: int = 32
+    n_errors: float = 1.0
+    held_out: float = 0.25
+    n_lambdas: int = 20
+    n_steps: int = 300
+
+
+def choose_components(H: Tensor, y: Tensor, labels: Labels, plan: PathPlan) -> Tensor:
+    """Find the components that matter along a path of lambdas, at the server alone.
+
+    `H` (R, n, E) and `y` (S, n) are of the rows that were asked for. Returns K as a
+    mask (R, E); at least one component stays.
+    """
+    masks = []
+    for r in range(H.shape[0]):
+        h, target = H[r], y[min(r, y.shape[0] - 1)].unsqueeze(0)
+        h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
+        n_fit = round((1 - plan.held_out) * len(h))
+        n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
+        weights, offsets = _head_path(
+            h[:n_fit], target[:, :n_fit], labels.task, n_outputs, plan
+        )
+        z = h[n_fit:] @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
+        losses = row_losses(z, target[:, n_fit:], labels.task)
+        means = losses.mean(dim=1)
+        best = int(means.argmin())
+        error = losses[best].std() / math.sqrt(losses.shape[1])
+        within = means <= means[best] + plan.n_errors * error
+        kept = weights[int(within.float().argmax())].norm(dim=0) > 0
+        if not bool(kept.any()):
+            kept = weights[best].norm(dim=0) > 0
+        masks.append(kept if bool(kept.any()) else torch.ones_like(kept))
+    return torch.stack(masks)
+
+
+def _head_path(
+    h: Tensor, y: Tensor, task: Task, n_outputs: int, plan: PathPlan
+) -> tuple[Tensor, Tensor]:
+    """Fit linear heads for a path of lambdas, largest first: (L, C, E) and (L, C)."""
+    L, E = plan.n_lambdas, h.shape[1]
+    W = h.new_zeros(L, n_outputs, E).requires_grad_()
+    b = h.new_zeros(L, n_outputs).requires_grad_()
+    curve = 2.0 if task == "regression" else 0.5
+    ones = torch.cat([h, h.new_ones(len(h), 1)], dim=1)
+    rate = 1 / (curve * torch.linalg.matrix_norm(ones, 2) ** 2 / len(h))
+
+    def slopes() -> tuple[Tensor, ...]:
+        z = h @ W.mT + b.unsqueeze(1)
+        return gradients(risk(z, y, task).sum(), [W, b])
+
+    for _ in range(plan.n_steps):  # the offsets alone: all lambdas start from there
+        _, db = slopes()
+        with torch.no_grad():
+            b -= rate * db
+    largest = slopes()[0][0].norm(dim=0).max()
+    lams = largest * torch.logspace(0, -2.5, L).to(h)
+    penalty, step = GroupLasso(lams), rate.expand(L)
+    for _ in range(plan.n_steps):
+        dW, db = slopes()
+        with torch.no_grad():
+            W -= rate * dW
+            b -= rate * db
+            penalty.prox(W, step)
+    return W.detach(), b.detach()
+
+
+@dataclass(frozen=True)
 class Stages:
     """The plans of Algorithm 1; without `server` (stage 2) this is local lasso."""
 
     pretrain: TrainPlan
-    server: SelectPlan | None
-    party: SelectPlan
+    server: SelectPlan | PathPlan | None
+    party: SelectPlan | ShadowPlan
     train: TrainPlan
+
+
+def _components_by_path(
+    parties: Parties, labels: Labels, plan: PathPlan, observe: Observer
+) -> Tensor:
+    n_rows = min(plan.n_rows, labels.y.shape[1])
+    H = concatenate(parties.embed("embed", "train", n_rows, plan.bits))
+    observe(Event("embed", 1, 1))
+    rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
+    y = take(labels.y, rows)
+    kept = choose_components(H, y, labels, plan)
+    observe(Event("select_components", 1, 1))
+    return kept
 
 
 def less_vfl(
@@ -316,9 +414,12 @@ def less_vfl(
     if stages.server is not None:
         kept = keeper.recall("select_components")
         if kept is None:
-            H = concatenate(parties.embed("embed", "train"))  # lines 1-4
-            observe(Event("embed", 1, 1))
-            kept = select_components(fusion, H, labels, stages.server, observe)
+            if isinstance(stages.server, PathPlan):
+                kept = _components_by_path(parties, labels, stages.server, observe)
+            else:
+                H = concatenate(parties.embed("embed", "train"))  # lines 1-4
+                observe(Event("embed", 1, 1))
+                kept = select_components(fusion, H, labels, stages.server, observe)
             fusion = fusion.narrow(slots=kept)  # stage 2
             keeper.note("select_components", kept, fusion.parameters())
         else:
@@ -328,7 +429,7 @@ def less_vfl(
         if stages.server is None:
             parties.charge_pass()  # the paper bills the stored pass to local lasso too
         parties.select_features(kept, stages.party)  # stage 3
-        n_epochs = stages.party.n_epochs
+        n_epochs = getattr(stages.party, "n_epochs", 1)
         observe(Event("select_features", n_epochs, n_epochs, fusion))
         keeper.reached("select_features", 1, 1)
     train_jointly(parties, fusion, labels, stages.train, observe, keeper)

@@ -127,12 +127,16 @@ def n_epochs(job: Job) -> int:
         n_parties = len(job.parties)
     count: int = sum(
         math.ceil(config.get(name, 0))
-        for name in ("pretrain_epochs", "server_epochs", "joint_epochs", "train_epochs")
+        for name in ("pretrain_epochs", "joint_epochs", "train_epochs")
     )
-    if "server_epochs" in config:
-        count += 1  # the embeddings of all rows
+    match config.get("server_selector"):
+        case "network":
+            count += 1 + config["server_epochs"]  # the embeddings of all rows
+        case "path":
+            count += 2
     if "party_epochs" in config:
-        count += config["party_epochs"] * n_parties + 1
+        alone = config.get("selector", "network") == "network"
+        count += alone * config["party_epochs"] * n_parties + 1
     return count
 
 

@@ -38,6 +38,7 @@ from lessvfl.session import (
     Save,
     Welcome,
 )
+from lessvfl.shadows import with_shadows
 from lessvfl.types import resolve_device
 
 log = logging.getLogger(__name__)
@@ -223,18 +224,22 @@ class Guest:
         ]
         self.encoding = encoding
         seeds = self._welcome.seeds
-        widths = net_config.party_widths(X[0].shape[2])
-        net = self._network(net_config, widths, seeds, dtype)
         groups = torch.as_tensor(encoding.groups).to(self.device)
+        own = (X[0], X[1])
+        if flat.get("selector") == "shadows":
+            own, groups = with_shadows(own, groups, flat["shadows"], seeds)
+        widths = net_config.party_widths(own[0].shape[2])
+        net = self._network(net_config, widths, seeds, dtype)
         return Party(
             self.name,
             net,
-            (X[0], X[1]),
+            own,
             groups,
             seeds,
             flat.get("empty_party", "constant"),
             tell_empty=self.config.reveal != "nothing",
             X_more=self._more(encoding, dtype),
+            n_shadows=int(groups.max()) + 1 - len(encoding.features),
         )
 
     def _more(self, encoding: Encoding, dtype: torch.dtype) -> torch.Tensor | None:
@@ -257,7 +262,13 @@ class Guest:
     ) -> Network:
         if config.party_net is None:
             return MLP.create(
-                widths, config.activation, seeds, self.name, dtype, self.device
+                widths,
+                config.activation,
+                seeds,
+                self.name,
+                dtype,
+                self.device,
+                config.input_scale,
             )
         factory = find_factory(config.party_net)
         return Lifted.create(
@@ -327,6 +338,7 @@ class Guest:
             "removed": removed,
             "importance": dict(zip(features, outcome.importance, strict=True)),
             "encoding": [dataclasses.asdict(c) for c in self.encoding.columns],
+            "selection": outcome.selection,
             "curve": self.seen,
         }
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,11 @@ class NetConfig(settings.Section):
     activation: str = settings.setting(
         settings.one_of(*ACTIVATIONS), "tanh", "between the layers of every network"
     )
+    input_scale: float = settings.setting(
+        settings.a_float(open_low=True),
+        1.0,
+        "factor on a party's first input weights; small: what never moved says so",
+    )
     fusion_depth: int = settings.setting(
         settings.an_int(1), 1, "Linear layers of the fusion network; 1: the paper's"
     )
@@ -212,11 +217,15 @@ class MLP:
         name: str,
         dtype: torch.dtype,
         device: torch.device,
+        input_scale: float = 1.0,
     ) -> MLP:
-        """Draw Glorot-uniform weights and zero biases, one stream a seed and layer."""
+        """Draw Glorot-uniform weights and zero biases, one stream a seed and layer.
+
+        Those of the first layer are multiplied by `input_scale`.
+        """
         weights, biases = [], []
         for layer, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
-            limit = math.sqrt(6 / (n_in + n_out))
+            limit = math.sqrt(6 / (n_in + n_out)) * (input_scale if layer == 0 else 1)
             draws = {
                 seed: torch.rand(
                     n_out,

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from lessvfl import algorithm
-from lessvfl.errors import ProtocolError
+from lessvfl import algorithm, shadows
+from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.models import Network
 from lessvfl.protocol import (
     Begin,
@@ -34,9 +34,11 @@ from lessvfl.types import (
     PartyId,
     Rows,
     SelectPlan,
+    ShadowPlan,
     Stage,
     Tensor,
     TrainPlan,
+    sample_rows,
     take,
 )
 
@@ -54,6 +56,7 @@ class Outcome:
     outputs: tuple[bool, ...]
     constant: Tensor | None  # (E_m,) of a party that kept nothing
     frozen: bool  # it kept nothing and `net` is the pre-trained one
+    selection: dict[str, Any] | None = None  # how features were chosen by shadows
 
 
 @dataclass
@@ -65,7 +68,9 @@ class Training:
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
     step_size: Tensor
+    n_steps: int
     step: int = 0  # steps done
+    rows: Rows | None = None  # of the batch whose gradient is awaited
     h: Tensor | None = None  # the embedding whose gradient is awaited
 
 
@@ -94,6 +99,9 @@ class Party:
         otherwise it goes on sending its constant.
     X_more : Tensor (S, n, columns), optional
         Rows that the others lack: stage 3 is the party's own and may use them.
+    n_shadows : int
+        How many of the features, the last ones, are shadows (:mod:`lessvfl.shadows`);
+        they are gone after selection, and not among the features it tells of.
     """
 
     def __init__(
@@ -107,7 +115,17 @@ class Party:
         observe: Observer = lambda event: None,
         tell_empty: bool = True,
         X_more: Tensor | None = None,
+        n_shadows: int = 0,
     ) -> None:
+        if n_shadows and (empty == "frozen" or not _is_plain(net)):
+            raise ConfigError(
+                f"Shadows need a network of party '{name}' that takes every column by "
+                "itself, and empty_party=constant. Got another; selector=network does "
+                "without shadows."
+            )
+        self._n_shadows = n_shadows
+        self._selected: list[dict[str, Any]] = []  # how, one a replica
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, h and dL/dh
         self.tell_empty = tell_empty
         self.X_more = X_more
         self.name = name
@@ -120,7 +138,8 @@ class Party:
         device = self.X_train.device
         self._pool = _pool(net.column_slots, groups)  # (slots,), group of each slot
         self._n_groups = int(self._pool.max()) + 1 if len(self._pool) else 0
-        self._owner = _owner(self._pool[net.column_slots], groups)  # (n_features,)
+        owner = _owner(self._pool[net.column_slots], groups)
+        self._owner = owner[: len(owner) - n_shadows]  # (n_features,)
         self.kept = torch.ones(R, len(self._owner), dtype=torch.bool, device=device)
         self._still = torch.zeros(R, dtype=torch.bool, device=device)
         self._any_still = False
@@ -144,8 +163,8 @@ class Party:
                 return self._begin(plan, done)
             case Descend(_, gradient):
                 return self._descend(gradient.values)
-            case Embed(stage, rows):
-                return Embedding(stage, Block(self._embed_all(rows), self._widths))
+            case Embed():
+                return self._embed(request)
             case Select(components, plan):
                 return self._select(components, plan)
 
@@ -178,6 +197,7 @@ class Party:
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             step_size.to(self.X_train.device),
+            batches.n_steps(plan.n_epochs),
         )
 
     def _next_batch(self, training: Training) -> Reply:
@@ -190,9 +210,18 @@ class Party:
                 self._remove(training.penalty.norms(self.net.input_weights) > 0)
             return self._done(training.plan.stage)
         _, rows = step
+        training.rows = rows
         training.h = self.net(take(self.X_train, rows))
         h = self._with_still(training.h.detach(), "train", rows)
-        return Embedding(training.plan.stage, Block(h, self._widths), ahead=True)
+        plan = training.plan
+        block = self._block(h, plan.bits, plan.stage, training.step)
+        return Embedding(plan.stage, block, ahead=True)
+
+    def _block(self, h: Tensor, bits: int, *name: str | int) -> Block:
+        mask = self.net.output_mask
+        return Block.in_bits(
+            h, self._widths, bits, mask, self.seeds, "up", self.name, *name
+        )
 
     def _descend(self, gradient: Tensor) -> Reply:
         """Step along dL/dh (lines 11 and 12), then embed the next batch."""
@@ -208,6 +237,10 @@ class Party:
         grads = algorithm.gradients(training.h, params, gradient)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.contiguous()  # fused steps read memory in order
+        plan = training.plan
+        if plan.record:
+            self._remember(training, gradient)
+        plan.set_rate(training.optimizer, training.step, training.n_steps)
         training.optimizer.step()
         training.step += 1
         if training.penalty is not None:
@@ -215,10 +248,23 @@ class Party:
                 training.penalty.prox(self.net.input_weights, training.step_size)
         return self._next_batch(training)
 
+    def _remember(self, training: Training, gradient: Tensor) -> None:
+        """Keep what a batch says of its rows; the gradient is one row's own again."""
+        assert training.h is not None
+        rows = training.rows
+        if isinstance(rows, slice):
+            rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
+        assert rows is not None
+        rows = rows.expand(gradient.shape[0], -1)
+        n_rows = gradient.shape[1]
+        self._seen.append((rows, training.h.detach(), gradient * n_rows))
+
     # ------------------------------------------------------------- Algorithm 1, party m
 
     def _select(
-        self, components: tuple[tuple[int, ...], ...] | None, plan: SelectPlan
+        self,
+        components: tuple[tuple[int, ...], ...] | None,
+        plan: SelectPlan | ShadowPlan,
     ) -> Reply:
         """Keep K_m, then select features on H_N alone (stage 3)."""
         if components is not None:
@@ -231,6 +277,9 @@ class Party:
             self.net = self.net.narrow(outputs=self._outputs)
             self._widths = tuple(len(some) for some in components)
         self._freeze()
+        if isinstance(plan, ShadowPlan):
+            self._select_by_shadows(plan)
+            return self._done(plan.stage)
         kept = algorithm.select_features(
             self.net,
             self._own_rows(),
@@ -242,6 +291,37 @@ class Party:
         )
         self._remove(kept)
         return self._done(plan.stage)
+
+    def _select_by_shadows(self, plan: ShadowPlan) -> None:
+        """Keep what predicts the responses better than shadows do, then fit again."""
+        if not self._seen or not self._n_shadows:
+            raise ProtocolError(
+                f"Party '{self.name}' must have shadows and gradients of pre-training "
+                "to select by. Got a selection without them."
+            )
+        rows, h, gradient = (
+            torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)
+        )
+        self._seen = []
+        Z = shadows.responses(h, gradient)[:, :, self._outputs.any(dim=0)]
+        device = self.X_train.device
+        membership = self._membership()
+        if membership is None:
+            membership = torch.eye(self._n_groups).to(self.X_train)
+        is_shadow = torch.ones(self._n_groups, dtype=torch.bool, device=device)
+        is_shadow[self._owner] = False
+        X = take(self.X_train, rows.to(device))
+        choices = [
+            shadows.choose(
+                X[r], Z[r][:, self.net.output_mask[r]], membership, is_shadow, plan
+            )
+            for r in range(len(Z))
+        ]
+        self._selected = [choice.report(self._owner) for choice in choices]
+        self._remove(torch.stack([choice.kept for choice in choices]))
+        if plan.refit_epochs and self.X_train.shape[2]:
+            X = take(self.X_train, rows.to(device))
+            shadows.refit(self.net, X, Z, plan, self.seeds)
 
     def _own_rows(self) -> Tensor:
         """Return all rows to select features on."""
@@ -262,6 +342,7 @@ class Party:
         values: dict[str, Any] = {
             "widths": list(self._widths),
             "has_selected": self._has_selected,
+            "selected": self._selected,
             "plan": None,
         }
         tensors["outputs"] = self._outputs.to(torch.uint8)
@@ -270,6 +351,9 @@ class Party:
             tensors |= _named("pretrained", self._pretrained.parameters())
         if self._groups is not None:
             tensors["groups"] = self._groups.to(torch.uint8)
+        if self._seen:
+            parts = [torch.cat(some, dim=1) for some in zip(*self._seen, strict=True)]
+            tensors |= _named("seen", parts)
         training = self._training
         if training is not None:
             values["plan"] = asdict(training.plan)
@@ -279,6 +363,7 @@ class Party:
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state` gave it; this party must be a fresh one."""
+        self._selected = list(values["selected"])
         if values["has_selected"]:
             self._outputs = tensors["outputs"].bool()
             self._widths = tuple(values["widths"])
@@ -291,6 +376,9 @@ class Party:
             self._remove(tensors["groups"].bool())
         _fill(self.net.parameters(), tensors, "net")
         self._constant = tensors["constant"].clone()
+        if "seen.0" in tensors:
+            rows, h, gradient = (tensors[f"seen.{i}"] for i in range(3))
+            self._seen = [(rows, h, gradient)]
         if values["plan"] is not None:
             lam = values["plan"]["lam"]
             own = {"lam": None if lam is None else tuple(lam)}
@@ -350,6 +438,7 @@ class Party:
             tuple(self._outputs[replica].tolist()),
             constant,
             frozen,
+            self._selected[replica] if self._selected else None,
         )
 
     def _importance(self, replica: int) -> Tensor:
@@ -375,13 +464,24 @@ class Party:
 
     # ----------------------------------------------------------------------- embeddings
 
-    def _forward(self, which: str) -> Tensor:
+    def _forward(self, which: str, rows: Rows = slice(None)) -> Tensor:
+        X = self.X_train if which == "train" else self.X_test
         with torch.no_grad():
-            return self.net(self.X_train if which == "train" else self.X_test)
+            return self.net(take(X, rows))
 
-    def _embed_all(self, which: Literal["train", "test"]) -> Tensor:
+    def _embed(self, request: Embed) -> Embedding:
+        rows: Rows = slice(None)
+        if request.n_rows is not None:
+            n_samples = self.X_train.shape[1]
+            drawn = sample_rows(n_samples, request.n_rows, self.seeds)
+            rows = drawn.to(self.X_train.device)
+        h = self._embed_rows(request.rows, rows)
+        block = self._block(h, request.bits, request.stage, request.rows)
+        return Embedding(request.stage, block)
+
+    def _embed_rows(self, which: Literal["train", "test"], rows: Rows) -> Tensor:
         self.net.train(False)
-        h = self._with_still(self._forward(which), which, slice(None))
+        h = self._with_still(self._forward(which, rows), which, rows)
         self.net.train(self._training is not None)
         return h
 
@@ -403,6 +503,12 @@ class Party:
             return None
         one_hot = torch.nn.functional.one_hot(self._pool, self._n_groups)
         return one_hot.to(self.X_train.dtype)
+
+
+def _is_plain(net: Network) -> bool:
+    """Tell whether every column has a slot of its own."""
+    slots = net.column_slots
+    return torch.equal(slots, torch.arange(len(slots), device=slots.device))
 
 
 def _named(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -19,6 +19,35 @@ from lessvfl.methods.base import Joint
 from lessvfl.models import NetConfig
 
 PROFILES = ("default", "paper", "official-code")
+SELECTORS = {"lam_party": "selector", "lam_server": "server_selector"}
+_REFIT = ("refit_epochs",)
+_SHADOWS = ("shadows", "shadow_share", "false_share", "adaptive", "most", *_REFIT)
+_PATH = ("server_rows", "server_errors")
+# Settings that one way of selecting reads and another does not.
+_UNREAD = {
+    ("selector", "shadows"): ("lam_party",),
+    ("selector", "network"): _SHADOWS,
+    ("server_selector", "path"): ("lam_server",),
+    ("server_selector", "network"): _PATH,
+    ("server_selector", "none"): ("lam_server", *_PATH),
+}
+
+# What goes past the paper (docs/selection.md); chosen on training rows.
+_DEFAULT = {
+    "less-vfl": {
+        "embedding_size": 4,
+        "input_scale": 0.01,
+        "pretrain_batch_size": 32,
+        "pretrain_epochs": 0.5,
+        "selector": "shadows",
+        "server_selector": "path",
+        "bits": 8,
+        "batch_size": 128,
+        "learning_rate": 0.005,
+        "train_epochs": 40,
+        "schedule": "cosine",
+    },
+}
 
 # Both reproduce the published handling of the data.
 _PUBLISHED_DATA = {"uneven": "drop", "noise": "range", "scale_labels": False}
@@ -97,6 +126,16 @@ def sections(method: str) -> tuple[type, type, type]:
     return DataConfig, NetConfig, methods.get(method).config
 
 
+def without(method: str) -> dict[str, Any]:
+    """Return the settings that switch off what the profile default adds to a method.
+
+    >>> without("less-vfl")["selector"]
+    'network'
+    """
+    fields = settings.fields_of(sections(method))
+    return {name: fields[name].default for name in _DEFAULT.get(method, {})}
+
+
 def _check_elsewhere(
     method: str, name: str, value: Any, fields: Mapping[str, Field[Any]]
 ) -> None:
@@ -149,10 +188,23 @@ def resolve(
             values |= {k: published[k] for k in ("batch_size", "pretrain_epochs")}
             values |= _PAPER.get(method, {})
         values = {name: value for name, value in values.items() if name in fields}
+    else:
+        values = dict(_DEFAULT.get(method, {}))
+        for lam, selector in SELECTORS.items():
+            if lam in (overrides or {}):  # a lambda by hand is the published stage's
+                values[selector] = "network"
     for name, value in (overrides or {}).items():
         if name in fields:
             values[name] = settings.value_of(value, fields[name])
         else:
             _check_elsewhere(method, name, value, fields)
     data, net, config = (part(**settings.pick(part, values)) for part in parts)
+    for (selector, chosen), unread in _UNREAD.items():
+        if getattr(config, selector, None) == chosen:
+            for name in set(unread) & set(overrides or {}):
+                warnings.warn(
+                    f"The '{name}' setting has no effect with {selector}={chosen}.",
+                    LessVFLWarning,
+                    stacklevel=2,
+                )
     return Settings(profile, method, data, net, config)

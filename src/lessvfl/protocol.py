@@ -31,9 +31,11 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from lessvfl import coding
+from lessvfl.coding import Coded
 from lessvfl.errors import ProtocolError
 from lessvfl.ledger import Direction, Entry, Ledger
-from lessvfl.types import PartyId, SelectPlan, Stage, Tensor, TrainPlan
+from lessvfl.types import PartyId, SelectPlan, ShadowPlan, Stage, Tensor, TrainPlan
 
 VERSION = 1
 
@@ -44,6 +46,31 @@ class Block:
 
     values: Tensor  # (R, n, width), or (R, width)
     widths: tuple[int, ...]  # (R,)
+    coded: Coded | None = None  # what travels, where values go in fewer bits
+
+    @classmethod
+    def in_bits(
+        cls,
+        values: Tensor,
+        widths: tuple[int, ...],
+        bits: int,
+        mask: Tensor,
+        seeds: Sequence[int],
+        *name: str | int,
+    ) -> Block:
+        """Return a block in so many bits a value; see :func:`lessvfl.coding.encode`."""
+        coded = coding.encode(values, bits, mask, seeds, *name)
+        if coded is None:
+            return cls(values, widths)
+        sent = mask.to(values.device).unsqueeze(1)
+        return cls(coded.values(values.dtype) * sent, widths, coded)
+
+    @property
+    def bits(self) -> int:
+        """Return how many bits a value takes on its way."""
+        if self.coded is not None:
+            return self.coded.bits
+        return 8 * self.values.element_size()
 
     def n_values(self) -> tuple[int, ...]:
         """Return the number of values each replica sends."""
@@ -81,10 +108,12 @@ class Descend:
 
 @dataclass(frozen=True)
 class Embed:
-    """Ask for the embeddings of all training or all test rows."""
+    """Ask for the embeddings of all training or all test rows, or of a sample."""
 
     stage: Stage
     rows: Literal["train", "test"]
+    n_rows: int | None = None  # so many rows, drawn by the common seed
+    bits: int = 32
 
 
 @dataclass(frozen=True)
@@ -92,7 +121,7 @@ class Select:
     """Send K_m (None: all components) and have the party select its features."""
 
     components: tuple[tuple[int, ...], ...] | None  # K_m of every replica
-    plan: SelectPlan
+    plan: SelectPlan | ShadowPlan
 
     @property
     def stage(self) -> Stage:
@@ -202,7 +231,7 @@ def _entries(
             return [_entry(party, "down", stage, "gradient", _size(block), live)]
         case Select(components, plan) if components is not None:
             counts = tuple(len(kept) for kept in components)
-            return [_entry(party, "down", plan.stage, "components", (counts, 4), live)]
+            return [_entry(party, "down", plan.stage, "components", (counts, 32), live)]
         case Embedding(stage, block, ahead):
             return [_entry(party, "up", stage, "embedding", _size(block), live, ahead)]
         case Done(stage, _, constant) if constant is not None:
@@ -211,7 +240,7 @@ def _entries(
 
 
 def _size(block: Block) -> tuple[tuple[int, ...], int]:
-    return block.n_values(), block.values.element_size()
+    return block.n_values(), block.bits
 
 
 @functools.lru_cache(maxsize=4096)
@@ -225,9 +254,10 @@ def _entry(
     ahead: bool = False,
 ) -> Entry:
     """Return one line of the bill; the same message costs the same every step."""
-    counts, item_size = size
+    counts, bits = size
     values = tuple(n * on for n, on in zip(counts, live, strict=True))
-    paid = tuple(n * item_size for n in values)
+    ends = coding.END_BYTES if bits < 32 else 0
+    paid = tuple(coding.n_bytes(n, bits) + ends * (n > 0) for n in values)
     return Entry(party, direction, stage, kind, paid, values, ahead)
 
 
@@ -254,6 +284,7 @@ class Parties:
     _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
     _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
     _constants: dict[PartyId, Tensor] = field(init=False)
+    _masks: dict[PartyId, Tensor] = field(init=False)  # components of every replica
 
     def __post_init__(self) -> None:
         """Shake hands: versions and numbers of rows must agree."""
@@ -281,6 +312,10 @@ class Parties:
         self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
         self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
         self._constants = {}
+        self._masks = {
+            name: torch.ones(n_replicas, size, dtype=torch.bool)
+            for name, size in self.sizes.items()
+        }
 
     def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
         """Start a stage of training; return the first batch's blocks (R, b, E_m).
@@ -293,10 +328,27 @@ class Parties:
             return self._blocks(self.transport.exchange(requests))
         return self._blocks(self._exchange(requests))
 
-    def descend(self, stage: Stage, gradients: Sequence[Tensor]) -> list[Tensor] | None:
+    def descend(
+        self,
+        plan: TrainPlan,
+        step: int,
+        seeds: Sequence[int],
+        gradients: Sequence[Tensor],
+    ) -> list[Tensor] | None:
         """Send dL/dh; return the next batch's blocks, or None after the last step."""
+        stage = plan.stage
         requests: dict[PartyId, Billed] = {
-            name: Descend(stage, Block(gradient, self._widths[name]))
+            name: Descend(
+                stage,
+                Block.in_bits(
+                    gradient,
+                    self._widths[name],
+                    plan.bits,
+                    self._masks[name],
+                    seeds,
+                    *("down", stage, name, step),
+                ),
+            )
             for name, gradient in zip(self.names, gradients, strict=True)
             if name in self._awake()
         }
@@ -306,12 +358,20 @@ class Parties:
             return None
         return self._blocks(replies)
 
-    def embed(self, stage: Stage, rows: Literal["train", "test"]) -> list[Tensor]:
-        """Return the blocks (R, N, E_m) of all training or all test rows."""
-        requests = dict.fromkeys(self._awake(), Embed(stage, rows))
+    def embed(
+        self,
+        stage: Stage,
+        rows: Literal["train", "test"],
+        n_rows: int | None = None,
+        bits: int = 32,
+    ) -> list[Tensor]:
+        """Return the blocks (R, N, E_m) of all training or test rows, or of some."""
+        requests = dict.fromkeys(self._awake(), Embed(stage, rows, n_rows, bits))
         return self._blocks(self._exchange(requests))
 
-    def select_features(self, kept: Tensor | None, plan: SelectPlan) -> None:
+    def select_features(
+        self, kept: Tensor | None, plan: SelectPlan | ShadowPlan
+    ) -> None:
         """Send K_m out of `kept` (R, E), or None for all; every party selects alone."""
         requests: dict[PartyId, Billed] = {}
         for name, mask in self._by_party(kept).items():
@@ -322,6 +382,7 @@ class Parties:
                 )
                 self.sizes[name] = int(mask.any(dim=0).sum())
                 self._widths[name] = tuple(len(some) for some in components)
+                self._masks[name] = mask[:, mask.any(dim=0)].cpu()
             requests[name] = Select(components, plan)
         self._finish(self._exchange(requests))
 
@@ -331,6 +392,7 @@ class Parties:
             "sizes": self.sizes,
             "widths": {name: list(some) for name, some in self._widths.items()},
             "silent": {name: list(some) for name, some in self._silent.items()},
+            "masks": {name: mask.tolist() for name, mask in self._masks.items()},
             "ledger": self.ledger.state(),
         }
 
@@ -346,6 +408,11 @@ class Parties:
         self._widths = {name: tuple(some) for name, some in state["widths"].items()}
         self._silent = {name: tuple(some) for name, some in state["silent"].items()}
         self._constants = dict(constants)
+        n_replicas = self.ledger.n_replicas
+        self._masks = {
+            name: torch.tensor(mask, dtype=torch.bool).view(n_replicas, -1)
+            for name, mask in state["masks"].items()
+        }
         self.ledger.restore(state["ledger"])
 
     def charge_pass(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lessvfl import data, methods, metrics
+from lessvfl import data, methods, metrics, profiles
 from lessvfl.algorithm import Labels
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError, LessVFLWarning
@@ -27,6 +27,7 @@ from lessvfl.party import Outcome, Party
 from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
 from lessvfl.recorder import Recorder
+from lessvfl.shadows import with_shadows
 from lessvfl.transports.inprocess import InProcess
 from lessvfl.types import Keeper, Observer, Task, Tensor, resolve_device
 
@@ -158,8 +159,7 @@ class _Batch:
         """Wire everything, run the method, and gather what it leaves."""
         config = self._config()
         parties = [
-            self._party(index, config.empty_party)
-            for index in range(len(self.problems[0].parties))
+            self._party(index, config) for index in range(len(self.problems[0].parties))
         ]
         transport = InProcess({party.name: party.handle for party in parties})
         names = [party.name for party in parties]
@@ -199,6 +199,9 @@ class _Batch:
                 shared = getattr(config, name)
                 spread = tuple(shared if v is None else v for v in own)
                 config = dataclasses.replace(config, **{name: spread})
+                selector = profiles.SELECTORS[name]  # a lambda by hand asks for it
+                if hasattr(config, selector):
+                    config = dataclasses.replace(config, **{selector: "network"})
         return config
 
     def _stack(self, tables: Sequence[np.ndarray[Any, Any]]) -> Tensor:
@@ -219,16 +222,23 @@ class _Batch:
         name: str,
     ) -> Network:
         if given is None:
-            activation = self.job.settings.net.activation
+            config = self.job.settings.net
+            scale = 1.0 if name == "the server" else config.input_scale
             return MLP.create(
-                widths, activation, self.seeds, name, self.dtype, self.device
+                widths,
+                config.activation,
+                self.seeds,
+                name,
+                self.dtype,
+                self.device,
+                scale,
             )
         factory = find_factory(given) if isinstance(given, str) else given
         return Lifted.create(
             factory, widths[0], widths[-1], self.seeds, name, self.dtype, self.device
         )
 
-    def _party(self, index: int, empty: Any) -> Party:
+    def _party(self, index: int, config: Any) -> Party:
         tables = [problem.parties[index] for problem in self.problems]
         X_train, X_test = (
             self._stack(rows).to(self.device, self.dtype)
@@ -237,11 +247,22 @@ class _Batch:
         net_config = self.job.settings.net
         name = tables[0].name
         given = self.job.networks.of(name) or net_config.party_net
-        widths = net_config.party_widths(X_train.shape[2])
-        net = self._network(widths, given, name)
         groups = torch.as_tensor(tables[0].groups).to(self.device)
+        own, n_features = (X_train, X_test), len(tables[0].features)
+        if getattr(config, "selector", "network") == "shadows":
+            own, groups = with_shadows(own, groups, config.shadows, self.seeds)
+        n_shadows = int(groups.max()) + 1 - n_features
+        widths = net_config.party_widths(own[0].shape[2])
+        net = self._network(widths, given, name)
         return Party(
-            name, net, (X_train, X_test), groups, self.seeds, empty, self.recorder
+            name,
+            net,
+            own,
+            groups,
+            self.seeds,
+            config.empty_party,
+            self.recorder,
+            n_shadows=n_shadows,
         )
 
     def _fusion(self, n_components: int) -> Network:
@@ -280,6 +301,12 @@ class _Batch:
                 }
                 for table, outcome in zip(problem.parties, outcomes, strict=True)
             },
+            "selection": selection(
+                {
+                    table.name: (table.features, outcome.selection)
+                    for table, outcome in zip(problem.parties, outcomes, strict=True)
+                }
+            ),
             "components": {
                 name: {"kept": kept[r], "of": n_components}
                 for name, kept in counts.items()
@@ -360,6 +387,17 @@ def _shape(
         widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
         return Shape(widths, net.activation, None, None, None)
     return Shape(ends, "none", source, *cut)
+
+
+def selection(
+    found: Mapping[str, tuple[Sequence[str], Mapping[str, Any] | None]],
+) -> dict[str, Any] | None:
+    """Return how every party selected by its shadows, scores by name; or None."""
+    return {
+        party: {**how, "scores": dict(zip(features, how["scores"], strict=True))}
+        for party, (features, how) in found.items()
+        if how is not None
+    } or None
 
 
 Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask a party

@@ -190,7 +190,11 @@ class Host:
         if isinstance(reply, Embedding):
             if n_rows is None or reply.ahead is isinstance(request, Embed):
                 return "A stage must end when it is over. Got an embedding."
-            return self._misfit(reply.block, (1, n_rows, size), (size,))
+            misfit = self._misfit(reply.block, (1, n_rows, size), (size,))
+            bits = self._bits_due(party, request)
+            if misfit is None and reply.block.bits != bits:
+                return f"A block must be in {bits} bits a value. Got another coding."
+            return misfit
         if n_rows is not None:
             return "A stage must not end before it is over. Got its end."
         if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
@@ -203,7 +207,9 @@ class Host:
         """Return how many rows a reply must have; None: the end of the stage."""
         n_train = len(self.problem.y_train)
         match request:
-            case Embed(_, rows):
+            case Embed(_, rows, n_rows):
+                if n_rows is not None:
+                    return n_rows
                 return n_train if rows == "train" else len(self.problem.y_test)
             case Begin(plan, done):
                 self._at[party] = (plan, done)
@@ -218,6 +224,11 @@ class Host:
             return None
         start = done % batches.n_per_epoch * batches.batch_size
         return min(batches.batch_size, n_train - start)
+
+    def _bits_due(self, party: PartyId, request: Any) -> int:
+        """Return in how many bits a reply's values must be."""
+        bits = request.bits if isinstance(request, Embed) else self._at[party][0].bits
+        return int(bits) if bits < 32 else 8 * self.dtype.itemsize
 
     def _misfit(
         self, block: Block, shape: tuple[int, ...], widths: tuple[int, ...]

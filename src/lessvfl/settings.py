@@ -78,6 +78,12 @@ def one_of(*choices: str) -> Kind:
     return Kind(f"one of {', '.join(choices)}", lambda v: v in choices, str)
 
 
+def one_int_of(*choices: int) -> Kind:
+    """Allow one of several whole numbers."""
+    names = ", ".join(map(str, choices))
+    return Kind(f"one of {names}", lambda v: _is_int(v) and v in choices, int)
+
+
 def a_text() -> Kind:
     """Allow any text."""
     return Kind("a text", lambda v: isinstance(v, str), str)

@@ -273,6 +273,12 @@ def collect(problem: Problem, folder: Path) -> dict[str, Any]:
             name: {k: v for k, v in one["importance"].items() if v > 0}
             for name, one in own.items()
         },
+        "selection": runtime.selection(
+            {
+                table.name: (table.features, own[table.name]["selection"])
+                for table in problem.parties
+            }
+        ),
     }
     first = {k: v for k, v in numbers.items() if k not in (*_AFTER, "bill")}
     return first | found | {k: numbers[k] for k in _AFTER}

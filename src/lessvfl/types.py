@@ -155,6 +155,16 @@ class Batches:
             left -= self.n_per_epoch
 
 
+def sample_rows(n_samples: int, n_rows: int, seeds: tuple[int, ...]) -> Tensor:
+    """Return rows drawn without putting back, (R, n_rows), the same for everybody."""
+    return torch.stack(
+        [
+            torch.randperm(n_samples, generator=stream(seed, "sample"))[:n_rows]
+            for seed in seeds
+        ]
+    )
+
+
 def take(table: Tensor, rows: Rows) -> Tensor:
     """Return rows of a table (S, N, ...), S = 1 (shared by all replicas) or S = R."""
     if isinstance(rows, slice):
@@ -172,6 +182,8 @@ class TrainPlan:
     """How Algorithm 2 runs for a while; server and parties derive the same steps.
 
     `lam` is None, or the group lasso weight of every replica (joint proximal training).
+    Blocks travel in `bits` bits a value. With `record` a party remembers rows,
+    embeddings and gradients, for its own selection.
     """
 
     stage: Stage
@@ -181,10 +193,22 @@ class TrainPlan:
     optimizer: str
     learning_rate: float
     lam: tuple[float, ...] | None = None
+    schedule: Literal["constant", "cosine"] = "constant"
+    bits: int = 32
+    record: bool = False
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""
         return Batches(n_samples, self.batch_size, seeds, (self.stage,), self.shuffle)
+
+    def set_rate(
+        self, optimizer: torch.optim.Optimizer, step: int, n_steps: int
+    ) -> None:
+        """Give an optimiser the learning rate of a step, counted from 0."""
+        if self.schedule == "cosine":
+            share = 0.5 * (1 + math.cos(math.pi * step / n_steps))
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate * share
 
 
 @dataclass(frozen=True)
@@ -221,6 +245,31 @@ class SelectPlan:
         return torch.tensor(self.lam, device=like.device, dtype=like.dtype) * (
             self.lam_scale
         )
+
+
+@dataclass(frozen=True)
+class ShadowPlan:
+    """How a party selects features by its shadows (:mod:`lessvfl.shadows`).
+
+    At most a share `q` of the shadows may be kept, useless features may be at most an
+    estimated share `fdr` of those kept, and these at most `most`. Weights of the group
+    lasso are 1 / norm^`adaptive` of a first fit. The network is then
+    fitted to the responses for at most `refit_epochs`, until `patience` of them in a
+    row did not help the `held_out` share of the rows.
+    """
+
+    stage: Stage
+    q: float
+    adaptive: float = 0.0
+    most: int | None = None
+    fdr: float = 0.2
+    n_lambdas: int = 40
+    refit_epochs: int = 30
+    refit_rate: float = 0.003
+    refit_decay: float = 0.01
+    refit_batch: int = 64
+    held_out: float = 0.15
+    patience: int = 6
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lessvfl import settings
-from lessvfl.algorithm import OPTIMIZERS, Labels, Stages
+from lessvfl.algorithm import OPTIMIZERS, Labels, PathPlan, Stages
+from lessvfl.coding import BITS
 from lessvfl.models import Network
 from lessvfl.protocol import Parties
 from lessvfl.types import Keeper, Observer, SelectPlan, Stage, TrainPlan
@@ -53,6 +54,15 @@ class Joint(settings.Section):
         "a party that keeps no feature: a constant, or its pre-trained embedding",
     )
 
+    schedule: str = settings.setting(
+        settings.one_of("constant", "cosine"),
+        "constant",
+        "learning rate of training after selection: the same, or falling to zero",
+    )
+    bits: int = settings.setting(
+        settings.one_int_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
+    )
+
     def plan(
         self, stage: Stage, n_epochs: float, lam: Lambda | None = None
     ) -> TrainPlan:
@@ -65,6 +75,8 @@ class Joint(settings.Section):
             self.optimizer,
             self.learning_rate,
             None if lam is None else spread(lam),
+            "cosine" if self.schedule == "cosine" and stage == "train" else "constant",
+            self.bits,
         )
 
 
@@ -79,10 +91,10 @@ class PartySelection(Joint):
         settings.a_float(), 1, "epochs of pre-training (stage 1); also a fraction"
     )
     party_epochs: int = settings.setting(
-        settings.an_int(), 150, "epochs of feature selection (stage 3)"
+        settings.an_int(), 150, "epochs of the published stage 3"
     )
     party_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "step size of stage 3"
+        settings.a_float(open_low=True), 0.01, "step size of the published stage 3"
     )
     lam_scale: float = settings.setting(
         settings.a_float(open_low=True),
@@ -106,7 +118,7 @@ class PartySelection(Joint):
         settings.an_int(1), 5, "epochs without improvement that make a plateau"
     )
 
-    def stages(self, server: SelectPlan | None) -> Stages:
+    def stages(self, server: SelectPlan | PathPlan | None) -> Stages:
         """Return the plans of Algorithm 1, with or without stage 2."""
         return Stages(
             self.plan("pretrain", self.pretrain_epochs),

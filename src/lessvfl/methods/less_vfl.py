@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from dataclasses import dataclass
 
 from lessvfl import algorithm, settings
-from lessvfl.algorithm import Labels
+from lessvfl.algorithm import Labels, PathPlan, Stages
+from lessvfl.errors import LessVFLWarning
 from lessvfl.methods.base import Lambda, Method, PartySelection, a_lambda, spread
-from lessvfl.models import Network
+from lessvfl.models import MLP, Network
 from lessvfl.protocol import Parties
-from lessvfl.types import Keeper, Observer, SelectPlan
+from lessvfl.types import Keeper, Observer, SelectPlan, ShadowPlan, TrainPlan
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,93 @@ class Config(PartySelection):
         a_lambda(), 0.05, "weight of the server's group lasso"
     )
     server_epochs: int = settings.setting(
-        settings.an_int(), 150, "epochs of component selection (stage 2)"
+        settings.an_int(), 150, "epochs of the published stage 2"
     )
     server_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "step size of stage 2"
+        settings.a_float(open_low=True), 0.01, "step size of the published stage 2"
     )
+    selector: str = settings.setting(
+        settings.one_of("network", "shadows"),
+        "network",
+        "stage 3: the paper's, with lam_party; or by shadows, without a lambda",
+    )
+    server_selector: str = settings.setting(
+        settings.one_of("network", "path", "none"),
+        "network",
+        "stage 2: the paper's, with lam_server; along a path of lambdas; or left out",
+    )
+    pretrain_batch_size: int | None = settings.setting(
+        settings.or_none(settings.an_int(1)),
+        None,
+        "rows of one step of pre-training; none: batch_size",
+    )
+    shadows: int = settings.setting(
+        settings.an_int(1), 60, "the fewest shadow features a party plants"
+    )
+    shadow_share: float = settings.setting(
+        settings.a_float(0.0, 1.0), 0.03, "the largest share of shadows kept (q)"
+    )
+    false_share: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.2,
+        "the largest estimated share of useless features among those kept",
+    )
+    adaptive: float = settings.setting(
+        settings.a_float(), 0.0, "adaptive weights 1 / norm^this; 0: none"
+    )
+    most: int | None = settings.setting(
+        settings.or_none(settings.an_int(1)), None, "the most features a party keeps"
+    )
+    refit_epochs: int = settings.setting(
+        settings.an_int(), 30, "most epochs of a party's own fit after selection"
+    )
+    server_rows: int = settings.setting(
+        settings.an_int(8), 512, "rows whose embeddings the server asks for in stage 2"
+    )
+    server_errors: float = settings.setting(
+        settings.a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
+    )
+
+    def pretrain_plan(self) -> TrainPlan:
+        """Return the plan of stage 1."""
+        size = self.pretrain_batch_size or self.batch_size
+        own = dataclasses.replace(self, batch_size=size)
+        plan = own.plan("pretrain", self.pretrain_epochs)
+        return dataclasses.replace(plan, record=self.selector == "shadows")
+
+    def server_plan(self) -> SelectPlan | PathPlan | None:
+        """Return the plan of stage 2."""
+        if self.server_selector == "none":
+            return None
+        if self.server_selector == "path":
+            return PathPlan(self.server_rows, self.bits, self.server_errors)
+        return SelectPlan(
+            "select_components",
+            self.server_epochs,
+            self.batch_size,
+            self.shuffle,
+            self.server_step_size,
+            spread(self.lam_server),
+            tolerance=self.plateau_tolerance,
+            patience=self.plateau_patience,
+        )
+
+    def stages(self, server: SelectPlan | PathPlan | None) -> Stages:
+        """Return the plans of Algorithm 1."""
+        published = super().stages(server)
+        party: SelectPlan | ShadowPlan = published.party
+        if self.selector == "shadows":
+            party = ShadowPlan(
+                "select_features",
+                self.shadow_share,
+                self.adaptive,
+                self.most,
+                self.false_share,
+                refit_epochs=self.refit_epochs,
+            )
+        return dataclasses.replace(
+            published, pretrain=self.pretrain_plan(), party=party
+        )
 
 
 def run(
@@ -39,19 +124,20 @@ def run(
     keeper: Keeper,
 ) -> Network:
     """Pre-train, select components, select features, train on."""
-    server = SelectPlan(
-        "select_components",
-        config.server_epochs,
-        config.batch_size,
-        config.shuffle,
-        config.server_step_size,
-        spread(config.lam_server),
-        tolerance=config.plateau_tolerance,
-        patience=config.plateau_patience,
-    )
-    return algorithm.less_vfl(
-        parties, fusion, labels, config.stages(server), observe, keeper
-    )
+    if config.server_selector == "path" and not _is_linear(fusion):
+        warnings.warn(
+            "The path of lambdas of stage 2 needs a linear fusion network: with this "
+            "one all components stay (server_selector=none).",
+            LessVFLWarning,
+            stacklevel=2,
+        )
+        config = dataclasses.replace(config, server_selector="none")
+    stages = config.stages(config.server_plan())
+    return algorithm.less_vfl(parties, fusion, labels, stages, observe, keeper)
+
+
+def _is_linear(fusion: Network) -> bool:
+    return isinstance(fusion, MLP) and len(fusion.weights) == 1
 
 
 METHOD = Method(

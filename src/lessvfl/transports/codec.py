@@ -37,6 +37,7 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
+from lessvfl import coding
 from lessvfl.errors import ProtocolError
 from lessvfl.protocol import (
     Begin,
@@ -61,7 +62,7 @@ from lessvfl.session import (
     Save,
     Welcome,
 )
-from lessvfl.types import SelectPlan, Stage, Tensor, TrainPlan
+from lessvfl.types import SelectPlan, ShadowPlan, Stage, Tensor, TrainPlan
 
 VERSION = 1
 MAGIC = b"LVFL"
@@ -75,6 +76,12 @@ KNOWN = 64  # how many others are
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
+NUMBERS = {
+    field.name
+    for plan in (TrainPlan, SelectPlan, ShadowPlan)
+    for field in dataclasses.fields(plan)
+    if field.type in ("int", "float")
+}
 
 Parts = tuple[dict[str, Any], list[Tensor]]
 Fields = Mapping[str, Any]
@@ -106,16 +113,55 @@ class Frame:
 
 
 def _write_block(block: Block) -> Parts:
-    return {"widths": block.widths}, [block.values]
+    coded = block.coded
+    if coded is None:
+        return {"widths": block.widths}, [block.values]
+    shape = tuple(block.values.shape)
+    kind = NAMES[np.dtype(str(block.values.dtype).removeprefix("torch."))]
+    fields = {"widths": block.widths, "coded": (coded.bits, kind, shape)}
+    return fields, [coded.packed(), torch.stack([coded.low, coded.step])]
+
+
+def _check_block(widths: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if len(shape) not in (2, 3) or len(widths) != shape[0]:
+        raise ValueError("a block of another shape")
+    if any(not 0 <= width <= shape[-1] for width in widths):
+        raise ValueError("a width that the block does not have")
+
+
+def _coded_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+    """Read a block whose values are levels (:mod:`lessvfl.coding`)."""
+    packed, ends = specs
+    bits, kind, dims = fields["coded"]
+    shape, widths = _ints(dims), _ints(fields["widths"])
+    _check_block(widths, shape)
+    if bits not in coding.BITS[:-1] or kind not in ("float32", "float64"):
+        raise ValueError("a block in another coding")
+    if any(n < 0 for n in shape) or any(width != shape[-1] for width in widths):
+        raise ValueError("a block of another shape")
+    n_bytes = coding.n_bytes(math.prod(shape), bits)
+    if packed != Spec(DTYPES["uint8"], (n_bytes,), n_bytes):
+        raise ValueError("levels that do not fill their block")
+    if ends != Spec(DTYPES["float32"], (2, shape[0]), 2 * shape[0]):
+        raise ValueError("levels without their ends")
+
+    def read(arrays: Arrays) -> Block:
+        levels, (low, step) = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
+        coded = coding.unpack(levels, shape, low, step, bits)
+        values = coded.values(getattr(torch, kind))
+        if not np.isfinite(values.numpy()).all():
+            raise ValueError("a block with values that are not finite")
+        return Block(values, widths, coded)
+
+    return read
 
 
 def _block_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+    if "coded" in fields:
+        return _coded_reader(fields, specs)
     (spec,) = specs
     widths = _ints(fields["widths"])
-    if len(spec.shape) not in (2, 3) or len(widths) != spec.shape[0]:
-        raise ValueError("a block of another shape")
-    if any(not 0 <= width <= spec.shape[-1] for width in widths):
-        raise ValueError("a width that the block does not have")
+    _check_block(widths, spec.shape)
     if spec.dtype.kind != "f":
         raise ValueError("a block of something else than real numbers")
 
@@ -128,7 +174,7 @@ def _block_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
     return read
 
 
-def _write_plan(plan: TrainPlan | SelectPlan) -> dict[str, Any]:
+def _write_plan(plan: TrainPlan | SelectPlan | ShadowPlan) -> dict[str, Any]:
     return dataclasses.asdict(plan)
 
 
@@ -136,10 +182,10 @@ def _read_plan(cls: Any, values: Any) -> Any:
     names = {field.name for field in dataclasses.fields(cls)}
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError("a plan with other settings")
-    if values["lam"] is not None:
+    if values.get("lam") is not None:
         values = values | {"lam": tuple(_floats(values["lam"]))}
-    for name in ("n_epochs", "batch_size", "learning_rate", "step_size", "patience"):
-        if name in values and not _is_number(values[name]):
+    for name in NUMBERS & set(values):
+        if not _is_number(values[name]):
             raise ValueError(f"a plan whose {name} is no number")
     _stage(values["stage"])
     return cls(**values)
@@ -187,6 +233,11 @@ def _text(value: Any, limit: int = 4096) -> str:
     return value
 
 
+def _read_embed(f: Fields) -> Embed:
+    n_rows = None if f["n_rows"] is None else _whole(f["n_rows"])
+    return Embed(_stage(f["stage"]), _rows(f["rows"]), n_rows, _whole(f["bits"]))
+
+
 def _read_begin(f: Fields) -> Begin:
     return Begin(_read_plan(TrainPlan, f["plan"]), _whole(f["done"]))
 
@@ -197,7 +248,8 @@ def _read_select(f: Fields) -> Select:
         if not isinstance(components, list):
             raise ValueError("components that are no list")
         components = tuple(_ints(some) for some in components)
-    return Select(components, _read_plan(SelectPlan, f["plan"]))
+    cls = ShadowPlan if "q" in _object(f["plan"]) else SelectPlan
+    return Select(components, _read_plan(cls, f["plan"]))
 
 
 def _write_done(m: Done) -> Parts:
@@ -341,8 +393,8 @@ KINDS: list[Kind] = [
     ),
     Kind(
         Embed,
-        lambda m: ({"stage": m.stage, "rows": m.rows}, []),
-        _plain(lambda f: Embed(_stage(f["stage"]), _rows(f["rows"]))),
+        lambda m: (dataclasses.asdict(m), []),
+        _plain(_read_embed),
     ),
     Kind(
         Select,

@@ -1,0 +1,143 @@
+"""Support recovery beside selectors that see all data: six shapes of a known truth.
+
+Labels of two classes from features whose part in them is known, at four parties;
+LESS-VFL with the profile ``default`` against LassoNet, stochastic gates and Boruta,
+which get the pooled columns of all parties (``pip install lessvfl[peers]``). Printed:
+F1 of the support, mean and standard error over seeds. Settings of all are those of
+``lessvfl bench peers``.
+
+    python benchmarks/support.py --seeds 0,1,2 --jobs 2
+
+Where a feature has a copy at another party, both count as significant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lessvfl import data, metrics, profiles, runtime
+from lessvfl.bench import pooled
+from lessvfl.data import Dataset
+from lessvfl.errors import LessVFLWarning
+
+N_ROWS, N_PARTIES = 5000, 4
+SHAPES = (
+    "linear",
+    "tanh network",
+    "interactions",
+    "correlated",
+    "copies",
+    "20 of 2000",
+)
+PEERS = {
+    "LassoNet": pooled.lassonet,
+    "STG": pooled.stochastic_gates,
+    "Boruta": pooled.boruta,
+}
+OURS = "LESS-VFL"
+
+
+def make(shape: str, seed: int) -> Dataset:
+    """Return labelled rows, the significant features known."""
+    rng = np.random.default_rng([seed, SHAPES.index(shape)])
+    n_each = 500 if shape == "20 of 2000" else 20
+    d = N_PARTIES * n_each
+    X = rng.normal(size=(N_ROWS, d))
+    if shape == "correlated":  # neighbours 0.7, the next ones 0.49, ...
+        for j in range(1, d):
+            X[:, j] = 0.7 * X[:, j - 1] + math.sqrt(1 - 0.49) * X[:, j]
+    significant = np.zeros(d, dtype=bool)
+    for party in range(N_PARTIES):
+        own = rng.choice(n_each, 4 if shape == "interactions" else 5, replace=False)
+        significant[party * n_each + own] = True
+    S = X[:, significant]
+    if shape == "interactions":
+        score = (S[:, 0::2] * S[:, 1::2]).sum(axis=1)
+    elif shape == "tanh network":
+        inner = np.tanh(S @ rng.normal(size=(S.shape[1], 16)) / 2)
+        score = inner @ rng.normal(size=16)
+    else:
+        signs = rng.choice([-1, 1], S.shape[1])
+        score = S @ (signs * rng.uniform(0.5, 1.5, S.shape[1]))
+    if shape == "copies":  # of every second significant feature, at the next party
+        for j in np.flatnonzero(significant)[::2]:
+            free = np.flatnonzero(~significant)
+            party = (j // n_each + 1) % N_PARTIES
+            place = free[free // n_each == party][0]
+            X[:, place] = X[:, j] + 0.1 * rng.normal(size=N_ROWS)
+            significant[place] = True
+    noise = 0.1 * score.std() * rng.normal(size=N_ROWS)
+    y = (score + noise > np.median(score)).astype(int)
+    table = data.from_arrays(X, y, name=shape)
+    return dataclasses.replace(table, significant=significant, n_parties=N_PARTIES)
+
+
+def task(which: tuple[str, int, str]) -> tuple[float, float, float]:
+    """Return F1, the share of significant features found, and seconds."""
+    shape, seed, method = which
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore", LessVFLWarning)
+    dataset = make(shape, seed)
+    assert dataset.significant is not None
+    began = time.monotonic()
+    settings = profiles.resolve("less-vfl", "default", dataset)
+    if method == OURS:
+        (run,) = runtime.simulate(runtime.Job(dataset, settings, curve=False), [seed])
+        names = {n for party in run.numbers["features"].values() for n in party["kept"]}
+        kept = np.array([name in names for name in dataset.X.names])
+    else:
+        problem = data.prepare(dataset, settings.data, seed=seed)
+        table = pooled.pool(problem, seed, torch.device("cpu"))
+        kept = np.asarray(PEERS[method](table).kept)
+    f1 = metrics.support_f1(kept.tolist(), dataset.significant.tolist())
+    found = float((kept & dataset.significant).sum() / dataset.significant.sum())
+    return f1, found, time.monotonic() - began
+
+
+def main() -> None:
+    """Run every shape, seed and method, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--methods", default=",".join((OURS, *PEERS)))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    seeds = [int(part) for part in given.seeds.split(",")]
+    methods, shapes = given.methods.split(","), given.shapes.split(",")
+    cells = [(s, seed, m) for s in reversed(shapes) for m in methods for seed in seeds]
+    found: dict[Any, tuple[float, float, float]] = {}
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for cell, result in zip(cells, pool.map(task, cells), strict=True):
+            found[cell] = result
+            print(*cell, *(round(value, 3) for value in result), flush=True)
+            if given.out is not None:
+                lines = {" / ".join(map(str, key)): v for key, v in found.items()}
+                given.out.write_text(json.dumps(lines, indent=1))
+    print("\n| shape | " + " | ".join(methods) + " |\n|---|" + "---|" * len(methods))
+    for shape in shapes:
+        line = []
+        for method in methods:
+            scores = [found[shape, seed, method][0] for seed in seeds]
+            error = statistics.stdev(scores) / math.sqrt(len(scores))
+            line.append(f"{statistics.mean(scores):.3f} ± {error:.3f}")
+        print(f"| {shape} | " + " | ".join(line) + " |")
+
+
+if __name__ == "__main__":
+    main()
