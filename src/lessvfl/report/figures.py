@@ -402,6 +402,71 @@ def plot_bytes(run: Run | Sequence[Run], ax: Axes | None = None) -> Axes:
     return ax
 
 
+MOST_SCORES = 30  # features that fit into a figure
+
+
+def plot_scores(run: Run, ax: Axes | None = None) -> Axes:
+    """Draw how strong each feature is, and the bar that its party's shadows set.
+
+    Parameters
+    ----------
+    run : mapping
+        One run that selected by shadows.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    found = [
+        (score, feature, party, how["lam"])
+        for party, how in (run.get("selection") or {}).items()
+        for feature, score in how["scores"].items()
+    ]
+    shown = sorted(found, key=lambda line: -line[0])[:MOST_SCORES]
+    ax = _axes(ax, bars_height(len(shown)))
+    if not shown:
+        return _say(ax, "no feature was measured against shadows")
+    _prepare_bars(ax, [f"{feature} ({party})" for _, feature, party, _ in shown])
+    for row, (score, _, _, bar) in enumerate(shown):
+        ax.barh(row, score, height=0.6, color=BLUE if score >= bar else "#BFD9EA")
+        ax.plot([bar, bar], [row - 0.42, row + 0.42], color=VERMILION, linewidth=1.6)
+    ax.set_xlim(0, 1.02)
+    ax.set_xlabel("strength; red: what chance reaches")
+    return ax
+
+
+def plot_path(run: Run, ax: Axes | None = None) -> Axes:
+    """Draw the share of shadows kept against the features kept, along the lambdas.
+
+    Parameters
+    ----------
+    run : mapping
+        One run that selected by shadows.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    ax = _axes(ax)
+    selection = run.get("selection") or {}
+    if not selection:
+        return _say(ax, "no path was recorded")
+    for number, (party, how) in enumerate(selection.items()):
+        _, kept, shadows = zip(*how["path"], strict=True)
+        color = CYCLE[number % len(CYCLE)]
+        ax.plot(kept, [100 * s for s in shadows], color=color, label=label(party))
+        place = [lam for lam, _, _ in how["path"]].index(how["lam"])
+        ax.plot(kept[place], 100 * shadows[place], "o", color=color)
+    ax.set_xlabel("features kept; the dot is the choice")
+    ax.set_ylabel("shadows kept, %")
+    _legend(ax)
+    return ax
+
+
 def _mean_bytes(runs: Sequence[Run], stage: str, direction: str) -> float:
     path = ("communication", "by_stage", stage, direction)
     found = tables.spread([tables.number(run, *path) for run in runs])

@@ -71,7 +71,8 @@ def page(record: RunRecord) -> str:
         notes_card([*(record.header.get("notes") or []), *tables.remarks(record)]),
     ]
     if record.runs:
-        body += [_figures(record), _features(record.runs), _seeds(record.runs)]
+        body += [_figures(record), _selection(record.runs)]
+        body += [_features(record.runs), _seeds(record.runs)]
     body.append(_settings(record))
     version = escape(str(record.header.get("lessvfl", "")))
     footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
@@ -290,6 +291,43 @@ def _figures(record: RunRecord) -> str:
     return (
         f'<section class="figures" aria-label="Figures"><div class="column">{curve}'
         f'{components}</div><div class="column">{features}{sent}</div></section>'
+    )
+
+
+def _selection(runs: Sequence[Run]) -> str:
+    """Return how the first seed's parties chose by shadows, in words and figures."""
+    run = runs[0]
+    selection = run.get("selection")
+    if not selection:
+        return ""
+    words = [tables.selection_words(party, how) for party, how in selection.items()]
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in words)
+    n_scores = sum(len(how["scores"]) for how in selection.values())
+    height = figures.bars_height(min(n_scores, figures.MOST_SCORES))
+    with figures.page_style():
+        scores = figure(
+            figures.plot_scores(run, figures.new_axes(height)),
+            "scores",
+            "Strength of the features",
+            "The strongest ones; what lies left of the red mark could be chance.",
+            f"Strength of up to {figures.MOST_SCORES} features against shadows.",
+        )
+        path = figure(
+            figures.plot_path(run, figures.new_axes()),
+            "path",
+            "Shadows along the path",
+            "A party goes on until too many of its scrambled columns would be kept.",
+            "Share of shadows kept against features kept, by party.",
+        )
+    seed = escape(str(run.get("seed", "")))
+    card = (
+        f'<div class="card"><h2>How features were chosen</h2><p>Each party scrambled '
+        "copies of its own columns and kept what is stronger than these (seed "
+        f"{seed}).</p><ul>{items}</ul></div>"
+    )
+    return (
+        f'<section class="figures" aria-label="Selection"><div class="column">{card}'
+        f'{path}</div><div class="column">{scores}</div></section>'
     )
 
 

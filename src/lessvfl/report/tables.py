@@ -314,6 +314,23 @@ class FeatureRow:
         return "some" if self.n_kept else "removed"
 
 
+def selection_words(party: str, how: Mapping[str, Any]) -> str:
+    """Say in plain words what a party's selection by shadows found.
+
+    >>> how = {"scores": {"age": 0.8, "x": 0.0}, "lam": 0.5}
+    >>> selection_words("clinic", how | {"shadow_share": 0.02, "false_share": 0.04})
+    'clinic: 1 of 2 features are stronger than chance. Of its scrambled columns 2.0 % \
+passed the same bar, so about 0.0 of those kept may be there by chance.'
+    """
+    n_kept = sum(score >= how["lam"] for score in how["scores"].values())
+    by_chance = how["false_share"] * n_kept
+    return (
+        f"{party}: {n_kept} of {len(how['scores'])} features are stronger than chance. "
+        f"Of its scrambled columns {100 * how['shadow_share']:.1f} % passed the same "
+        f"bar, so about {by_chance:.1f} of those kept may be there by chance."
+    )
+
+
 def feature_rows(runs: Sequence[Run]) -> list[FeatureRow]:
     """List every feature of every party, in the order of the record."""
     seen: dict[tuple[str, str], list[bool]] = {}
