@@ -90,6 +90,23 @@ def test_what_predicts_is_kept_and_shadows_go(adaptive):
     assert (found.scores[:3] > found.scores[3:].max()).all()
 
 
+def test_subsamples_vote():
+    X, Z = problem()
+    (whole, _), owners = shadows.with_shadows(
+        (X[None], X[None]), torch.arange(12), 60, (0,)
+    )
+    n = len(owners)
+    is_shadow, eye = torch.arange(n) >= 12, torch.eye(n).double()
+    plan = ShadowPlan("select_features", 0.05, subsamples=8)
+    found = shadows.choose(whole[0], Z, eye, is_shadow, plan)
+    assert found.frequency is not None
+    assert (found.frequency[:3] == 1).all()
+    assert torch.equal(found.kept, found.frequency >= 0.5)
+    assert not found.kept[12:].any()
+    again = shadows.choose(whole[0], Z, eye, is_shadow, plan)
+    assert torch.equal(again.kept, found.kept)
+
+
 def test_at_most_so_many():
     X, Z = problem()
     none = torch.zeros(12, dtype=torch.bool)
@@ -160,6 +177,28 @@ def test_replicas_select_as_single_runs_do():
         assert numbers["features"] == alone["features"]
         assert numbers["components"] == alone["components"]
         assert numbers["communication"] == alone["communication"]
+
+
+def test_what_must_stay_stays():
+    (free,) = run()
+    (held,) = run(must_keep="x0_1?, x3_19")
+    asked = {f"x0_1{digit}" for digit in range(10)} | {"x3_19"}
+    kept = {n for party in held["features"].values() for n in party["kept"]}
+    assert asked <= kept
+    assert not asked <= {
+        n for party in free["features"].values() for n in party["kept"]
+    }
+    with pytest.raises(ConfigError, match="'nobody', which matches none"):
+        run(must_keep="x0_1,nobody")
+
+
+def test_frequencies_are_told_by_name():
+    (numbers,) = run(subsamples=3)
+    for party, how in numbers["selection"].items():
+        kept = set(numbers["features"][party]["kept"])
+        assert {
+            name for name, share in how["frequency"].items() if share >= 0.5
+        } == kept
 
 
 def test_fewer_bits_are_cheaper_in_proportion():

@@ -38,7 +38,7 @@ from lessvfl.session import (
     Save,
     Welcome,
 )
-from lessvfl.shadows import with_shadows
+from lessvfl.shadows import matches, with_shadows
 from lessvfl.types import resolve_device
 
 log = logging.getLogger(__name__)
@@ -240,6 +240,7 @@ class Guest:
             tell_empty=self.config.reveal != "nothing",
             X_more=self._more(encoding, dtype),
             n_shadows=int(groups.max()) + 1 - len(encoding.features),
+            must_keep=matches(flat.get("must_keep"), encoding.features),
         )
 
     def _more(self, encoding: Encoding, dtype: torch.dtype) -> torch.Tensor | None:

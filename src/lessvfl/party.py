@@ -102,6 +102,8 @@ class Party:
     n_shadows : int
         How many of the features, the last ones, are shadows (:mod:`lessvfl.shadows`);
         they are gone after selection, and not among the features it tells of.
+    must_keep : sequence of bool
+        Which of its own features a selection by shadows may not remove.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Party:
         tell_empty: bool = True,
         X_more: Tensor | None = None,
         n_shadows: int = 0,
+        must_keep: Sequence[bool] = (),
     ) -> None:
         if n_shadows and (empty == "frozen" or not _is_plain(net)):
             raise ConfigError(
@@ -124,6 +127,7 @@ class Party:
                 "without shadows."
             )
         self._n_shadows = n_shadows
+        self._must_keep = must_keep
         self._selected: list[dict[str, Any]] = []  # how, one a replica
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, h and dL/dh
         self.tell_empty = tell_empty
@@ -310,12 +314,22 @@ class Party:
             membership = torch.eye(self._n_groups).to(self.X_train)
         is_shadow = torch.ones(self._n_groups, dtype=torch.bool, device=device)
         is_shadow[self._owner] = False
+        pinned = torch.zeros_like(is_shadow)
+        pinned[self._owner[[i for i, must in enumerate(self._must_keep) if must]]] = (
+            True
+        )
         X = take(self.X_train, rows.to(device))
         choices = [
             shadows.choose(
-                X[r], Z[r][:, self.net.output_mask[r]], membership, is_shadow, plan
+                X[r],
+                Z[r][:, self.net.output_mask[r]],
+                membership,
+                is_shadow,
+                plan,
+                seed,
+                pinned,
             )
-            for r in range(len(Z))
+            for r, seed in enumerate(self.seeds)
         ]
         self._selected = [choice.report(self._owner) for choice in choices]
         self._remove(torch.stack([choice.kept for choice in choices]))

@@ -20,7 +20,7 @@ from lessvfl.models import NetConfig
 
 PROFILES = ("default", "paper", "official-code")
 SELECTORS = {"lam_party": "selector", "lam_server": "server_selector"}
-_REFIT = ("refit_epochs",)
+_REFIT = ("refit_epochs", "subsamples", "must_keep")
 _SHADOWS = ("shadows", "shadow_share", "false_share", "adaptive", "most", *_REFIT)
 _PATH = ("server_rows", "server_errors")
 # Settings that one way of selecting reads and another does not.

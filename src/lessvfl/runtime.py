@@ -27,7 +27,7 @@ from lessvfl.party import Outcome, Party
 from lessvfl.profiles import Settings
 from lessvfl.protocol import Parties
 from lessvfl.recorder import Recorder
-from lessvfl.shadows import with_shadows
+from lessvfl.shadows import matches, with_shadows
 from lessvfl.transports.inprocess import InProcess
 from lessvfl.types import Keeper, Observer, Task, Tensor, resolve_device
 
@@ -158,6 +158,7 @@ class _Batch:
     def run(self) -> list[Run]:
         """Wire everything, run the method, and gather what it leaves."""
         config = self._config()
+        self._check_names(getattr(config, "must_keep", None))
         parties = [
             self._party(index, config) for index in range(len(self.problems[0].parties))
         ]
@@ -203,6 +204,16 @@ class _Batch:
                 if hasattr(config, selector):
                     config = dataclasses.replace(config, **{selector: "network"})
         return config
+
+    def _check_names(self, patterns: str | None) -> None:
+        """Refuse a feature that must stay and that nobody holds."""
+        held = [name for table in self.problems[0].parties for name in table.features]
+        for pattern in (patterns or "").split(","):
+            if pattern.strip() and not any(matches(pattern, held)):
+                raise ConfigError(
+                    "The 'must_keep' setting must name features of the parties. Got "
+                    f"'{pattern.strip()}', which matches none."
+                )
 
     def _stack(self, tables: Sequence[np.ndarray[Any, Any]]) -> Tensor:
         """Stack one table a replica, or share it where all hold the same."""
@@ -263,6 +274,7 @@ class _Batch:
             config.empty_party,
             self.recorder,
             n_shadows=n_shadows,
+            must_keep=matches(getattr(config, "must_keep", None), tables[0].features),
         )
 
     def _fusion(self, n_components: int) -> Network:
@@ -394,7 +406,14 @@ def selection(
 ) -> dict[str, Any] | None:
     """Return how every party selected by its shadows, scores by name; or None."""
     return {
-        party: {**how, "scores": dict(zip(features, how["scores"], strict=True))}
+        party: {
+            **how,
+            **{
+                kind: dict(zip(features, how[kind], strict=True))
+                for kind in ("scores", "frequency")
+                if how[kind] is not None
+            },
+        }
         for party, (features, how) in found.items()
         if how is not None
     } or None

@@ -17,9 +17,10 @@ All of it is local; nothing of it is sent.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ class Choice:
         The whole path.
     scores : Tensor (n_groups,)
         The largest lambda, as a share, at which a group is kept.
+    frequency : Tensor (n_groups,) or None
+        The share of subsamples that keep a group, where there were any.
     """
 
     kept: Tensor
@@ -59,6 +62,7 @@ class Choice:
     false_share: float
     path: list[tuple[float, int, float]]
     scores: Tensor
+    frequency: Tensor | None = None
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
@@ -68,6 +72,9 @@ class Choice:
             "false_share": self.false_share,
             "path": [list(point) for point in self.path],
             "scores": self.scores[owner].tolist(),
+            "frequency": None
+            if self.frequency is None
+            else self.frequency[owner].tolist(),
         }
 
 
@@ -128,6 +135,16 @@ def with_shadows(
     return whole, torch.cat(owners)
 
 
+def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
+    """Tell which features are named by patterns separated by commas.
+
+    >>> matches("age, lab_*", ["age", "sex", "lab_1"])
+    [True, False, True]
+    """
+    wanted = [part.strip() for part in (patterns or "").split(",") if part.strip()]
+    return [any(fnmatch.fnmatchcase(name, p) for p in wanted) for name in features]
+
+
 def responses(h: Tensor, gradient: Tensor) -> Tensor:
     """Return where the server wants each row's embedding, (R, n, E).
 
@@ -166,7 +183,40 @@ def group_path(
 
 
 def choose(
-    X: Tensor, Z: Tensor, membership: Tensor, is_shadow: Tensor, plan: ShadowPlan
+    X: Tensor,
+    Z: Tensor,
+    membership: Tensor,
+    is_shadow: Tensor,
+    plan: ShadowPlan,
+    seed: int = 0,
+    pinned: Tensor | None = None,
+) -> Choice:
+    """Select features of one replica, on all rows or by the votes of subsamples.
+
+    With `plan.subsamples` the selection is repeated on so many random halves of the
+    rows, and what at least half of them keep is kept (stability selection). Parameters
+    are those of :func:`choose_once`.
+    """
+    whole = choose_once(X, Z, membership, is_shadow, plan, pinned)
+    if not plan.subsamples:
+        return whole
+    votes = []
+    for number in range(plan.subsamples):
+        order = torch.randperm(len(X), generator=stream(seed, "subsample", number))
+        half = order[: len(X) // 2].to(X.device)
+        found = choose_once(X[half], Z[half], membership, is_shadow, plan, pinned)
+        votes.append(found.kept)
+    frequency = torch.stack(votes).to(X).mean(dim=0)
+    return replace(whole, kept=frequency >= 0.5, frequency=frequency)
+
+
+def choose_once(
+    X: Tensor,
+    Z: Tensor,
+    membership: Tensor,
+    is_shadow: Tensor,
+    plan: ShadowPlan,
+    pinned: Tensor | None = None,
 ) -> Choice:
     """Select features of one replica.
 
@@ -180,6 +230,8 @@ def choose(
         1 where a column belongs to a group.
     is_shadow : Tensor (n_groups,)
         Which groups are shadows.
+    pinned : Tensor (n_groups,) or None
+        Which groups must stay: they are not penalised.
     """
     X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
     G, C = X.T @ X / len(X), X.T @ Z / len(X)
@@ -189,8 +241,12 @@ def choose(
         weights = weights * _adaptive(G, C, membership, plan.adaptive)
     correlation = (C.square().sum(dim=1) @ membership).sqrt()
     largest = (correlation / weights).max() * (1 + 1e-6)  # keeps nothing, exactly
+    if pinned is None:
+        pinned = torch.zeros_like(is_shadow)
+    weights = weights * ~pinned
     shares = torch.logspace(0, math.log10(SMALLEST), plan.n_lambdas).to(X)
     kept = group_path(G, C, largest * shares, weights, membership) > 0
+    kept |= pinned
     n_shadows = int(is_shadow.sum())
     of_shadows = kept[:, is_shadow].sum(dim=1) / max(1, n_shadows)
     counts = kept[:, ~is_shadow].sum(dim=1)

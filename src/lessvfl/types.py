@@ -252,7 +252,8 @@ class ShadowPlan:
     """How a party selects features by its shadows (:mod:`lessvfl.shadows`).
 
     At most a share `q` of the shadows may be kept, useless features may be at most an
-    estimated share `fdr` of those kept, and these at most `most`. Weights of the group
+    estimated share `fdr` of those kept, and these at most `most`. With `subsamples`
+    features are kept by the votes of so many halves of the rows. Weights of the group
     lasso are 1 / norm^`adaptive` of a first fit. The network is then
     fitted to the responses for at most `refit_epochs`, until `patience` of them in a
     row did not help the `held_out` share of the rows.
@@ -263,6 +264,7 @@ class ShadowPlan:
     adaptive: float = 0.0
     most: int | None = None
     fdr: float = 0.2
+    subsamples: int = 0
     n_lambdas: int = 40
     refit_epochs: int = 30
     refit_rate: float = 0.003

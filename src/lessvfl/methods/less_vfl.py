@@ -60,6 +60,16 @@ class Config(PartySelection):
     adaptive: float = settings.setting(
         settings.a_float(), 0.0, "adaptive weights 1 / norm^this; 0: none"
     )
+    subsamples: int = settings.setting(
+        settings.an_int(),
+        0,
+        "halves of the rows that vote on every feature (stability selection); 0: none",
+    )
+    must_keep: str | None = settings.setting(
+        settings.or_none(settings.a_text()),
+        None,
+        "features (names or globs, separated by commas) that shadows may not remove",
+    )
     most: int | None = settings.setting(
         settings.or_none(settings.an_int(1)), None, "the most features a party keeps"
     )
@@ -108,6 +118,7 @@ class Config(PartySelection):
                 self.adaptive,
                 self.most,
                 self.false_share,
+                self.subsamples,
                 refit_epochs=self.refit_epochs,
             )
         return dataclasses.replace(
