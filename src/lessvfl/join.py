@@ -199,7 +199,7 @@ class Guest:
         config = DataConfig(**settings.pick(DataConfig, flat))
         if config.scale == "global":
             raise ConfigError(
-                "The 'scale' setting must be standardize or none between machines: a "
+                "The 'scale' setting must be standardize, robust or none here: a "
                 "global range would be shared. Got global."
             )
         net_config = NetConfig(**settings.pick(NetConfig, flat))

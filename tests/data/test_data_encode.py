@@ -66,6 +66,19 @@ def test_standardised_training_columns_have_mean_0_and_deviation_1():
     np.testing.assert_allclose(matrix.std(axis=0), 1)
 
 
+def test_robust_scaling_does_not_see_outliers():
+    values = np.arange(101.0)
+    wild = np.where(values == 100, 1e6, values)
+    for cells in (values, wild):
+        (column,) = fit(frame_of(cells[:, None]), scale="robust").columns
+        assert column.shift == 50
+        assert column.scale == pytest.approx(50 / 1.349)
+    rare = np.where(values < 5, 1.0, 0.0)  # both quartiles are 0
+    (column,) = fit(frame_of(rare[:, None]), scale="robust").columns
+    assert column.shift == 0
+    assert column.scale == pytest.approx(rare.std())
+
+
 def test_one_hot_columns_are_left_unscaled_and_form_one_feature():
     encoding = fit(mixed())
     matrix, _ = encoding.apply(mixed())
@@ -208,7 +221,7 @@ def test_json_round_trip_is_exact(party, many):
         min_size=2,
         max_size=8,
     ),
-    st.sampled_from(["standardize", "none"]),
+    st.sampled_from(["standardize", "robust", "none"]),
 )
 def test_encoded_training_rows_are_finite_and_fills_land_on_the_fill(rows, scale):
     rows.append([0.5, 2.0])  # no column is missing altogether

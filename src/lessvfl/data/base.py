@@ -84,9 +84,10 @@ class DataConfig(settings.Section):
         settings.a_float(0.0, 0.9), 0.2, "share of the rows used for test"
     )
     scale: str = settings.setting(
-        settings.one_of("standardize", "global", "none"),
+        settings.one_of("standardize", "robust", "global", "none"),
         "standardize",
-        "each party standardises its own columns; or one min and max of all values",
+        "each party's own columns by mean and deviation, or by median and quartiles; "
+        "or one min and max of all values",
     )
     noise: str = settings.setting(
         settings.one_of("unit", "range"),

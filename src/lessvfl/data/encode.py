@@ -20,6 +20,9 @@ from lessvfl.errors import ConfigError, DataError
 ColumnKind = Literal["numeric", "boolean", "categorical"]
 
 
+NORMAL_IQR = 1.349  # distance of the quartiles of a standard normal
+
+
 @dataclass(frozen=True)
 class Column:
     """How one source column is encoded: fill, then (x - shift) / scale, or one-hot."""
@@ -91,7 +94,7 @@ class Encoding:
             The training rows.
         names : sequence of str
             The party's columns.
-        scale : {"standardize", "global", "none"}
+        scale : {"standardize", "robust", "global", "none"}
             Standardise each column, use `bounds` for all of them, or leave them.
         bounds : (float, float)
             Least and greatest value of the whole matrix, for ``scale="global"``.
@@ -307,11 +310,14 @@ def _fit_number(
     shift, width = 0.0, 1.0
     if scale == "global":
         shift, width = bounds[0], bounds[1] - bounds[0]
-    elif scale == "standardize":
+    elif scale in ("standardize", "robust"):
         full = np.where(np.isnan(cells), fill, cells)
         with np.errstate(over="ignore"):
             shift = fill if constant else float(full.mean())
             width = 1.0 if constant else float(full.std())
+        if scale == "robust" and not constant:
+            low, shift, high = map(float, np.quantile(full, (0.25, 0.5, 0.75)))
+            width = (high - low) / NORMAL_IQR or width  # mostly one value: as above
     if not np.isfinite([fill, shift, width]).all():
         raise _infinite(party, name)
     return Column(name, feature, kind, fill, shift, width or 1.0, (), constant)
