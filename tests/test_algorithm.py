@@ -272,3 +272,46 @@ def test_take_picks_rows_of_every_replica():
     assert torch.equal(take(shared, rows)[1], shared[0, [3, 2]])
     assert torch.equal(take(own, rows[:1])[1], -shared[0, [1, 0]])
     assert torch.equal(take(own, slice(1, 3)), own[:, 1:3])
+
+
+# ----------------------------------------------------- components along a path, stage 2
+
+
+def head_data(task, strength=2.0, seed=0):
+    """Return embeddings (1, 600, 6) of which 1 and 4 matter, and labels (1, 600)."""
+    generator = torch.Generator().manual_seed(seed)
+    H = torch.randn(1, 600, 6, generator=generator)
+    score = strength * (H[0, :, 1] - H[0, :, 4])
+    score = score + 0.5 * torch.randn(600, generator=generator)
+    if task == "binary":
+        return H, (score > 0).float()[None]
+    if task == "multiclass":
+        return H, torch.bucketize(score, torch.tensor([-1.0, 1.0]))[None]
+    return H, score[None]
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_the_path_finds_the_components_that_matter(task):
+    H, y = head_data(task)
+    plan = algorithm.PathPlan(600, n_errors=1.0)
+    labels = algorithm.Labels(y, task, (0,))
+    kept = algorithm.choose_components(H, y, labels, plan)
+    assert kept[0, [1, 4]].all()
+    assert not kept.all()
+
+
+def test_the_path_begins_at_the_lambda_that_removes_everything():
+    H, y = head_data("binary")
+    plan = algorithm.PathPlan(600)
+    weights, _ = algorithm._head_path(H[0], y, "binary", 1, plan)
+    norms = weights.norm(dim=1)  # (L, E)
+    assert not (norms[0] > 1e-3).any()
+    assert (norms[1] > 0).any()
+    assert (norms[-1] > 0).sum() >= 4
+
+
+def test_one_component_stays_where_none_matters():
+    H, y = head_data("binary", strength=0.0)
+    plan = algorithm.PathPlan(600, n_errors=10.0)
+    labels = algorithm.Labels(y, "binary", (0,))
+    assert algorithm.choose_components(H, y, labels, plan).any()
