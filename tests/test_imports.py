@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "console": {"status"},
     "align": set(),
     "coding": set(),
-    "shadows": {"models", "prox"},
+    "shadows": {"algorithm", "models", "prox"},
     "protocol": {"coding", "ledger"},
     "transports": {"coding", "protocol", "session"},
     "algorithm": {"prox", "models", "protocol"},

@@ -11,6 +11,7 @@ message is about other rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,10 +77,7 @@ def unpack(
         wide = pairs[:, 0] | pairs[:, 1] << 8
     elif bits == 4:
         wide = torch.stack([wide & 15, wide >> 4], dim=1).flatten()
-    n_values = 1
-    for n in shape:
-        n_values *= n
-    return Coded(wide[:n_values].view(*shape), low, step, bits)
+    return Coded(wide[: math.prod(shape)].view(*shape), low, step, bits)
 
 
 def encode(

@@ -20,8 +20,16 @@ from lessvfl.models import NetConfig
 
 PROFILES = ("default", "paper", "official-code")
 SELECTORS = {"lam_party": "selector", "lam_server": "server_selector"}
-_REFIT = ("refit_epochs", "subsamples", "must_keep")
-_SHADOWS = ("shadows", "shadow_share", "false_share", "adaptive", "most", *_REFIT)
+_SHADOWS = (
+    "shadows",
+    "shadow_share",
+    "false_share",
+    "adaptive",
+    "subsamples",
+    "must_keep",
+    "most",
+    "refit_epochs",
+)
 _PATH = ("server_rows", "server_errors")
 # Settings that one way of selecting reads and another does not.
 _UNREAD = {

@@ -25,9 +25,10 @@ from typing import Any
 
 import torch
 
+from lessvfl.algorithm import gradients
 from lessvfl.models import Network
 from lessvfl.prox import per_replica
-from lessvfl.types import ShadowPlan, Tensor, stream
+from lessvfl.types import ShadowPlan, Tensor, stream, take
 
 N_ITERATIONS = 300
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
@@ -305,7 +306,7 @@ def refit(
     optimizer = torch.optim.AdamW(
         params, lr=plan.refit_rate, weight_decay=plan.refit_decay
     )
-    X_held, Z_held = _rows(X, held), _rows(Z, held)
+    X_held, Z_held = take(X, held), take(Z, held)
 
     def mismatch(X: Tensor, Z: Tensor) -> Tensor:
         mask = net.output_mask.to(Z.dtype).unsqueeze(1)
@@ -329,12 +330,8 @@ def refit(
         places = torch.gather(rest, 1, shuffled)
         for start in range(0, places.shape[1], plan.refit_batch):
             rows = places[:, start : start + plan.refit_batch]
-            grads = torch.autograd.grad(
-                mismatch(_rows(X, rows), _rows(Z, rows)).sum(),
-                params,
-                allow_unused=True,
-                materialize_grads=True,
-            )
+            loss = mismatch(take(X, rows), take(Z, rows)).sum()
+            grads = gradients(loss, params)
             for param, grad in zip(params, grads, strict=True):
                 param.grad = grad.contiguous()
             optimizer.step()
@@ -352,8 +349,3 @@ def refit(
         for param, value in zip(params, kept, strict=True):
             param.copy_(value)
     net.train(False)
-
-
-def _rows(table: Tensor, rows: Tensor) -> Tensor:
-    """Return rows (R, b) of a table (R, n, width)."""
-    return torch.gather(table, 1, rows.unsqueeze(2).expand(-1, -1, table.shape[2]))

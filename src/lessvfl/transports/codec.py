@@ -117,7 +117,7 @@ def _write_block(block: Block) -> Parts:
     if coded is None:
         return {"widths": block.widths}, [block.values]
     shape = tuple(block.values.shape)
-    kind = NAMES[np.dtype(str(block.values.dtype).removeprefix("torch."))]
+    kind = str(block.values.dtype).removeprefix("torch.")
     fields = {"widths": block.widths, "coded": (coded.bits, kind, shape)}
     return fields, [coded.packed(), torch.stack([coded.low, coded.step])]
 
