@@ -57,9 +57,12 @@ LINKS = {  # bits a second, seconds there and back
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "plain initialisation": {"input_scale": 1.0},
-    "large batches in pre-training": {"pretrain_batch_size": 1000},
+    "aim at time": {"aim": "time"},
+    "one look": {"second_look": 0},
+    "no pairs": {"pairs": False},
     "a whole epoch of pre-training": {"pretrain_epochs": 1},
     "no refit": {"refit_epochs": 0},
+    "robust scaling": {"scale": "robust"},
     "adaptive weights": {"adaptive": 1.0},
     "published stage 3 (lambda 4)": {"selector": "network", "lam_party": 4.0},
     "no stage 2": {"server_selector": "none"},

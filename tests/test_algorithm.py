@@ -295,7 +295,7 @@ def test_the_path_finds_the_components_that_matter(task):
     H, y = head_data(task)
     plan = algorithm.PathPlan(600, n_errors=1.0)
     labels = algorithm.Labels(y, task, (0,))
-    kept = algorithm.choose_components(H, y, labels, plan)
+    kept = algorithm.choose_components(H, y, labels, plan, [3, H.shape[2] - 3])
     assert kept[0, [1, 4]].all()
     assert not kept.all()
 
@@ -310,8 +310,10 @@ def test_the_path_begins_at_the_lambda_that_removes_everything():
     assert (norms[-1] > 0).sum() >= 4
 
 
-def test_one_component_stays_where_none_matters():
+def test_one_component_of_every_party_stays_where_none_matters():
     H, y = head_data("binary", strength=0.0)
     plan = algorithm.PathPlan(600, n_errors=10.0)
     labels = algorithm.Labels(y, "binary", (0,))
-    assert algorithm.choose_components(H, y, labels, plan).any()
+    kept = algorithm.choose_components(H, y, labels, plan, [2, H.shape[2] - 2])
+    assert kept[0, :2].sum() == 1
+    assert kept[0, 2:].sum() == 1

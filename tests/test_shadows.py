@@ -1,16 +1,18 @@
-"""Selection by shadows: against scikit-learn's solver, and where the truth is known."""
+"""Selection by shadows, where the truth is known."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import MultiTaskLasso
 
 from lessvfl import data, profiles, runtime, shadows
 from lessvfl.errors import ConfigError
 from lessvfl.models import MLP
 from lessvfl.runtime import Job
+from lessvfl.shadows import Groups
 from lessvfl.types import ShadowPlan
 
 PLAN = ShadowPlan("select_features", 0.05)
@@ -28,7 +30,7 @@ def problem(n=400, d=12, E=3, seed=0):
 def test_shadows_are_permuted_copies_and_behind_the_own_columns():
     X, X_test = torch.randn(1, 30, 4), torch.randn(1, 7, 4)
     groups = torch.tensor([0, 0, 1, 2])
-    (whole, test), owners = shadows.with_shadows((X, X_test), groups, 5, (0,))
+    (whole, test), owners = shadows.with_shadows((X, X_test), groups, 5, (0,), "a")
     assert owners.tolist() == [0, 0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8]
     assert torch.equal(whole[:, :, :4], X)
     for copy in (1, 2):
@@ -40,34 +42,36 @@ def test_shadows_are_permuted_copies_and_behind_the_own_columns():
     assert torch.equal(test[:, :, 4:], torch.zeros(1, 7, 8))
 
 
-def test_every_seed_permutes_its_own_way():
+def test_every_seed_and_party_permutes_its_own_way():
     X = torch.randn(1, 30, 3)
-    (both, _), _ = shadows.with_shadows((X, X), torch.arange(3), 3, (0, 1))
-    (alone, _), _ = shadows.with_shadows((X, X), torch.arange(3), 3, (1,))
+    (both, _), _ = shadows.with_shadows((X, X), torch.arange(3), 3, (0, 1), "a")
+    (alone, _), _ = shadows.with_shadows((X, X), torch.arange(3), 3, (1,), "a")
     assert torch.equal(both[1], alone[0])
     assert not torch.equal(both[0], both[1])
+    (other, _), _ = shadows.with_shadows((X, X), torch.arange(3), 3, (1,), "b")
+    assert not torch.equal(other, alone)
 
 
-@pytest.mark.parametrize("lam", [0.05, 0.3, 1.0])
-def test_the_path_agrees_with_scikit_learn(lam):
-    X, Z = problem()
-    X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
-    G, C = X.T @ X / len(X), X.T @ Z / len(X)
-    eye = torch.eye(X.shape[1], dtype=X.dtype)
-    ours = shadows.group_path(
-        G, C, torch.tensor([lam], dtype=X.dtype), eye[0] * 0 + 1, eye
+def groups_of(n, n_own, membership=None, pinned=()):
+    """Return n groups, those from n_own on shadows."""
+    eye = torch.eye(n).double() if membership is None else membership
+    must = torch.zeros(n, dtype=torch.bool)
+    must[list(pinned)] = True
+    return Groups(eye, torch.arange(n) >= n_own, must)
+
+
+def with_sixty(X):
+    """Return the columns with sixty shadows, and the groups."""
+    d = X.shape[1]
+    (whole, _), owners = shadows.with_shadows(
+        (X[None], X[None]), torch.arange(d), 60, (0,), "a"
     )
-    theirs = MultiTaskLasso(lam, fit_intercept=False, tol=1e-10, max_iter=10_000)
-    theirs.fit(X.numpy(), Z.numpy())
-    assert ours[0].numpy() == pytest.approx(
-        np.linalg.norm(theirs.coef_, axis=0), abs=1e-6
-    )
+    return whole[0], groups_of(len(owners), d)
 
 
 def test_the_path_begins_where_nothing_is_kept():
     X, Z = problem()
-    is_shadow = torch.zeros(12, dtype=torch.bool)
-    found = shadows.choose(X, Z, torch.eye(12).double(), is_shadow, PLAN)
+    found = shadows.choose(X, Z, groups_of(12, 12), PLAN)
     assert found.path[0][0] == 1.0
     assert found.path[0][1] == 0
     assert found.path[1][1] >= 1
@@ -76,13 +80,9 @@ def test_the_path_begins_where_nothing_is_kept():
 @pytest.mark.parametrize("adaptive", [0.0, 1.0])
 def test_what_predicts_is_kept_and_shadows_go(adaptive):
     X, Z = problem()
-    (whole, _), owners = shadows.with_shadows(
-        (X[None], X[None]), torch.arange(12), 60, (0,)
-    )
-    n = len(owners)
-    is_shadow = torch.arange(n) >= 12
+    whole, groups = with_sixty(X)
     plan = ShadowPlan("select_features", 0.03, adaptive)
-    found = shadows.choose(whole[0], Z, torch.eye(n).double(), is_shadow, plan)
+    found = shadows.choose(whole, Z, groups, plan)
     assert found.kept[:3].all()
     assert found.kept[3:].sum() <= 2
     assert not found.kept[12:].any()
@@ -92,44 +92,116 @@ def test_what_predicts_is_kept_and_shadows_go(adaptive):
 
 def test_subsamples_vote():
     X, Z = problem()
-    (whole, _), owners = shadows.with_shadows(
-        (X[None], X[None]), torch.arange(12), 60, (0,)
-    )
-    n = len(owners)
-    is_shadow, eye = torch.arange(n) >= 12, torch.eye(n).double()
+    whole, groups = with_sixty(X)
     plan = ShadowPlan("select_features", 0.05, subsamples=8)
-    found = shadows.choose(whole[0], Z, eye, is_shadow, plan)
+    found = shadows.choose(whole, Z, groups, plan)
     assert found.frequency is not None
     assert (found.frequency[:3] == 1).all()
     assert torch.equal(found.kept, found.frequency >= 0.5)
     assert not found.kept[12:].any()
-    again = shadows.choose(whole[0], Z, eye, is_shadow, plan)
+    again = shadows.choose(whole, Z, groups, plan)
     assert torch.equal(again.kept, found.kept)
 
 
 def test_at_most_so_many():
     X, Z = problem()
-    none = torch.zeros(12, dtype=torch.bool)
+    none = groups_of(12, 12)
     plan = ShadowPlan("select_features", 1.0, most=2)
-    assert shadows.choose(X, Z, torch.eye(12).double(), none, plan).kept.sum() <= 2
+    assert shadows.choose(X, Z, none, plan).kept.sum() <= 2
     free = ShadowPlan("select_features", 1.0)
-    assert shadows.choose(X, Z, torch.eye(12).double(), none, free).kept.sum() > 2
+    assert shadows.choose(X, Z, none, free).kept.sum() > 2
 
 
 def test_columns_of_one_feature_stay_or_go_together():
     X, Z = problem(d=6)
     membership = torch.zeros(6, 3).double()
     membership[torch.arange(6), torch.tensor([0, 0, 1, 1, 2, 2])] = 1
-    none = torch.zeros(3, dtype=torch.bool)
-    found = shadows.choose(X, Z, membership, none, PLAN)
+    found = shadows.choose(X, Z, groups_of(3, 3, membership), PLAN)
     assert found.kept.shape == (3,)
 
 
-def test_a_response_is_the_embedding_one_step_further():
-    h, g = torch.randn(1, 50, 2), torch.randn(1, 50, 2)
-    found = shadows.responses(h, g)
-    scale = g.norm(dim=2).quantile(0.95) ** 2
-    assert torch.allclose(found, h - g / scale)
+def test_a_response_is_one_newton_step_of_logistic_regression_further():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(200_000, 3, generator=generator, dtype=torch.float64)
+    true = torch.tensor([0.6, -0.4, 0.0], dtype=torch.float64)
+    chance = torch.sigmoid(X @ true)
+    y = (torch.rand(len(X), generator=generator) < chance).double()
+    head = torch.tensor([1.5, 0.7], dtype=torch.float64)  # of a party of two components
+    h = (0.8 * X @ true)[:, None] * head / head.square().sum()
+    gradient = (torch.sigmoid(h @ head) - y)[:, None] * head
+    found = shadows.responses(h[None], gradient[None])[0]
+    slopes = torch.linalg.lstsq(X, found @ head).solution
+    assert slopes == pytest.approx(true, abs=0.05)  # from 0.8 of it, in one step
+
+
+def test_the_better_rows_are_predicted_the_less_their_residuals_say():
+    h, g = torch.zeros(1, 500, 1), torch.randn(1, 500, 1)
+    loud, quiet = (shadows.responses(h, s * g).std() for s in (1.0, 0.1))
+    assert float(quiet / loud) == pytest.approx(10, rel=1e-4)
+
+
+def neighbours(n=2000, d=12):
+    """Return columns, one of them between two others, and responses of these two."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    X[:, 4] = 0.7 * X[:, 3] + 0.7 * X[:, 5] + 0.2 * X[:, 4]
+    Z = X[:, [3]] + X[:, [5]] + 2 * rng.normal(size=(n, 1))
+    return torch.as_tensor(X), torch.as_tensor(Z)
+
+
+def test_a_second_look_offers_both_looks_this_one_and_what_says_something():
+    X, Z = neighbours()
+    whole, groups = with_sixty(X)
+    before = torch.zeros(len(groups.pinned), dtype=torch.bool)
+    before[11] = True
+    plan = ShadowPlan("select_again", 0.03)
+    choice, (both, second, pruned) = shadows.look_again(
+        whole, Z, groups, plan, 0, before
+    )
+    assert torch.equal(second, choice.kept)
+    assert torch.equal(both, before | second)
+    assert second[4]  # between the two it looks like both
+    assert pruned.nonzero().flatten().tolist() == [3, 5]
+
+
+def test_a_second_look_respects_the_limit_and_what_must_stay():
+    X, Z = neighbours()
+    whole, groups = with_sixty(X)
+    groups.pinned[[0, 3]] = True
+    before = groups.pinned.clone()
+    before[5:12] = True
+    plan = ShadowPlan("select_again", 0.03, most=4)
+    _, candidates = shadows.look_again(whole, Z, groups, plan, 0, before)
+    assert (candidates.sum(dim=1) <= 4).all()
+    assert candidates[:, [0, 3]].all()
+
+
+def test_pairs_are_kept_and_told_and_count_against_the_limit():
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(1500, 8)))
+    Z = X[:, [2]] * X[:, [5]] + 0.5 * torch.as_tensor(rng.normal(size=(1500, 1)))
+    whole, groups = with_sixty(X)
+    blind = shadows.choose(whole, Z, groups, ShadowPlan("select_features", 0.03))
+    assert not blind.kept[[2, 5]].any()
+    plan = ShadowPlan("select_features", 0.03, pairs=True)
+    found = shadows.choose(whole, Z, groups, plan)
+    assert found.kept[[2, 5]].all()
+    assert [pair[:2] for pair in found.pairs] == [(2, 5)]
+    (told,) = found.report(torch.arange(8))["pairs"]
+    assert told[:2] == [2, 5]
+    assert told[2] > 2
+    few = replace(plan, most=1)
+    assert shadows.choose(whole, Z, groups, few).kept.sum() <= 1
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 1), (0.5, 2)])
+def test_the_smallest_candidate_as_good_as_the_best(share, expected):
+    losses = [0.50, 0.54, 0.7]
+    assert shadows.smallest_as_good(losses, 1.0, share) == expected
+
+
+def test_the_largest_candidate_stays_where_rows_say_nothing_of_them():
+    assert shadows.smallest_as_good([1.3, 1.2, 1.1], 1.0, 0.1) == 0
 
 
 def a_net(seeds, d):
@@ -164,9 +236,41 @@ def test_the_default_finds_what_matters_without_a_lambda():
         assert numbers["truth"]["f1"] > 0.7
         assert numbers["spurious"]["removed_share"] > 0.9
         for how in numbers["selection"].values():
-            assert how["shadow_share"] <= 0.03
+            assert how["shadow_share"] <= 0.045
             assert 0 < how["lam"] <= 1
-            assert len(how["path"]) == 40
+            assert how["rule"] in shadows.RULES
+
+
+def test_a_second_look_brings_features_back_and_removes_others():
+    (once,), (twice,) = run(second_look=0), run()
+    assert {how["rule"] for how in once["selection"].values()} == {"first look"}
+    first, second = (
+        {n for party in numbers["features"].values() for n in party["kept"]}
+        for numbers in (once, twice)
+    )
+    assert second - first
+    assert first - second
+    assert twice["truth"]["f1"] > once["truth"]["f1"]
+    stages = [point["stage"] for point in twice["curve"]]
+    assert stages == [
+        *("pretrain", "select_features", "settle", "select_again", "train")
+    ]
+    for numbers in (once, twice):  # as many rounds of training, and no bytes for a look
+        by_stage = numbers["communication"]["by_stage"]
+        assert by_stage.get("select_again", {"up": 0, "down": 0})["up"] == 0
+
+
+def test_a_second_look_needs_epochs_to_follow():
+    (numbers,) = run(train_epochs=1)
+    assert {how["rule"] for how in numbers["selection"].values()} == {"first look"}
+
+
+def test_both_aims_exchange_the_same_rows_in_other_steps():
+    (slow,), (fast,) = run(train_epochs=0), run(train_epochs=0, aim="time")
+    rounds = [
+        n["communication"]["by_stage"]["pretrain"]["rounds"] for n in (slow, fast)
+    ]
+    assert rounds == [33, 2]  # half of 2,000 rows, in steps of 32 or of 1,000
 
 
 def test_replicas_select_as_single_runs_do():
@@ -193,7 +297,7 @@ def test_what_must_stay_stays():
 
 
 def test_frequencies_are_told_by_name():
-    (numbers,) = run(subsamples=3)
+    (numbers,) = run(subsamples=3, second_look=0)
     for party, how in numbers["selection"].items():
         kept = set(numbers["features"][party]["kept"])
         assert {

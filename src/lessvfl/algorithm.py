@@ -315,11 +315,15 @@ class PathPlan:
     n_steps: int = 300
 
 
-def choose_components(H: Tensor, y: Tensor, labels: Labels, plan: PathPlan) -> Tensor:
+def choose_components(
+    H: Tensor, y: Tensor, labels: Labels, plan: PathPlan, sizes: Sequence[int]
+) -> Tensor:
     """Find the components that matter along a path of lambdas, at the server alone.
 
-    `H` (R, n, E) and `y` (S, n) are of the rows that were asked for. Returns K as a
-    mask (R, E); at least one component stays.
+    `H` (R, n, E) and `y` (S, n) are of the rows that were asked for, `sizes` the number
+    of components of every party. Returns K as a mask (R, E). One component of every
+    party stays, its strongest: whether a party matters is for its features to say,
+    which a short pre-training may not have got to.
     """
     masks = []
     for r in range(H.shape[0]):
@@ -337,9 +341,11 @@ def choose_components(H: Tensor, y: Tensor, labels: Labels, plan: PathPlan) -> T
         error = losses[best].std() / math.sqrt(losses.shape[1])
         within = means <= means[best] + plan.n_errors * error
         kept = weights[int(within.float().argmax())].norm(dim=0) > 0
-        if not bool(kept.any()):
-            kept = weights[best].norm(dim=0) > 0
-        masks.append(kept if bool(kept.any()) else torch.ones_like(kept))
+        strengths = weights[-1].norm(dim=0).split(list(sizes))
+        for own, strength in zip(kept.split(list(sizes)), strengths, strict=True):
+            if len(own) and not bool(own.any()):
+                own[strength.argmax()] = True
+        masks.append(kept)
     return torch.stack(masks)
 
 
@@ -376,12 +382,17 @@ def _head_path(
 
 @dataclass(frozen=True)
 class Stages:
-    """The plans of Algorithm 1; without `server` (stage 2) this is local lasso."""
+    """The plans of Algorithm 1; without `server` (stage 2) this is local lasso.
+
+    With `settle` and `again` parties look a second time after some training.
+    """
 
     pretrain: TrainPlan
     server: SelectPlan | PathPlan | None
     party: SelectPlan | ShadowPlan
     train: TrainPlan
+    settle: TrainPlan | None = None
+    again: ShadowPlan | None = None
 
 
 def _components_by_path(
@@ -392,7 +403,8 @@ def _components_by_path(
     observe(Event("embed", 1, 1))
     rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
     y = take(labels.y, rows)
-    kept = choose_components(H, y, labels, plan)
+    sizes = [parties.sizes[name] for name in parties.names]
+    kept = choose_components(H, y, labels, plan, sizes)
     observe(Event("select_components", 1, 1))
     return kept
 
@@ -432,5 +444,11 @@ def less_vfl(
         n_epochs = getattr(stages.party, "n_epochs", 1)
         observe(Event("select_features", n_epochs, n_epochs, fusion))
         keeper.reached("select_features", 1, 1)
+    if stages.settle is not None and stages.again is not None:
+        train_jointly(parties, fusion, labels, stages.settle, observe, keeper)
+        if not keeper.is_behind("select_again"):
+            parties.look_again(stages.again)
+            observe(Event("select_again", 1, 1, fusion))
+            keeper.reached("select_again", 1, 1)
     train_jointly(parties, fusion, labels, stages.train, observe, keeper)
     return fusion

@@ -227,7 +227,7 @@ class Guest:
         groups = torch.as_tensor(encoding.groups).to(self.device)
         own = (X[0], X[1])
         if flat.get("selector") == "shadows":
-            own, groups = with_shadows(own, groups, flat["shadows"], seeds)
+            own, groups = with_shadows(own, groups, flat["shadows"], seeds, self.name)
         widths = net_config.party_widths(own[0].shape[2])
         net = self._network(net_config, widths, seeds, dtype)
         return Party(

@@ -815,11 +815,45 @@ class Lifted:
         named = {name: p.detach()[0] for name, p in self._params.items()}
         return named | {name: b[0] for name, b in self._buffers.items()}
 
+    def copy_buffers(self, other: Lifted) -> None:
+        """Take over the buffers that have the same shapes."""
+        for name, buffer in self._buffers.items():
+            if buffer.shape == other._buffers[name].shape:
+                buffer.copy_(other._buffers[name])
+
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over parameters and buffers of the same shapes."""
         with torch.no_grad():
             for name, tensor in (self._params | self._buffers).items():
                 tensor[0] = state[name]
+
+
+def widen(cut: Network, whole: Network, slots: Tensor) -> Network:
+    """Return a network with all slots again, those that were cut away at zero.
+
+    Parameters
+    ----------
+    cut : Network
+        Whose values are taken over.
+    whole : Network
+        What `cut` was narrowed from.
+    slots : Tensor (R, slots)
+        Which slots were kept.
+    """
+    net = whole.narrow()
+    used = slots.any(dim=0)
+    with torch.no_grad():
+        for new, old in zip(net.parameters(), cut.parameters(), strict=True):
+            if new.shape == old.shape:
+                new.copy_(old)
+            else:
+                new.zero_()
+                new[:, :, used] = old
+        first = net.input_weights
+        first.mul_(slots.view(*slots.shape[:1], 1, -1, *[1] * (first.dim() - 3)))
+    if isinstance(net, Lifted) and isinstance(cut, Lifted):
+        net.copy_buffers(cut)
+    return net
 
 
 def find_factory(spec: str) -> Factory:

@@ -7,14 +7,14 @@ is decided here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from lessvfl import algorithm, shadows
 from lessvfl.errors import ConfigError, ProtocolError
-from lessvfl.models import Network
+from lessvfl.models import Network, widen
 from lessvfl.protocol import (
     Begin,
     Block,
@@ -43,6 +43,7 @@ from lessvfl.types import (
 )
 
 Empty = Literal["constant", "frozen"]
+MOST_COMPARED = 4096  # rows on which candidates of a second look are compared
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ class Outcome:
     selection: dict[str, Any] | None = None  # how features were chosen by shadows
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A party as it was before it removed anything."""
+
+    net: Network
+    X_train: Tensor
+    X_test: Tensor
+
+
 @dataclass
 class Training:
     """What changes between two steps of joint training."""
@@ -69,6 +79,7 @@ class Training:
     penalty: GroupLasso | None
     step_size: Tensor
     n_steps: int
+    remembered_from: int  # the step
     step: int = 0  # steps done
     rows: Rows | None = None  # of the batch whose gradient is awaited
     h: Tensor | None = None  # the embedding whose gradient is awaited
@@ -153,6 +164,7 @@ class Party:
         self._groups: Tensor | None = None  # (R, n_groups), after selection
         self._has_selected = False
         self._pretrained = net
+        self._whole: Whole | None = None  # before the first of two looks
         self._slots = torch.ones(R, len(self._pool), dtype=torch.bool, device=device)
         self._outputs = torch.ones(R, net.n_outputs, dtype=torch.bool, device=device)
         self._training: Training | None = None
@@ -195,13 +207,15 @@ class Party:
         if plan.lam is not None:
             lam = torch.tensor(plan.lam, dtype=self.X_train.dtype)
             penalty = GroupLasso(lam.to(self.X_train.device), self._membership())
+        n_steps = batches.n_steps(plan.n_epochs)
         return Training(
             plan,
             algorithm.OPTIMIZERS[plan.optimizer](params, plan.learning_rate),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             step_size.to(self.X_train.device),
-            batches.n_steps(plan.n_epochs),
+            n_steps,
+            n_steps - batches.n_steps(plan.record),
         )
 
     def _next_batch(self, training: Training) -> Reply:
@@ -242,7 +256,7 @@ class Party:
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.contiguous()  # fused steps read memory in order
         plan = training.plan
-        if plan.record:
+        if training.step >= training.remembered_from:
             self._remember(training, gradient)
         plan.set_rate(training.optimizer, training.step, training.n_steps)
         training.optimizer.step()
@@ -280,10 +294,14 @@ class Party:
             self._outputs = mask.to(self.X_train.device)
             self.net = self.net.narrow(outputs=self._outputs)
             self._widths = tuple(len(some) for some in components)
-        self._freeze()
         if isinstance(plan, ShadowPlan):
-            self._select_by_shadows(plan)
+            self._has_selected = True
+            if plan.stage == "select_again":
+                self._look_again(plan)
+            else:
+                self._select_by_shadows(plan)
             return self._done(plan.stage)
+        self._freeze()
         kept = algorithm.select_features(
             self.net,
             self._own_rows(),
@@ -298,44 +316,107 @@ class Party:
 
     def _select_by_shadows(self, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again."""
-        if not self._seen or not self._n_shadows:
-            raise ProtocolError(
-                f"Party '{self.name}' must have shadows and gradients of pre-training "
-                "to select by. Got a selection without them."
-            )
-        rows, h, gradient = (
-            torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)
-        )
-        self._seen = []
-        Z = shadows.responses(h, gradient)[:, :, self._outputs.any(dim=0)]
-        device = self.X_train.device
-        membership = self._membership()
-        if membership is None:
-            membership = torch.eye(self._n_groups).to(self.X_train)
-        is_shadow = torch.ones(self._n_groups, dtype=torch.bool, device=device)
-        is_shadow[self._owner] = False
-        pinned = torch.zeros_like(is_shadow)
-        pinned[self._owner[[i for i, must in enumerate(self._must_keep) if must]]] = (
-            True
-        )
-        X = take(self.X_train, rows.to(device))
+        rows, Z = self._responses()
+        X, groups = take(self.X_train, rows), self._shadow_groups()
+        if plan.again:
+            self._whole = Whole(self.net, self.X_train, self.X_test)
         choices = [
-            shadows.choose(
-                X[r],
-                Z[r][:, self.net.output_mask[r]],
-                membership,
-                is_shadow,
-                plan,
-                seed,
-                pinned,
-            )
+            shadows.choose(X[r], Z[r][:, self.net.output_mask[r]], groups, plan, seed)
             for r, seed in enumerate(self.seeds)
         ]
         self._selected = [choice.report(self._owner) for choice in choices]
         self._remove(torch.stack([choice.kept for choice in choices]))
         if plan.refit_epochs and self.X_train.shape[2]:
-            X = take(self.X_train, rows.to(device))
+            X = take(self.X_train, rows)
             shadows.refit(self.net, X, Z, plan, self.seeds)
+
+    def _look_again(self, plan: ShadowPlan) -> None:
+        """Select once more, on responses of training; what went may come back."""
+        whole, before = self._whole, self._groups
+        if whole is None or before is None:
+            raise ProtocolError(
+                f"Party '{self.name}' must have looked once to look again. "
+                "Got a second look without a first."
+            )
+        rows, Z = self._responses()
+        X, groups = take(whole.X_train, rows), self._shadow_groups()
+        net = widen(self.net, whole.net, self._slots)
+        found = [
+            shadows.look_again(
+                X[r], Z[r][:, net.output_mask[r]], groups, plan, seed, before[r]
+            )
+            for r, seed in enumerate(self.seeds)
+        ]
+        candidates = torch.stack([some for _, some in found], dim=1)  # (3, R, n_groups)
+        candidates &= ~self._still.unsqueeze(1)  # the server asks it no more
+        losses, alone = self._compare(net, X, Z, candidates, plan)
+        kept = before.clone()
+        for r, (choice, _) in enumerate(found):
+            rule = shadows.smallest_as_good(
+                losses[:, r].tolist(), float(alone[r]), plan.loss
+            )
+            kept[r] = candidates[rule, r]
+            first = self._selected[r]["shadow_share"]
+            share = (first + choice.shadow_share, choice.shadow_share, 0.0)[rule]
+            choice = replace(
+                choice, kept=kept[r], rule=shadows.RULES[rule], shadow_share=share
+            )
+            self._selected[r] = choice.report(self._owner)
+        self.net, self.X_train, self.X_test = net, whole.X_train, whole.X_test
+        self._whole = None
+        self._remove(kept)
+
+    def _compare(
+        self, net: Network, X: Tensor, Z: Tensor, candidates: Tensor, plan: ShadowPlan
+    ) -> tuple[Tensor, Tensor]:
+        """Return how badly candidates (3, R, n_groups) predict rows held out, (3, R).
+
+        Every row is held out once. And how badly a constant does, (R,).
+        """
+        X, Z = X[:, :MOST_COMPARED], Z[:, :MOST_COMPARED]
+        fit = replace(plan, refit_epochs=12, refit_batch=256, patience=3, held_out=0.5)
+        losses = []
+        for kept in candidates:
+            slots = kept[:, self._pool]
+            columns = slots[:, net.column_slots].any(dim=0)
+            folds = [
+                shadows.refit(
+                    net.narrow(slots=slots), X[:, :, columns], Z, fit, self.seeds, fold
+                )
+                for fold in (0, 1)
+            ]
+            losses.append(torch.cat(folds, dim=1).mean(dim=1))
+        spread = (Z - Z.mean(dim=1, keepdim=True)) * net.output_mask.unsqueeze(1)
+        return torch.stack(losses), spread.square().mean(dim=(1, 2))
+
+    def _responses(self) -> tuple[Tensor, Tensor]:
+        """Return the rows that were remembered, (R, n), and their responses."""
+        if not self._seen or not self._n_shadows:
+            raise ProtocolError(
+                f"Party '{self.name}' must have shadows and gradients of training to "
+                "select by. Got a selection without them."
+            )
+        rows, h, gradient = (
+            torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)
+        )
+        self._seen = []
+        Z = shadows.responses(h, gradient)
+        if Z.shape[2] > self.net.n_outputs:  # remembered before components went
+            Z = Z[:, :, self._outputs.any(dim=0)]
+        return rows.to(self.X_train.device), Z
+
+    def _shadow_groups(self) -> shadows.Groups:
+        membership = self._membership()
+        if membership is None:
+            membership = torch.eye(self._n_groups).to(self.X_train)
+        is_shadow = torch.ones(
+            self._n_groups, dtype=torch.bool, device=self.X_train.device
+        )
+        is_shadow[self._owner] = False
+        pinned = torch.zeros_like(is_shadow)
+        must = [i for i, must in enumerate(self._must_keep) if must]
+        pinned[self._owner[must]] = True
+        return shadows.Groups(membership, is_shadow, pinned)
 
     def _own_rows(self) -> Tensor:
         """Return all rows to select features on."""
@@ -357,6 +438,7 @@ class Party:
             "widths": list(self._widths),
             "has_selected": self._has_selected,
             "selected": self._selected,
+            "looks_again": self._whole is not None,
             "plan": None,
         }
         tensors["outputs"] = self._outputs.to(torch.uint8)
@@ -386,6 +468,8 @@ class Party:
             if self.empty == "frozen":
                 _fill(self.net.parameters(), tensors, "pretrained")
             self._freeze()
+        if values["looks_again"]:
+            self._whole = Whole(self.net, self.X_train, self.X_test)
         if "groups" in tensors:
             self._remove(tensors["groups"].bool())
         _fill(self.net.parameters(), tensors, "net")

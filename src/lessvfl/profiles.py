@@ -25,19 +25,31 @@ _SHADOWS = (
     "shadow_share",
     "false_share",
     "adaptive",
+    "pairs",
+    "second_look",
+    "second_loss",
     "subsamples",
     "must_keep",
     "most",
     "refit_epochs",
 )
 _PATH = ("server_rows", "server_errors")
+_STAGE_2 = ("lam_server", "server_epochs", "server_step_size")
+_STAGE_3 = (
+    "lam_party",
+    "party_epochs",
+    "party_step_size",
+    "lam_scale",
+    "reduction",
+    "drain",
+)
 # Settings that one way of selecting reads and another does not.
 _UNREAD = {
-    ("selector", "shadows"): ("lam_party",),
+    ("selector", "shadows"): _STAGE_3,
     ("selector", "network"): _SHADOWS,
-    ("server_selector", "path"): ("lam_server",),
+    ("server_selector", "path"): _STAGE_2,
     ("server_selector", "network"): _PATH,
-    ("server_selector", "none"): ("lam_server", *_PATH),
+    ("server_selector", "none"): (*_STAGE_2, *_PATH),
 }
 
 # What goes past the paper (docs/selection.md); chosen on training rows.
@@ -45,10 +57,11 @@ _DEFAULT = {
     "less-vfl": {
         "embedding_size": 4,
         "input_scale": 0.01,
-        "pretrain_batch_size": 32,
+        "aim": "bytes",
         "pretrain_epochs": 0.5,
         "selector": "shadows",
         "server_selector": "path",
+        "second_look": 1,
         "bits": 8,
         "batch_size": 128,
         "learning_rate": 0.005,
@@ -210,6 +223,8 @@ def resolve(
     for (selector, chosen), unread in _UNREAD.items():
         if getattr(config, selector, None) == chosen:
             for name in set(unread) & set(overrides or {}):
+                if values[name] == fields[name].default:
+                    continue
                 warnings.warn(
                     f"The '{name}' setting has no effect with {selector}={chosen}.",
                     LessVFLWarning,

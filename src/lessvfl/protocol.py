@@ -386,6 +386,10 @@ class Parties:
             requests[name] = Select(components, plan)
         self._finish(self._exchange(requests))
 
+    def look_again(self, plan: ShadowPlan) -> None:
+        """Have every party that still takes part select once more."""
+        self._finish(self._exchange(dict.fromkeys(self._awake(), Select(None, plan))))
+
     def state(self) -> dict[str, Any]:
         """Return what changes in a run, as plain values, and the constants apart."""
         return {

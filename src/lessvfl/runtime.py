@@ -261,7 +261,7 @@ class _Batch:
         groups = torch.as_tensor(tables[0].groups).to(self.device)
         own, n_features = (X_train, X_test), len(tables[0].features)
         if getattr(config, "selector", "network") == "shadows":
-            own, groups = with_shadows(own, groups, config.shadows, self.seeds)
+            own, groups = with_shadows(own, groups, config.shadows, self.seeds, name)
         n_shadows = int(groups.max()) + 1 - n_features
         widths = net_config.party_widths(own[0].shape[2])
         net = self._network(widths, given, name)
@@ -404,7 +404,7 @@ def _shape(
 def selection(
     found: Mapping[str, tuple[Sequence[str], Mapping[str, Any] | None]],
 ) -> dict[str, Any] | None:
-    """Return how every party selected by its shadows, scores by name; or None."""
+    """Return how every party selected by its shadows, features by name; or None."""
     return {
         party: {
             **how,
@@ -413,6 +413,7 @@ def selection(
                 for kind in ("scores", "frequency")
                 if how[kind] is not None
             },
+            "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
         }
         for party, (features, how) in found.items()
         if how is not None

@@ -10,7 +10,10 @@ one step further. The features that predict the responses are those that matter.
    convex problem on its matrix of moments;
 3. takes the smallest lambda at which at most a share q of the shadows is kept, and as
    many of its own features as shadows would be at most a share `fdr` of those kept;
-4. fits its network to the responses again, on the kept features, without a penalty.
+   features that act only together with another one are added;
+4. fits its network to the responses again, on the kept features, without a penalty;
+5. looks again after a few epochs of training, when the other parties explain most of
+   the labels and little things show: at all its columns, those removed included.
 
 All of it is local; nothing of it is sent.
 """
@@ -25,13 +28,34 @@ from typing import Any
 
 import torch
 
+from lessvfl import moments
 from lessvfl.algorithm import gradients
 from lessvfl.models import Network
+from lessvfl.moments import Moments
 from lessvfl.prox import per_replica
 from lessvfl.types import ShadowPlan, Tensor, stream, take
 
-N_ITERATIONS = 300
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
+
+
+RULES = ("both looks", "second look", "pruned")  # candidates of the second look
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A party's features, as groups of columns.
+
+    Parameters
+    ----------
+    membership : Tensor (columns, n_groups)
+        1 where a column belongs to a group.
+    is_shadow, pinned : Tensor (n_groups,)
+        Which groups are shadows; which must stay and are not penalised.
+    """
+
+    membership: Tensor
+    is_shadow: Tensor
+    pinned: Tensor
 
 
 @dataclass(frozen=True)
@@ -45,41 +69,50 @@ class Choice:
     lam : float
         The lambda that was taken, as a share of the one that keeps nothing.
     shadow_share : float
-        Share of the shadows that lambda keeps: the estimate of the share of useless
-        features that are kept.
-    false_share : float
-        The estimated share of useless features among those kept, were all useless.
+        Share of the shadows that were kept: the estimate of the share of useless
+        features that are.
     path : list of (lambda, features kept, share of shadows kept)
-        The whole path.
+        The path, as far as it was followed.
     scores : Tensor (n_groups,)
-        The largest lambda, as a share, at which a group is kept.
+        The largest lambda, as a share, at which a group is kept; 0: none on the path.
     frequency : Tensor (n_groups,) or None
         The share of subsamples that keep a group, where there were any.
+    pairs : list of (group, group, strength)
+        Groups that were kept because they act together; see :func:`moments.pairs`.
+    rule : str
+        "first look", or which of ``RULES`` the second look took.
     """
 
     kept: Tensor
     lam: float
     shadow_share: float
-    false_share: float
     path: list[tuple[float, int, float]]
     scores: Tensor
     frequency: Tensor | None = None
+    pairs: tuple[tuple[int, int, float], ...] = ()
+    rule: str = "first look"
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
+        place = {group: feature for feature, group in enumerate(owner.tolist())}
+        n_kept = int(self.kept[owner].sum())
         return {
+            "rule": self.rule,
             "lam": self.lam,
             "shadow_share": self.shadow_share,
-            "false_share": self.false_share,
+            "false_share": min(1.0, self.shadow_share * len(owner) / max(1, n_kept)),
             "path": [list(point) for point in self.path],
             "scores": self.scores[owner].tolist(),
             "frequency": None
             if self.frequency is None
             else self.frequency[owner].tolist(),
+            "pairs": [[place[a], place[b], value] for a, b, value in self.pairs],
         }
 
 
-def plant(X: Tensor, groups: Tensor, n_least: int, seeds: Sequence[int]) -> Tensor:
+def plant(
+    X: Tensor, groups: Tensor, n_least: int, seeds: Sequence[int], party: str
+) -> Tensor:
     """Return which row every shadow takes, (S, N, copies x n_features).
 
     The columns of one feature are permuted together, so they share a shadow.
@@ -89,7 +122,9 @@ def plant(X: Tensor, groups: Tensor, n_least: int, seeds: Sequence[int]) -> Tens
     order = [
         torch.stack(
             [
-                torch.randperm(X.shape[1], generator=stream(seed, "shadow", copy, f))
+                torch.randperm(
+                    X.shape[1], generator=stream(seed, "shadow", party, copy, f)
+                )
                 for copy in range(n_copies)
                 for f in range(n_features)
             ],
@@ -101,7 +136,11 @@ def plant(X: Tensor, groups: Tensor, n_least: int, seeds: Sequence[int]) -> Tens
 
 
 def with_shadows(
-    tables: tuple[Tensor, Tensor], groups: Tensor, n_least: int, seeds: Sequence[int]
+    tables: tuple[Tensor, Tensor],
+    groups: Tensor,
+    n_least: int,
+    seeds: Sequence[int],
+    party: str,
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Append shadows to a party's training columns, and zeros to its test columns.
 
@@ -115,6 +154,8 @@ def with_shadows(
         How many shadow features there must be at least.
     seeds : sequence of int
         One a replica.
+    party : str
+        Whose shadows: every party permutes in its own way.
 
     Returns
     -------
@@ -122,7 +163,7 @@ def with_shadows(
         With shadows behind the own columns; their features are numbered on.
     """
     X, X_test = tables
-    order = plant(X, groups, n_least, seeds)
+    order = plant(X, groups, n_least, seeds, party)
     n_features = int(groups.max()) + 1
     n_copies = order.shape[2] // n_features
     X = X.expand(len(order), -1, -1)
@@ -147,79 +188,27 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
 
 
 def responses(h: Tensor, gradient: Tensor) -> Tensor:
-    """Return where the server wants each row's embedding, (R, n, E).
+    """Return where the server wants each row's embedding, (R, n, E): a Newton step.
 
-    A step of a linear head w on a loss whose curvature is at most 1: the gradient of a
-    row is w times a residual below 1, so that its largest norm stands for |w|.
+    The mean of g g' over rows is what the curvature of a log-likelihood is on average
+    (Fisher information), so the party needs to know neither head nor labels. Its
+    largest eigenvalue is the curvature along the direction that the head uses. The
+    better rows are predicted the smaller it is and the noisier the responses: what is
+    left of a residual says less and less of a feature's weight, as it should.
     """
-    scale = gradient.norm(dim=2).quantile(0.95, dim=1).square()
+    information = gradient.mT @ gradient / gradient.shape[1]
+    curvature = torch.linalg.eigvalsh(information)[:, -1]
     tiny = torch.finfo(h.dtype).tiny
-    return h - gradient / per_replica(scale.clamp_min(tiny), gradient)
-
-
-def group_path(
-    G: Tensor, C: Tensor, lams: Tensor, weights: Tensor, membership: Tensor
-) -> Tensor:
-    """Solve min 1/2 tr(B'GB) - tr(C'B) + lam sum_j weights_j ||B_j|| for every lambda.
-
-    Accelerated proximal gradient steps (FISTA), all lambdas at once. Returns the norms
-    of the groups, (L, n_groups).
-    """
-    rate = 1 / (torch.linalg.matrix_norm(G, 2) * (1 + 1e-6))
-    B = C.new_zeros(len(lams), *C.shape)
-    V, t = B, 1.0
-    threshold = rate * lams[:, None] * weights
-
-    def norms(U: Tensor) -> Tensor:
-        return (U.square().sum(dim=2) @ membership).sqrt()
-
-    tiny = torch.finfo(C.dtype).tiny
-    for _ in range(N_ITERATIONS):
-        U = V - rate * (G @ V - C)
-        scale = torch.relu(1 - threshold / norms(U).clamp_min(tiny))
-        new = U * (scale @ membership.T)[..., None]
-        t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        V, B, t = new + ((t - 1) / t_new) * (new - B), new, t_new
-    return norms(B)
+    return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
 
 
 def choose(
-    X: Tensor,
-    Z: Tensor,
-    membership: Tensor,
-    is_shadow: Tensor,
-    plan: ShadowPlan,
-    seed: int = 0,
-    pinned: Tensor | None = None,
+    X: Tensor, Z: Tensor, groups: Groups, plan: ShadowPlan, seed: int = 0
 ) -> Choice:
     """Select features of one replica, on all rows or by the votes of subsamples.
 
     With `plan.subsamples` the selection is repeated on so many random halves of the
-    rows, and what at least half of them keep is kept (stability selection). Parameters
-    are those of :func:`choose_once`.
-    """
-    whole = choose_once(X, Z, membership, is_shadow, plan, pinned)
-    if not plan.subsamples:
-        return whole
-    votes = []
-    for number in range(plan.subsamples):
-        order = torch.randperm(len(X), generator=stream(seed, "subsample", number))
-        half = order[: len(X) // 2].to(X.device)
-        found = choose_once(X[half], Z[half], membership, is_shadow, plan, pinned)
-        votes.append(found.kept)
-    frequency = torch.stack(votes).to(X).mean(dim=0)
-    return replace(whole, kept=frequency >= 0.5, frequency=frequency)
-
-
-def choose_once(
-    X: Tensor,
-    Z: Tensor,
-    membership: Tensor,
-    is_shadow: Tensor,
-    plan: ShadowPlan,
-    pinned: Tensor | None = None,
-) -> Choice:
-    """Select features of one replica.
+    rows, and what at least half of them keep is kept (stability selection).
 
     Parameters
     ----------
@@ -227,28 +216,38 @@ def choose_once(
         Rows that were exchanged, shadows included.
     Z : Tensor (n, E)
         Their responses.
-    membership : Tensor (columns, n_groups)
-        1 where a column belongs to a group.
-    is_shadow : Tensor (n_groups,)
-        Which groups are shadows.
-    pinned : Tensor (n_groups,) or None
-        Which groups must stay: they are not penalised.
     """
-    X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
-    G, C = X.T @ X / len(X), X.T @ Z / len(X)
-    sizes = membership.sum(dim=0)
-    weights = sizes.sqrt()
+    whole = _choose_once(Moments.of(X, Z, groups.membership), groups, plan)
+    if not plan.subsamples:
+        return whole
+    votes = []
+    for number in range(plan.subsamples):
+        order = torch.randperm(len(X), generator=stream(seed, "subsample", number))
+        half = order[: len(X) // 2].to(X.device)
+        some = Moments.of(X[half], Z[half], groups.membership)
+        votes.append(_choose_once(some, groups, plan).kept)
+    frequency = torch.stack(votes).to(X).mean(dim=0)
+    return replace(whole, kept=frequency >= 0.5, frequency=frequency)
+
+
+def _choose_once(seen: Moments, groups: Groups, plan: ShadowPlan) -> Choice:
+    """Select along the path of lambdas, then add what acts together."""
+    weights = groups.membership.sum(dim=0).sqrt()
     if plan.adaptive > 0:
-        weights = weights * _adaptive(G, C, membership, plan.adaptive)
-    correlation = (C.square().sum(dim=1) @ membership).sqrt()
-    largest = (correlation / weights).max() * (1 + 1e-6)  # keeps nothing, exactly
-    if pinned is None:
-        pinned = torch.zeros_like(is_shadow)
-    weights = weights * ~pinned
-    shares = torch.logspace(0, math.log10(SMALLEST), plan.n_lambdas).to(X)
-    kept = group_path(G, C, largest * shares, weights, membership) > 0
-    kept |= pinned
-    n_shadows = int(is_shadow.sum())
+        weights = weights * _adaptive(seen, plan.adaptive)
+    largest = (seen.group_norms(seen.C) / weights).max()
+    largest = largest * (1 + 1e-6)  # keeps nothing, exactly
+    weights = weights * ~groups.pinned
+    shares = torch.logspace(0, math.log10(SMALLEST), plan.n_lambdas).to(seen.X)
+    is_shadow, n_shadows = groups.is_shadow, int(groups.is_shadow.sum())
+
+    def is_enough(norms: Tensor) -> bool:
+        kept = norms[-1] > 0
+        return int(kept[is_shadow].sum()) > plan.q * n_shadows
+
+    kept = moments.group_path(seen, largest * shares, weights, is_enough) > 0
+    kept |= groups.pinned
+    shares = shares[: len(kept)]
     of_shadows = kept[:, is_shadow].sum(dim=1) / max(1, n_shadows)
     counts = kept[:, ~is_shadow].sum(dim=1)
     useless = of_shadows * int((~is_shadow).sum()) / counts.clamp_min(1)
@@ -259,33 +258,115 @@ def choose_once(
             break
         if float(useless[next_place]) <= plan.fdr:
             place = next_place
+    chosen = kept[place] & ~is_shadow
+    found = _add_pairs(seen, groups, plan, chosen) if plan.pairs else ()
     first = torch.where(kept.any(dim=0), shares[kept.float().argmax(dim=0)], 0.0)
     path = list(zip(shares.tolist(), counts.tolist(), of_shadows.tolist(), strict=True))
     return Choice(
-        kept[place] & ~is_shadow,
+        chosen,
         float(shares[place]),
         float(of_shadows[place]),
-        float(useless[place]),
         path,
         first,
+        pairs=tuple(found),
     )
 
 
-def _adaptive(G: Tensor, C: Tensor, membership: Tensor, gamma: float) -> Tensor:
+def _add_pairs(
+    seen: Moments, groups: Groups, plan: ShadowPlan, chosen: Tensor
+) -> list[tuple[int, int, float]]:
+    """Put groups that act together into `chosen`, the strongest first; return them."""
+    strength, partner = moments.pairs(seen, groups.is_shadow)
+    found: list[tuple[int, int, float]] = []
+    for group in strength.argsort(descending=True).tolist():
+        other = int(partner[group])
+        if float(strength[group]) < 1:
+            break
+        new = {group, other} - set(chosen.nonzero()[:, 0].tolist())
+        if plan.most is not None and int(chosen.sum()) + len(new) > plan.most:
+            continue
+        chosen[[group, other]] = True
+        pair = (min(group, other), max(group, other), float(strength[group]))
+        if pair[:2] not in [known[:2] for known in found]:
+            found.append(pair)
+    return found
+
+
+def _adaptive(seen: Moments, gamma: float) -> Tensor:
     """Return 1 / norm^gamma of a ridge regression, the middle group's weight 1."""
-    ridge = torch.linalg.solve(G + 0.1 * torch.eye(len(G)).to(G), C)
-    norms = (ridge.square().sum(dim=1) @ membership).sqrt()
+    ridge = 0.1 * torch.eye(len(seen.G)).to(seen.G)
+    norms = seen.group_norms(torch.linalg.solve(seen.G + ridge, seen.C))
     relative: Tensor = norms / norms.median()
     return relative.clamp(0.05, 20.0).pow(-gamma)
 
 
+def look_again(
+    X: Tensor, Z: Tensor, groups: Groups, plan: ShadowPlan, seed: int, before: Tensor
+) -> tuple[Choice, Tensor]:
+    """Return a second choice, and the candidates (3, n_groups) in order of ``RULES``.
+
+    Candidates are what either look keeps, what this one keeps, and that without what
+    says nothing beside the others (:func:`moments.prune`).
+
+    Parameters
+    ----------
+    before : Tensor (n_groups,)
+        What the first look kept.
+    """
+    choice = choose(X, Z, groups, plan, seed)
+    seen = Moments.of(X, Z, groups.membership)
+    exempt = groups.pinned.clone()
+    for a, b, _ in choice.pairs:
+        exempt[[a, b]] = True
+    pruned = moments.prune(seen, choice.kept, groups.is_shadow, exempt)
+    both = before | choice.kept
+    if plan.most is not None and int(both.sum()) > plan.most:
+        both = choice.kept
+    return choice, torch.stack([both, choice.kept, pruned])
+
+
+def smallest_as_good(losses: Sequence[float], alone: float, share: float) -> int:
+    """Return the last candidate that explains almost as much as the best.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Mean loss of rows held out; candidates from large to small.
+    alone : float
+        The loss of a constant. Where the best is no better, rows say nothing of the
+        candidates, and the largest is taken.
+    share : float
+        The share of what the best explains that may be lost.
+
+    Examples
+    --------
+    >>> smallest_as_good([0.50, 0.505, 0.6], 1.0, 0.02)
+    1
+    >>> smallest_as_good([1.3, 1.2, 1.1], 1.0, 0.02)
+    0
+    """
+    explained = alone - min(losses)
+    if explained <= 0:
+        return 0
+    return max(
+        place
+        for place, loss in enumerate(losses)
+        if loss - min(losses) <= share * explained
+    )
+
+
 def refit(
-    net: Network, X: Tensor, Z: Tensor, plan: ShadowPlan, seeds: Sequence[int]
-) -> None:
+    net: Network,
+    X: Tensor,
+    Z: Tensor,
+    plan: ShadowPlan,
+    seeds: Sequence[int],
+    fold: int = 0,
+) -> Tensor:
     """Fit a network to the responses, in place, on all replicas at once.
 
     A share of the rows is held out; every replica ends with the weights that predict it
-    best, the first ones included.
+    best, the first ones included. Returns the losses of the rows held out, (R, n).
 
     Parameters
     ----------
@@ -295,12 +376,15 @@ def refit(
         Rows that were exchanged.
     Z : Tensor (R, n, outputs)
         Their responses.
+    fold : int
+        Which share of the rows is held out, counted from 0.
     """
     n = X.shape[1]
     order = torch.stack(
         [torch.randperm(n, generator=stream(s, "refit")) for s in seeds]
     ).to(X.device)
     n_held = max(1, round(plan.held_out * n))
+    order = order.roll(-fold * n_held, dims=1)
     held, rest = order[:, :n_held], order[:, n_held:]
     params = net.parameters()
     optimizer = torch.optim.AdamW(
@@ -310,14 +394,14 @@ def refit(
 
     def mismatch(X: Tensor, Z: Tensor) -> Tensor:
         mask = net.output_mask.to(Z.dtype).unsqueeze(1)
-        return ((net(X) - Z) * mask).square().mean(dim=(1, 2))
+        return ((net(X) - Z) * mask).square().mean(dim=2)
 
     def score() -> Tensor:
         net.train(False)
         with torch.no_grad():
             return mismatch(X_held, Z_held)
 
-    best, kept = score(), [param.detach().clone() for param in params]
+    best, kept = score().mean(dim=1), [param.detach().clone() for param in params]
     waited = torch.zeros(len(best), device=X.device)
     for epoch in range(plan.refit_epochs):
         net.train(True)
@@ -330,12 +414,12 @@ def refit(
         places = torch.gather(rest, 1, shuffled)
         for start in range(0, places.shape[1], plan.refit_batch):
             rows = places[:, start : start + plan.refit_batch]
-            loss = mismatch(take(X, rows), take(Z, rows)).sum()
+            loss = mismatch(take(X, rows), take(Z, rows)).mean(dim=1).sum()
             grads = gradients(loss, params)
             for param, grad in zip(params, grads, strict=True):
                 param.grad = grad.contiguous()
             optimizer.step()
-        now = score()
+        now = score().mean(dim=1)
         better = now < best
         best = torch.where(better, now, best)
         waited = torch.where(better, torch.zeros_like(waited), waited + 1)
@@ -348,4 +432,4 @@ def refit(
     with torch.no_grad():
         for param, value in zip(params, kept, strict=True):
             param.copy_(value)
-    net.train(False)
+    return score()

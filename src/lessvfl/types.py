@@ -25,6 +25,8 @@ Stage = Literal[
     "select_components",
     "select_features",
     "joint_lasso",
+    "settle",
+    "select_again",
     "train",
     "evaluate",
 ]
@@ -182,8 +184,8 @@ class TrainPlan:
     """How Algorithm 2 runs for a while; server and parties derive the same steps.
 
     `lam` is None, or the group lasso weight of every replica (joint proximal training).
-    Blocks travel in `bits` bits a value. With `record` a party remembers rows,
-    embeddings and gradients, for its own selection.
+    Blocks travel in `bits` bits a value. Of the last `record` epochs a party remembers
+    rows, embeddings and gradients, for its own selection.
     """
 
     stage: Stage
@@ -195,7 +197,7 @@ class TrainPlan:
     lam: tuple[float, ...] | None = None
     schedule: Literal["constant", "cosine"] = "constant"
     bits: int = 32
-    record: bool = False
+    record: float = 0
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""
@@ -254,9 +256,12 @@ class ShadowPlan:
     At most a share `q` of the shadows may be kept, useless features may be at most an
     estimated share `fdr` of those kept, and these at most `most`. With `subsamples`
     features are kept by the votes of so many halves of the rows. Weights of the group
-    lasso are 1 / norm^`adaptive` of a first fit. The network is then
-    fitted to the responses for at most `refit_epochs`, until `patience` of them in a
-    row did not help the `held_out` share of the rows.
+    lasso are 1 / norm^`adaptive` of a first fit. With `pairs` features are kept, too,
+    that act only together. The network is then fitted to the responses for at most
+    `refit_epochs`, until `patience` of them in a row did not help the `held_out` share
+    of the rows. With `again` another look will follow; the stage ``select_again`` is
+    that look, which takes the smallest of its candidates that loses at most the share
+    `loss` of what the best explains of rows held out.
     """
 
     stage: Stage
@@ -265,6 +270,9 @@ class ShadowPlan:
     most: int | None = None
     fdr: float = 0.2
     subsamples: int = 0
+    pairs: bool = False
+    again: bool = False
+    loss: float = 0.02
     n_lambdas: int = 40
     refit_epochs: int = 30
     refit_rate: float = 0.003

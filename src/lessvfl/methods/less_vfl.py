@@ -14,6 +14,8 @@ from lessvfl.models import MLP, Network
 from lessvfl.protocol import Parties
 from lessvfl.types import Keeper, Observer, SelectPlan, ShadowPlan, TrainPlan
 
+AIMS = {"bytes": 32, "time": 1000}  # rows of one step of pre-training
+
 
 @dataclass(frozen=True)
 class Config(PartySelection):
@@ -41,10 +43,15 @@ class Config(PartySelection):
         "network",
         "stage 2: the paper's, with lam_server; along a path of lambdas; or left out",
     )
+    aim: str = settings.setting(
+        settings.one_of("none", *AIMS),
+        "none",
+        "what pre-training saves: bytes (steps of 32 rows) or time (of 1000 rows)",
+    )
     pretrain_batch_size: int | None = settings.setting(
         settings.or_none(settings.an_int(1)),
         None,
-        "rows of one step of pre-training; none: batch_size",
+        "rows of one step of pre-training; none: what aim says, else batch_size",
     )
     shadows: int = settings.setting(
         settings.an_int(1), 60, "the fewest shadow features a party plants"
@@ -59,6 +66,19 @@ class Config(PartySelection):
     )
     adaptive: float = settings.setting(
         settings.a_float(), 0.0, "adaptive weights 1 / norm^this; 0: none"
+    )
+    pairs: bool = settings.setting(
+        settings.a_flag(), True, "keep features, too, that act only together"
+    )
+    second_look: int = settings.setting(
+        settings.an_int(),
+        0,
+        "parties look again after so many of train_epochs, if there are more; 0: never",
+    )
+    second_loss: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.02,
+        "share of what is explained that the second look may lose for simplicity",
     )
     subsamples: int = settings.setting(
         settings.an_int(),
@@ -85,10 +105,13 @@ class Config(PartySelection):
 
     def pretrain_plan(self) -> TrainPlan:
         """Return the plan of stage 1."""
-        size = self.pretrain_batch_size or self.batch_size
+        size = self.pretrain_batch_size or AIMS.get(self.aim, self.batch_size)
         own = dataclasses.replace(self, batch_size=size)
         plan = own.plan("pretrain", self.pretrain_epochs)
-        return dataclasses.replace(plan, record=self.selector == "shadows")
+        by_shadows = self.selector == "shadows"
+        return dataclasses.replace(
+            plan, record=self.pretrain_epochs if by_shadows else 0
+        )
 
     def server_plan(self) -> SelectPlan | PathPlan | None:
         """Return the plan of stage 2."""
@@ -110,19 +133,35 @@ class Config(PartySelection):
     def stages(self, server: SelectPlan | PathPlan | None) -> Stages:
         """Return the plans of Algorithm 1."""
         published = super().stages(server)
-        party: SelectPlan | ShadowPlan = published.party
-        if self.selector == "shadows":
-            party = ShadowPlan(
-                "select_features",
-                self.shadow_share,
-                self.adaptive,
-                self.most,
-                self.false_share,
-                self.subsamples,
-                refit_epochs=self.refit_epochs,
-            )
+        stages = dataclasses.replace(published, pretrain=self.pretrain_plan())
+        if self.selector != "shadows":
+            return stages
+        look = ShadowPlan(
+            "select_features",
+            self.shadow_share,
+            self.adaptive,
+            self.most,
+            self.false_share,
+            self.subsamples,
+            self.pairs,
+            0 < self.second_look < self.train_epochs,
+            self.second_loss,
+            refit_epochs=self.refit_epochs,
+        )
+        stages = dataclasses.replace(stages, party=look)
+        if not look.again:
+            return stages
+        settle = self.plan("settle", self.second_look)
         return dataclasses.replace(
-            published, pretrain=self.pretrain_plan(), party=party
+            stages,
+            settle=dataclasses.replace(settle, record=1),
+            again=dataclasses.replace(
+                look,
+                stage="select_again",
+                q=self.shadow_share / 2,  # what two looks let pass adds up
+                again=False,
+            ),
+            train=self.plan("train", self.train_epochs - self.second_look),
         )
 
 

@@ -136,7 +136,8 @@ def selection_megabytes(run: Run) -> float | None:
     stages |= set(tables.at(run, "communication", "by_stage") or {})
     if not stages & set(SELECTING):
         return None
-    before = [point for point in run["curve"] if point["stage"] != "train"]
+    after = ("settle", "select_again", "train")
+    before = [point for point in run["curve"] if point["stage"] not in after]
     sent = [tables.number(point, "payload_bytes") for point in before]
     return max((n_bytes for n_bytes in sent if n_bytes is not None), default=0) / 1e6
 
@@ -429,11 +430,13 @@ def plot_scores(run: Run, ax: Axes | None = None) -> Axes:
     if not shown:
         return _say(ax, "no feature was measured against shadows")
     _prepare_bars(ax, [f"{feature} ({party})" for _, feature, party, _ in shown])
-    for row, (score, _, _, bar) in enumerate(shown):
-        ax.barh(row, score, height=0.6, color=BLUE if score >= bar else "#BFD9EA")
+    kept = tables.revealed(run)
+    for row, (score, feature, party, bar) in enumerate(shown):
+        is_kept = party in kept and feature in kept[party]["kept"]
+        ax.barh(row, score, height=0.6, color=BLUE if is_kept else "#BFD9EA")
         ax.plot([bar, bar], [row - 0.42, row + 0.42], color=VERMILION, linewidth=1.6)
     ax.set_xlim(0, 1.02)
-    ax.set_xlabel("strength; red: what chance reaches")
+    ax.set_xlabel("strength; dark: kept; red: what chance reaches")
     return ax
 
 

@@ -300,7 +300,10 @@ def _selection(runs: Sequence[Run]) -> str:
     selection = run.get("selection")
     if not selection:
         return ""
-    words = [tables.selection_words(party, how) for party, how in selection.items()]
+    words = [
+        tables.selection_words(party, how, len(tables.revealed(run)[party]["kept"]))
+        for party, how in selection.items()
+    ]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in words)
     n_scores = sum(len(how["scores"]) for how in selection.values())
     height = figures.bars_height(min(n_scores, figures.MOST_SCORES))
@@ -309,7 +312,7 @@ def _selection(runs: Sequence[Run]) -> str:
             figures.plot_scores(run, figures.new_axes(height)),
             "scores",
             "Strength of the features",
-            "The strongest ones; what lies left of the red mark could be chance.",
+            "The strongest ones, each by itself; left of the red mark it could be chance.",
             f"Strength of up to {figures.MOST_SCORES} features against shadows.",
         )
         path = figure(

@@ -30,9 +30,17 @@ STAGE_TITLES = {
     "select_components": "select components",
     "select_features": "select features",
     "joint_lasso": "joint lasso",
+    "settle": "train a little",
+    "select_again": "look again",
     "train": "train",
     "evaluate": "evaluate",
 }
+SECOND_LOOK = {
+    "both looks": "A second look added to the first.",
+    "second look": "A second look replaced the first.",
+    "pruned": "On a second look it dropped what says nothing beside the others.",
+}
+MOST_PAIRS = 3  # that a sentence names
 MOMENTS = {
     "pretrained": "after pre-training",
     "selected": "right after selection",
@@ -314,21 +322,30 @@ class FeatureRow:
         return "some" if self.n_kept else "removed"
 
 
-def selection_words(party: str, how: Mapping[str, Any]) -> str:
+def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
     """Say in plain words what a party's selection by shadows found.
 
-    >>> how = {"scores": {"age": 0.8, "x": 0.0}, "lam": 0.5}
-    >>> selection_words("clinic", how | {"shadow_share": 0.02, "false_share": 0.04})
-    'clinic: 1 of 2 features are stronger than chance. Of its scrambled columns 2.0 % \
-passed the same bar, so about 0.0 of those kept may be there by chance.'
+    >>> how = {"scores": {"age": 0.8, "x": 0.0, "y": 0.0}, "rule": "pruned"}
+    >>> how |= {"shadow_share": 0.02, "false_share": 0.04, "pairs": [["x", "y", 3.0]]}
+    >>> selection_words("clinic", how, 3)
+    'clinic keeps 3 of 3 features. Of its scrambled columns 2.0 % passed the same bar, \
+so about 0.1 of those kept may be there by chance. On a second look it dropped what \
+says nothing beside the others. x and y matter together.'
     """
-    n_kept = sum(score >= how["lam"] for score in how["scores"].values())
     by_chance = how["false_share"] * n_kept
-    return (
-        f"{party}: {n_kept} of {len(how['scores'])} features are stronger than chance. "
+    words = [
+        f"{party} keeps {n_kept} of {len(how['scores'])} features.",
         f"Of its scrambled columns {100 * how['shadow_share']:.1f} % passed the same "
-        f"bar, so about {by_chance:.1f} of those kept may be there by chance."
-    )
+        f"bar, so about {by_chance:.1f} of those kept may be there by chance.",
+        SECOND_LOOK.get(how["rule"], ""),
+    ]
+    for a, b, _ in how["pairs"][:MOST_PAIRS]:
+        words.append(
+            f"{a} matters squared." if a == b else f"{a} and {b} matter together."
+        )
+    if len(how["pairs"]) > MOST_PAIRS:
+        words.append(f"So do {len(how['pairs']) - MOST_PAIRS} more pairs.")
+    return " ".join(word for word in words if word)
 
 
 def feature_rows(runs: Sequence[Run]) -> list[FeatureRow]:

@@ -20,7 +20,9 @@ State = Literal["waiting", "running", "paused", "done", "failed"]
 Way = Literal["up", "down"]
 
 SETUP = "setup"  # traffic before the first stage: joining, aligning
-JOINT = frozenset({"pretrain", "joint_lasso", "train"})  # steps of joint training
+JOINT = frozenset(
+    {"pretrain", "joint_lasso", "settle", "train"}
+)  # steps of joint training
 ALONE = frozenset({"select_components"})  # the server needs no party
 N_EVENTS = 20
 N_REASONS = 32
