@@ -71,7 +71,8 @@ def without_lambda() -> dict[str, Any]:
     """Return settings of a short run that selects by shadows, in 8 bits a value."""
     left_out = ("lam_party", "lam_server", "party_epochs", "server_epochs")
     return {k: v for k, v in own_settings("less-vfl").items() if k not in left_out} | {
-        "server_rows": 40
+        "server_rows": 40,
+        "pretrain_check": 2,
     }
 
 
@@ -315,6 +316,7 @@ FAULTS = {
     "another stage": lambda reply: replace(reply, stage="joint_lasso"),
     "an early end": lambda reply: Done(reply.stage, (False,)),
     "not ahead": lambda reply: replace(reply, ahead=not reply.ahead),
+    "stable unasked": lambda reply: replace(reply, stable=(True,)),
 }
 
 

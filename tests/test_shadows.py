@@ -305,6 +305,32 @@ def test_frequencies_are_told_by_name():
         } == kept
 
 
+def test_pretraining_ends_when_no_selection_changes_any_more():
+    more = {"pretrain_epochs": 4, "train_epochs": 0}
+    (whole,) = run(**more)
+    seeds = (0, 1)
+    stopped = run(seeds=seeds, pretrain_check=8, **more)
+    bills = [n["communication"]["by_stage"]["pretrain"] for n in (whole, *stopped)]
+    assert bills[0]["rounds"] == 4 * 63 + 1
+    for bill in bills[1:]:
+        assert 16 < bill["rounds"] < bills[0]["rounds"]
+        n_steps = bill["rounds"] - 1
+        assert n_steps % 8 == 1  # all said so with the blocks of this step
+        assert bill["up"] - bill["down"] == 4 * (n_steps // 8)  # a byte a party a check
+    for seed, numbers in zip(seeds, stopped, strict=True):
+        (alone,) = run(seeds=(seed,), pretrain_check=8, **more)
+        assert numbers["communication"] == alone["communication"]
+        assert numbers["features"] == alone["features"]
+
+
+def test_a_check_compares_what_is_above_the_shadows():
+    X, Z = problem()
+    whole, groups = with_sixty(X)
+    found = shadows.above(whole, Z, groups)
+    assert found[:3].all()
+    assert not found[groups.is_shadow].any()
+
+
 def test_fewer_bits_are_cheaper_in_proportion():
     bills = [
         run(bits=bits)[0]["communication"]["by_stage"]["pretrain"]["up"]

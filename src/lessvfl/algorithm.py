@@ -155,6 +155,7 @@ def train_jointly(
 
     h up, dL/dh down. Both gradients are taken at the same embeddings and server
     weights. With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
+    With `plan.check` the stage ends one step after all parties said they are stable.
     """
     y = labels.y
     batches = plan.batches(y.shape[1], labels.seeds)
@@ -183,14 +184,19 @@ def train_jointly(
         plan.set_rate(optimizer, step - 1, n_steps)
         optimizer.step()  # line 8
         down = grads[len(params) :]
-        h = parties.descend(plan, step, labels.seeds, down)  # lines 9 to 12, then 5
-        if step % batches.n_per_epoch == 0 or step == n_steps:
+        is_last = step == n_steps or parties.is_stable
+        h = parties.descend(  # lines 9 to 12, then 5
+            plan, step, labels.seeds, down, parties.is_stable
+        )
+        if step % batches.n_per_epoch == 0 or is_last:
             watch.check()
             fusion.train(False)
             epoch = step / batches.n_per_epoch
             observe(Event(plan.stage, epoch, plan.n_epochs, fusion))
             fusion.train(True)
-        keeper.reached(plan.stage, step, n_steps)
+        keeper.reached(plan.stage, n_steps if is_last else step, n_steps)
+        if is_last:
+            break
     fusion.train(False)
 
 

@@ -43,6 +43,7 @@ from lessvfl.types import (
 )
 
 Empty = Literal["constant", "frozen"]
+STABLE = 0.9  # of the features above the shadows, two checks in a row
 MOST_COMPARED = 4096  # rows on which candidates of a second look are compared
 
 
@@ -67,6 +68,15 @@ class Whole:
     net: Network
     X_train: Tensor
     X_test: Tensor
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a party found when it last looked whether its selection still changes."""
+
+    step: int
+    above: Tensor  # (R, n_groups), what was stronger than any shadow
+    stable: tuple[bool, ...]
 
 
 @dataclass
@@ -164,6 +174,7 @@ class Party:
         self._groups: Tensor | None = None  # (R, n_groups), after selection
         self._has_selected = False
         self._pretrained = net
+        self._check: Check | None = None
         self._whole: Whole | None = None  # before the first of two looks
         self._slots = torch.ones(R, len(self._pool), dtype=torch.bool, device=device)
         self._outputs = torch.ones(R, net.n_outputs, dtype=torch.bool, device=device)
@@ -177,8 +188,8 @@ class Party:
                 return Description(self.name, n_samples, self.net.n_outputs)
             case Begin(plan, done):
                 return self._begin(plan, done)
-            case Descend(_, gradient):
-                return self._descend(gradient.values)
+            case Descend(_, gradient, last):
+                return self._descend(gradient.values, last)
             case Embed():
                 return self._embed(request)
             case Select(components, plan):
@@ -218,11 +229,11 @@ class Party:
             n_steps - batches.n_steps(plan.record),
         )
 
-    def _next_batch(self, training: Training) -> Reply:
+    def _next_batch(self, training: Training, last: bool = False) -> Reply:
         """Embed the next batch (line 5), or end the stage."""
-        step = next(training.steps, None)
+        step = None if last else next(training.steps, None)
         if step is None:
-            self._training = None
+            self._training = self._check = None
             self.net.train(False)
             if training.penalty is not None:
                 self._remove(training.penalty.norms(self.net.input_weights) > 0)
@@ -233,7 +244,27 @@ class Party:
         h = self._with_still(training.h.detach(), "train", rows)
         plan = training.plan
         block = self._block(h, plan.bits, plan.stage, training.step)
-        return Embedding(plan.stage, block, ahead=True)
+        stable = None
+        if plan.is_checked(training.step):
+            self._check = self._look(training.step)
+            stable = self._check.stable
+        return Embedding(plan.stage, block, ahead=True, stable=stable)
+
+    def _look(self, step: int) -> Check:
+        """Tell for every replica whether what is above the shadows still changes."""
+        if self._check is not None and self._check.step == step:
+            return self._check  # asked again after a break
+        rows, Z = self._responses()
+        X, groups = take(self.X_train, rows), self._shadow_groups()
+        above = torch.stack(
+            [shadows.above(X[r], Z[r], groups) for r in range(len(self.seeds))]
+        )
+        stable = (False,) * len(above)
+        if self._check is not None:
+            before = self._check.above
+            shared = (above & before).sum(dim=1) / (above | before).sum(dim=1)
+            stable = tuple((shared >= STABLE).tolist())  # nothing found: not a number
+        return Check(step, above, stable)
 
     def _block(self, h: Tensor, bits: int, *name: str | int) -> Block:
         mask = self.net.output_mask
@@ -241,7 +272,7 @@ class Party:
             h, self._widths, bits, mask, self.seeds, "up", self.name, *name
         )
 
-    def _descend(self, gradient: Tensor) -> Reply:
+    def _descend(self, gradient: Tensor, last: bool) -> Reply:
         """Step along dL/dh (lines 11 and 12), then embed the next batch."""
         training = self._training
         if training is None or training.h is None:
@@ -264,7 +295,7 @@ class Party:
         if training.penalty is not None:
             with torch.no_grad():
                 training.penalty.prox(self.net.input_weights, training.step_size)
-        return self._next_batch(training)
+        return self._next_batch(training, last)
 
     def _remember(self, training: Training, gradient: Tensor) -> None:
         """Keep what a batch says of its rows; the gradient is one row's own again."""
@@ -317,6 +348,7 @@ class Party:
     def _select_by_shadows(self, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again."""
         rows, Z = self._responses()
+        self._seen = []
         X, groups = take(self.X_train, rows), self._shadow_groups()
         if plan.again:
             self._whole = Whole(self.net, self.X_train, self.X_test)
@@ -339,6 +371,7 @@ class Party:
                 "Got a second look without a first."
             )
         rows, Z = self._responses()
+        self._seen = []
         X, groups = take(whole.X_train, rows), self._shadow_groups()
         net = widen(self.net, whole.net, self._slots)
         found = [
@@ -399,7 +432,6 @@ class Party:
         rows, h, gradient = (
             torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)
         )
-        self._seen = []
         Z = shadows.responses(h, gradient)
         if Z.shape[2] > self.net.n_outputs:  # remembered before components went
             Z = Z[:, :, self._outputs.any(dim=0)]
@@ -447,6 +479,9 @@ class Party:
             tensors |= _named("pretrained", self._pretrained.parameters())
         if self._groups is not None:
             tensors["groups"] = self._groups.to(torch.uint8)
+        if self._check is not None:
+            tensors["above"] = self._check.above.to(torch.uint8)
+            values["check"] = [self._check.step, list(self._check.stable)]
         if self._seen:
             parts = [torch.cat(some, dim=1) for some in zip(*self._seen, strict=True)]
             tensors |= _named("seen", parts)
@@ -477,6 +512,9 @@ class Party:
         if "seen.0" in tensors:
             rows, h, gradient = (tensors[f"seen.{i}"] for i in range(3))
             self._seen = [(rows, h, gradient)]
+        if "above" in tensors:
+            step, stable = values["check"]
+            self._check = Check(step, tensors["above"].bool(), tuple(stable))
         if values["plan"] is not None:
             lam = values["plan"]["lam"]
             own = {"lam": None if lam is None else tuple(lam)}

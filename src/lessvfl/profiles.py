@@ -21,6 +21,7 @@ from lessvfl.models import NetConfig
 PROFILES = ("default", "paper", "official-code")
 SELECTORS = {"lam_party": "selector", "lam_server": "server_selector"}
 _SHADOWS = (
+    "pretrain_check",
     "shadows",
     "shadow_share",
     "false_share",

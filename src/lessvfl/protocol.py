@@ -10,9 +10,11 @@ Description     up        none (name, rows, width,     number of rows, width of 
                           version; not billed)         embedding
 Begin           down      plan (settings, 0 bytes)     how training will run
 Descend         down      gradient (R, b, E_m)         dL/dh of the last batch
+                          last (0 bytes)               that the stage ends here
 Embed           down      which rows (0 bytes)         nothing
 Select          down      components int32 (|K_m|)     which components matter
 Embedding       up        values (R, b, E_m)           the embedding of these rows
+                          stable (a bit), if asked     whether its selection changes
 Done            up        constant (R, E_m), only of   that the party kept no feature,
                           a party that kept nothing    if it was started to say so
 =============== ========= ============================ =================================
@@ -104,6 +106,7 @@ class Descend:
 
     stage: Stage
     gradient: Block
+    last: bool = False  # the stage ends here, before its plan does
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class Embedding:
     stage: Stage
     block: Block
     ahead: bool = False  # for a training step whose gradient comes back later
+    stable: tuple[bool, ...] | None = None  # (R,), where the plan asks for it
 
 
 @dataclass(frozen=True)
@@ -232,8 +236,14 @@ def _entries(
         case Select(components, plan) if components is not None:
             counts = tuple(len(kept) for kept in components)
             return [_entry(party, "down", plan.stage, "components", (counts, 32), live)]
-        case Embedding(stage, block, ahead):
-            return [_entry(party, "up", stage, "embedding", _size(block), live, ahead)]
+        case Embedding(stage, block, ahead, stable):
+            size = _size(block)
+            entries = [_entry(party, "up", stage, "embedding", size, live, ahead)]
+            if stable is not None:
+                bits = tuple(coding.n_bytes(int(on), 1) for on in live)
+                nothing = (0,) * len(live)
+                entries.append(Entry(party, "up", stage, "stable", bits, nothing))
+            return entries
         case Done(stage, _, constant) if constant is not None:
             return [_entry(party, "up", stage, "constant", _size(constant), live)]
     return []
@@ -280,6 +290,7 @@ class Parties:
     ledger: Ledger
     sizes: dict[PartyId, int] = field(init=False)
     n_samples: int = field(init=False)
+    is_stable: bool = field(init=False)  # all parties said so with their last blocks
     _metered: Metered = field(init=False)
     _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
     _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
@@ -312,6 +323,7 @@ class Parties:
         self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
         self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
         self._constants = {}
+        self.is_stable = False
         self._masks = {
             name: torch.ones(n_replicas, size, dtype=torch.bool)
             for name, size in self.sizes.items()
@@ -334,8 +346,12 @@ class Parties:
         step: int,
         seeds: Sequence[int],
         gradients: Sequence[Tensor],
+        last: bool = False,
     ) -> list[Tensor] | None:
-        """Send dL/dh; return the next batch's blocks, or None after the last step."""
+        """Send dL/dh; return the next batch's blocks, or None after the last step.
+
+        With `last` the stage ends here.
+        """
         stage = plan.stage
         requests: dict[PartyId, Billed] = {
             name: Descend(
@@ -348,6 +364,7 @@ class Parties:
                     seeds,
                     *("down", stage, name, step),
                 ),
+                last,
             )
             for name, gradient in zip(self.names, gradients, strict=True)
             if name in self._awake()
@@ -453,6 +470,12 @@ class Parties:
                     f"Got {type(reply).__name__}."
                 )
             n_rows = reply.block.values.shape[1]
+        self.is_stable = all(
+            isinstance(reply, Embedding)
+            and reply.stable is not None
+            and all(reply.stable)
+            for reply in replies.values()
+        )
         for name in self.names:
             reply_or_none = replies.get(name)
             if isinstance(reply_or_none, Embedding):

@@ -92,7 +92,8 @@ def simulate(
     job : Job
         What to run.
     seeds : sequence of int or Replica
-        One run each. Runs whose tables have equal shapes share one batch.
+        One run each. Runs whose tables have equal shapes share one batch, unless each
+        ends its pre-training by itself.
     progress : callable
         Told of every epoch.
 
@@ -118,7 +119,8 @@ def simulate(
     batches: dict[Any, list[int]] = {}
     for index, replica in enumerate(replicas):
         shape = _signature(problems[replica.seed])
-        batches.setdefault(shape, []).append(index)
+        alone = index if getattr(job.settings.config, "pretrain_check", 0) else None
+        batches.setdefault((alone, shape), []).append(index)
     runs: dict[int, Run] = {}
     for indices in batches.values():
         chosen = [replicas[index] for index in indices]

@@ -190,6 +190,8 @@ class Host:
         if isinstance(reply, Embedding):
             if n_rows is None or reply.ahead is isinstance(request, Embed):
                 return "A stage must end when it is over. Got an embedding."
+            if len(reply.stable or ()) != self._is_asked(party, request):
+                return "A party must say whether it is stable when it is asked."
             misfit = self._misfit(reply.block, (1, n_rows, size), (size,))
             bits = self._bits_due(party, request)
             if misfit is None and reply.block.bits != bits:
@@ -216,6 +218,8 @@ class Host:
             case Descend():
                 plan, done = self._at[party]
                 self._at[party] = (plan, done + 1)
+                if request.last:
+                    return None
             case _:
                 return None
         plan, done = self._at[party]
@@ -224,6 +228,13 @@ class Host:
             return None
         start = done % batches.n_per_epoch * batches.batch_size
         return min(batches.batch_size, n_train - start)
+
+    def _is_asked(self, party: PartyId, request: Any) -> bool:
+        """Tell whether a reply must say whether the party is stable."""
+        if isinstance(request, Embed):
+            return False
+        plan, done = self._at[party]
+        return plan.is_checked(done)
 
     def _bits_due(self, party: PartyId, request: Any) -> int:
         """Return in how many bits a reply's values must be."""

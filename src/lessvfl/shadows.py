@@ -202,6 +202,13 @@ def responses(h: Tensor, gradient: Tensor) -> Tensor:
     return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
 
 
+def above(X: Tensor, Z: Tensor, groups: Groups) -> Tensor:
+    """Return which groups go with the responses more than any shadow, (n_groups,)."""
+    seen = Moments.of(X, Z, groups.membership)
+    strength = seen.group_norms(seen.C) / groups.membership.sum(dim=0).sqrt()
+    return strength > strength[groups.is_shadow].max()
+
+
 def choose(
     X: Tensor, Z: Tensor, groups: Groups, plan: ShadowPlan, seed: int = 0
 ) -> Choice:

@@ -185,7 +185,8 @@ class TrainPlan:
 
     `lam` is None, or the group lasso weight of every replica (joint proximal training).
     Blocks travel in `bits` bits a value. Of the last `record` epochs a party remembers
-    rows, embeddings and gradients, for its own selection.
+    rows, embeddings and gradients, for its own selection. Every `check` steps each
+    party tells whether its selection still changes; when none does, the stage ends.
     """
 
     stage: Stage
@@ -198,10 +199,15 @@ class TrainPlan:
     schedule: Literal["constant", "cosine"] = "constant"
     bits: int = 32
     record: float = 0
+    check: int = 0
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""
         return Batches(n_samples, self.batch_size, seeds, (self.stage,), self.shuffle)
+
+    def is_checked(self, step: int) -> bool:
+        """Tell whether parties say after so many steps whether they are stable."""
+        return self.check > 0 and step > 0 and step % self.check == 0
 
     def set_rate(
         self, optimizer: torch.optim.Optimizer, step: int, n_steps: int

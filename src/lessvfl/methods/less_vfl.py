@@ -53,6 +53,12 @@ class Config(PartySelection):
         None,
         "rows of one step of pre-training; none: what aim says, else batch_size",
     )
+    pretrain_check: int = settings.setting(
+        settings.an_int(),
+        0,
+        "steps after which parties tell whether their selection still changes, and "
+        "pre-training ends if none does; 0: never",
+    )
     shadows: int = settings.setting(
         settings.an_int(1), 60, "the fewest shadow features a party plants"
     )
@@ -109,8 +115,10 @@ class Config(PartySelection):
         own = dataclasses.replace(self, batch_size=size)
         plan = own.plan("pretrain", self.pretrain_epochs)
         by_shadows = self.selector == "shadows"
+        if not by_shadows:
+            return plan
         return dataclasses.replace(
-            plan, record=self.pretrain_epochs if by_shadows else 0
+            plan, record=self.pretrain_epochs, check=self.pretrain_check
         )
 
     def server_plan(self) -> SelectPlan | PathPlan | None:

@@ -312,7 +312,7 @@ def _selection(runs: Sequence[Run]) -> str:
             figures.plot_scores(run, figures.new_axes(height)),
             "scores",
             "Strength of the features",
-            "The strongest ones, each by itself; left of the red mark it could be chance.",
+            "The strongest ones by themselves; left of the red mark could be chance.",
             f"Strength of up to {figures.MOST_SCORES} features against shadows.",
         )
         path = figure(

@@ -270,13 +270,15 @@ def _read_done(f: Fields, specs: Specs) -> Reader:
 
 def _read_descend(f: Fields, specs: Specs) -> Reader:
     stage, block = _stage(f["stage"]), _block_reader(f, specs)
-    return lambda arrays: Descend(stage, block(arrays))
+    (last,) = _flags([f["last"]])
+    return lambda arrays: Descend(stage, block(arrays), last)
 
 
 def _read_embedding(f: Fields, specs: Specs) -> Reader:
     stage, block = _stage(f["stage"]), _block_reader(f, specs)
     (ahead,) = _flags([f["ahead"]])
-    return lambda arrays: Embedding(stage, block(arrays), ahead)
+    stable = None if f["stable"] is None else _flags(f["stable"])
+    return lambda arrays: Embedding(stage, block(arrays), ahead, stable)
 
 
 def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], Reader]:
@@ -387,7 +389,7 @@ KINDS: list[Kind] = [
     ),
     Kind(
         Descend,
-        lambda m: _write_with_block(m, m.gradient),
+        lambda m: _write_with_block(m, m.gradient, last=m.last),
         _read_descend,
         repeats=True,
     ),
@@ -403,7 +405,7 @@ KINDS: list[Kind] = [
     ),
     Kind(
         Embedding,
-        lambda m: _write_with_block(m, m.block, ahead=m.ahead),
+        lambda m: _write_with_block(m, m.block, ahead=m.ahead, stable=m.stable),
         _read_embedding,
         repeats=True,
     ),
