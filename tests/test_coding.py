@@ -47,6 +47,15 @@ def test_rounding_has_no_bias():
     assert torch.stack(found).mean(dim=0) == pytest.approx(values, abs=0.03)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_errors_of_a_column_do_not_add_up(bits):
+    values = torch.randn(1, 5000, 3, dtype=torch.float64).float()
+    coded = encode(values, bits)
+    errors = (coded.values(torch.float64) - values.double())[0].cumsum(dim=0)
+    assert errors.abs().max() <= 1.01 * float(coded.step)
+    assert errors.abs().max() > 0.5 * float(coded.step)
+
+
 def test_the_draws_come_from_the_name_alone():
     values = torch.randn(1, 20, 4)
     one, same, other = (encode(values, 8, name=n).levels for n in ("a", "a", "b"))

@@ -22,6 +22,7 @@ from lessvfl.prox import GroupLasso, per_replica
 from lessvfl.types import (
     Batches,
     Event,
+    FitPlan,
     Keeper,
     Observer,
     Rows,
@@ -32,6 +33,7 @@ from lessvfl.types import (
     Tensor,
     TrainPlan,
     sample_rows,
+    stream,
     take,
 )
 
@@ -304,6 +306,72 @@ def select_features(
         return penalty.norms(net.input_weights) > 0
 
 
+def fit_held_out(
+    net: Network,
+    loss: Callable[[Tensor], Tensor],
+    n_samples: int,
+    plan: FitPlan,
+    seeds: Sequence[int],
+    fold: int = 0,
+) -> Tensor:
+    """Fit a network alone, in place, on all replicas at once.
+
+    A share of the rows is held out; every replica ends with the weights that predict it
+    best, the first ones included. Returns the losses of the rows held out, (R, n).
+
+    Parameters
+    ----------
+    net : Network
+        What `loss` uses.
+    loss : callable
+        Maps rows (R, b) to their losses (R, b).
+    n_samples : int
+        Rows in all.
+    fold : int
+        Which share of the rows is held out, counted from 0.
+    """
+    params = net.parameters()
+    device = params[0].device
+
+    def shuffled(n: int, *name: str | int) -> Tensor:
+        orders = [torch.randperm(n, generator=stream(s, *name)) for s in seeds]
+        return torch.stack(orders).to(device)
+
+    def score() -> Tensor:
+        net.train(False)
+        with torch.no_grad():
+            return loss(held)
+
+    n_held = max(1, round(plan.held_out * n_samples))
+    order = shuffled(n_samples, "refit").roll(-fold * n_held, dims=1)
+    held, rest = order[:, :n_held], order[:, n_held:]
+    optimizer = torch.optim.AdamW(params, lr=plan.rate, weight_decay=plan.decay)
+    best, kept = score().mean(dim=1), [param.detach().clone() for param in params]
+    waited = torch.zeros(len(best), device=device)
+    for epoch in range(plan.n_epochs):
+        net.train(True)
+        places = torch.gather(rest, 1, shuffled(rest.shape[1], "refit", epoch))
+        for rows in places.split(plan.batch_size, dim=1):  # type: ignore[no-untyped-call]
+            grads = gradients(loss(rows).mean(dim=1).sum(), params)
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad.contiguous()
+            optimizer.step()
+        now = score().mean(dim=1)
+        better = now < best
+        best = torch.where(better, now, best)
+        waited = torch.where(better, torch.zeros_like(waited), waited + 1)
+        kept = [
+            torch.where(per_replica(better, old), param.detach(), old)
+            for param, old in zip(params, kept, strict=True)
+        ]
+        if bool((waited >= plan.patience).all()):
+            break
+    with torch.no_grad():
+        for param, value in zip(params, kept, strict=True):
+            param.copy_(value)
+    return score()
+
+
 @dataclass(frozen=True)
 class PathPlan:
     """How the server selects components without a lambda.
@@ -311,11 +379,13 @@ class PathPlan:
     It asks for the embeddings of `n_rows` rows in `bits` bits, fits the group lasso of
     a linear head for `n_lambdas` on `1 - held_out` of them, and takes the largest
     lambda whose loss on the others is within `n_errors` standard errors of the best.
+    With `refit` it then fits its network to these rows for at most so many epochs.
     """
 
     n_rows: int
     bits: int = 32
     n_errors: float = 1.0
+    refit: int = 0
     held_out: float = 0.25
     n_lambdas: int = 20
     n_steps: int = 300
@@ -402,8 +472,13 @@ class Stages:
 
 
 def _components_by_path(
-    parties: Parties, labels: Labels, plan: PathPlan, observe: Observer
-) -> Tensor:
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    plan: PathPlan,
+    observe: Observer,
+) -> tuple[Tensor, Network]:
+    """Return the components kept, and the fusion network narrowed to them."""
     n_rows = min(plan.n_rows, labels.y.shape[1])
     H = concatenate(parties.embed("embed", "train", n_rows, plan.bits))
     observe(Event("embed", 1, 1))
@@ -411,8 +486,16 @@ def _components_by_path(
     y = take(labels.y, rows)
     sizes = [parties.sizes[name] for name in parties.names]
     kept = choose_components(H, y, labels, plan, sizes)
+    fusion = fusion.narrow(slots=kept)
+    if plan.refit:
+        own = H[:, :, kept.any(dim=0)]
+
+        def loss(rows: Tensor) -> Tensor:
+            return row_losses(fusion(take(own, rows)), take(y, rows), labels.task)
+
+        fit_held_out(fusion, loss, n_rows, FitPlan(plan.refit), labels.seeds)
     observe(Event("select_components", 1, 1))
-    return kept
+    return kept, fusion
 
 
 def less_vfl(
@@ -433,12 +516,14 @@ def less_vfl(
         kept = keeper.recall("select_components")
         if kept is None:
             if isinstance(stages.server, PathPlan):
-                kept = _components_by_path(parties, labels, stages.server, observe)
+                kept, fusion = _components_by_path(
+                    parties, fusion, labels, stages.server, observe
+                )
             else:
                 H = concatenate(parties.embed("embed", "train"))  # lines 1-4
                 observe(Event("embed", 1, 1))
                 kept = select_components(fusion, H, labels, stages.server, observe)
-            fusion = fusion.narrow(slots=kept)  # stage 2
+                fusion = fusion.narrow(slots=kept)  # stage 2
             keeper.note("select_components", kept, fusion.parameters())
         else:
             fusion = fusion.narrow(slots=kept)

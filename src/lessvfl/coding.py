@@ -1,12 +1,12 @@
 """Blocks in fewer bits: values rounded to 2^bits levels between their ends.
 
 Rounding is stochastic and so without bias: a value between two levels goes up as often
-as it is near the upper one. The sender draws; what travels are the levels, the lower
+as it is near the upper one. And it has error feedback: what one row lost is added to
+the next row of the same component, so that the errors of a column sum to less than one
+level, however many rows there are. (From message to message nothing is carried: the
+next one is about other rows.) The sender draws; what travels are the levels, the lower
 end and the distance of two levels, of every replica. Whoever has these has the same
 values to the bit, the sender included.
-
-There is no error feedback: it adds what one message lost to the next, and here the next
-message is about other rows.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def encode(
             continue
         low[r] = sent.amin()
         step[r] = ((sent.amax() - low[r]) / top).clamp_min(tiny)
-        dither = torch.rand(sent.shape, generator=stream(seed, "round", *name))
-        raised = (sent - low[r]) / step[r] + dither.to(values.device)
-        levels[r][:, own] = raised.floor().clamp(0, top).to(torch.int32)
+        begin = torch.rand(1, sent.shape[1], generator=stream(seed, "round", *name))
+        exact = ((sent - low[r]) / step[r]).double()
+        sums = (begin.to(exact) + exact.cumsum(dim=0)).floor()
+        raised = torch.diff(sums, dim=0, prepend=torch.zeros_like(sums[:1]))
+        levels[r][:, own] = raised.clamp(0, top).to(torch.int32)
     return Coded(levels, low, step, bits)

@@ -30,6 +30,7 @@ from lessvfl.protocol import (
 )
 from lessvfl.prox import GroupLasso
 from lessvfl.types import (
+    FitPlan,
     Observer,
     PartyId,
     Rows,
@@ -360,7 +361,7 @@ class Party:
         self._remove(torch.stack([choice.kept for choice in choices]))
         if plan.refit_epochs and self.X_train.shape[2]:
             X = take(self.X_train, rows)
-            shadows.refit(self.net, X, Z, plan, self.seeds)
+            shadows.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self.seeds)
 
     def _look_again(self, plan: ShadowPlan) -> None:
         """Select once more, on responses of training; what went may come back."""
@@ -382,7 +383,7 @@ class Party:
         ]
         candidates = torch.stack([some for _, some in found], dim=1)  # (3, R, n_groups)
         candidates &= ~self._still.unsqueeze(1)  # the server asks it no more
-        losses, alone = self._compare(net, X, Z, candidates, plan)
+        losses, alone = self._compare(net, X, Z, candidates)
         kept = before.clone()
         for r, (choice, _) in enumerate(found):
             rule = shadows.smallest_as_good(
@@ -400,21 +401,21 @@ class Party:
         self._remove(kept)
 
     def _compare(
-        self, net: Network, X: Tensor, Z: Tensor, candidates: Tensor, plan: ShadowPlan
+        self, net: Network, X: Tensor, Z: Tensor, candidates: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return how badly candidates (3, R, n_groups) predict rows held out, (3, R).
 
         Every row is held out once. And how badly a constant does, (R,).
         """
         X, Z = X[:, :MOST_COMPARED], Z[:, :MOST_COMPARED]
-        fit = replace(plan, refit_epochs=12, refit_batch=256, patience=3, held_out=0.5)
+        plan = FitPlan(n_epochs=12, batch_size=256, held_out=0.5, patience=3)
         losses = []
         for kept in candidates:
             slots = kept[:, self._pool]
             columns = slots[:, net.column_slots].any(dim=0)
             folds = [
                 shadows.refit(
-                    net.narrow(slots=slots), X[:, :, columns], Z, fit, self.seeds, fold
+                    net.narrow(slots=slots), X[:, :, columns], Z, plan, self.seeds, fold
                 )
                 for fold in (0, 1)
             ]

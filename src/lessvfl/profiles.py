@@ -34,7 +34,7 @@ _SHADOWS = (
     "most",
     "refit_epochs",
 )
-_PATH = ("server_rows", "server_errors")
+_PATH = ("server_rows", "server_errors", "server_refit")
 _STAGE_2 = ("lam_server", "server_epochs", "server_step_size")
 _STAGE_3 = (
     "lam_party",
@@ -58,7 +58,7 @@ _DEFAULT = {
     "less-vfl": {
         "embedding_size": 4,
         "input_scale": 0.01,
-        "aim": "bytes",
+        "aim": "time",
         "pretrain_epochs": 0.5,
         "selector": "shadows",
         "server_selector": "path",

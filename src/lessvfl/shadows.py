@@ -29,11 +29,11 @@ from typing import Any
 import torch
 
 from lessvfl import moments
-from lessvfl.algorithm import gradients
+from lessvfl.algorithm import fit_held_out
 from lessvfl.models import Network
 from lessvfl.moments import Moments
 from lessvfl.prox import per_replica
-from lessvfl.types import ShadowPlan, Tensor, stream, take
+from lessvfl.types import FitPlan, ShadowPlan, Tensor, stream, take
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
 
@@ -366,14 +366,11 @@ def refit(
     net: Network,
     X: Tensor,
     Z: Tensor,
-    plan: ShadowPlan,
+    plan: FitPlan,
     seeds: Sequence[int],
     fold: int = 0,
 ) -> Tensor:
-    """Fit a network to the responses, in place, on all replicas at once.
-
-    A share of the rows is held out; every replica ends with the weights that predict it
-    best, the first ones included. Returns the losses of the rows held out, (R, n).
+    """Fit a network to the responses: :func:`lessvfl.algorithm.fit_held_out`.
 
     Parameters
     ----------
@@ -383,60 +380,10 @@ def refit(
         Rows that were exchanged.
     Z : Tensor (R, n, outputs)
         Their responses.
-    fold : int
-        Which share of the rows is held out, counted from 0.
     """
-    n = X.shape[1]
-    order = torch.stack(
-        [torch.randperm(n, generator=stream(s, "refit")) for s in seeds]
-    ).to(X.device)
-    n_held = max(1, round(plan.held_out * n))
-    order = order.roll(-fold * n_held, dims=1)
-    held, rest = order[:, :n_held], order[:, n_held:]
-    params = net.parameters()
-    optimizer = torch.optim.AdamW(
-        params, lr=plan.refit_rate, weight_decay=plan.refit_decay
-    )
-    X_held, Z_held = take(X, held), take(Z, held)
 
-    def mismatch(X: Tensor, Z: Tensor) -> Tensor:
+    def mismatch(rows: Tensor) -> Tensor:
         mask = net.output_mask.to(Z.dtype).unsqueeze(1)
-        return ((net(X) - Z) * mask).square().mean(dim=2)
+        return ((net(take(X, rows)) - take(Z, rows)) * mask).square().mean(dim=2)
 
-    def score() -> Tensor:
-        net.train(False)
-        with torch.no_grad():
-            return mismatch(X_held, Z_held)
-
-    best, kept = score().mean(dim=1), [param.detach().clone() for param in params]
-    waited = torch.zeros(len(best), device=X.device)
-    for epoch in range(plan.refit_epochs):
-        net.train(True)
-        shuffled = torch.stack(
-            [
-                torch.randperm(rest.shape[1], generator=stream(s, "refit", epoch))
-                for s in seeds
-            ]
-        ).to(X.device)
-        places = torch.gather(rest, 1, shuffled)
-        for start in range(0, places.shape[1], plan.refit_batch):
-            rows = places[:, start : start + plan.refit_batch]
-            loss = mismatch(take(X, rows), take(Z, rows)).mean(dim=1).sum()
-            grads = gradients(loss, params)
-            for param, grad in zip(params, grads, strict=True):
-                param.grad = grad.contiguous()
-            optimizer.step()
-        now = score().mean(dim=1)
-        better = now < best
-        best = torch.where(better, now, best)
-        waited = torch.where(better, torch.zeros_like(waited), waited + 1)
-        kept = [
-            torch.where(per_replica(better, old), param.detach(), old)
-            for param, old in zip(params, kept, strict=True)
-        ]
-        if bool((waited >= plan.patience).all()):
-            break
-    with torch.no_grad():
-        for param, value in zip(params, kept, strict=True):
-            param.copy_(value)
-    return score()
+    return fit_held_out(net, mismatch, X.shape[1], plan, seeds, fold)

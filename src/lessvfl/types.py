@@ -256,6 +256,22 @@ class SelectPlan:
 
 
 @dataclass(frozen=True)
+class FitPlan:
+    """How a network is fitted alone, by AdamW, until held-out rows say stop.
+
+    It ends after `n_epochs`, or when `patience` of them in a row did not help the
+    `held_out` share of the rows.
+    """
+
+    n_epochs: int = 30
+    rate: float = 0.003
+    decay: float = 0.01
+    batch_size: int = 64
+    held_out: float = 0.15
+    patience: int = 6
+
+
+@dataclass(frozen=True)
 class ShadowPlan:
     """How a party selects features by its shadows (:mod:`lessvfl.shadows`).
 
@@ -264,8 +280,7 @@ class ShadowPlan:
     features are kept by the votes of so many halves of the rows. Weights of the group
     lasso are 1 / norm^`adaptive` of a first fit. With `pairs` features are kept, too,
     that act only together. The network is then fitted to the responses for at most
-    `refit_epochs`, until `patience` of them in a row did not help the `held_out` share
-    of the rows. With `again` another look will follow; the stage ``select_again`` is
+    `refit_epochs`. With `again` another look will follow; the stage ``select_again`` is
     that look, which takes the smallest of its candidates that loses at most the share
     `loss` of what the best explains of rows held out.
     """
@@ -281,11 +296,6 @@ class ShadowPlan:
     loss: float = 0.02
     n_lambdas: int = 40
     refit_epochs: int = 30
-    refit_rate: float = 0.003
-    refit_decay: float = 0.01
-    refit_batch: int = 64
-    held_out: float = 0.15
-    patience: int = 6
 
 
 @dataclass(frozen=True)

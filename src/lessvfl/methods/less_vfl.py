@@ -109,6 +109,10 @@ class Config(PartySelection):
         settings.a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
     )
 
+    server_refit: int = settings.setting(
+        settings.an_int(), 0, "most epochs of the server's own fit to these rows"
+    )
+
     def pretrain_plan(self) -> TrainPlan:
         """Return the plan of stage 1."""
         size = self.pretrain_batch_size or AIMS.get(self.aim, self.batch_size)
@@ -126,7 +130,9 @@ class Config(PartySelection):
         if self.server_selector == "none":
             return None
         if self.server_selector == "path":
-            return PathPlan(self.server_rows, self.bits, self.server_errors)
+            return PathPlan(
+                self.server_rows, self.bits, self.server_errors, self.server_refit
+            )
         return SelectPlan(
             "select_components",
             self.server_epochs,
