@@ -66,16 +66,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "32 bits": {"bits": 32},
     "constant learning rate": {"schedule": "constant"},
 }
-# What could be otherwise; beside the default with --only or --try.
-OTHERS: dict[str, dict[str, Any]] = {
-    "4 bits": {"bits": 4},
-    "16 components": {"embedding_size": 16},
-    "a whole epoch of pre-training": {"pretrain_epochs": 1},
-    "pre-training stops by itself": {"pretrain_epochs": 1, "pretrain_check": 16},
-    "the server fits again": {"server_refit": 30},
-    "adaptive weights": {"adaptive": 1.0},
-    "robust scaling": {"scale": "robust"},
-}
 ORIGINAL = "VFL (Original)"
 MIB = 2**20
 
@@ -125,7 +115,7 @@ def task(
     """Run one cell of the table."""
     name, variant = which
     if variant != ORIGINAL:
-        given = (VARIANTS | OTHERS).get(variant) or tried(variant)
+        given = VARIANTS.get(variant) or tried(variant)
         return simulate(name, "less-vfl", seeds, folder, choose, **given)
     own = profiles._DEFAULT["less-vfl"]
     net = {key: own[key] for key in ("embedding_size",)}

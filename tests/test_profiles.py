@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import Any
 
 import numpy as np
@@ -169,9 +168,7 @@ CONTRACT: list[tuple[str, str, str, Any]] = [
 def test_every_contract_name_can_be_overridden(profile, method, name, text, value):
     whole = flat(method, profile)
     for given in (text, value):
-        with warnings.catch_warnings():  # of stages that the profile has replaced
-            warnings.simplefilter("ignore", LessVFLWarning)
-            found = flat(method, profile, overrides={name: given})
+        found = flat(method, profile, overrides={name: given})
         assert found[name] == value
         assert type(found[name]) is type(value)
         chosen = profiles.SELECTORS.get(name)  # a lambda is the published stage's
@@ -199,8 +196,6 @@ def test_default_goes_past_the_paper_with_less_vfl_alone():
         ({"selector": "shadows", "lam_party": 3.0}, "lam_party"),
         ({"selector": "network", "shadow_share": 0.1}, "shadow_share"),
         ({"selector": "network", "second_look": 2}, "second_look"),
-        ({"party_epochs": 3}, "party_epochs"),
-        ({"server_epochs": 3}, "server_epochs"),
         ({"server_selector": "none", "server_rows": 99}, "server_rows"),
         ({"server_selector": "none", "lam_server": 1.0}, "lam_server"),
     ],

@@ -266,7 +266,7 @@ def test_a_second_look_needs_epochs_to_follow():
 
 
 def test_both_aims_exchange_the_same_rows_in_other_steps():
-    (slow,), (fast,) = run(train_epochs=0), run(train_epochs=0, aim="time")
+    (slow,), (fast,) = (run(train_epochs=0, aim=aim) for aim in ("bytes", "time"))
     rounds = [
         n["communication"]["by_stage"]["pretrain"]["rounds"] for n in (slow, fast)
     ]
@@ -306,7 +306,7 @@ def test_frequencies_are_told_by_name():
 
 
 def test_pretraining_ends_when_no_selection_changes_any_more():
-    more = {"pretrain_epochs": 4, "train_epochs": 0}
+    more = {"pretrain_epochs": 4, "train_epochs": 0, "aim": "bytes"}
     (whole,) = run(**more)
     seeds = (0, 1)
     stopped = run(seeds=seeds, pretrain_check=8, **more)

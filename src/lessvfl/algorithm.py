@@ -357,7 +357,7 @@ def fit_held_out(
                 param.grad = grad.contiguous()
             optimizer.step()
         now = score().mean(dim=1)
-        better = now < best
+        better = (now < best) & (waited < plan.patience)  # each as if it were alone
         best = torch.where(better, now, best)
         waited = torch.where(better, torch.zeros_like(waited), waited + 1)
         kept = [

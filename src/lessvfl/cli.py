@@ -137,6 +137,8 @@ def n_epochs(job: Job) -> int:
     if "party_epochs" in config:
         alone = config.get("selector", "network") == "network"
         count += alone * config["party_epochs"] * n_parties + 1
+        looks_again = 0 < config.get("second_look", 0) < config["train_epochs"]
+        count += looks_again and not alone
     return count
 
 

@@ -35,22 +35,13 @@ _SHADOWS = (
     "refit_epochs",
 )
 _PATH = ("server_rows", "server_errors", "server_refit")
-_STAGE_2 = ("lam_server", "server_epochs", "server_step_size")
-_STAGE_3 = (
-    "lam_party",
-    "party_epochs",
-    "party_step_size",
-    "lam_scale",
-    "reduction",
-    "drain",
-)
 # Settings that one way of selecting reads and another does not.
 _UNREAD = {
-    ("selector", "shadows"): _STAGE_3,
+    ("selector", "shadows"): ("lam_party",),
     ("selector", "network"): _SHADOWS,
-    ("server_selector", "path"): _STAGE_2,
+    ("server_selector", "path"): ("lam_server",),
     ("server_selector", "network"): _PATH,
-    ("server_selector", "none"): (*_STAGE_2, *_PATH),
+    ("server_selector", "none"): ("lam_server", *_PATH),
 }
 
 # What goes past the paper (docs/selection.md); chosen on training rows.

@@ -470,7 +470,7 @@ class Parties:
                     f"Got {type(reply).__name__}."
                 )
             n_rows = reply.block.values.shape[1]
-        self.is_stable = all(
+        self.is_stable = bool(replies) and all(
             isinstance(reply, Embedding)
             and reply.stable is not None
             and all(reply.stable)

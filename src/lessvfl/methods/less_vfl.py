@@ -46,7 +46,7 @@ class Config(PartySelection):
     aim: str = settings.setting(
         settings.one_of("none", *AIMS),
         "none",
-        "what pre-training saves: bytes (steps of 32 rows) or time (of 1000 rows)",
+        "what pre-training saves most: time (steps of 1000 rows) or bytes (of 32 rows)",
     )
     pretrain_batch_size: int | None = settings.setting(
         settings.or_none(settings.an_int(1)),
