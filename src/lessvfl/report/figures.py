@@ -436,7 +436,7 @@ def plot_scores(run: Run, ax: Axes | None = None) -> Axes:
         ax.barh(row, score, height=0.6, color=BLUE if is_kept else "#BFD9EA")
         ax.plot([bar, bar], [row - 0.42, row + 0.42], color=VERMILION, linewidth=1.6)
     ax.set_xlim(0, 1.02)
-    ax.set_xlabel("strength; dark: kept; red: what chance reaches")
+    ax.set_xlabel("strength; dark: kept, red: chance")
     return ax
 
 

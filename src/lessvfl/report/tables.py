@@ -343,8 +343,9 @@ says nothing beside the others. x and y matter together.'
         words.append(
             f"{a} matters squared." if a == b else f"{a} and {b} matter together."
         )
-    if len(how["pairs"]) > MOST_PAIRS:
-        words.append(f"So do {len(how['pairs']) - MOST_PAIRS} more pairs.")
+    n_more = len(how["pairs"]) - MOST_PAIRS
+    if n_more > 0:
+        words.append(f"And {plural(n_more, 'more such pair')}.")
     return " ".join(word for word in words if word)
 
 
