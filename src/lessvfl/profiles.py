@@ -211,6 +211,9 @@ def resolve(
             values[name] = settings.value_of(value, fields[name])
         else:
             _check_elsewhere(method, name, value, fields)
+    few_steps = values.get("aim") == "time" and "aim" not in (overrides or {})
+    if few_steps and values["selector"] == "network":
+        values["aim"] = "bytes"  # the published stage 3 needs many steps before it
     data, net, config = (part(**settings.pick(part, values)) for part in parts)
     for (selector, chosen), unread in _UNREAD.items():
         if getattr(config, selector, None) == chosen:
