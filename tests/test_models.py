@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lessvfl.errors import ConfigError, NetworkError
-from lessvfl.models import MLP, Lifted, NetConfig, find_factory
+from lessvfl.models import MLP, Lifted, NetConfig, find_factory, widen
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -297,3 +297,33 @@ def test_whatever_the_users_code_raises_becomes_one_sentence(tmp_path):
         find_factory(f"{path}:make")
     with pytest.raises(NetworkError, match=r"party 'a' must take .*TypeError"):
         lift(lambda n: nn.Linear(n, 4))
+
+
+def buffered(n_in, n_out):
+    return nn.Sequential(
+        nn.Linear(n_in, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, n_out)
+    )
+
+
+@pytest.mark.parametrize("factory", [None, sequential, Residual, buffered])
+def test_a_widened_network_does_what_the_cut_one_did(factory):
+    """Slots that were cut away come back at zero, in every replica its own."""
+    if factory is None:
+        whole = MLP.create((5, 6, 3), "tanh", (0, 1), "a", F64, CPU)
+    else:
+        whole = lift(factory, (0, 1), 5, 3)
+    slots = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0]], dtype=torch.bool)
+    cut = whole.narrow(slots=slots)
+    used = slots.any(dim=0)
+    X = torch.randn(1, 7, 5, dtype=F64)
+    with torch.no_grad():
+        for param in cut.parameters():
+            param.add_(0.1)  # trained on
+        cut.train(True)
+        cut(X[:, :, used])
+        cut.train(False)
+        wide = widen(cut, whole, slots)
+        wide.train(False)
+        assert torch.allclose(wide(X), cut(X[:, :, used]))
+    gone = ~slots.unsqueeze(1).expand_as(wide.input_weights)
+    assert not wide.input_weights[gone].any()

@@ -331,6 +331,14 @@ def test_a_check_compares_what_is_above_the_shadows():
     assert not found[groups.is_shadow].any()
 
 
+def test_the_server_may_fit_its_head_to_the_rows_it_has():
+    (plain,), (fitted,) = (run(server_refit=n, train_epochs=0) for n in (0, 20))
+    assert fitted["features"] == plain["features"]  # the parties know nothing of it
+    assert fitted["communication"] == plain["communication"]
+    assert fitted["r2"]["pretrained"] == plain["r2"]["pretrained"]
+    assert fitted["r2"]["selected"] != plain["r2"]["selected"]
+
+
 def test_fewer_bits_are_cheaper_in_proportion():
     bills = [
         run(bits=bits)[0]["communication"]["by_stage"]["pretrain"]["up"]
