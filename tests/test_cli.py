@@ -27,7 +27,7 @@ SHORT = {
     "batch_size": 100,
     "lam_party": 0.1,
     "lam_server": 0.01,
-    "pretrain_batch_size": "none",
+    "aim": "none",
     "pretrain_epochs": 1,
 }
 
