@@ -186,10 +186,9 @@ def train_jointly(
         plan.set_rate(optimizer, step - 1, n_steps)
         optimizer.step()  # line 8
         down = grads[len(params) :]
-        is_last = step == n_steps or parties.is_stable
-        h = parties.descend(  # lines 9 to 12, then 5
-            plan, step, labels.seeds, down, parties.is_stable
-        )
+        stops = parties.is_stable
+        is_last = stops or step == n_steps
+        h = parties.descend(plan, step, labels.seeds, down, stops)  # lines 9-12, then 5
         if step % batches.n_per_epoch == 0 or is_last:
             watch.check()
             fusion.train(False)
@@ -197,7 +196,7 @@ def train_jointly(
             observe(Event(plan.stage, epoch, plan.n_epochs, fusion))
             fusion.train(True)
         keeper.reached(plan.stage, n_steps if is_last else step, n_steps)
-        if is_last:
+        if stops:
             break
     fusion.train(False)
 
