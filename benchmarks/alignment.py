@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from lessvfl.align import MODES, Aligner, Ids, Mode, PartyAligner
+from lessvfl.remote.align import MODES, Aligner, Ids, Mode, PartyAligner
 
 HEADER = (
     "| mode | ids of each side | hello | offer | final "

@@ -19,8 +19,9 @@ import statistics
 import warnings
 from typing import Any
 
-from lessvfl import data, profiles, runtime
+from lessvfl import data
 from lessvfl.errors import LessVFLWarning
+from lessvfl.run import profiles, simulate
 
 LAM_PARTY = (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 LAM_JOINT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -85,13 +86,13 @@ def grid(
     dataset = data.load(name, data_dir=folder)
     resolved = profiles.resolve(args.method, args.profile, dataset, overrides)
     share = 0.5 if name == "phishing" else 0.0
-    job = runtime.Job(dataset, resolved, spurious=share, device=args.device)
+    job = simulate.Job(dataset, resolved, spurious=share, device=args.device)
     replicas = [
-        runtime.Replica(seed, lam_party, lam_server)
+        simulate.Replica(seed, lam_party, lam_server)
         for (lam_party, lam_server), seed in itertools.product(settings, SEEDS)
     ]
     table: dict[Any, list[dict[str, float]]] = {key: [] for key in settings}
-    for replica, run in zip(replicas, runtime.simulate(job, replicas), strict=True):
+    for replica, run in zip(replicas, simulate.simulate(job, replicas), strict=True):
         point = run.numbers["curve"][-1]
         score = point.get("train_r2", point["train_accuracy"])
         found = {"score": score}

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl import data
-from lessvfl.bench import plan, tables
-from lessvfl.bench.curves import first_hit, plain_curve, selection_curve
-from lessvfl.bench.run import Bench
-from lessvfl.bench.scene import Spec
-from lessvfl.bench.store import Store
+from lessvfl.bench.paper import plan, tables
+from lessvfl.bench.paper.chunks import Bench
+from lessvfl.bench.paper.curves import first_hit, plain_curve, selection_curve
+from lessvfl.bench.paper.scene import Spec
+from lessvfl.bench.paper.store import Store
+from lessvfl.core.device import resolve_device
 from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
-from lessvfl.types import resolve_device
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as published": {},

@@ -30,13 +30,12 @@ import torch
 from torch import nn
 
 from lessvfl import algorithm
-from lessvfl.algorithm import Labels
-from lessvfl.ledger import Ledger
-from lessvfl.models import MLP
+from lessvfl.core.network import MLP
+from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
 from lessvfl.party import Party
-from lessvfl.protocol import Parties
-from lessvfl.transports.inprocess import InProcess
-from lessvfl.types import SelectPlan, TrainPlan
+from lessvfl.wire.inprocess import InProcess
+from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.parties import Parties
 
 N_PARTIES, COMPONENTS = 4, 16
 AFTER_INPUT = (64, 64, COMPONENTS)  # the paper's party network

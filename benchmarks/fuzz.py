@@ -42,15 +42,16 @@ import pyarrow
 import torch
 from pyarrow import flight as arrow
 
-from lessvfl import data, kit, protocol, session
-from lessvfl.configs import PartyConfig, ServerConfig
+from lessvfl import data
+from lessvfl.core.plans import TrainPlan
 from lessvfl.errors import LessVFLWarning, ProtocolError
-from lessvfl.join import Guest, versions
-from lessvfl.serve import Host, LabelTable
+from lessvfl.remote import certificates
+from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.remote.party import Guest, versions
+from lessvfl.remote.server import Host, LabelTable
 from lessvfl.status import Status
-from lessvfl.transports import codec, flight
-from lessvfl.transports.codec import Frame, decode, encode
-from lessvfl.types import TrainPlan
+from lessvfl.wire import codec, control, flight, messages
+from lessvfl.wire.codec import Frame, decode, encode
 
 PARTIES = ("clinic", "bank", "lab")
 SHORT = "scale: none, batch_size: 40, train_epochs: 3, party_epochs: 8, hidden: 8"
@@ -60,20 +61,20 @@ STILL = 90.0  # seconds without any progress after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
 SHARES = {"reply": 0.03, "greeting": 0.2, "stranger": 0.02}  # the others: decode
 ERRORS = (pyarrow.ArrowException, StopIteration, OSError)
-BLOCK = protocol.Block(torch.arange(40.0).view(1, 10, 4), (4,))
+BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
 KINDS: list[Any] = [
-    protocol.Describe(),
-    protocol.Description("lab", 120, 4),
-    protocol.Begin(TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)),
-    protocol.Embedding("train", BLOCK),
-    protocol.Done("train", (False,)),
-    protocol.Done("train", (True,), protocol.Block(torch.ones(1, 4), (4,))),
-    session.Hello("lab", 150, 1, "cpu", versions()),
-    session.Align(b"offer"),
-    session.Save("train-3"),
-    session.Agreed({"n_kept": 3}),
-    session.Welcome("r", (0,), {"hidden": 8}, PARTIES, "none"),
-    session.Finish(),
+    messages.Describe(),
+    messages.Description("lab", 120, 4),
+    messages.Begin(TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)),
+    messages.Embedding("train", BLOCK),
+    messages.Done("train", (False,)),
+    messages.Done("train", (True,), messages.Block(torch.ones(1, 4), (4,))),
+    control.Hello("lab", 150, 1, "cpu", versions()),
+    control.Align(b"offer"),
+    control.Save("train-3"),
+    control.Agreed({"n_kept": 3}),
+    control.Welcome("r", (0,), {"hidden": 8}, PARTIES, "none"),
+    control.Finish(),
 ]
 POISON = [-1, 10**400, "x\n", "\ud800", [[[]]], 1.5, [0, 10**30], None, np.inf]
 STRICT = ("bits", "cut", "longer", "random", "head", "length", "values")
@@ -215,11 +216,11 @@ def read_many(n: int, seed: int, read: Counter[str]) -> None:
 def server(folder: Path, n_decode: int, seed: int) -> None:
     """Run after run, until told to stop; tell of each how it ended."""
     stop, read, memory = threading.Event(), Counter[str](), []
-    logger = logging.getLogger("lessvfl.transports.flight")
+    logger = logging.getLogger("lessvfl.wire.flight")
     logger.addHandler(Reasons(logging.WARNING))
     logger.propagate = False
-    logging.getLogger("lessvfl.serve").setLevel(logging.ERROR)
-    own, name_of = folder / "kit" / "server", kit.name_of_peer
+    logging.getLogger("lessvfl.remote.server").setLevel(logging.ERROR)
+    own, name_of = folder / "kit" / "server", certificates.name_of_peer
     papers = flight.Pass(own / "cert.pem", own / "key.pem", own / "ca.pem")
     hub = flight.Hub("127.0.0.1:0", PARTIES, papers, patience=PATIENCE, name_of=name_of)
     say(port=hub.port)
@@ -322,7 +323,7 @@ class Attack:
     def handle(self, guest: Guest, message: Any) -> Any:
         """Answer as an honest party; remember what it wrote at the end of a run."""
         reply = guest.handle(message)
-        if isinstance(message, session.Finish):
+        if isinstance(message, control.Finish):
             self.own[guest.name].add((guest.folder / "party.json").read_text())
         return reply
 
@@ -363,7 +364,7 @@ class Attack:
         writer.write_metadata(encode(Frame(guest.hello(), 0)))
         while True:
             frame = decode(flight._next(reader))
-            if isinstance(frame.message, session.Farewell | session.Refusal):
+            if isinstance(frame.message, control.Farewell | control.Refusal):
                 return
             reply = self.handle(guest, frame.message)
             good = encode(Frame(reply, frame.number, frame.run))
@@ -424,7 +425,7 @@ class Attack:
             with contextlib.closing(writer):
                 writer.write_metadata(bad)
                 answer = decode(flight._next(reader)).message
-                if not isinstance(answer, session.Refusal):
+                if not isinstance(answer, control.Refusal):
                     self.sent["greeting: as the bank"] += 1  # it was away
         except (*ERRORS, ProtocolError) as error:
             self.found[f"greeting, {how}: no sentence but {normal(str(error))}"] += 1
@@ -490,7 +491,7 @@ def main() -> None:
 def attack(folder: Path, given: Any, quota: dict[str, int]) -> bool:
     """Start everybody, watch over them, and tell whether a check failed."""
     for base in ("kit", "theirs"):
-        kit.init(folder / base, PARTIES)
+        certificates.init(folder / base, PARTIES)
     more = ["--serve", str(folder), "--n", str(given.n), "--seed", str(given.seed)]
     with open(folder / "stderr", "w") as errors:
         pipes: Any = {"stdin": -1, "stdout": -1, "stderr": errors, "text": True}

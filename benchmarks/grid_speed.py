@@ -16,15 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lessvfl import data
-from lessvfl.bench import stages
-from lessvfl.bench.loop import Loop
-from lessvfl.bench.model import Model
-from lessvfl.bench.nets import leaf
-from lessvfl.bench.scene import Scene
+from lessvfl.bench.paper import stages
+from lessvfl.bench.paper.loop import Loop
+from lessvfl.bench.paper.model import Model
+from lessvfl.bench.paper.nets import leaf
+from lessvfl.bench.paper.scene import Scene
+from lessvfl.core.device import resolve_device
+from lessvfl.core.plans import Rows
 from lessvfl.errors import LessVFLWarning
-from lessvfl.types import Rows, Tensor, resolve_device
 
 SEEDS = (0, 1, 2, 3, 4)
 

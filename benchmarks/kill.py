@@ -19,9 +19,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from lessvfl import data, profiles, trial
+from lessvfl import data
 from lessvfl.errors import LessVFLWarning
-from lessvfl.runtime import Job
+from lessvfl.remote import localhost
+from lessvfl.run import profiles
+from lessvfl.run.simulate import Job
 
 SETTINGS = {"train_epochs": 60, "party_epochs": 30, "server_epochs": 30}
 LONGEST = 300.0  # seconds of exchanges after which a run counts as hanging
@@ -82,7 +84,7 @@ def once(
         spurious=job.spurious,
         seed=0,
     )
-    trial.write_folders(job, problem, 0, folder, trial.free_port(), 1, 10)
+    localhost.write_folders(job, problem, 0, folder, localhost.free_port(), 1, 10)
     names = ["server", *(table.name for table in problem.parties)]
     running = {name: start(folder, name) for name in names}
     began, killed = time.monotonic(), []
@@ -108,14 +110,14 @@ def once(
             time.sleep(rng.uniform(0, 0.5))
             running[victim] = start(folder, victim)
         time.sleep(0.02)
-    return trial.collect(problem, folder), time.monotonic() - began, killed
+    return localhost.collect(problem, folder), time.monotonic() - began, killed
 
 
 def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
     """Start one side; a server goes on where it was."""
     if name == "server":
-        return trial.start(folder / name, "server", 1, "--resume")
-    return trial.start(folder / name, "party", 1)
+        return localhost.start(folder / name, "server", 1, "--resume")
+    return localhost.start(folder / name, "party", 1)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessvfl import data, profiles, runtime
+from lessvfl import data
 from lessvfl.data import Problem
 from lessvfl.errors import LessVFLWarning
 from lessvfl.party import Party
+from lessvfl.run import profiles, simulate
 
 SEEDS = range(5)
 
 
-class Batch(runtime._Batch):
+class Batch(simulate._Batch):
     """A run in which every party has rows that the others lack."""
 
     outside: Problem | None = None
@@ -64,14 +65,14 @@ def main() -> None:
     own = profiles.without("less-vfl") | {"batch_size": 100, "train_epochs": 20}
     own |= {"lam_party": 4.0, "lam_server": 0.05, "pretrain_epochs": 5}
     settings = profiles.resolve("less-vfl", "default", dataset, own)
-    job = runtime.Job(dataset, settings, spurious=0.5)
+    job = simulate.Job(dataset, settings, spurious=0.5)
     print("rows outside | noise removed | real kept | accuracy")
     for use in (False, True):
         found = []
         for seed in SEEDS:
             whole = data.prepare(dataset, settings.data, spurious=0.5, seed=seed)
             common = cut(whole, slice(given.common))
-            replica = runtime.Replica(seed)
+            replica = simulate.Replica(seed)
             batch = Batch(job, [replica], [common], lambda event: None)
             batch.outside = cut(whole, slice(given.common, None)) if use else None
             found.append(batch.run()[0].numbers)

@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessvfl import data, profiles, runtime
+from lessvfl import data
 from lessvfl.data import DataConfig, Dataset
 from lessvfl.errors import LessVFLWarning
+from lessvfl.run import profiles, simulate
 
 PARTIES = {
     "phishing": 3,
@@ -70,7 +71,7 @@ ORIGINAL = "VFL (Original)"
 MIB = 2**20
 
 
-def simulate(
+def run_job(
     name: str,
     method: str,
     seeds: list[int],
@@ -85,13 +86,13 @@ def simulate(
     resolved = profiles.resolve(method, "default", dataset, given)
     share = 0.5 if method == "less-vfl" else 0.0
     if not choose:
-        job = runtime.Job(dataset, resolved, PARTIES[name], share)
-        return [run.numbers for run in runtime.simulate(job, seeds)]
+        job = simulate.Job(dataset, resolved, PARTIES[name], share)
+        return [run.numbers for run in simulate.simulate(job, seeds)]
     found = []
     for seed in seeds:
         own = training_part(dataset, resolved.data, seed)
-        job = runtime.Job(own, resolved, PARTIES[name], share)
-        found += [run.numbers for run in runtime.simulate(job, [seed])]
+        job = simulate.Job(own, resolved, PARTIES[name], share)
+        found += [run.numbers for run in simulate.simulate(job, [seed])]
     return found
 
 
@@ -116,14 +117,14 @@ def task(
     name, variant = which
     if variant != ORIGINAL:
         given = VARIANTS.get(variant) or tried(variant)
-        return simulate(name, "less-vfl", seeds, folder, choose, **given)
+        return run_job(name, "less-vfl", seeds, folder, choose, **given)
     own = profiles._DEFAULT["less-vfl"]
     net = {key: own[key] for key in ("embedding_size",)}
     keys = ("batch_size", "learning_rate", "train_epochs", "schedule")
     steps = {key: own[key] for key in keys}
     both = [
-        simulate(name, "plain", seeds, folder, choose, **net),
-        simulate(name, "plain", seeds, folder, choose, **net, **steps),
+        run_job(name, "plain", seeds, folder, choose, **net),
+        run_job(name, "plain", seeds, folder, choose, **net, **steps),
     ]
     return [
         {

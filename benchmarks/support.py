@@ -27,10 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessvfl import data, metrics, profiles, runtime
-from lessvfl.bench import pooled
+from lessvfl import data
+from lessvfl.bench.peers import pooled
+from lessvfl.core import metrics
 from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
+from lessvfl.run import profiles, simulate
 
 N_ROWS, N_PARTIES = 5000, 4
 SHAPES = (
@@ -95,7 +97,7 @@ def task(which: tuple[str, int, str]) -> tuple[float, float, float]:
     began = time.monotonic()
     settings = profiles.resolve("less-vfl", "default", dataset)
     if method == OURS:
-        (run,) = runtime.simulate(runtime.Job(dataset, settings, curve=False), [seed])
+        (run,) = simulate.simulate(simulate.Job(dataset, settings, curve=False), [seed])
         names = {n for party in run.numbers["features"].values() for n in party["kept"]}
         kept = np.array([name in names for name in dataset.X.names])
     else:

@@ -33,12 +33,13 @@ from typing import Any
 
 import grpc
 import torch
+from torch import Tensor
 
-from lessvfl import kit
-from lessvfl.protocol import Block, Descend, Embedding
-from lessvfl.session import Agreed, Finish, Hello
-from lessvfl.transports import codec, flight
-from lessvfl.types import Tensor, keep_freed_memory, use_threads
+from lessvfl.core.device import keep_freed_memory, use_threads
+from lessvfl.remote import certificates
+from lessvfl.wire import codec, flight
+from lessvfl.wire.control import Agreed, Finish, Hello
+from lessvfl.wire.messages import Block, Descend, Embedding
 
 N_PARTIES = 4
 SHAPES = {"4 KiB": (1, 128, 8), "1 MiB": (1, 4096, 64)}  # replicas, rows, components
@@ -74,7 +75,7 @@ def our_party(folder: Path, name: str, address: str) -> None:
 def ours(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteration]]:
     """Connect parties over Flight; give what makes an iteration with a block."""
     server = pass_of(folder, "server")
-    hub = flight.Hub("127.0.0.1:0", names, server, name_of=kit.name_of_peer)
+    hub = flight.Hub("127.0.0.1:0", names, server, name_of=certificates.name_of_peer)
 
     def prepare(values: Tensor) -> Iteration:
         block = Block(values, (values.shape[-1],))
@@ -219,7 +220,7 @@ def compare(n_parties: int, sizes: list[str], rounds: int, iterations: int) -> f
     mine = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "kit"
-        kit.init(folder, names)
+        certificates.init(folder, names)
         with (
             ours(folder, names) as our_way,
             over_grpc(folder, names, works=False) as bare,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from lessvfl import data, experiment, profiles, report, runtime
+from lessvfl import data, report
+from lessvfl.run import experiment, profiles, simulate
 
 # Weights of the penalty mean different things to different methods.
 SETTINGS: dict[str, dict[str, float]] = {
@@ -37,7 +38,7 @@ def main(
         for method, own in (settings or SETTINGS).items():
             shared: dict[str, float] = {"batch_size": 100, "train_epochs": train_epochs}
             chosen = profiles.resolve(method, "default", dataset, shared | own)
-            job = runtime.Job(dataset, chosen)
+            job = simulate.Job(dataset, chosen)
             record, runs = experiment.run(job, seeds=[0], options=options)
             folders.append(Path(folder) / method)
             experiment.save(folders[-1], record, runs)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lessvfl import data, profiles, runtime
+from lessvfl import data
+from lessvfl.run import profiles, simulate
 
 
 class Residual(nn.Module):
@@ -63,9 +64,9 @@ def main(n_samples: int = 2000, epochs: int = 30) -> tuple[set[str], set[str]]:
         },
     )
     # The same from the command line: --set party_net=examples/own_network.py:Residual
-    networks = runtime.Networks(party=Residual, fusion=deep_fusion)
-    job = runtime.Job(dataset, settings, networks=networks, curve=False)
-    (run,) = runtime.simulate(job, seeds=[0])
+    networks = simulate.Networks(party=Residual, fusion=deep_fusion)
+    job = simulate.Job(dataset, settings, networks=networks, curve=False)
+    (run,) = simulate.simulate(job, seeds=[0])
 
     assert dataset.significant is not None
     names = dataset.X.names

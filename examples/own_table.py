@@ -10,7 +10,8 @@ import random
 import tempfile
 from pathlib import Path
 
-from lessvfl import data, experiment, profiles, report, runtime
+from lessvfl import data, report
+from lessvfl.run import experiment, profiles, simulate
 
 # Which party holds which columns; names or globs. On the command line this is a YAML
 # file: lessvfl run patients.csv --label risk --parties parties.yaml
@@ -59,7 +60,7 @@ def main(n_rows: int = 2000, epochs: int = 30) -> dict[str, tuple[str, ...]]:
                 "train_epochs": epochs,
             },
         )
-        job = runtime.Job(dataset, settings, parties=PARTIES)
+        job = simulate.Job(dataset, settings, parties=PARTIES)
         record, runs = experiment.run(job, seeds=[0])
         for note in record.header["notes"]:
             print(f"Note: {note}")

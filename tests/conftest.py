@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 import torch
 
-from lessvfl import cli
+from lessvfl.cli import app
 
 # Networks of tests are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
@@ -58,7 +58,7 @@ def run_cli(monkeypatch, capsys) -> Cli:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["lessvfl", *map(str, args)])
         with pytest.raises(SystemExit) as ending:
-            cli.main()
+            app.main()
         out, err = capsys.readouterr()
         code = ending.value.code
         return Result(code if isinstance(code, int) else 0, out, err)

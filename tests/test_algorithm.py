@@ -1,12 +1,16 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from lessvfl import algorithm
-from lessvfl.algorithm import Labels
+from lessvfl.core.head_path import PathPlan, _head_path, choose_components
+from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.network import MLP
+from lessvfl.core.plans import Batches, Labels, SelectPlan, take
+from lessvfl.core.solve import Watch
 from lessvfl.errors import DivergenceError
-from lessvfl.models import MLP
-from lessvfl.types import Batches, Event, SelectPlan, Task, Tensor, take
+from lessvfl.terms import Event, Task
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -155,23 +159,23 @@ def test_risk_is_what_pytorch_computes():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2, 7, 1, generator=generator, dtype=F64)
     y = torch.randint(0, 2, (2, 7), generator=generator).double()
-    losses = algorithm.risk(z, y, "binary")
+    losses = risk(z, y, "binary")
     for r in range(2):
         expected = torch.nn.BCEWithLogitsLoss()(z[r, :, 0], y[r])
         assert losses[r] == pytest.approx(float(expected))
-    squares = algorithm.risk(z, y, "regression")
+    squares = risk(z, y, "regression")
     assert squares[1] == pytest.approx(float(torch.nn.MSELoss()(z[1, :, 0], y[1])))
     z = torch.randn(2, 7, 3, generator=generator, dtype=F64)
     y = torch.randint(0, 3, (1, 7), generator=generator)
-    losses = algorithm.risk(z, y, "multiclass")
+    losses = risk(z, y, "multiclass")
     expected = torch.nn.CrossEntropyLoss()(z[1], y[0])
     assert losses[1] == pytest.approx(float(expected))
 
 
 def test_the_proxy_sums_over_components_or_averages_them():
     h, target = torch.zeros(1, 2, 3), torch.ones(1, 2, 3)
-    assert algorithm.proxy_loss(h, target, 1).tolist() == [3.0]
-    assert algorithm.proxy_loss(h, target, torch.tensor([3])).tolist() == [1.0]
+    assert proxy_loss(h, target, 1).tolist() == [3.0]
+    assert proxy_loss(h, target, torch.tensor([3])).tolist() == [1.0]
 
 
 def stage3(net, X, **more):
@@ -224,7 +228,7 @@ def test_a_loss_that_is_not_finite_names_who_stage_and_step():
 
 
 def test_watch_names_the_first_step_and_the_one_to_blame():
-    watch = algorithm.Watch("train", ["party 'a'", "the server"])
+    watch = Watch("train", ["party 'a'", "the server"])
     good, bad = torch.ones(2, 1), torch.tensor([[1.0], [float("nan")]])
     watch.look(good, good)
     watch.check()
@@ -293,17 +297,17 @@ def head_data(task, strength=2.0, seed=0):
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_the_path_finds_the_components_that_matter(task):
     H, y = head_data(task)
-    plan = algorithm.PathPlan(600, n_errors=1.0)
-    labels = algorithm.Labels(y, task, (0,))
-    kept = algorithm.choose_components(H, y, labels, plan, [3, H.shape[2] - 3])
+    plan = PathPlan(600, n_errors=1.0)
+    labels = Labels(y, task, (0,))
+    kept = choose_components(H, y, labels, plan, [3, H.shape[2] - 3])
     assert kept[0, [1, 4]].all()
     assert not kept.all()
 
 
 def test_the_path_begins_at_the_lambda_that_removes_everything():
     H, y = head_data("binary")
-    plan = algorithm.PathPlan(600)
-    weights, _ = algorithm._head_path(H[0], y, "binary", 1, plan)
+    plan = PathPlan(600)
+    weights, _ = _head_path(H[0], y, "binary", 1, plan)
     norms = weights.norm(dim=1)  # (L, E)
     assert not (norms[0] > 1e-3).any()
     assert (norms[1] > 0).any()
@@ -312,8 +316,8 @@ def test_the_path_begins_at_the_lambda_that_removes_everything():
 
 def test_one_component_of_every_party_stays_where_none_matters():
     H, y = head_data("binary", strength=0.0)
-    plan = algorithm.PathPlan(600, n_errors=10.0)
-    labels = algorithm.Labels(y, "binary", (0,))
-    kept = algorithm.choose_components(H, y, labels, plan, [2, H.shape[2] - 2])
+    plan = PathPlan(600, n_errors=10.0)
+    labels = Labels(y, "binary", (0,))
+    kept = choose_components(H, y, labels, plan, [2, H.shape[2] - 2])
     assert kept[0, :2].sum() == 1
     assert kept[0, 2:].sum() == 1

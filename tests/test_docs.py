@@ -22,12 +22,16 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from lessvfl import cli, data, methods, profiles, protocol, settings
+from lessvfl import data, methods, settings
+from lessvfl.cli import app
+from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig
-from lessvfl.data.synthetic import SyntheticConfig
+from lessvfl.data.sets.synthetic import SyntheticConfig
 from lessvfl.methods import group_lasso, less_vfl
 from lessvfl.methods.base import Joint, PartySelection
-from lessvfl.models import NetConfig
+from lessvfl.run import profiles
+from lessvfl.wire import messages
+from lessvfl.wire.parties import Parties
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -115,7 +119,7 @@ def known_settings() -> set[str]:
 def known_options() -> set[str]:
     """Return every option of every command."""
     found = set()
-    waiting: list[Any] = [typer.main.get_command(cli.app)]
+    waiting: list[Any] = [typer.main.get_command(app.app)]
     while waiting:
         command = waiting.pop()
         found |= {name for param in command.params for name in param.opts}
@@ -126,7 +130,7 @@ def known_options() -> set[str]:
 @each_page
 def test_commands_are_understood(page: Path) -> None:
     """The command line takes every command shown: names, options and settings."""
-    top: Any = typer.main.get_command(cli.app)
+    top: Any = typer.main.get_command(app.app)
     for words in commands(page):
         command, rest = top, list(words)
         while hasattr(command, "commands"):
@@ -242,7 +246,7 @@ def test_data_page_has_every_data_set() -> None:
 def test_protocol_page_has_every_message() -> None:
     requests, replies = (
         {message.__name__ for message in union.__args__}
-        for union in (protocol.Request, protocol.Reply)
+        for union in (messages.Request, messages.Reply)
     )
     section = read("protocol.md").split("## Messages")[1].split("\n## ")[0]
     assert {name: cells[0] for name, cells in named_rows(section).items()} == {
@@ -256,7 +260,7 @@ def test_command_line_page_has_every_option_of_run() -> None:
     documented = {
         o for first, *_ in rows(section) for o in re.findall(r"-+[\w-]+", first)
     }
-    top: Any = typer.main.get_command(cli.app)
+    top: Any = typer.main.get_command(app.app)
     options = [param for param in top.commands["run"].params if param.opts != ["data"]]
     assert documented == {name for param in options for name in param.opts}
 
@@ -336,7 +340,7 @@ def test_paper_page_names_functions_that_exist() -> None:
 
     section = read("paper.md").split("## Algorithm 2")[1].split("## Symbols")[0]
     for name in re.findall(r"`(\w+)\(\)`", section):
-        owners = (lessvfl.algorithm, lessvfl.party.Party, protocol.Parties)
+        owners = (lessvfl.algorithm, lessvfl.party.Party, Parties)
         assert any(hasattr(owner, name) for owner in owners), name
 
 
@@ -348,7 +352,7 @@ FEW = ["data.n_samples=200", "data.n_test=50", "data.n_parties=2", "batch_size=1
 
 def printed(*more: str) -> dict[str, Any]:
     words = [word for pair in FEW for word in ("--set", pair)]
-    result = CliRunner().invoke(cli.app, [*RUN, *words, *more])
+    result = CliRunner().invoke(app.app, [*RUN, *words, *more])
     assert result.exit_code == 0, result.output
     return dict(json.loads(result.stdout))
 

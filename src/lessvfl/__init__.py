@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lessvfl.estimator import LessVFLClassifier, LessVFLRegressor
-    from lessvfl.experiment import load
-    from lessvfl.fitted import FittedModel
-    from lessvfl.profiles import resolve
-    from lessvfl.runtime import Job, Replica, simulate
+    from lessvfl.run.experiment import load
+    from lessvfl.run.fitted import FittedModel
+    from lessvfl.run.profiles import resolve
+    from lessvfl.run.simulate import Job, Replica, simulate
 
 __version__ = "0.1.0"
 
@@ -28,14 +28,14 @@ __all__ = [
 
 # Loaded when first used, so that the command line's help is instant.
 _HOMES = {
-    "FittedModel": "lessvfl.fitted",
-    "Job": "lessvfl.runtime",
+    "FittedModel": "lessvfl.run.fitted",
+    "Job": "lessvfl.run.simulate",
     "LessVFLClassifier": "lessvfl.estimator",
     "LessVFLRegressor": "lessvfl.estimator",
-    "Replica": "lessvfl.runtime",
-    "load": "lessvfl.experiment",
-    "resolve": "lessvfl.profiles",
-    "simulate": "lessvfl.runtime",
+    "Replica": "lessvfl.run.simulate",
+    "load": "lessvfl.run.experiment",
+    "resolve": "lessvfl.run.profiles",
+    "simulate": "lessvfl.run.simulate",
 }
 
 

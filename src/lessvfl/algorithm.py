@@ -8,138 +8,34 @@ one's own gradient.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional as F
+from torch import Tensor
 
-from lessvfl.errors import DivergenceError
-from lessvfl.models import Network
-from lessvfl.protocol import Parties, concatenate
-from lessvfl.prox import GroupLasso, per_replica
-from lessvfl.types import (
+from lessvfl.core.head_path import PathPlan, choose_components
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import proxy_loss, risk, row_losses
+from lessvfl.core.network import Network
+from lessvfl.core.plans import (
     Batches,
-    Event,
     FitPlan,
-    Keeper,
-    Observer,
+    Labels,
     Rows,
+    Seeds,
     SelectPlan,
     ShadowPlan,
-    Stage,
-    Task,
-    Tensor,
     TrainPlan,
     sample_rows,
-    stream,
     take,
 )
+from lessvfl.core.prox import GroupLasso, per_replica
+from lessvfl.core.solve import OPTIMIZERS, Watch, fit_held_out, gradients
+from lessvfl.terms import Event, Observer
+from lessvfl.wire.parties import Parties, concatenate
 
-Seeds = tuple[int, ...]
 NOTHING = Keeper()
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
-
-    y: Tensor
-    task: Task
-    seeds: Seeds
-
-
-OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
-    "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
-    "adamw": lambda params, lr: torch.optim.AdamW(params, lr=lr, fused=True),
-    "adagrad": lambda params, lr: torch.optim.Adagrad(params, lr=lr),
-    "nadam": lambda params, lr: torch.optim.NAdam(params, lr=lr),
-    "rmsprop": lambda params, lr: torch.optim.RMSprop(params, lr=lr),
-    "sgd": lambda params, lr: torch.optim.SGD(params, lr=lr),
-}
-
-
-def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
-    """Return R_B of every replica, (R,): the mean over the rows of a batch."""
-    return row_losses(z, y, task).mean(dim=1)
-
-
-def row_losses(z: Tensor, y: Tensor, task: Task) -> Tensor:
-    """Return the loss of every row, (R, b).
-
-    Parameters
-    ----------
-    z : Tensor (R, b, 1) or (R, b, C)
-        What the fusion network gives: one logit, C logits, or one value.
-    y : Tensor (S, b)
-        Labels: 0/1 as floats (binary), class indices (multi-class), or values.
-    """
-    if task == "multiclass":
-        rows = y.expand(z.shape[0], -1)
-        losses = F.cross_entropy(z.flatten(0, 1), rows.flatten(), reduction="none")
-        return losses.view(z.shape[0], -1)
-    z = z.squeeze(2)
-    y = y.expand_as(z)
-    if task == "binary":
-        return F.binary_cross_entropy_with_logits(z, y, reduction="none")
-    return (z - y).square()
-
-
-def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
-    """Return H_B of every replica, (R,): squared differences, mean over the rows.
-
-    Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in
-    the released code (`divisor` |K_m|).
-    """
-    return (h - target).square().sum(dim=(1, 2)) / (h.shape[1] * divisor)
-
-
-def gradients(
-    output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """Return the gradient of an output by each input; zeros where it has no part."""
-    return torch.autograd.grad(
-        output, inputs, along, allow_unused=True, materialize_grads=True
-    )
-
-
-class Watch:
-    """Looks at every step's numbers, and stops the run where one is not finite.
-
-    Sums are collected without waiting for the device and examined once an epoch.
-
-    Parameters
-    ----------
-    stage : str
-        Where the run is.
-    names : sequence of str
-        Whose number each value that :meth:`look` is given is.
-    """
-
-    def __init__(self, stage: Stage, names: Sequence[str]) -> None:
-        self.stage = stage
-        self.names = names
-        self.step = 0
-        self._seen: list[Tensor] = []
-
-    def look(self, *values: Tensor) -> None:
-        """Remember one number for every name."""
-        self._seen += [value.detach().sum() for value in values]
-
-    def check(self) -> None:
-        """Raise naming who, stage and step, where a number was not finite."""
-        finite = torch.stack(self._seen).isfinite().cpu().view(-1, len(self.names))
-        if not bool(finite.all()):
-            step = int((~finite.all(dim=1)).nonzero()[0])
-            who = self.names[int((~finite[step]).nonzero()[0])]
-            raise DivergenceError(
-                f"The loss of {who} must stay finite. It diverged in stage "
-                f"'{self.stage}' at step {self.step + step}; a smaller step size or "
-                "learning rate, or scaled columns, may help."
-            )
-        self.step += len(finite)
-        self._seen.clear()
 
 
 # --------------------------------------------------------------------- Algorithm 2: VFL
@@ -303,156 +199,6 @@ def select_features(
             idle = (n_components == 0) & (penalty.lam > 0)
             net.input_weights.mul_(per_replica(~idle, net.input_weights))
         return penalty.norms(net.input_weights) > 0
-
-
-def fit_held_out(
-    net: Network,
-    loss: Callable[[Tensor], Tensor],
-    n_samples: int,
-    plan: FitPlan,
-    seeds: Sequence[int],
-    fold: int = 0,
-) -> Tensor:
-    """Fit a network alone, in place, on all replicas at once.
-
-    A share of the rows is held out; every replica ends with the weights that predict it
-    best, the first ones included. Returns the losses of the rows held out, (R, n).
-
-    Parameters
-    ----------
-    net : Network
-        What `loss` uses.
-    loss : callable
-        Maps rows (R, b) to their losses (R, b).
-    n_samples : int
-        Rows in all.
-    fold : int
-        Which share of the rows is held out, counted from 0.
-    """
-    params = net.parameters()
-    device = params[0].device
-
-    def shuffled(n: int, *name: str | int) -> Tensor:
-        orders = [torch.randperm(n, generator=stream(s, *name)) for s in seeds]
-        return torch.stack(orders).to(device)
-
-    def score() -> Tensor:
-        net.train(False)
-        with torch.no_grad():
-            return loss(held)
-
-    n_held = max(1, round(plan.held_out * n_samples))
-    order = shuffled(n_samples, "refit").roll(-fold * n_held, dims=1)
-    held, rest = order[:, :n_held], order[:, n_held:]
-    optimizer = torch.optim.AdamW(params, lr=plan.rate, weight_decay=plan.decay)
-    best, kept = score().mean(dim=1), [param.detach().clone() for param in params]
-    waited = torch.zeros(len(best), device=device)
-    for epoch in range(plan.n_epochs):
-        net.train(True)
-        places = torch.gather(rest, 1, shuffled(rest.shape[1], "refit", epoch))
-        for rows in places.split(plan.batch_size, dim=1):  # type: ignore[no-untyped-call]
-            grads = gradients(loss(rows).mean(dim=1).sum(), params)
-            for param, grad in zip(params, grads, strict=True):
-                param.grad = grad.contiguous()
-            optimizer.step()
-        now = score().mean(dim=1)
-        better = (now < best) & (waited < plan.patience)  # each as if it were alone
-        best = torch.where(better, now, best)
-        waited = torch.where(better, torch.zeros_like(waited), waited + 1)
-        kept = [
-            torch.where(per_replica(better, old), param.detach(), old)
-            for param, old in zip(params, kept, strict=True)
-        ]
-        if bool((waited >= plan.patience).all()):
-            break
-    with torch.no_grad():
-        for param, value in zip(params, kept, strict=True):
-            param.copy_(value)
-    return score()
-
-
-@dataclass(frozen=True)
-class PathPlan:
-    """How the server selects components without a lambda.
-
-    It asks for the embeddings of `n_rows` rows in `bits` bits, fits the group lasso of
-    a linear head for `n_lambdas` on `1 - held_out` of them, and takes the largest
-    lambda whose loss on the others is within `n_errors` standard errors of the best.
-    With `refit` it then fits its network to these rows for at most so many epochs.
-    """
-
-    n_rows: int
-    bits: int = 32
-    n_errors: float = 1.0
-    refit: int = 0
-    held_out: float = 0.25
-    n_lambdas: int = 20
-    n_steps: int = 300
-
-
-def choose_components(
-    H: Tensor, y: Tensor, labels: Labels, plan: PathPlan, sizes: Sequence[int]
-) -> Tensor:
-    """Find the components that matter along a path of lambdas, at the server alone.
-
-    `H` (R, n, E) and `y` (S, n) are of the rows that were asked for, `sizes` the number
-    of components of every party. Returns K as a mask (R, E). One component of every
-    party stays, its strongest: whether a party matters is for its features to say,
-    which a short pre-training may not have got to.
-    """
-    masks = []
-    for r in range(H.shape[0]):
-        h, target = H[r], y[min(r, y.shape[0] - 1)].unsqueeze(0)
-        h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
-        n_fit = round((1 - plan.held_out) * len(h))
-        n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
-        weights, offsets = _head_path(
-            h[:n_fit], target[:, :n_fit], labels.task, n_outputs, plan
-        )
-        z = h[n_fit:] @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
-        losses = row_losses(z, target[:, n_fit:], labels.task)
-        means = losses.mean(dim=1)
-        best = int(means.argmin())
-        error = losses[best].std() / math.sqrt(losses.shape[1])
-        within = means <= means[best] + plan.n_errors * error
-        kept = weights[int(within.float().argmax())].norm(dim=0) > 0
-        strengths = weights[-1].norm(dim=0).split(list(sizes))
-        for own, strength in zip(kept.split(list(sizes)), strengths, strict=True):
-            if len(own) and not bool(own.any()):
-                own[strength.argmax()] = True
-        masks.append(kept)
-    return torch.stack(masks)
-
-
-def _head_path(
-    h: Tensor, y: Tensor, task: Task, n_outputs: int, plan: PathPlan
-) -> tuple[Tensor, Tensor]:
-    """Fit linear heads for a path of lambdas, largest first: (L, C, E) and (L, C)."""
-    L, E = plan.n_lambdas, h.shape[1]
-    W = h.new_zeros(L, n_outputs, E).requires_grad_()
-    b = h.new_zeros(L, n_outputs).requires_grad_()
-    curve = 2.0 if task == "regression" else 0.5
-    ones = torch.cat([h, h.new_ones(len(h), 1)], dim=1)
-    rate = 1 / (curve * torch.linalg.matrix_norm(ones, 2) ** 2 / len(h))
-
-    def slopes() -> tuple[Tensor, ...]:
-        z = h @ W.mT + b.unsqueeze(1)
-        return gradients(risk(z, y, task).sum(), [W, b])
-
-    for _ in range(plan.n_steps):  # the offsets alone: all lambdas start from there
-        _, db = slopes()
-        with torch.no_grad():
-            b -= rate * db
-    largest = slopes()[0][0].norm(dim=0).max()
-    lams = largest * torch.logspace(0, -2.5, L).to(h)
-    penalty, step = GroupLasso(lams), rate.expand(L)
-    for _ in range(plan.n_steps):
-        dW, db = slopes()
-        with torch.no_grad():
-            W -= rate * dW
-            b -= rate * db
-            penalty.prox(W, step)
-    return W.detach(), b.detach()
 
 
 @dataclass(frozen=True)

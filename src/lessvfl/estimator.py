@@ -25,12 +25,13 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from lessvfl import data, profiles, runtime
+from lessvfl import data
 from lessvfl.data import Dataset, Frame
 from lessvfl.errors import ConfigError
 from lessvfl.report import figures
-from lessvfl.runtime import Networks
-from lessvfl.types import Task
+from lessvfl.run import profiles, simulate
+from lessvfl.run.simulate import Networks
+from lessvfl.terms import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,7 +171,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         check_consistent_length(frame.numeric, y)
         dataset = Dataset("table", frame, y, task, labels, n_parties=2, scale="none")
-        job = runtime.Job(
+        job = simulate.Job(
             dataset,
             self._settings(dataset),
             parties=self._parties(frame.names),
@@ -179,7 +180,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             networks=Networks(self.party_net, self.fusion_net),
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        (run,) = runtime.simulate(job, [seed])
+        (run,) = simulate.simulate(job, [seed])
         self.run_ = run.numbers
         # In float64 the prediction of a row does not depend on the rows beside it.
         self.model_ = run.model.astype(torch.float64)

@@ -11,11 +11,26 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from lessvfl import algorithm, shadows
+from lessvfl import algorithm
+from lessvfl.core import evidence
+from lessvfl.core.lifted import widen
+from lessvfl.core.network import Network
+from lessvfl.core.plans import (
+    FitPlan,
+    Rows,
+    SelectPlan,
+    ShadowPlan,
+    TrainPlan,
+    sample_rows,
+    take,
+)
+from lessvfl.core.prox import GroupLasso
+from lessvfl.core.solve import OPTIMIZERS, gradients
 from lessvfl.errors import ConfigError, ProtocolError
-from lessvfl.models import Network, widen
-from lessvfl.protocol import (
+from lessvfl.terms import Observer, PartyId, Stage
+from lessvfl.wire.messages import (
     Begin,
     Block,
     Descend,
@@ -27,20 +42,6 @@ from lessvfl.protocol import (
     Reply,
     Request,
     Select,
-)
-from lessvfl.prox import GroupLasso
-from lessvfl.types import (
-    FitPlan,
-    Observer,
-    PartyId,
-    Rows,
-    SelectPlan,
-    ShadowPlan,
-    Stage,
-    Tensor,
-    TrainPlan,
-    sample_rows,
-    take,
 )
 
 Empty = Literal["constant", "frozen"]
@@ -122,7 +123,7 @@ class Party:
     X_more : Tensor (S, n, columns), optional
         Rows that the others lack: stage 3 is the party's own and may use them.
     n_shadows : int
-        How many of the features, the last ones, are shadows (:mod:`lessvfl.shadows`);
+        How many of the features, the last ones, are shadows (``core/evidence.py``);
         they are gone after selection, and not among the features it tells of.
     must_keep : sequence of bool
         Which of its own features a selection by shadows may not remove.
@@ -222,7 +223,7 @@ class Party:
         n_steps = batches.n_steps(plan.n_epochs)
         return Training(
             plan,
-            algorithm.OPTIMIZERS[plan.optimizer](params, plan.learning_rate),
+            OPTIMIZERS[plan.optimizer](params, plan.learning_rate),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             step_size.to(self.X_train.device),
@@ -258,7 +259,7 @@ class Party:
         rows, Z = self._responses()
         X, groups = take(self.X_train, rows), self._shadow_groups()
         above = torch.stack(
-            [shadows.above(X[r], Z[r], groups) for r in range(len(self.seeds))]
+            [evidence.above(X[r], Z[r], groups) for r in range(len(self.seeds))]
         )
         stable = (False,) * len(above)
         if self._check is not None:
@@ -284,7 +285,7 @@ class Party:
         params = self.net.parameters()
         if self._any_still:
             gradient = gradient * ~self._still.view(-1, 1, 1)
-        grads = algorithm.gradients(training.h, params, gradient)
+        grads = gradients(training.h, params, gradient)
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad.contiguous()  # fused steps read memory in order
         plan = training.plan
@@ -354,14 +355,14 @@ class Party:
         if plan.again:
             self._whole = Whole(self.net, self.X_train, self.X_test)
         choices = [
-            shadows.choose(X[r], Z[r][:, self.net.output_mask[r]], groups, plan, seed)
+            evidence.choose(X[r], Z[r][:, self.net.output_mask[r]], groups, plan, seed)
             for r, seed in enumerate(self.seeds)
         ]
         self._selected = [choice.report(self._owner) for choice in choices]
         self._remove(torch.stack([choice.kept for choice in choices]))
         if plan.refit_epochs and self.X_train.shape[2]:
             X = take(self.X_train, rows)
-            shadows.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self.seeds)
+            evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self.seeds)
 
     def _look_again(self, plan: ShadowPlan) -> None:
         """Select once more, on responses of training; what went may come back."""
@@ -376,7 +377,7 @@ class Party:
         X, groups = take(whole.X_train, rows), self._shadow_groups()
         net = widen(self.net, whole.net, self._slots)
         found = [
-            shadows.look_again(
+            evidence.look_again(
                 X[r], Z[r][:, net.output_mask[r]], groups, plan, seed, before[r]
             )
             for r, seed in enumerate(self.seeds)
@@ -386,14 +387,14 @@ class Party:
         losses, alone = self._compare(net, X, Z, candidates)
         kept = before.clone()
         for r, (choice, _) in enumerate(found):
-            rule = shadows.smallest_as_good(
+            rule = evidence.smallest_as_good(
                 losses[:, r].tolist(), float(alone[r]), plan.loss
             )
             kept[r] = candidates[rule, r]
             first = self._selected[r]["shadow_share"]
             share = (first + choice.shadow_share, choice.shadow_share, 0.0)[rule]
             choice = replace(
-                choice, kept=kept[r], rule=shadows.RULES[rule], shadow_share=share
+                choice, kept=kept[r], rule=evidence.RULES[rule], shadow_share=share
             )
             self._selected[r] = choice.report(self._owner)
         self.net, self.X_train, self.X_test = net, whole.X_train, whole.X_test
@@ -414,7 +415,7 @@ class Party:
             slots = kept[:, self._pool]
             columns = slots[:, net.column_slots].any(dim=0)
             folds = [
-                shadows.refit(
+                evidence.refit(
                     net.narrow(slots=slots), X[:, :, columns], Z, plan, self.seeds, fold
                 )
                 for fold in (0, 1)
@@ -433,12 +434,12 @@ class Party:
         rows, h, gradient = (
             torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)
         )
-        Z = shadows.responses(h, gradient)
+        Z = evidence.responses(h, gradient)
         if Z.shape[2] > self.net.n_outputs:  # remembered before components went
             Z = Z[:, :, self._outputs.any(dim=0)]
         return rows.to(self.X_train.device), Z
 
-    def _shadow_groups(self) -> shadows.Groups:
+    def _shadow_groups(self) -> evidence.Groups:
         membership = self._membership()
         if membership is None:
             membership = torch.eye(self._n_groups).to(self.X_train)
@@ -449,7 +450,7 @@ class Party:
         pinned = torch.zeros_like(is_shadow)
         must = [i for i, must in enumerate(self._must_keep) if must]
         pinned[self._owner[must]] = True
-        return shadows.Groups(membership, is_shadow, pinned)
+        return evidence.Groups(membership, is_shadow, pinned)
 
     def _own_rows(self) -> Tensor:
         """Return all rows to select features on."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lessvfl import report
-from lessvfl.record import RunRecord
+from lessvfl.run.record import RunRecord
 
 MOMENTS = ("pretrained", "selected", "final", "best")
 STAGES = {

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from lessvfl.bench import paper
+from lessvfl.bench.paper import run
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 
@@ -21,12 +21,12 @@ def main() -> None:
     """Read the options, run, write."""
     parser = argparse.ArgumentParser("python -m lessvfl.bench", description=__doc__)
     many: dict[str, Any] = {"nargs": "+", "type": int}
-    parser.add_argument("--data", nargs="+", default=paper.DATA)
+    parser.add_argument("--data", nargs="+", default=run.DATA)
     parser.add_argument("--profile", default="official-code")
     parser.add_argument("--settings", default="published")
     parser.add_argument("--tables", **many)
     parser.add_argument("--figures", **many)
-    parser.add_argument("--seeds", default=paper.SEEDS, **many)
+    parser.add_argument("--seeds", default=run.SEEDS, **many)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--memory", type=float)
@@ -41,7 +41,7 @@ def main() -> None:
         sys.stderr.write(f"{line}\n")
 
     try:
-        results = paper.run(paper.options_of(**given), out, resume, say)
+        results = run.run(run.options_of(**given), out, resume, say)
     except LessVFLError as error:
         sys.exit(f"lessvfl: {error}")
     for part, seconds in results["seconds"].items():

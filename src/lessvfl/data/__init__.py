@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lessvfl.data import breast_cancer, digits, files, local, mimic3, openml, synthetic
-from lessvfl.data.base import DataConfig, Dataset, Frame, PartyTable, Problem
+from lessvfl.data import files
 from lessvfl.data.encode import Encoding
 from lessvfl.data.files import load_columns, load_labels
+from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.problem import prepare
 from lessvfl.data.registry import Entry
+from lessvfl.data.sets import breast_cancer, digits, local, mimic3, openml, synthetic
 from lessvfl.data.split import match_columns, read_parties, split_rows
 from lessvfl.data.table import frame_of, from_arrays
 from lessvfl.errors import ConfigError, DataError

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.base import Floats, Frame
+from lessvfl.data.frame import Floats, Frame
 from lessvfl.errors import ConfigError, DataError
 
 ColumnKind = Literal["numeric", "boolean", "categorical"]

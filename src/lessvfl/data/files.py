@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.base import Dataset, Frame
+from lessvfl.data.frame import Dataset, Frame
 from lessvfl.data.table import (
     checked_names,
     frame_of,

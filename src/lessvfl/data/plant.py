@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lessvfl.data.base import Floats
+from lessvfl.data.frame import Floats
 from lessvfl.errors import ConfigError
 from lessvfl.settings import a_float, refuse
-from lessvfl.types import stream_seed
+from lessvfl.terms import stream_seed
 
 Spread = tuple[float, float]  # mean and standard deviation of the noise
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
-from lessvfl.data.base import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.encode import Counts, Encoding
+from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lessvfl.data.base import Dataset
+from lessvfl.data.frame import Dataset
 
 Where = Literal["built in", "download", "local folder"]
 Loader = Callable[[Path | None, Mapping[str, Any]], Dataset]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.base import DataConfig, Dataset
+from lessvfl.data.frame import DataConfig, Dataset
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.settings import refuse
-from lessvfl.types import stream_seed
+from lessvfl.terms import stream_seed
 
 Parties = int | Sequence[int] | Mapping[str, Sequence[str]]
 

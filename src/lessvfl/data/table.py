@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.base import Dataset, Floats, Frame
+from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.errors import DataError
 from lessvfl.settings import refuse
-from lessvfl.types import Task
+from lessvfl.terms import Task
 
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lessvfl import settings
-from lessvfl.algorithm import OPTIMIZERS, Labels, PathPlan, Stages
-from lessvfl.coding import BITS
-from lessvfl.models import Network
-from lessvfl.protocol import Parties
-from lessvfl.types import Keeper, Observer, SelectPlan, Stage, TrainPlan
+from lessvfl.algorithm import Stages
+from lessvfl.core.head_path import PathPlan
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.network import Network
+from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
+from lessvfl.core.solve import OPTIMIZERS
+from lessvfl.terms import Observer, Stage
+from lessvfl.wire.coding import BITS
+from lessvfl.wire.parties import Parties
 
 Lambda = float | tuple[float, ...]
 

@@ -10,11 +10,13 @@ import dataclasses
 from dataclasses import dataclass
 
 from lessvfl import algorithm, settings
-from lessvfl.algorithm import OPTIMIZERS, Labels
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.network import Network
+from lessvfl.core.plans import Labels
+from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
-from lessvfl.models import Network
-from lessvfl.protocol import Parties
-from lessvfl.types import Keeper, Observer
+from lessvfl.terms import Observer
+from lessvfl.wire.parties import Parties
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ import warnings
 from dataclasses import dataclass
 
 from lessvfl import algorithm, settings
-from lessvfl.algorithm import Labels, PathPlan, Stages
+from lessvfl.algorithm import Stages
+from lessvfl.core.head_path import PathPlan
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.network import MLP, Network
+from lessvfl.core.plans import Labels, SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import LessVFLWarning
 from lessvfl.methods.base import Lambda, Method, PartySelection, a_lambda, spread
-from lessvfl.models import MLP, Network
-from lessvfl.protocol import Parties
-from lessvfl.types import Keeper, Observer, SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.terms import Observer
+from lessvfl.wire.parties import Parties
 
 AIMS = {"bytes": 32, "time": 1000}  # rows of one step of pre-training
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from lessvfl import algorithm
-from lessvfl.algorithm import Labels
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.network import Network
+from lessvfl.core.plans import Labels
 from lessvfl.methods.base import Joint, Method
-from lessvfl.models import Network
-from lessvfl.protocol import Parties
-from lessvfl.types import Keeper, Observer
+from lessvfl.terms import Observer
+from lessvfl.wire.parties import Parties
 
 
 def run(

@@ -1,7 +1,7 @@
 """Reports: records in, files out."""
 
-from lessvfl.report.bench import build_bench
 from lessvfl.report.comparison import compare
 from lessvfl.report.page import build, page
+from lessvfl.report.paper.page import build_bench
 
 __all__ = ["build", "build_bench", "compare", "page"]

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 
 from lessvfl.errors import ConfigError
-from lessvfl.record import RunRecord
 from lessvfl.report import figures, tables
 from lessvfl.report.page import (
     banner,
@@ -20,6 +19,7 @@ from lessvfl.report.page import (
     write,
 )
 from lessvfl.report.tables import at
+from lessvfl.run.record import RunRecord
 
 
 def compare(folders: Sequence[Path], out: Path) -> Path:

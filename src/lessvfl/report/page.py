@@ -17,9 +17,9 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from lessvfl.record import FILE_NAME, RunRecord, write_atomically
 from lessvfl.report import figures, tables
 from lessvfl.report.tables import MISSING, Run, at
+from lessvfl.run.record import FILE_NAME, RunRecord, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lessvfl.record import RunRecord
+from lessvfl.run.record import RunRecord
 
 Run = Mapping[str, Any]
 

@@ -16,10 +16,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lessvfl.record import write_atomically
 from lessvfl.report import figures
 from lessvfl.report.page import document, figure, heads, write
 from lessvfl.report.tables import MISSING, plural
+from lessvfl.run.record import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def build_theory(results: Results, folder: Path) -> Path:
     Parameters
     ----------
     results : mapping
-        What ``lessvfl.bench.theory.run`` returns.
+        What ``lessvfl.bench.theory.run.run`` returns.
     folder : Path
         Where to write; made where it is missing.
 

@@ -5,7 +5,7 @@
 times; it has no place for data, labels, masks or embeddings.
 """
 
-from lessvfl.status.server import StatusServer
 from lessvfl.status.value import Snapshot, Status
+from lessvfl.status.web import StatusServer
 
 __all__ = ["Snapshot", "Status", "StatusServer"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from lessvfl import __version__
 
 if TYPE_CHECKING:
-    from lessvfl.types import Event, PartyId, Stage
+    from lessvfl.terms import Event, PartyId, Stage
 
 State = Literal["waiting", "running", "paused", "done", "failed"]
 Way = Literal["up", "down"]

@@ -1,0 +1,168 @@
+"""The joint model of many runs: party networks and fusion networks as one.
+
+Axes: parties P, seeds S, settings G, columns D (+ ALIGNED), components E, classes C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lessvfl.bench.paper.nets import ALIGNED, Stack, leaf
+from lessvfl.bench.paper.scene import Scene
+from lessvfl.core.network import MLP
+from lessvfl.errors import ConfigError
+
+
+@dataclass
+class Model:
+    """Party networks and fusion networks of all seeds and settings.
+
+    `features` (P, S, G, D) and `components` (P, S, G, E) are masks of what is left,
+    None where nothing was removed. Where `still` (P, S, G), a party kept nothing: it
+    contributes `rest`, its pre-trained network, or that network's `constant`. The first
+    layers of a compact model have only the `columns` (P, S, G, D') that are left.
+    """
+
+    nets: Stack
+    w: Tensor  # (S, G, C, P E)
+    b: Tensor  # (S, G, C)
+    features: Tensor | None = None
+    components: Tensor | None = None
+    still: Tensor | None = None
+    rest: Stack | None = None
+    constant: Tensor | None = None  # (P, S, G, E)
+    columns: Tensor | None = None
+    _mask: Tensor | None = None
+    _offset: Tensor | None = None
+
+    @classmethod
+    def create(cls, scene: Scene) -> Model:
+        """Draw the networks of every seed, as ``lessvfl run`` does; G = 1."""
+        tables, net = scene.tables, scene.settings("plain").net
+        device, dtype = tables.X.device, tables.X.dtype
+        parties = [
+            MLP.create(
+                net.party_widths(width), net.activation, scene.seeds, name, dtype,
+                device,
+            )
+            for name, width in zip(tables.names, tables.widths, strict=True)
+        ]  # fmt: skip
+        widths = net.fusion_widths(len(parties) * net.embedding_size, tables.n_outputs)
+        if len(widths) > 2:
+            raise ConfigError(
+                "The paper's benchmark needs a linear fusion network: 'fusion_depth' "
+                f"must be 1. Got {len(widths) - 1}."
+            )
+        fusion = MLP.create(widths, "none", scene.seeds, "the server", dtype, device)
+        D = tables.X.shape[3] - ALIGNED
+        w, b = fusion.weights[0].detach(), fusion.biases[0].detach()
+        return cls(Stack.of(parties, D), w.unsqueeze(1), b.unsqueeze(1)).copy()
+
+    def copy(self) -> Model:
+        """Return trainable copies of the networks."""
+        return Model(self.nets.copy(), leaf(self.w), leaf(self.b))
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter."""
+        return [*self.nets.parameters(), self.w, self.b]
+
+    def prepare(self) -> None:
+        """Turn the masks of a linear model into one mask and one offset."""
+        if self.features is None or not self.nets.is_linear:
+            return
+        assert self.components is not None
+        assert self.still is not None
+        outputs = self.components.unsqueeze(4)  # (P, S, G, E, 1)
+        used = self.features
+        if self.columns is not None:
+            used = used.gather(3, self.columns)
+        ones = torch.ones_like(self.features[..., :ALIGNED])
+        inputs = torch.cat([used, ones], dim=3).unsqueeze(3)
+        dtype = self.w.dtype
+        awake = ~self.still.view(*self.still.shape, 1, 1)
+        self._mask = (outputs & inputs & awake).to(dtype)
+        if not self.still.any():
+            return
+        with torch.no_grad():
+            if self.rest is not None:
+                whole = self.rest.collapse()
+            else:
+                assert self.constant is not None
+                shape = (*self.constant.shape, self.features.shape[3] + ALIGNED)
+                whole = self.constant.new_zeros(shape)
+                whole[..., -ALIGNED] = self.constant
+            self._offset = whole * (outputs & ~awake).to(dtype)
+
+    def compact(self) -> None:
+        """Cut the first layers to as many columns as the one with most has left."""
+        assert self.features is not None
+        D = self.features.shape[3]
+        most = int(self.features.sum(dim=3).max())
+        width = min(D, -(-max(most, 1) // ALIGNED) * ALIGNED)
+        # Kept columns first, then removed ones: no column twice.
+        order = self.features.int().argsort(dim=3, descending=True, stable=True)
+        self.columns = order[..., :width]
+        first = self.nets.weights[0]
+        index = self.columns.unsqueeze(3).expand(-1, -1, -1, first.shape[3], -1)
+        self.nets.weights[0] = leaf(first.gather(4, index))
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return (S, n, G, C) for rows (S, n, P (D + ALIGNED))."""
+        S, G, C, _ = self.w.shape
+        P = self.nets.weights[0].shape[0]
+        if not self.nets.is_linear:
+            h = self._embed(rows.view(S, -1, P, rows.shape[2] // P).permute(2, 0, 1, 3))
+            H = h.permute(1, 2, 3, 0, 4).flatten(3)  # (S, G, n, P E)
+            return (H @ self.w.mT + self.b.unsqueeze(2)).transpose(1, 2)
+        A = self.nets.collapse()
+        if self._mask is not None:
+            A = A * self._mask
+        w = self.w.view(S, G, C, P, -1).permute(3, 0, 1, 2, 4)
+        M = w @ A  # (P, S, G, C, D + ALIGNED)
+        if self.columns is not None:
+            M = self._widen(M)
+        if self._offset is not None:
+            M = M + w @ self._offset
+        M = M.permute(1, 2, 3, 0, 4).reshape(S, G * C, -1)
+        z = torch.baddbmm(self.b.view(S, 1, G * C), rows, M.mT)
+        return z.view(S, -1, G, C)
+
+    def _widen(self, M: Tensor) -> Tensor:
+        """Put the columns of a compact model back into their places."""
+        assert self.columns is not None
+        assert self.features is not None
+        D, left = self.features.shape[3], M[..., :-ALIGNED]
+        places = self.columns.unsqueeze(3).expand_as(left)
+        wide = left.new_zeros(*left.shape[:4], D).scatter(4, places, left)
+        return torch.cat([wide, M[..., -ALIGNED:]], dim=4)
+
+    def _embed(self, X: Tensor) -> Tensor:
+        """Return embeddings (P, S, G, n, E), what a still party contributes put in."""
+        h = self.nets.embed(X, self.features)
+        if self.features is None:
+            return h
+        assert self.components is not None
+        assert self.still is not None
+        if self.rest is not None:
+            with torch.no_grad():
+                other = self.rest.embed(X)
+        else:
+            assert self.constant is not None
+            other = self.constant.unsqueeze(3)
+        h = torch.where(self.still.view(*self.still.shape, 1, 1), other, h)
+        return h * self.components.unsqueeze(3)
+
+
+def losses(z: Tensor, classes: Tensor, task: str) -> Tensor:
+    """Return R_B of every seed and setting, (S, G), of logits (S, b, G, C)."""
+    if task == "multiclass":
+        chosen = F.one_hot(classes, z.shape[3]).to(z.dtype).unsqueeze(2)
+        return -(z.log_softmax(dim=3) * chosen).sum(dim=3).mean(dim=1)
+    z = z.squeeze(3)
+    y = classes.to(z.dtype).unsqueeze(2).expand_as(z)
+    losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
+    return losses.mean(dim=1)

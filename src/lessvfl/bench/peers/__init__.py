@@ -1,0 +1,1 @@
+"""Feature selection on pooled data beside ours."""

@@ -1,0 +1,1 @@
+"""The theorems of the paper against the number of samples."""

@@ -1,0 +1,235 @@
+"""The methods solved by full-batch steps, for the check of the theory.
+
+Everything is batched: a replica is a party of a seed, for parties are split evenly. In
+stage 3 they act alone; in joint training their outputs meet in the fusion network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lessvfl.algorithm import prox_sgd, select_features
+from lessvfl.bench.theory.problem import BLOCK, N_BLOCKS, UNITS, Family
+from lessvfl.core.losses import risk
+from lessvfl.core.network import MLP
+from lessvfl.core.plans import Batches, Rows, SelectPlan
+from lessvfl.core.prox import GroupLasso
+from lessvfl.core.solve import OPTIMIZERS, gradients
+from lessvfl.terms import Event, Stage
+
+# λ = constant * N^(-1/4), one constant a kind for all N and M. Chosen once by looking
+# at seeds 100 to 102, none of them a seed of the programme, at N up to 1,000,000 (tanh:
+# 30,000), so that recovery begins and ends within these N.
+LAMBDA = {
+    "linear": {"server": 0.1, "party": 0.15, "joint": 0.15},
+    "deep-linear": {"server": 0.1, "party": 0.3, "joint": 0.3},
+    "tanh": {"server": 0.1, "party": 0.3, "joint": 0.2},
+}
+FIRST_LAYER = 0.3  # first-layer weights start at this share of Glorot's
+LEARNING_RATE = 0.03  # Adam, down to zero along half a cosine
+FEW_ROWS = 100_000  # the first steps of pre-training see no more rows than this ...
+PRETRAIN_STEPS = (1000, 300)  # ... and the last ones all of them
+SERVER_STEPS = 2000  # of size 1/L, L the Lipschitz constant of the gradient
+PARTY_STEPS, PARTY_STEP_SIZE = 1500, 0.05
+JOINT_STEPS, JOINT_STEP_SIZE = 1500, 0.05
+PASSES = 100  # steps between two looks at the loss, for each look waits for the device
+
+
+def lambdas(network: str, n: int) -> dict[str, float]:
+    """Return the penalty weights at N samples, constants times N^(-1/4)."""
+    return {kind: float(c * n**-0.25) for kind, c in LAMBDA[network].items()}
+
+
+# -- networks --------------------------------------------------------------------------
+
+
+def split(X: Tensor, n_parties: int) -> Tensor:
+    """Give every party its columns, parties as replicas: (R * M, n, columns / M)."""
+    n_seeds, n, n_columns = X.shape
+    parts = X.view(n_seeds, n, n_parties, n_columns // n_parties)
+    return parts.transpose(1, 2).flatten(0, 1)
+
+
+def join(h: Tensor, n_parties: int) -> Tensor:
+    """Put the embeddings of a seed's parties side by side: (R, n, M * E)."""
+    parts = h.view(-1, n_parties, *h.shape[1:])
+    return parts.transpose(1, 2).flatten(2)
+
+
+def start(
+    seeds: Sequence[int],
+    n_parties: int,
+    n_components: int,
+    family: Family,
+    device: torch.device,
+) -> tuple[MLP, MLP]:
+    """Draw party networks, (seed, party) a replica, and fusion networks."""
+    width = N_BLOCKS // n_parties
+    hidden = (width * UNITS,) * (family.n_layers - 1)
+    drawn = [
+        MLP.create(
+            (width * BLOCK, *hidden, n_components),
+            family.activation,
+            (seed,),
+            f"party{m}",
+            family.dtype,
+            device,
+        )
+        for seed in seeds
+        for m in range(n_parties)
+    ]
+    layers = range(family.n_layers)
+    weights = [torch.cat([net.weights[i].detach() for net in drawn]) for i in layers]
+    biases = [torch.cat([net.biases[i].detach() for net in drawn]) for i in layers]
+    weights[0] *= FIRST_LAYER
+    ones = weights[0].new_ones(len(seeds), 1, n_parties * n_components)
+    zero = weights[0].new_zeros(len(seeds), 1)
+    parties = MLP(weights, biases, family.activation)
+    return trainable(parties), trainable(MLP([ones], [zero], "none"))
+
+
+def trainable(net: MLP, outputs: Tensor | None = None) -> MLP:
+    """Return a network of its own with these values and, maybe, a mask of outputs."""
+    leaves = [
+        [tensor.detach().clone().requires_grad_() for tensor in tensors]
+        for tensors in (net.weights, net.biases)
+    ]
+    return MLP(leaves[0], leaves[1], net.activation, None, outputs)
+
+
+def fused(net: MLP, fusion: MLP, n_parties: int) -> MLP:
+    """Return party networks whose outputs add up to what the fusion network gives.
+
+    A linear fusion network is one with the last layers before it. The penalty of Eq. 2
+    acts on first layers alone, so that its minimisers stay what they are where a party
+    has several; where it has one, this is the lasso on what feature and server make of
+    it together, which server weights cannot evade by growing.
+    """
+    a = fusion.weights[0].detach().view(net.n_replicas, -1, 1)  # (R * M, E, 1)
+    share = fusion.biases[0].detach().repeat_interleave(n_parties, 0) / n_parties
+    last = (net.weights[-1].detach() * a).sum(dim=1, keepdim=True)
+    bias = (net.biases[-1].detach() * a.squeeze(2)).sum(dim=1, keepdim=True) + share
+    weights, biases = [*net.weights[:-1], last], [*net.biases[:-1], bias]
+    return trainable(MLP(weights, biases, net.activation))
+
+
+# -- solving ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Passes(Batches):
+    """Epochs of many steps, every step over all rows."""
+
+    @property
+    def n_per_epoch(self) -> int:
+        return PASSES
+
+    def epoch(self, index: int, device: torch.device) -> list[Rows]:
+        return [slice(0, self.n_samples)] * PASSES
+
+
+class _FullBatch(SelectPlan):
+    """A plan whose every step takes all rows: mini-batch noise re-wakes features."""
+
+    def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
+        return _Passes(n_samples, n_samples, seeds, (self.stage, *who), False)
+
+
+def _plan(
+    stage: Stage, lam: float, X: Tensor, n_steps: int, step_size: float
+) -> SelectPlan:
+    weights = (lam,) * X.shape[0]
+    return _FullBatch(stage, n_steps // PASSES, X.shape[1], False, step_size, weights)
+
+
+def server_plan(H: Tensor, lam: float) -> SelectPlan:
+    """Plan stage 2 on these embeddings, for a linear server network."""
+    curvature = 2 * torch.linalg.eigvalsh(_moments(H)).max()
+    return _plan("select_components", lam, H, SERVER_STEPS, 1 / float(curvature))
+
+
+def _with_ones(H: Tensor) -> Tensor:
+    """Return embeddings and the constant beside them, in double precision."""
+    return torch.nn.functional.pad(H, (0, 1), value=1.0).double()
+
+
+def _moments(H: Tensor) -> Tensor:
+    table = _with_ones(H)
+    return table.mT @ table / H.shape[1]
+
+
+def ignore(event: Event) -> None:
+    """Observe nothing."""
+
+
+def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
+    """Minimise R_N by Adam, in place: stage 1, Eq. 3."""
+    n_parties = net.n_replicas // fusion.n_replicas
+    params = [*net.parameters(), *fusion.parameters()]
+    optimizer = OPTIMIZERS["adam"](params, LEARNING_RATE)
+    n_steps = sum(PRETRAIN_STEPS)
+    for step in range(n_steps):
+        rows = slice(0, FEW_ROWS if step < PRETRAIN_STEPS[0] else None)
+        rate = LEARNING_RATE * (1 + math.cos(math.pi * step / n_steps)) / 2
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        z = fusion(join(net(X[:, rows]), n_parties))
+        loss = risk(z, y[:, rows], "regression").sum()
+        for param, grad in zip(params, gradients(loss, params), strict=True):
+            param.grad = grad.contiguous()
+        optimizer.step()
+
+
+def joint_lasso(net: MLP, X: Tensor, y: Tensor, lam: float) -> None:
+    """Minimise R_N + λ Σ_m G(θ_m) of fused networks, in place: Eq. 2."""
+    n_parties = net.n_replicas // y.shape[0]
+    plan = _plan("joint_lasso", lam, X, JOINT_STEPS, JOINT_STEP_SIZE)
+
+    def loss(rows: Rows) -> Tensor:
+        z = join(net(X[:, rows]), n_parties).sum(dim=2, keepdim=True)
+        shared = risk(z, y[:, rows], "regression") / n_parties
+        return shared.repeat_interleave(n_parties)  # a replica is a party
+
+    batches = plan.batches(X.shape[1], (0,))
+    prox_sgd(net, loss, GroupLasso(plan.weights(X)), plan, batches, ignore, "all")
+
+
+def match_embeddings(net: MLP, X: Tensor, lam: float, kept: Tensor | None) -> MLP:
+    """Solve stage 3, Eq. 5, at all parties of all seeds; (R * M, E) masks are K_m."""
+    found = trainable(net, kept)
+    plan = _plan("select_features", lam, X, PARTY_STEPS, PARTY_STEP_SIZE)
+    select_features(found, X, None, plan, (0,), ignore, "all parties")
+    return found
+
+
+def rematch(local: MLP, net: MLP, X: Tensor, lam: float, kept: Tensor) -> MLP:
+    """Solve stage 3 for K_m, given its solution without stage 2.
+
+    The two are the same where K_m is everything, so only the other parties run again.
+    """
+    less = trainable(local, kept)
+    again = ~kept.all(dim=1)
+    if bool(again.any()):
+        weights, biases = (
+            [tensor[again] for tensor in tensors]
+            for tensors in (net.weights, net.biases)
+        )
+        picked = MLP(weights, biases, net.activation)
+        found = match_embeddings(picked, X[again], lam, kept[again])
+        with torch.no_grad():
+            for old, new in zip(less.parameters(), found.parameters(), strict=True):
+                old[again] = new
+    return less
+
+
+def least_squares(H: Tensor, y: Tensor) -> MLP:
+    """Return the linear server network of least R_N, where stage 2 starts."""
+    target = _with_ones(H).mT @ y.double().unsqueeze(2) / H.shape[1]
+    solution = torch.linalg.solve(_moments(H), target)
+    weights = solution.to(H.dtype).squeeze(2)
+    return trainable(MLP([weights[:, None, :-1]], [weights[:, -1:]], "none"))

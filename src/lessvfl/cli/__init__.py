@@ -1,0 +1,5 @@
+"""The command line: thin commands over the rooms of the library."""
+
+from lessvfl.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,5 @@
+"""``python -m lessvfl.cli``."""
+
+from lessvfl.cli.app import main
+
+main()

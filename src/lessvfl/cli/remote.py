@@ -1,0 +1,145 @@
+"""The commands between machines: ``lessvfl server``, ``party`` and ``try``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lessvfl.remote.config import Common
+    from lessvfl.wire.flight import Pass
+
+Config = Annotated[Path, typer.Option("--config", help="The YAML file of this side.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="No encryption; on this machine alone.")
+]
+LogJson = Annotated[
+    bool, typer.Option("--log-json", help="Logs as one JSON object a line.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
+
+
+def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
+    """Set up logs, threads and memory."""
+    from lessvfl.core.device import keep_freed_memory, use_threads
+    from lessvfl.status import terminal
+
+    use_threads(config.threads)
+    keep_freed_memory()
+    if log_json:
+        stack.enter_context(terminal.json_logs())
+    else:
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        )
+
+
+def _pass(config: Common, insecure: bool) -> Pass | None:
+    """Return the files that say who this is, or None where that was asked for."""
+    from lessvfl.errors import ConfigError
+    from lessvfl.wire.flight import Pass
+
+    files = (config.certificate, config.key, config.ca)
+    if insecure:
+        return None
+    if None in files:
+        raise ConfigError(
+            "The config must name 'certificate', 'key' and 'ca' (see 'lessvfl kit'), "
+            "or --insecure must be given. Got a config without one of them."
+        )
+    certificate, key, ca = (Path(str(file)) for file in files)
+    return Pass(certificate, key, ca)
+
+
+def server(
+    config: Config,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in 'out'.")
+    ] = False,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a method with parties on other machines."""
+    from lessvfl import data
+    from lessvfl.errors import LessVFLError
+    from lessvfl.remote import certificates
+    from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.server import Host, LabelTable
+    from lessvfl.status import Status, StatusServer, terminal
+    from lessvfl.wire.flight import Hub
+
+    own = read(ServerConfig, config)
+    dataset, ids, is_test = data.load_labels(Path(own.data), own.label, own.id)
+    papers = _pass(own, insecure)
+    if papers is not None:
+        certificates.check_pair(papers.certificate, papers.key, papers.ca, "server")
+    status = Status(Path(own.out).name, own.method, dataset.name, own.parties, {})
+    with contextlib.ExitStack() as stack:
+        _start(own, log_json, stack)
+        hub = Hub(
+            own.listen,
+            own.parties,
+            papers,
+            patience=own.wait,
+            name_of=certificates.name_of_peer,
+        )
+        if own.status is not None:
+            page = stack.enter_context(StatusServer(status, own.status))
+            logging.getLogger(__name__).info("status page: %s", page.url)
+        stack.enter_context(terminal.show(status, quiet=quiet or log_json))
+        try:
+            table = LabelTable(dataset, is_test, ids)
+            Host(own, table, hub, status, resume).run()
+        except LessVFLError as error:
+            status.ended(str(error))
+            hub.close(str(error))
+            raise
+        status.ended()
+        hub.close()
+
+
+def party(
+    config: Config,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+) -> None:
+    """Take part in a run as one party."""
+    from lessvfl import data
+    from lessvfl.errors import ConfigError
+    from lessvfl.remote import certificates
+    from lessvfl.remote.config import PartyConfig, read
+    from lessvfl.remote.party import Guest
+    from lessvfl.wire import flight
+
+    own = read(PartyConfig, config)
+    papers = _pass(own, insecure)
+    name = own.name
+    if papers is not None:
+        name = certificates.check_pair(
+            papers.certificate, papers.key, papers.ca, "party"
+        )
+    if name is None:
+        raise ConfigError(
+            "The 'name' setting must say who this is where no certificate does. "
+            "Got none."
+        )
+    frame, ids = data.load_columns(Path(own.data), own.id)
+    guest = Guest(name, own, frame, ids)
+    if guest.has_finished:
+        typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
+        return
+    address = flight.Address(own.server, papers, own.server_name)
+    with contextlib.ExitStack() as stack:
+        _start(own, log_json, stack)
+        flight.serve(address, guest.hello(), guest.handle, patience=own.wait)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(server)
+    app.command()(party)

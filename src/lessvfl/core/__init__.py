@@ -1,0 +1,1 @@
+"""The mathematics of the method: torch alone, no files, no messages."""

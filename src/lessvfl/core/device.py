@@ -1,0 +1,52 @@
+"""Where and how to compute: the device, the threads, the memory."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+
+import torch
+
+from lessvfl.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn ``cpu``, ``cuda`` or ``auto`` into a device.
+
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
+    if name not in ("cpu", "cuda", "auto"):
+        raise ConfigError(
+            f"The 'device' option must be one of cpu, cuda, auto. Got {name!r} instead."
+        )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "The 'device' option is cuda, but PyTorch sees no CUDA device here. "
+            "Use cpu or auto instead."
+        )
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def use_threads(n_threads: int) -> None:
+    """Compute with so many threads: their number changes the order of sums."""
+    torch.set_num_threads(n_threads)
+
+
+def keep_freed_memory(n_bytes: int = 1 << 28) -> None:
+    """Have malloc keep what is freed, up to so much, for the next message or batch.
+
+    By default glibc gives a block of a MiB back when it is freed, and getting its pages
+    again costs more than copying it. Other systems have no such call.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        log.debug("no mallopt here: freed memory goes back at once")
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt(trim_threshold, n_bytes)
+    mallopt(mmap_threshold, 1 << 25)  # the most that it takes

@@ -1,0 +1,100 @@
+"""The server's components without a lambda: linear heads along a path of lambdas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.losses import risk, row_losses
+from lessvfl.core.plans import Labels
+from lessvfl.core.prox import GroupLasso
+from lessvfl.core.solve import gradients
+from lessvfl.terms import Task
+
+
+@dataclass(frozen=True)
+class PathPlan:
+    """How the server selects components without a lambda.
+
+    It asks for the embeddings of `n_rows` rows in `bits` bits, fits the group lasso of
+    a linear head for `n_lambdas` on `1 - held_out` of them, and takes the largest
+    lambda whose loss on the others is within `n_errors` standard errors of the best.
+    With `refit` it then fits its network to these rows for at most so many epochs.
+    """
+
+    n_rows: int
+    bits: int = 32
+    n_errors: float = 1.0
+    refit: int = 0
+    held_out: float = 0.25
+    n_lambdas: int = 20
+    n_steps: int = 300
+
+
+def choose_components(
+    H: Tensor, y: Tensor, labels: Labels, plan: PathPlan, sizes: Sequence[int]
+) -> Tensor:
+    """Find the components that matter along a path of lambdas, at the server alone.
+
+    `H` (R, n, E) and `y` (S, n) are of the rows that were asked for, `sizes` the number
+    of components of every party. Returns K as a mask (R, E). One component of every
+    party stays, its strongest: whether a party matters is for its features to say,
+    which a short pre-training may not have got to.
+    """
+    masks = []
+    for r in range(H.shape[0]):
+        h, target = H[r], y[min(r, y.shape[0] - 1)].unsqueeze(0)
+        h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
+        n_fit = round((1 - plan.held_out) * len(h))
+        n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
+        weights, offsets = _head_path(
+            h[:n_fit], target[:, :n_fit], labels.task, n_outputs, plan
+        )
+        z = h[n_fit:] @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
+        losses = row_losses(z, target[:, n_fit:], labels.task)
+        means = losses.mean(dim=1)
+        best = int(means.argmin())
+        error = losses[best].std() / math.sqrt(losses.shape[1])
+        within = means <= means[best] + plan.n_errors * error
+        kept = weights[int(within.float().argmax())].norm(dim=0) > 0
+        strengths = weights[-1].norm(dim=0).split(list(sizes))
+        for own, strength in zip(kept.split(list(sizes)), strengths, strict=True):
+            if len(own) and not bool(own.any()):
+                own[strength.argmax()] = True
+        masks.append(kept)
+    return torch.stack(masks)
+
+
+def _head_path(
+    h: Tensor, y: Tensor, task: Task, n_outputs: int, plan: PathPlan
+) -> tuple[Tensor, Tensor]:
+    """Fit linear heads for a path of lambdas, largest first: (L, C, E) and (L, C)."""
+    L, E = plan.n_lambdas, h.shape[1]
+    W = h.new_zeros(L, n_outputs, E).requires_grad_()
+    b = h.new_zeros(L, n_outputs).requires_grad_()
+    curve = 2.0 if task == "regression" else 0.5
+    ones = torch.cat([h, h.new_ones(len(h), 1)], dim=1)
+    rate = 1 / (curve * torch.linalg.matrix_norm(ones, 2) ** 2 / len(h))
+
+    def slopes() -> tuple[Tensor, ...]:
+        z = h @ W.mT + b.unsqueeze(1)
+        return gradients(risk(z, y, task).sum(), [W, b])
+
+    for _ in range(plan.n_steps):  # the offsets alone: all lambdas start from there
+        _, db = slopes()
+        with torch.no_grad():
+            b -= rate * db
+    largest = slopes()[0][0].norm(dim=0).max()
+    lams = largest * torch.logspace(0, -2.5, L).to(h)
+    penalty, step = GroupLasso(lams), rate.expand(L)
+    for _ in range(plan.n_steps):
+        dW, db = slopes()
+        with torch.no_grad():
+            W -= rate * dW
+            b -= rate * db
+            penalty.prox(W, step)
+    return W.detach(), b.detach()

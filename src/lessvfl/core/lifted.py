@@ -1,0 +1,543 @@
+"""Any ``torch.nn.Module`` of the user's as a network with a replica axis."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from lessvfl.core.network import Network, _left, _union
+from lessvfl.errors import ConfigError, NetworkError
+from lessvfl.terms import stream_seed
+
+Factory = Callable[[int, int], nn.Module]
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a module does with its input, found by calling it."""
+
+    first: str  # name of the first layer
+    column_slots: Tensor
+    n_outputs: int
+    last: str | None  # name of a final Linear whose output is the module's
+
+
+def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
+    """Find the input groups of a module, or refuse it in one sentence."""
+    names = {layer: name for name, layer in module.named_modules()}
+    calls: list[tuple[nn.Module, Tensor, Any]] = []
+
+    def remember(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls.append((layer, inputs[0].detach().clone(), output))
+
+    handles = [
+        layer.register_forward_hook(remember)
+        for layer in module.modules()
+        if any(True for _ in layer.parameters(recurse=False))
+    ]
+    like = next(module.parameters(), torch.zeros(()))
+    probe = torch.arange(2.0 * n_columns, dtype=like.dtype, device=like.device)
+    probe = probe.view(2, n_columns)
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            output = module(probe)
+    except Exception as problem:
+        raise NetworkError(
+            f"The module of {owner} must accept a batch of shape (n, {n_columns}). "
+            f"Got {type(problem).__name__}: {str(problem).splitlines()[0]}"
+        ) from None
+    finally:
+        for handle in handles:
+            handle.remove()
+    allowed = "a Linear or Conv layer with groups=1 as its first layer with weights"
+    if not calls:
+        raise NetworkError(
+            f"The input groups of the module of {owner} cannot be found: it must have "
+            f"{allowed}. Got a module without such a layer."
+        )
+    first, seen, _ = calls[0]
+    if not isinstance(first, (nn.Linear, *_CONVOLUTIONS)) or (
+        isinstance(first, _CONVOLUTIONS) and first.groups != 1
+    ):
+        raise NetworkError(
+            f"The input groups of the module of {owner} cannot be found: it must have "
+            f"{allowed}. Got {first!r}."
+        )
+    row = seen.view(2, -1)[0] if seen.shape[0] == 2 else seen.reshape(-1)
+    if not torch.equal(row.sort().values, probe[0]):
+        raise NetworkError(
+            f"The input groups of the module of {owner} cannot be found: its first "
+            "layer must see every input column once, unchanged but for its shape. "
+            "Got values that were changed, repeated or left out before it."
+        )
+    axis = seen.dim() - 1 if isinstance(first, nn.Linear) else 1
+    grid = torch.arange(seen.shape[axis], device=like.device)
+    grid = grid.view([-1 if a == axis else 1 for a in range(seen.dim())])
+    slots = grid.expand(1, *seen.shape[1:]).reshape(-1)
+    column_slots = torch.empty_like(slots)
+    column_slots[row.long()] = slots
+    _refuse_second_use(module, names[first], probe, owner)
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        got = getattr(output, "shape", type(output).__name__)
+        raise NetworkError(
+            f"The module of {owner} must return one tensor of shape (n, components). "
+            f"Got {got}."
+        )
+    layer, _, result = calls[-1]
+    final = isinstance(layer, nn.Linear) and layer is not first and result is output
+    module.train(was_training)
+    return _View(
+        names[first], column_slots, output.shape[1], names[layer] if final else None
+    )
+
+
+def _weight_of(layer: str) -> str:
+    """Return the name of a layer's weights; the module itself has no name."""
+    return f"{layer}.weight" if layer else "weight"
+
+
+def _refuse_second_use(
+    module: nn.Module, first: str, probe: Tensor, owner: str
+) -> None:
+    """With the first layer's weights at zero nothing of the input may come through."""
+    name = _weight_of(first)
+    silenced = {name: torch.zeros_like(dict(module.named_parameters())[name])}
+    with torch.no_grad():
+        here = functional_call(module, silenced, (probe,))
+        there = functional_call(module, silenced, (-probe - 1.5,))
+    if not torch.equal(here, there):
+        raise NetworkError(
+            f"The module of {owner} uses its raw input a second time: every path from "
+            f"an input must go through its first layer '{first}', or a removed feature "
+            "would still act. Got an output that depends on the input without it."
+        )
+
+
+def _same_kind(old: Tensor, values: Tensor) -> nn.Parameter:
+    """Return a parameter with new values, frozen if the old one was."""
+    return nn.Parameter(values, requires_grad=old.requires_grad)
+
+
+def _cut_inputs(module: nn.Module, first: str, keep: Tensor) -> nn.Module:
+    """Return a copy of a module whose first layer takes only these slots."""
+    module = copy.deepcopy(module)
+    layer = module.get_submodule(first)
+    assert isinstance(layer, (nn.Linear, *_CONVOLUTIONS))
+    n_before = layer.weight.shape[1]
+    layer.weight = _same_kind(layer.weight, layer.weight.detach()[:, keep])
+    attribute = "in_features" if isinstance(layer, nn.Linear) else "in_channels"
+    setattr(layer, attribute, len(keep))
+    for part in module.modules():
+        if isinstance(part, nn.Unflatten) and part.unflattened_size[0] == n_before:
+            part.unflattened_size = (len(keep), *part.unflattened_size[1:])
+    return module
+
+
+def _cut_outputs(module: nn.Module, last: str, keep: Tensor) -> nn.Module:
+    """Return a copy of a module whose final Linear gives only these outputs."""
+    module = copy.deepcopy(module)
+    layer = module.get_submodule(last)
+    assert isinstance(layer, nn.Linear)
+    layer.weight = _same_kind(layer.weight, layer.weight.detach()[keep])
+    if layer.bias is not None:
+        layer.bias = _same_kind(layer.bias, layer.bias.detach()[keep])
+    layer.out_features = len(keep)
+    return module
+
+
+def _stack(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack one state a replica; parameters become leaves again."""
+    stacked = {}
+    for name, first in states[0].items():
+        values = torch.stack([state[name].detach() for state in states])
+        stacked[name] = values.requires_grad_(first.requires_grad)
+    return stacked
+
+
+def _make(factory: Factory | nn.Module, n_in: int, n_out: int, name: str) -> nn.Module:
+    """Call the user's factory; whatever it raises becomes one sentence."""
+    if isinstance(factory, nn.Module):
+        return copy.deepcopy(factory)
+    try:
+        return factory(n_in, n_out)
+    except Exception as problem:
+        raise NetworkError(
+            f"The network factory of {name} must take (n_inputs, n_outputs) = "
+            f"({n_in}, {n_out}). Got {type(problem).__name__}: {problem}"
+        ) from None
+
+
+class Lifted:
+    """Any module of the user's, replicated by stacking its state.
+
+    Parameters
+    ----------
+    modules : list of nn.Module
+        One a replica, equal but for their weights.
+    n_columns : int
+        Columns the network is fed.
+    owner : str
+        Whose network this is, for error messages.
+    """
+
+    def __init__(
+        self,
+        modules: list[nn.Module],
+        n_columns: int,
+        owner: str,
+        *,
+        slot_mask: Tensor | None = None,
+        output_mask: Tensor | None = None,
+        scatter: tuple[Tensor, int] | None = None,
+        outputs: Tensor | None = None,
+        view: _View | None = None,
+    ) -> None:
+        self.owner = owner
+        self._view = view or _inspect(modules[0], n_columns, owner)
+        self._module = copy.deepcopy(modules[0])
+        self._params = _stack([dict(m.named_parameters()) for m in modules])
+        self._buffers = _stack([dict(m.named_buffers()) for m in modules])
+        self._slot_mask = slot_mask  # (R, slots)
+        self._output_mask = output_mask  # (R, n_outputs)
+        self._scatter = scatter  # columns kept and their former number: zeros elsewhere
+        self._outputs = outputs  # outputs kept by slicing
+        self._mappable = len(modules) > 1 and self._maps(n_columns)
+
+    @classmethod
+    def create(
+        cls,
+        factory: Factory | nn.Module,
+        n_columns: int,
+        n_outputs: int,
+        seeds: tuple[int, ...],
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Lifted:
+        """Build one module a seed; a module given as it is starts as it is."""
+        made: dict[int, nn.Module] = {}
+        for seed in set(seeds):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream_seed(seed, "init", name))
+                module = _make(factory, n_columns, n_outputs, name)
+            if not isinstance(module, nn.Module):
+                raise NetworkError(
+                    f"The network factory of {name} must return a torch.nn.Module. "
+                    f"Got {type(module).__name__}."
+                )
+            made[seed] = module.to(device, dtype)
+        network = cls([made[seed] for seed in seeds], n_columns, name)
+        if network.n_outputs != n_outputs:
+            raise NetworkError(
+                f"The module of {name} must return {n_outputs} components. "
+                f"Got {network.n_outputs}."
+            )
+        return network
+
+    def _maps(self, n_columns: int) -> bool:
+        """Tell whether vmap can map this module."""
+        like = next(iter(self._params.values()))
+        x = torch.zeros(self.n_replicas, 2, n_columns, dtype=like.dtype)
+        buffers = {name: b.clone() for name, b in self._buffers.items()}
+        was_training = self._module.training
+        try:
+            self._module.train(True)
+            vmap(self._call_one)(self._params, buffers, self._spread(x.to(like.device)))
+        except Exception:
+            return False
+        finally:
+            self._module.train(was_training)
+        return True
+
+    def _call_one(
+        self, params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+    ) -> Tensor:
+        out: Tensor = functional_call(self._module, (params, buffers), (x,))
+        return out
+
+    def _spread(self, x: Tensor) -> Tensor:
+        if self._scatter is None:
+            return x
+        columns, n_before = self._scatter
+        full = x.new_zeros(*x.shape[:-1], n_before)
+        return full.index_copy(x.dim() - 1, columns, x)
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R."""
+        return int(self.input_weights.shape[0])
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the width of the output."""
+        return self._view.n_outputs if self._outputs is None else len(self._outputs)
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column the network is fed."""
+        slots = self._view.column_slots
+        return slots if self._scatter is None else slots[self._scatter[0]]
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return the first layer's weights, (R, out, slots, ...)."""
+        weights: Tensor = self._params[_weight_of(self._view.first)]
+        return weights
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return which outputs each replica has, (R, n_outputs)."""
+        if self._output_mask is not None:
+            return self._output_mask
+        size = (self.n_replicas, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.input_weights.device)
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter that the user did not freeze."""
+        return [p for p in self._params.values() if p.requires_grad]
+
+    def train(self, mode: bool) -> None:
+        """Switch layers such as dropout between training and use."""
+        self._module.train(mode)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (S, n, columns) to (R, n, n_outputs)."""
+        x = self._spread(x)
+        if self._slot_mask is not None:
+            x = x * self._slot_mask[:, self._view.column_slots].unsqueeze(1)
+        if self._mappable:
+            if x.shape[0] == 1:
+                h = vmap(self._call_one, in_dims=(0, 0, None))(
+                    self._params, self._buffers, x[0]
+                )
+            else:
+                h = vmap(self._call_one)(self._params, self._buffers, x)
+        else:
+            h = torch.stack(
+                [
+                    self._call_one(
+                        {name: p[r] for name, p in self._params.items()},
+                        {name: b[r] for name, b in self._buffers.items()},
+                        x[min(r, x.shape[0] - 1)],
+                    )
+                    for r in range(self.n_replicas)
+                ]
+            )
+        if self._outputs is not None:
+            h = h.index_select(2, self._outputs)
+        if self._output_mask is not None:
+            h = h * self._output_mask.unsqueeze(1)
+        return h
+
+    def _modules(self, pick: range) -> list[nn.Module]:
+        """Return one module a replica with that replica's state."""
+        modules = []
+        for r in pick:
+            module = copy.deepcopy(self._module)
+            state = {name: p.detach()[r].clone() for name, p in self._params.items()}
+            state |= {name: b[r].clone() for name, b in self._buffers.items()}
+            module.load_state_dict(state)
+            modules.append(module)
+        return modules
+
+    def _rebuild(
+        self,
+        pick: range,
+        slots: Tensor | None,
+        outputs: Tensor | None,
+        slot_mask: Tensor | None,
+        output_mask: Tensor | None,
+    ) -> Lifted:
+        """Cut, verify the cut by calling, and fall back to zeros and slices."""
+        modules = self._modules(pick)
+        view, scatter, sliced = self._view, self._scatter, self._outputs
+        device = self.input_weights.device
+        if slots is not None:
+            keep = _union(slots, self.input_weights.shape[2], device)
+            view, scatter, modules = self._narrowed_inputs(modules, keep)
+            slot_mask = _left(slot_mask, slots, keep)
+            if slot_mask is not None and scatter is not None:
+                full = slots.new_zeros(len(slots), self.input_weights.shape[2])
+                full[:, keep] = slot_mask
+                slot_mask = full
+        if outputs is not None:
+            keep = _union(outputs, self.n_outputs, device)
+            if view.last is not None and sliced is None:
+                modules = [_cut_outputs(m, view.last, keep) for m in modules]
+                view = _View(view.first, view.column_slots, len(keep), view.last)
+            else:
+                sliced = keep if sliced is None else sliced[keep]
+            output_mask = _left(output_mask, outputs, keep)
+        return Lifted(
+            modules,
+            len(view.column_slots) if scatter is None else len(scatter[0]),
+            self.owner,
+            slot_mask=slot_mask,
+            output_mask=output_mask,
+            scatter=scatter,
+            outputs=sliced,
+            view=view,
+        )
+
+    def _narrowed_inputs(
+        self, modules: list[nn.Module], keep: Tensor
+    ) -> tuple[_View, tuple[Tensor, int] | None, list[nn.Module]]:
+        """Cut slots physically where the module still runs, otherwise feed zeros."""
+        view = self._view
+        columns = torch.isin(view.column_slots, keep).nonzero().squeeze(1)
+        n_before = len(view.column_slots)
+        place = {int(slot): i for i, slot in enumerate(keep)}
+        if self._scatter is None:
+            new_slots = torch.tensor(
+                [place[int(s)] for s in view.column_slots[columns]],
+                dtype=torch.long,
+                device=keep.device,
+            )
+            cut = [_cut_inputs(m, view.first, keep) for m in modules]
+            if self._agrees(modules[0], cut[0], columns, n_before):
+                view = _View(view.first, new_slots, view.n_outputs, view.last)
+                return view, None, cut
+        if self._scatter is not None:
+            former, n_before = self._scatter
+            columns = columns[torch.isin(columns, former)]
+        return view, (columns, n_before), modules
+
+    def _agrees(
+        self, whole: nn.Module, cut: nn.Module, columns: Tensor, n_before: int
+    ) -> bool:
+        """Tell whether the cut module gives what the whole one gives on zeros."""
+        like = self.input_weights
+        full = torch.zeros(3, n_before, dtype=like.dtype, device=like.device)
+        values = torch.linspace(-1, 1, 3 * len(columns), dtype=like.dtype)
+        full[:, columns] = values.view(3, len(columns)).to(like.device)
+        training = whole.training
+        try:
+            with torch.no_grad():
+                here, there = whole.eval()(full), cut.eval()(full[:, columns])
+        except Exception:
+            return False
+        finally:
+            whole.train(training)
+            cut.train(training)
+        return here.shape == there.shape and torch.allclose(here, there, atol=1e-5)
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Lifted:
+        """Keep these slots and outputs; weights keep their values."""
+        return self._rebuild(
+            range(self.n_replicas), slots, outputs, self._slot_mask, self._output_mask
+        )
+
+    def replica(self, index: int) -> Lifted:
+        """Return one replica, cut to its own slots and outputs."""
+        pick = slice(index, index + 1)
+        return self._rebuild(
+            range(index, index + 1),
+            None if self._slot_mask is None else self._slot_mask[pick],
+            None if self._output_mask is None else self._output_mask[pick],
+            None,
+            None,
+        )
+
+    def astype(self, dtype: torch.dtype) -> Lifted:
+        """Return a copy with parameters of that number format."""
+        modules = [m.to(dtype) for m in self._modules(range(self.n_replicas))]
+        return Lifted(
+            modules,
+            len(self.column_slots),
+            self.owner,
+            slot_mask=self._slot_mask,
+            output_mask=self._output_mask,
+            scatter=self._scatter,
+            outputs=self._outputs,
+            view=self._view,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return parameters and buffers of the one replica."""
+        assert self.n_replicas == 1
+        named = {name: p.detach()[0] for name, p in self._params.items()}
+        return named | {name: b[0] for name, b in self._buffers.items()}
+
+    def copy_buffers(self, other: Lifted) -> None:
+        """Take over the buffers that have the same shapes."""
+        for name, buffer in self._buffers.items():
+            if buffer.shape == other._buffers[name].shape:
+                buffer.copy_(other._buffers[name])
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters and buffers of the same shapes."""
+        with torch.no_grad():
+            for name, tensor in (self._params | self._buffers).items():
+                tensor[0] = state[name]
+
+
+def widen(cut: Network, whole: Network, slots: Tensor) -> Network:
+    """Return a network with all slots again, those that were cut away at zero.
+
+    Parameters
+    ----------
+    cut : Network
+        Whose values are taken over.
+    whole : Network
+        What `cut` was narrowed from.
+    slots : Tensor (R, slots)
+        Which slots were kept.
+    """
+    net = whole.narrow()
+    used = slots.any(dim=0)
+    with torch.no_grad():
+        for new, old in zip(net.parameters(), cut.parameters(), strict=True):
+            if new.shape == old.shape:
+                new.copy_(old)
+            else:
+                new.zero_()
+                new[:, :, used] = old
+        first = net.input_weights
+        first.mul_(slots.view(*slots.shape[:1], 1, -1, *[1] * (first.dim() - 3)))
+    if isinstance(net, Lifted) and isinstance(cut, Lifted):
+        net.copy_buffers(cut)
+    return net
+
+
+def find_factory(spec: str) -> Factory:
+    """Return the function named by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``."""
+    where, _, name = spec.rpartition(":")
+    wrong = (
+        "The network must be named FILE.py:FUNCTION or MODULE:FUNCTION, a function of "
+        f"(n_inputs, n_outputs) that returns a torch.nn.Module. Got '{spec}'"
+    )
+    if not where:
+        raise ConfigError(f"{wrong}.")
+    try:
+        if where.endswith(".py"):
+            loaded = importlib.util.spec_from_file_location(Path(where).stem, where)
+            assert loaded is not None
+            assert loaded.loader is not None
+            module = importlib.util.module_from_spec(loaded)
+            loaded.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+        factory = getattr(module, name)
+    except Exception as problem:  # the user's own code may raise anything
+        reason = f"{type(problem).__name__}: {problem}"
+        raise ConfigError(f"{wrong} ({reason}).") from None
+    if not callable(factory):
+        raise ConfigError(f"{wrong}, which is no function.")
+    found: Factory = factory
+    return found

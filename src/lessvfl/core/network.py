@@ -1,0 +1,354 @@
+"""Networks with a replica axis: the default MLP, and any module of the user's.
+
+Every parameter carries a leading axis R. :class:`MLP` is made of stacked layers
+(batched products); :class:`Lifted` stacks the state of a ``torch.nn.Module`` and maps
+its forward pass with ``torch.func.vmap`` (R = 1 calls the module plainly; what vmap
+cannot map runs replica by replica). Both show their input groups and can be narrowed:
+
+- *columns* are what a network is fed, (S, n, columns), S = 1 (shared) or S = R;
+- *slots* are the places of the input axis of the first layer's weights: a column of a
+  Linear, an input channel of a Conv, which may take several columns.
+
+Narrowing cuts what no replica keeps and masks the rest, so that replicas with different
+sets share one batch; :meth:`replica` gives one of them back, cut to its own set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lessvfl import settings
+from lessvfl.core.plans import stream
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
+    "none": None,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": nn.functional.softplus,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "relu": torch.relu,
+}
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class NetConfig(settings.Section):
+    """How party and fusion networks look."""
+
+    embedding_size: int = settings.setting(
+        settings.an_int(1), 16, "components of a party's embedding"
+    )
+    hidden: int | tuple[int, ...] = settings.setting(
+        settings.widths(), 64, "width of the hidden layers, or one width each: 64,32"
+    )
+    depth: int = settings.setting(
+        settings.an_int(1), 3, "Linear layers of a party network (not with many widths)"
+    )
+    activation: str = settings.setting(
+        settings.one_of(*ACTIVATIONS), "tanh", "between the layers of every network"
+    )
+    input_scale: float = settings.setting(
+        settings.a_float(open_low=True),
+        1.0,
+        "factor on a party's first input weights; small: what never moved says so",
+    )
+    fusion_depth: int = settings.setting(
+        settings.an_int(1), 1, "Linear layers of the fusion network; 1: the paper's"
+    )
+    fusion_hidden: int = settings.setting(
+        settings.an_int(1), 64, "width of the fusion network's hidden layers"
+    )
+    party_net: str | None = settings.setting(
+        settings.or_none(settings.a_text()),
+        None,
+        "FILE.py:FUNCTION or MODULE:FUNCTION, called with (n_inputs, n_outputs)",
+    )
+    fusion_net: str | None = settings.setting(
+        settings.or_none(settings.a_text()), None, "the same for the fusion network"
+    )
+    dtype: str = settings.setting(
+        settings.one_of(*DTYPES), "float32", "number format of weights and messages"
+    )
+
+    def party_widths(self, n_inputs: int) -> tuple[int, ...]:
+        """Return the widths of the default party network, input to output."""
+        if isinstance(self.hidden, int):
+            inner = (self.hidden,) * (self.depth - 1)
+        else:
+            inner = tuple(self.hidden)
+        return (n_inputs, *inner, self.embedding_size)
+
+    def fusion_widths(self, n_inputs: int, n_outputs: int) -> tuple[int, ...]:
+        """Return the widths of the default fusion network, input to output."""
+        return (n_inputs, *[self.fusion_hidden] * (self.fusion_depth - 1), n_outputs)
+
+
+class Network(Protocol):
+    """What the algorithm asks of a network."""
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R."""
+        ...
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the width of the output."""
+        ...
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column, (columns,)."""
+        ...
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return π(θ), the parameter (R, out, slots, ...)."""
+        ...
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return which outputs each replica has, (R, n_outputs)."""
+        ...
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter, (R, ...) each."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (S, n, columns) to (R, n, n_outputs)."""
+        ...
+
+    def train(self, mode: bool) -> None:
+        """Switch layers such as dropout between training and use."""
+        ...
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Network:
+        """Keep these slots (R, slots) and outputs (R, n_outputs), masks."""
+        ...
+
+    def replica(self, index: int) -> Network:
+        """Return one replica, R = 1, cut to its own slots and outputs."""
+        ...
+
+    def astype(self, dtype: torch.dtype) -> Network:
+        """Return a copy with parameters of that number format."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the parameters of a network with R = 1, without the axis."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters as :meth:`state` gives them."""
+        ...
+
+
+def _union(mask: Tensor | None, n: int, device: torch.device) -> Tensor:
+    """Return the indices that any replica keeps."""
+    if mask is None:
+        return torch.arange(n, device=device)
+    return mask.any(dim=0).nonzero().squeeze(1)
+
+
+def _left(old: Tensor | None, new: Tensor | None, union: Tensor) -> Tensor | None:
+    """Combine masks on what is left; None where every replica keeps all of it."""
+    if new is None:
+        return old
+    mask = new if old is None else new & old
+    mask = mask[:, union]
+    return None if bool(mask.all()) else mask
+
+
+def _leaf(values: Tensor) -> Tensor:
+    return values.detach().clone().contiguous().requires_grad_()
+
+
+class MLP:
+    """The default network: Linear layers with one activation between them.
+
+    Parameters
+    ----------
+    weights, biases : list of Tensor
+        (R, out, in) and (R, out) of every layer.
+    activation : str
+        A key of ``ACTIVATIONS``.
+    """
+
+    def __init__(
+        self,
+        weights: list[Tensor],
+        biases: list[Tensor],
+        activation: str,
+        slot_mask: Tensor | None = None,
+        output_mask: Tensor | None = None,
+    ) -> None:
+        self.weights = weights
+        self.biases = biases
+        self.activation = activation
+        self._slot_mask = slot_mask  # (R, in) or None
+        self._output_mask = output_mask  # (R, out) or None
+
+    @classmethod
+    def create(
+        cls,
+        widths: tuple[int, ...],
+        activation: str,
+        seeds: tuple[int, ...],
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+        input_scale: float = 1.0,
+    ) -> MLP:
+        """Draw Glorot-uniform weights and zero biases, one stream a seed and layer.
+
+        Those of the first layer are multiplied by `input_scale`.
+        """
+        weights, biases = [], []
+        for layer, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
+            limit = math.sqrt(6 / (n_in + n_out)) * (input_scale if layer == 0 else 1)
+            draws = {
+                seed: torch.rand(
+                    n_out,
+                    n_in,
+                    generator=stream(seed, "init", name, layer),
+                    dtype=torch.float64,
+                )
+                for seed in set(seeds)
+            }
+            w = torch.stack([(2 * draws[seed] - 1) * limit for seed in seeds])
+            weights.append(_leaf(w.to(device, dtype)))
+            biases.append(
+                _leaf(torch.zeros(len(seeds), n_out, device=device, dtype=dtype))
+            )
+        return cls(weights, biases, activation)
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R."""
+        return self.weights[0].shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the width of the output."""
+        return self.weights[-1].shape[1]
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column: itself."""
+        return torch.arange(self.weights[0].shape[2], device=self.weights[0].device)
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return the first layer's weights, (R, out, in)."""
+        return self.weights[0]
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return which outputs each replica has, (R, n_outputs)."""
+        if self._output_mask is not None:
+            return self._output_mask
+        size = (self.n_replicas, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.weights[0].device)
+
+    def parameters(self) -> list[Tensor]:
+        """Return weights and biases, layer by layer."""
+        return [
+            tensor
+            for pair in zip(self.weights, self.biases, strict=True)
+            for tensor in pair
+        ]
+
+    def train(self, mode: bool) -> None:
+        """Do nothing: no layer here changes between training and use."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (S, n, in) to (R, n, out)."""
+        act = ACTIVATIONS[self.activation]
+        last = len(self.weights) - 1
+        for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if layer == 0 and self._slot_mask is not None:
+                w = w * self._slot_mask.unsqueeze(1)
+            x = _linear(x, w, b)
+            if act is not None and layer < last:
+                x = act(x)
+        if self._output_mask is not None:
+            x = x * self._output_mask.unsqueeze(1)
+        return x
+
+    def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
+        """Keep these inputs and outputs; weights keep their values."""
+        device = self.weights[0].device
+        ins = _union(slots, self.weights[0].shape[2], device)
+        outs = _union(outputs, self.n_outputs, device)
+        weights, biases = list(self.weights), list(self.biases)
+        weights[0] = weights[0][:, :, ins]
+        weights[-1] = weights[-1][:, outs]
+        biases[-1] = biases[-1][:, outs]
+        return MLP(
+            [_leaf(w) for w in weights],
+            [_leaf(b) for b in biases],
+            self.activation,
+            _left(self._slot_mask, slots, ins),
+            _left(self._output_mask, outputs, outs),
+        )
+
+    def replica(self, index: int) -> MLP:
+        """Return one replica, cut to its own inputs and outputs."""
+        pick = slice(index, index + 1)
+        alone = MLP(
+            [_leaf(w[pick]) for w in self.weights],
+            [_leaf(b[pick]) for b in self.biases],
+            self.activation,
+        )
+        return alone.narrow(
+            None if self._slot_mask is None else self._slot_mask[pick],
+            None if self._output_mask is None else self._output_mask[pick],
+        )
+
+    def astype(self, dtype: torch.dtype) -> MLP:
+        """Return a copy with parameters of that number format."""
+        return MLP(
+            [_leaf(w.to(dtype)) for w in self.weights],
+            [_leaf(b.to(dtype)) for b in self.biases],
+            self.activation,
+            self._slot_mask,
+            self._output_mask,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the parameters of the one replica."""
+        assert self.n_replicas == 1
+        named = {}
+        for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            named[f"layer{layer}.weight"] = w.detach()[0]
+            named[f"layer{layer}.bias"] = b.detach()[0]
+        return named
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over parameters of the same shapes."""
+        with torch.no_grad():
+            for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+                w[0] = state[f"layer{layer}.weight"]
+                b[0] = state[f"layer{layer}.bias"]
+
+
+def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Return x w^T + b for every replica: (S, n, in), (R, out, in), (R, out)."""
+    if x.shape[0] < w.shape[0]:  # one table for all replicas: one wide product
+        n_replicas, n_out, n_in = w.shape
+        wide = w.reshape(n_replicas * n_out, n_in)
+        y = nn.functional.linear(x.squeeze(0), wide, b.reshape(-1))
+        return y.view(x.shape[1], n_replicas, n_out).transpose(0, 1)
+    return torch.baddbmm(b.unsqueeze(1), x, w.mT)

@@ -1,0 +1,144 @@
+"""The values of this room: a table, a data set, and a problem ready to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl import settings
+from lessvfl.terms import Task
+
+if TYPE_CHECKING:
+    from lessvfl.data.encode import Encoding
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table of named columns.
+
+    `numeric` holds every column as float64, NaN where a cell is missing. A text column
+    is all NaN there and stands in `text`, by column index, as an object array of str
+    (None where missing). `boolean` lists the columns of truth values.
+    """
+
+    names: tuple[str, ...]
+    numeric: Floats  # (N, d)
+    text: Mapping[int, NDArray[np.object_]] = field(default_factory=dict)
+    boolean: frozenset[int] = frozenset()
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+        return int(self.numeric.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> Frame:
+        """Return the table of these rows, in this order."""
+        text = {index: cells[rows] for index, cells in self.text.items()}
+        return Frame(self.names, self.numeric[rows], text, self.boolean)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Raw data: a table, its labels, and what may be said of them."""
+
+    name: str
+    X: Frame
+    y: NDArray[Any]  # int64 0..C-1 for classification, float64 for regression
+    task: Task
+    label_names: tuple[str, ...] = ()
+    X_test: Frame | None = None
+    y_test: NDArray[Any] | None = None
+    n_parties: int = 4  # what the paper used, and what a user gets unless told
+    scale: str = "global"  # what the released code did to this data set
+    split: str = "first"  # how published settings split it where it brings no test rows
+    significant: NDArray[np.bool_] | None = None  # (d,), where the truth is known
+    notes: tuple[str, ...] = ()  # sentences the user must read with the numbers
+
+
+@dataclass(frozen=True)
+class DataConfig(settings.Section):
+    """How a table becomes a problem: columns to parties, rows to train and test."""
+
+    columns: str = settings.setting(
+        settings.one_of("blocks", "random"),
+        "blocks",
+        "which columns go together: neighbours, or a random deal by the seed",
+    )
+    uneven: str = settings.setting(
+        settings.one_of("spread", "drop"),
+        "spread",
+        "columns that do not divide evenly among the parties: spread, or dropped",
+    )
+    split: str = settings.setting(
+        settings.one_of("stratified", "first"),
+        "stratified",
+        "test rows where the data bring none: stratified by the seed, or the last rows",
+    )
+    test_share: float = settings.setting(
+        settings.a_float(0.0, 0.9), 0.2, "share of the rows used for test"
+    )
+    scale: str = settings.setting(
+        settings.one_of("standardize", "robust", "global", "none"),
+        "standardize",
+        "each party's own columns by mean and deviation, or by median and quartiles; "
+        "or one min and max of all values",
+    )
+    noise: str = settings.setting(
+        settings.one_of("unit", "range"),
+        "unit",
+        "planted columns: standard normal, or as wide as half the range of all values",
+    )
+    scale_labels: bool = settings.setting(
+        settings.a_flag(), True, "regression: the server standardises its own labels"
+    )
+    max_categories: int = settings.setting(
+        settings.an_int(2), 64, "most different texts in a column of categories"
+    )
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """What one party holds for one seed: rows to train on, rows to test on."""
+
+    name: str
+    X_train: Floats  # (N, d), encoded, imputed, scaled
+    X_test: Floats
+    features: tuple[str, ...]
+    groups: NDArray[np.int64]  # (d,), the feature of each encoded column
+    spurious: NDArray[np.bool_]  # (n_features,), True where planted
+    significant: NDArray[np.bool_] | None  # (n_features,), where the truth is known
+    encoding: Encoding  # how these rows came from its columns
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One data set, split among parties and into train and test, for one seed."""
+
+    name: str
+    task: Task
+    parties: tuple[PartyTable, ...]
+    y_train: NDArray[Any]
+    y_test: NDArray[Any]
+    label_names: tuple[str, ...]
+    n_real: int
+    notes: tuple[str, ...] = ()
+    label_shift: float = 0.0  # of regression: what was taken off the labels
+    label_scale: float = 1.0  # and what they were divided by
+    imputed: int = 0  # missing cells filled in, train and test
+    unseen: int = 0  # cells of test rows whose category no training row has
+
+    @property
+    def n_classes(self) -> int:
+        """Return the number of classes, 0 for regression."""
+        return len(self.label_names)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features of all parties, planted ones included."""
+        return sum(len(party.features) for party in self.parties)

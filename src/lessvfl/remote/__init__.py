@@ -1,0 +1,1 @@
+"""The same run between machines."""

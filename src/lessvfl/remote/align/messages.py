@@ -1,0 +1,170 @@
+"""Messages of alignment as bytes: versioned, bounded, checked before they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import struct
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lessvfl import settings
+from lessvfl.errors import AlignmentError, LessVFLError, LessVFLWarning, ProtocolError
+from lessvfl.remote.align import psi
+from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
+
+Mode = Literal["psi", "plain", "none"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+VERSION = 1
+PAD_TO = 256  # tables are padded to a multiple of it with random entries
+KEY_BYTES = 32
+RUN_BYTES = 16
+SENTENCE_BYTES = 2000
+MAX_BYTES = 2 * psi.POINT_BYTES * (MAX_IDS + PAD_TO) + 1024  # of any message
+
+# A message: this head, the body, and the SHA-256 of both.
+HEAD = struct.Struct(">4sHBB16sQ")  # magic, version, kind, mode, run, length of body
+COUNT = struct.Struct(">Q")
+CHECKSUM_BYTES = 32
+MAGIC = b"LVAL"
+HELLO, OFFER, FINAL, REFUSAL = 1, 2, 3, 4
+
+
+def refuse(error: LessVFLError) -> bytes:
+    """Return the message that makes the other side raise this error's sentence."""
+    body = str(error).encode(errors="replace")[:SENTENCE_BYTES]
+    return seal(REFUSAL, None, bytes(RUN_BYTES), body)
+
+
+def seal(kind: int, mode: Mode | None, run: bytes, *parts: bytes) -> bytes:
+    """Return a message."""
+    body = b"".join(parts)
+    number = 0 if mode is None else MODES.index(mode) + 1
+    message = HEAD.pack(MAGIC, VERSION, kind, number, run, len(body)) + body
+    return message + hashlib.sha256(message).digest()
+
+
+def block(entries: Sequence[bytes]) -> bytes:
+    """Return entries of one width behind their count."""
+    return COUNT.pack(len(entries)) + b"".join(entries)
+
+
+@dataclass
+class Reader:
+    """The body of a message, read from front to back."""
+
+    who: str
+    mode: Mode
+    run: bytes
+    body: memoryview
+
+    def take(self, n_bytes: int) -> bytes:
+        """Return the next bytes."""
+        if n_bytes > len(self.body):
+            raise self.error("ends too early")
+        taken, self.body = bytes(self.body[:n_bytes]), self.body[n_bytes:]
+        return taken
+
+    def count(self) -> int:
+        """Return the next number of rows or ids."""
+        (count,) = COUNT.unpack(self.take(COUNT.size))
+        if count > padded(MAX_IDS):
+            raise self.error(f"announces more than {MAX_IDS} ids")
+        return int(count)
+
+    def block(self, width: int) -> list[bytes]:
+        """Return as many entries of `width` bytes as the next count says."""
+        taken = self.take(width * self.count())
+        return [taken[at : at + width] for at in range(0, len(taken), width)]
+
+    def end(self) -> None:
+        """Refuse a message that has more."""
+        if self.body:
+            raise self.error("goes on after its end")
+
+    def error(self, what: str) -> ProtocolError:
+        """Build the sentence about this message."""
+        return ProtocolError(f"The alignment message of {self.who} {what}.")
+
+
+def open_message(message: bytes, kind: int, who: str) -> Reader:
+    """Check a message of the other side; if it is a refusal, raise its sentence."""
+    reader = Reader(who, "none", b"", memoryview(message))
+    if len(message) > MAX_BYTES:
+        raise reader.error(f"is larger than {MAX_BYTES} bytes")
+    magic, version, got, mode, reader.run, n_bytes = HEAD.unpack(reader.take(HEAD.size))
+    if magic != MAGIC:
+        raise reader.error("is not an alignment message")
+    if version != VERSION:
+        raise reader.error(
+            f"is of version {version}, but this side speaks version {VERSION}; "
+            "both sides need the same version of lessvfl"
+        )
+    if len(reader.body) != n_bytes + CHECKSUM_BYTES:
+        raise reader.error("is cut short or too long")
+    checksum = hashlib.sha256(memoryview(message)[:-CHECKSUM_BYTES]).digest()
+    if message[-CHECKSUM_BYTES:] != checksum:
+        raise reader.error("is damaged: its checksum is wrong")
+    reader.body = reader.body[:-CHECKSUM_BYTES]
+    if got == REFUSAL:
+        sentence = reader.take(min(n_bytes, SENTENCE_BYTES)).decode(errors="replace")
+        shown = "".join(c if c.isprintable() else " " for c in sentence)
+        raise AlignmentError(f"The alignment was ended by {who}: {shown}")
+    if got != kind or not 1 <= mode <= len(MODES):
+        raise reader.error("is not the one expected now")
+    reader.mode = MODES[mode - 1]
+    return reader
+
+
+def padded(count: int) -> int:
+    """Return the number of entries that a table of so many rows sends."""
+    return -(-count // PAD_TO) * PAD_TO
+
+
+def padding(count: int) -> list[bytes]:
+    """Return random entries, which no other side has, up to the padded count."""
+    n_more = padded(count) - count
+    return [secrets.token_bytes(DIGEST_BYTES) for _ in range(n_more)]
+
+
+def padded_items(ids: Ids) -> list[str]:
+    """Return ids and padding as text."""
+    # An id starts with the letter of its type, so that padding is never an id.
+    return ids.items + [f"padding:{entry.hex()}" for entry in padding(len(ids))]
+
+
+def check_table(mode: Mode, ids: Ids | None, n_rows: int) -> None:
+    """Refuse a side that cannot take part in this mode."""
+    kind = settings.one_of(*MODES)
+    if not kind.accepts(mode):
+        raise settings.refuse("mode", "of alignment", kind.allowed, mode)
+    if mode != "none" and ids is None:
+        raise AlignmentError(f"The mode '{mode}' of alignment needs a column of ids.")
+    if ids is not None and len(ids) != n_rows:
+        raise AlignmentError(
+            f"Column '{ids.column}' must hold one id for each of {n_rows} rows. "
+            f"Got {len(ids)} instead."
+        )
+    if mode == "psi":
+        psi.library()
+
+
+def other_mode(holder: Mode, party: Mode) -> AlignmentError:
+    """Build the sentence about two sides that were set to different modes."""
+    return AlignmentError(
+        f"The label holder aligns by '{holder}', the party by '{party}'; "
+        "both must set the same mode."
+    )
+
+
+def warn_unchecked(who: str) -> None:
+    """Warn that two tables were compared by their number of rows alone."""
+    warnings.warn(
+        f"The rows of the label holder and {who} are taken as aligned by their number "
+        "alone: without ids on both sides their order cannot be checked.",
+        LessVFLWarning,
+        stacklevel=4,
+    )

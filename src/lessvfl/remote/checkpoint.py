@@ -1,0 +1,207 @@
+"""Checkpoints: a run between machines that goes on where it was, to the bit.
+
+At every boundary all parties write their state down first and the server last, each
+file at once: what the server has written, every party has. After a break everybody
+takes up the server's last mark; the steps since are done again, with the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from lessvfl import __version__
+from lessvfl.core.keeper import Keeper
+from lessvfl.errors import RecordError
+from lessvfl.party import fill_optimizer, optimizer_tensors
+from lessvfl.run.record import write_atomically
+from lessvfl.run.recorder import Recorder
+from lessvfl.terms import Stage
+from lessvfl.wire.parties import Parties
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class State:
+    """Tensors by name, and plain values."""
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Any]
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write a state to a file, at once; the folder is made where it is missing."""
+    values = json.dumps(
+        {"format": FORMAT, "lessvfl": __version__, **state.values}, allow_nan=False
+    )
+    tensors = {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = safetensors.torch.save(_apart(tensors), {"values": values})
+    write_atomically(path, content)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that share no memory, as the format wants."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def read_state(path: Path) -> State:
+    """Read a state; what cannot be used is named, and left as it is."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            values = json.loads(file.metadata()["values"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+        raise RecordError(
+            f"'{path}' must be a checkpoint of lessvfl. Got {type(error).__name__}: "
+            f"{error}."
+        ) from None
+    if values.get("format") != FORMAT or values.get("lessvfl") != __version__:
+        raise RecordError(
+            f"'{path}' must be a checkpoint of lessvfl {__version__}. Got one of "
+            f"{values.get('lessvfl')}, format {values.get('format')}."
+        )
+    return State(tensors, values)
+
+
+@dataclass
+class Checkpoints(Keeper):
+    """The server's keeper.
+
+    Parameters
+    ----------
+    path : Path
+        Where the server's state goes.
+    every : int
+        Steps between two checkpoints.
+    server : Parties
+        Whose state and bill are saved.
+    recorder : Recorder
+        Whose curve is saved.
+    save_parties : callable
+        Has every party write its state down at a mark.
+    saved : State or None
+        Where to go on.
+    on_step : callable
+        Told of every step.
+    resent : callable
+        Tells the bytes that were sent again so far.
+    """
+
+    path: Path
+    every: int
+    server: Parties
+    recorder: Recorder
+    save_parties: Callable[[str], None]
+    saved: State | None = None
+    on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
+    resent: Callable[[], int] = lambda: 0
+    _behind: list[str] = field(default_factory=list)
+    _found: dict[str, Tensor] = field(default_factory=dict)
+    _params: Sequence[Tensor] = ()
+    _optimizer: torch.optim.Optimizer | None = None
+
+    def __post_init__(self) -> None:
+        """Take up what was saved."""
+        if self.saved is None:
+            return
+        tensors, values = self.saved.tensors, self.saved.values
+        self._behind = list(values["behind"])
+        self._found = {
+            name.removeprefix("found."): t
+            for name, t in tensors.items()
+            if name.startswith("found.")
+        }
+        constants = {
+            name.removeprefix("constant."): t
+            for name, t in tensors.items()
+            if name.startswith("constant.")
+        }
+        self.server.restore(values["server"], constants)
+        self.recorder.restore(values["recorder"])
+        torch.set_rng_state(tensors["rng"])
+
+    def enter(
+        self,
+        stage: Stage,
+        n_steps: int,
+        params: Sequence[Tensor],
+        optimizer: torch.optim.Optimizer,
+    ) -> int:
+        """Return how many steps of a stage are done, its values put in place."""
+        self._params, self._optimizer = params, optimizer
+        self.put_back(params)
+        if stage in self._behind:
+            return n_steps
+        saved, self.saved = self.saved, None  # from here on the run is ahead of it
+        if saved is None or saved.values["stage"] != stage:
+            return 0
+        fill_optimizer(optimizer, saved.tensors)
+        step: int = saved.values["step"]
+        return step
+
+    def put_back(self, params: Sequence[Tensor]) -> None:
+        """Put saved values into the server's network, where they fit its shape."""
+        if self.saved is None:
+            return
+        values = [self.saved.tensors[f"fusion.{i}"] for i in range(len(params))]
+        with torch.no_grad():
+            if all(v.shape == p.shape for v, p in zip(values, params, strict=True)):
+                for param, value in zip(params, values, strict=True):
+                    param.copy_(value)
+
+    def reached(self, stage: Stage, step: int, n_steps: int) -> None:
+        """Save at the end of a stage, and every so many steps."""
+        self.on_step(stage, step, n_steps)
+        if step == n_steps:
+            self._behind.append(stage)
+        if step == n_steps or step % self.every == 0:
+            self._save(stage, step)
+
+    def is_behind(self, stage: Stage) -> bool:
+        """Tell whether a stage is over."""
+        return stage in self._behind
+
+    def recall(self, stage: Stage) -> Tensor | None:
+        """Return what a stage that is over has found."""
+        found = self._found.get(stage)
+        return None if found is None else found.bool()
+
+    def note(self, stage: Stage, found: Tensor, params: Sequence[Tensor]) -> None:
+        """Save what a stage of the server's own has found."""
+        self.saved = None
+        self._found[stage] = found.to(torch.uint8)
+        self._params, self._optimizer = params, None
+        self._behind.append(stage)
+        self._save(stage, 1)
+
+    def _save(self, stage: Stage, step: int) -> None:
+        tag = f"{stage}-{step}"
+        self.save_parties(tag)
+        tensors = {f"fusion.{i}": param for i, param in enumerate(self._params)}
+        tensors |= {f"found.{name}": t for name, t in self._found.items()}
+        constants = self.server.constants()
+        tensors |= {f"constant.{name}": t for name, t in constants.items()}
+        tensors["rng"] = torch.get_rng_state()
+        is_over = stage in self._behind
+        if self._optimizer is not None and not is_over:
+            tensors |= optimizer_tensors(self._optimizer)
+        values = {
+            "tag": tag,
+            "stage": None if is_over else stage,
+            "step": step,
+            "behind": self._behind,
+            "server": self.server.state(),
+            "recorder": self.recorder.state(),
+            "resent": self.resent(),
+        }
+        write_state(self.path, State(tensors, values))

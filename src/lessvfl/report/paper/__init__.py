@@ -1,0 +1,1 @@
+"""The paper's tables and figures beside ours, as files and one page."""

@@ -1,0 +1,1 @@
+"""One run, wherever it happens."""

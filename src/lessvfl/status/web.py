@@ -1,0 +1,301 @@
+"""The status of a run over HTTP, for a browser and for Prometheus on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from lessvfl.errors import ConfigError
+from lessvfl.status import page, prometheus
+from lessvfl.status.value import Snapshot, Status
+
+logger = logging.getLogger(__name__)
+
+N_THREADS = 16  # connections at a time; one more is turned away
+TIMEOUT_SECONDS = 5.0  # of a peer that says nothing
+
+Reply = tuple[HTTPStatus, str, str]  # status, type, text
+
+
+class StatusServer:
+    """Serve the status of a run on a local port.
+
+    ========================  ====================================================
+    ``/``                     a page that keeps itself up to date
+    ``/status.json``          `Status.snapshot`
+    ``/metrics``              the same for Prometheus
+    ``/healthz``              the state; status 503 once the run has failed
+    ========================  ====================================================
+
+    Nobody is asked who they are, so the address is of this machine (loopback) unless
+    `allow_remote` says otherwise.
+
+    Parameters
+    ----------
+    status : Status
+        What to show.
+    address : str
+        Host and port as in ``127.0.0.1:8080`` or ``[::1]:8080``; port 0 takes a free
+        one.
+    allow_remote : bool
+        Allow an address that other machines can reach.
+
+    Attributes
+    ----------
+    url : str
+        Where the page is.
+
+    Raises
+    ------
+    ConfigError
+        If the address is not allowed or cannot be had.
+
+    Examples
+    --------
+    >>> status = Status("r1", "plain", "digits", ["bank"], {"train": 400})
+    >>> with StatusServer(status) as server:
+    ...     server.url.startswith("http://127.0.0.1:")
+    True
+    """
+
+    def __init__(
+        self,
+        status: Status,
+        address: str = "127.0.0.1:0",
+        *,
+        allow_remote: bool = False,
+    ) -> None:
+        host, port = _read_address(address)
+        if not (_is_loopback(host) or allow_remote):
+            raise ConfigError(
+                "The address of the status page must be of this machine, as in "
+                f"127.0.0.1:8080, since it asks nobody who they are. Got {address!r}."
+            )
+        try:
+            family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+                0
+            ]
+            self._server = _Server(where, family, status, local=_is_loopback(host))
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(_why_not(address, error)) from error
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self._server.server_port}/"
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to answer, in a thread of its own."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._server.serve_forever,
+                kwargs={"poll_interval": 0.1},
+                name="lessvfl-status",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop and free the port; more than once does no harm."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._thread = None
+        self._server.server_close()
+
+    def __enter__(self) -> StatusServer:
+        """Start; for use in a ``with`` statement."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+# -- the address -----------------------------------------------------------------------
+
+
+def _read_address(address: str) -> tuple[str, int]:
+    """Split host and port."""
+    try:
+        parts = urlsplit(f"//{address}")
+        if parts.hostname and parts.port is not None and parts.netloc == address:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass  # said below
+    raise ConfigError(
+        "The address of the status page must be HOST:PORT with a port from 0 to 65535, "
+        f"as in 127.0.0.1:8080. Got {address!r}."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _why_not(address: str, error: OSError | UnicodeError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return (
+            f"The status page cannot have {address}: the port is in use. Give another "
+            "one, or 0 for any that is free."
+        )
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"The status page cannot have {address}: {reason}."
+
+
+# -- answering -------------------------------------------------------------------------
+
+
+def _page(snapshot: Snapshot) -> Reply:
+    return HTTPStatus.OK, "text/html; charset=utf-8", page.render(snapshot)
+
+
+def _json(snapshot: Snapshot) -> Reply:
+    text = json.dumps(snapshot, allow_nan=False)
+    return HTTPStatus.OK, "application/json", text + "\n"
+
+
+def _metrics(snapshot: Snapshot) -> Reply:
+    return HTTPStatus.OK, prometheus.CONTENT_TYPE, prometheus.render(snapshot)
+
+
+def _health(snapshot: Snapshot) -> Reply:
+    failed = snapshot["state"] == "failed"
+    code = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
+    return code, "text/plain; charset=utf-8", f"{snapshot['state']}\n"
+
+
+PATHS: dict[str, Callable[[Snapshot], Reply]] = {
+    "/": _page,
+    "/status.json": _json,
+    "/metrics": _metrics,
+    "/healthz": _health,
+}
+
+
+class _Server(ThreadingHTTPServer):
+    """An HTTP server with a bounded number of threads."""
+
+    allow_reuse_port = False  # a port in use is in use
+    request_queue_size = N_THREADS
+
+    def __init__(self, where: Any, family: int, status: Status, *, local: bool) -> None:
+        self.address_family = socket.AddressFamily(family)
+        self.status = status
+        self.local = local
+        self._free = threading.BoundedSemaphore(N_THREADS)
+        super().__init__(where, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind, without asking a name server for our name."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a new thread, or turn away where there are too many."""
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.sendall(b"HTTP/1.0 503 Service Unavailable\r\n\r\n")
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong; a peer that left is nobody's fault."""
+        gone = isinstance(sys.exception(), OSError)
+        level = logging.DEBUG if gone else logging.ERROR
+        logger.log(level, "a request of the status page failed", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answer one request."""
+
+    server: _Server
+    server_version = "lessvfl"
+    sys_version = ""
+    timeout = TIMEOUT_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer with one of the few things there are."""
+        answer = PATHS.get(self.path.partition("?")[0])
+        if self.server.local and not self._asks_this_machine():
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif answer is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            self._reply(*answer(self.server.status.snapshot()))
+
+    def do_HEAD(self) -> None:
+        """Answer without the text."""
+        self.do_GET()
+
+    def send_error(
+        self, code: int, message: str | None = None, explain: str | None = None
+    ) -> None:
+        """Answer in one plain line; a method we do not know is not allowed."""
+        status = HTTPStatus(code)
+        if status is HTTPStatus.NOT_IMPLEMENTED:
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+        self._reply(status, "text/plain; charset=utf-8", f"{status.phrase}\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log for whoever debugs."""
+        logger.debug("status page: %r", format % args)
+
+    def _asks_this_machine(self) -> bool:
+        """Tell whether the name asked for is local, or a foreign page's trick."""
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname
+        except ValueError:
+            return False
+        return host is not None and _is_loopback(host)
+
+    def _reply(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode("utf-8", errors="replace")
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", page.policy()),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Content-Type-Options", "nosniff"),
+        ):
+            self.send_header(name, value)
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

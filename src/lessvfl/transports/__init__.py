@@ -1,1 +1,0 @@
-"""Ways to carry a message between the server and the parties."""

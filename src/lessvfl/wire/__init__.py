@@ -1,0 +1,1 @@
+"""What leaves a party, how it travels, and its bill."""

@@ -1,0 +1,600 @@
+"""Message <-> bytes: lossless, versioned, bounded; nothing is ever executed.
+
+A frame is a fixed head, a small JSON object (fields of the message, shapes and number
+formats of its arrays), then the arrays, little-endian, one after the other:
+
+======= ===== ===========================================================
+offset  bytes what
+======= ===== ===========================================================
+0       4     ``LVFL``
+4       2     version of this format
+6       2     kind of the message, its place in ``KINDS``
+8       8     number: which exchange of the connection it belongs to
+16      16    run: what both sides agreed to compute
+32      4     length of the JSON object
+36      8     length of the arrays
+44      8     XXH3 (64 bits) of everything before it and after it
+======= ===== ===========================================================
+
+Whatever does not fit is a ProtocolError that says what was wrong and never shows what
+was sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.errors import ProtocolError
+from lessvfl.terms import Stage
+from lessvfl.wire import coding
+from lessvfl.wire.control import (
+    Agreed,
+    Align,
+    Farewell,
+    Finish,
+    Hello,
+    Prepare,
+    Refusal,
+    Restore,
+    Save,
+    Welcome,
+)
+from lessvfl.wire.messages import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Description,
+    Done,
+    Embed,
+    Embedding,
+    Select,
+)
+
+VERSION = 1
+MAGIC = b"LVFL"
+HEAD = struct.Struct("<4sHHQ16sIQ")
+CHECKSUM = struct.Struct("<Q")
+HEAD_BYTES = HEAD.size + CHECKSUM.size
+MAX_FIELDS = 1 << 20
+MAX_BODY = 1 << 31
+LONG_FIELDS = 1 << 10  # longer ones are not kept in mind
+KNOWN = 64  # how many others are
+DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+STAGES = get_args(Stage)
+NUMBERS = {
+    field.name
+    for plan in (TrainPlan, SelectPlan, ShadowPlan)
+    for field in dataclasses.fields(plan)
+    if field.type in ("int", "float")
+}
+
+Parts = tuple[dict[str, Any], list[Tensor]]
+Fields = Mapping[str, Any]
+Arrays = Sequence[NDArray[Any]]
+Reader = Callable[[Arrays], Any]
+
+
+class Spec(NamedTuple):
+    """What the fields say of one array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    n_values: int
+
+
+Specs = Sequence[Spec]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A message with its number and its run."""
+
+    message: Any
+    number: int
+    run: bytes = bytes(16)
+
+
+# ------------------------------------------------------------------------- each message
+
+
+def _write_block(block: Block) -> Parts:
+    coded = block.coded
+    if coded is None:
+        return {"widths": block.widths}, [block.values]
+    shape = tuple(block.values.shape)
+    kind = str(block.values.dtype).removeprefix("torch.")
+    fields = {"widths": block.widths, "coded": (coded.bits, kind, shape)}
+    return fields, [coded.packed(), torch.stack([coded.low, coded.step])]
+
+
+def _check_block(widths: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if len(shape) not in (2, 3) or len(widths) != shape[0]:
+        raise ValueError("a block of another shape")
+    if any(not 0 <= width <= shape[-1] for width in widths):
+        raise ValueError("a width that the block does not have")
+
+
+def _coded_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+    """Read a block whose values are levels (:mod:`lessvfl.wire.coding`)."""
+    packed, ends = specs
+    bits, kind, dims = fields["coded"]
+    shape, widths = _ints(dims), _ints(fields["widths"])
+    _check_block(widths, shape)
+    if bits not in coding.BITS[:-1] or kind not in ("float32", "float64"):
+        raise ValueError("a block in another coding")
+    if any(n < 0 for n in shape) or any(width != shape[-1] for width in widths):
+        raise ValueError("a block of another shape")
+    n_bytes = coding.n_bytes(math.prod(shape), bits)
+    if packed != Spec(DTYPES["uint8"], (n_bytes,), n_bytes):
+        raise ValueError("levels that do not fill their block")
+    if ends != Spec(DTYPES["float32"], (2, shape[0]), 2 * shape[0]):
+        raise ValueError("levels without their ends")
+
+    def read(arrays: Arrays) -> Block:
+        levels, (low, step) = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
+        coded = coding.unpack(levels, shape, low, step, bits)
+        values = coded.values(getattr(torch, kind))
+        if not np.isfinite(values.numpy()).all():
+            raise ValueError("a block with values that are not finite")
+        return Block(values, widths, coded)
+
+    return read
+
+
+def _block_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+    if "coded" in fields:
+        return _coded_reader(fields, specs)
+    (spec,) = specs
+    widths = _ints(fields["widths"])
+    _check_block(widths, spec.shape)
+    if spec.dtype.kind != "f":
+        raise ValueError("a block of something else than real numbers")
+
+    def read(arrays: Arrays) -> Block:
+        # numpy, not torch: one thread is enough, and does not wait for others.
+        if not np.logical_and.reduce(np.isfinite(arrays[0]), axis=None):
+            raise ValueError("a block with values that are not finite")
+        return Block(torch.from_numpy(arrays[0]), widths)
+
+    return read
+
+
+def _write_plan(plan: TrainPlan | SelectPlan | ShadowPlan) -> dict[str, Any]:
+    return dataclasses.asdict(plan)
+
+
+def _read_plan(cls: Any, values: Any) -> Any:
+    names = {field.name for field in dataclasses.fields(cls)}
+    if not isinstance(values, dict) or set(values) != names:
+        raise ValueError("a plan with other settings")
+    if values.get("lam") is not None:
+        values = values | {"lam": tuple(_floats(values["lam"]))}
+    for name in NUMBERS & set(values):
+        if not _is_number(values[name]):
+            raise ValueError(f"a plan whose {name} is no number")
+    _stage(values["stage"])
+    return cls(**values)
+
+
+def _stage(value: Any) -> Stage:
+    if value not in STAGES:
+        raise ValueError("an unknown stage")
+    stage: Stage = value
+    return stage
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+def _floats(values: Any) -> list[float]:
+    if not isinstance(values, list) or not all(_is_number(v) for v in values):
+        raise ValueError("a list with something else than numbers")
+    return [float(v) for v in values]
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(v) is not int for v in values):
+        raise ValueError("a list with something else than whole numbers")
+    return tuple(values)
+
+
+def _flags(values: Any) -> tuple[bool, ...]:
+    if not isinstance(values, list) or any(type(v) is not bool for v in values):
+        raise ValueError("a list with something else than truth values")
+    return tuple(values)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a number that is not whole")
+    return value
+
+
+def _text(value: Any, limit: int = 4096) -> str:
+    if not isinstance(value, str) or len(value) > limit:
+        raise ValueError("a text that is none, or too long")
+    return value
+
+
+def _read_embed(f: Fields) -> Embed:
+    n_rows = None if f["n_rows"] is None else _whole(f["n_rows"])
+    return Embed(_stage(f["stage"]), _rows(f["rows"]), n_rows, _whole(f["bits"]))
+
+
+def _read_begin(f: Fields) -> Begin:
+    return Begin(_read_plan(TrainPlan, f["plan"]), _whole(f["done"]))
+
+
+def _read_select(f: Fields) -> Select:
+    components = f["components"]
+    if components is not None:
+        if not isinstance(components, list):
+            raise ValueError("components that are no list")
+        components = tuple(_ints(some) for some in components)
+    cls = ShadowPlan if "q" in _object(f["plan"]) else SelectPlan
+    return Select(components, _read_plan(cls, f["plan"]))
+
+
+def _write_done(m: Done) -> Parts:
+    fields: dict[str, Any] = {"stage": m.stage, "silent": m.silent}
+    if m.constant is None:
+        return fields | {"widths": None}, []
+    more, arrays = _write_block(m.constant)
+    return fields | more, arrays
+
+
+def _read_done(f: Fields, specs: Specs) -> Reader:
+    stage, silent = _stage(f["stage"]), _flags(f["silent"])
+    if f["widths"] is None:
+        return _plain(lambda f: Done(stage, silent))(f, specs)
+    block = _block_reader(f, specs)
+    return lambda arrays: Done(stage, silent, block(arrays))
+
+
+def _read_descend(f: Fields, specs: Specs) -> Reader:
+    stage, block = _stage(f["stage"]), _block_reader(f, specs)
+    (last,) = _flags([f["last"]])
+    return lambda arrays: Descend(stage, block(arrays), last)
+
+
+def _read_embedding(f: Fields, specs: Specs) -> Reader:
+    stage, block = _stage(f["stage"]), _block_reader(f, specs)
+    (ahead,) = _flags([f["ahead"]])
+    stable = None if f["stable"] is None else _flags(f["stable"])
+    return lambda arrays: Embedding(stage, block(arrays), ahead, stable)
+
+
+def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], Reader]:
+    """Read a kind that has no arrays."""
+
+    def read(fields: Fields, specs: Specs) -> Reader:
+        if specs:
+            raise ValueError("arrays that this kind does not have")
+        message = make(fields)
+        return lambda arrays: message
+
+    return read
+
+
+def _write_with_block(m: Any, block: Block, **more: Any) -> Parts:
+    fields, arrays = _write_block(block)
+    return fields | {"stage": m.stage} | more, arrays
+
+
+def _bytes(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def _read_align(f: Fields, specs: Specs) -> Reader:
+    (spec,) = specs
+    if spec.dtype != np.uint8 or len(spec.shape) != 1:
+        raise ValueError("something else than bytes")
+    return lambda arrays: Align(arrays[0].tobytes())
+
+
+def _read_prepare(f: Fields, specs: Specs) -> Reader:
+    train, test = specs
+    if not all(s.dtype == np.int64 and len(s.shape) == 1 for s in (train, test)):
+        raise ValueError("something else than positions")
+
+    def read(arrays: Arrays) -> Prepare:
+        if any((array < 0).any() for array in arrays):
+            raise ValueError("something else than positions")
+        return Prepare(*arrays)
+
+    return read
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("something else than an object")
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {_text(k): _text(v) for k, v in _object(value).items()}
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise ValueError("something else than names")
+    return tuple(_text(value) for value in values)
+
+
+def _tag(value: Any) -> str:
+    if not re.fullmatch(r"[a-z_]{1,32}-\d{1,12}", _text(value)):
+        raise ValueError("a mark of another form")
+    return str(value)
+
+
+def _rows(value: Any) -> Any:
+    if value not in ("train", "test"):
+        raise ValueError("rows of another kind")
+    return value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of message is written and read.
+
+    `read` checks what the fields say, and returns what makes a message of the arrays.
+    Fields of a kind that `repeats` are the same step after step and kept in mind.
+    """
+
+    cls: type
+    write: Callable[[Any], Parts]
+    read: Callable[[Fields, Specs], Reader]
+    repeats: bool = False
+
+
+KINDS: list[Kind] = [
+    Kind(
+        Describe,
+        lambda m: ({"version": m.version}, []),
+        _plain(lambda f: Describe(_whole(f["version"]))),
+    ),
+    Kind(
+        Description,
+        lambda m: (dataclasses.asdict(m), []),
+        _plain(
+            lambda f: Description(
+                _text(f["party"]),
+                _whole(f["n_samples"]),
+                _whole(f["embedding_size"]),
+                _whole(f["version"]),
+            )
+        ),
+    ),
+    Kind(
+        Begin,
+        lambda m: ({"plan": _write_plan(m.plan), "done": m.done}, []),
+        _plain(_read_begin),
+    ),
+    Kind(
+        Descend,
+        lambda m: _write_with_block(m, m.gradient, last=m.last),
+        _read_descend,
+        repeats=True,
+    ),
+    Kind(
+        Embed,
+        lambda m: (dataclasses.asdict(m), []),
+        _plain(_read_embed),
+    ),
+    Kind(
+        Select,
+        lambda m: ({"components": m.components, "plan": _write_plan(m.plan)}, []),
+        _plain(_read_select),
+    ),
+    Kind(
+        Embedding,
+        lambda m: _write_with_block(m, m.block, ahead=m.ahead, stable=m.stable),
+        _read_embedding,
+        repeats=True,
+    ),
+    Kind(Done, _write_done, _read_done),
+    Kind(
+        Hello,
+        lambda m: (dataclasses.asdict(m), []),
+        _plain(
+            lambda f: Hello(
+                _text(f["party"]),
+                _whole(f["n_rows"]),
+                _whole(f["threads"]),
+                _text(f["device"]),
+                _texts(f["versions"]),
+            )
+        ),
+    ),
+    Kind(
+        Welcome,
+        lambda m: (dataclasses.asdict(m), []),
+        _plain(
+            lambda f: Welcome(
+                _text(f["run"]),
+                _ints(f["seeds"]),
+                _object(f["settings"]),
+                _names(f["parties"]),
+                _text(f["align"]),
+            )
+        ),
+    ),
+    Kind(Align, lambda m: ({}, [_bytes(m.data)]), _read_align),
+    Kind(
+        Prepare,
+        lambda m: ({}, [torch.from_numpy(m.train), torch.from_numpy(m.test)]),
+        _read_prepare,
+    ),
+    Kind(Save, lambda m: ({"tag": m.tag}, []), _plain(lambda f: Save(_tag(f["tag"])))),
+    Kind(
+        Restore,
+        lambda m: ({"tag": m.tag}, []),
+        _plain(lambda f: Restore(None if f["tag"] is None else _tag(f["tag"]))),
+    ),
+    Kind(Finish, lambda m: ({}, []), _plain(lambda f: Finish())),
+    Kind(Farewell, lambda m: ({}, []), _plain(lambda f: Farewell())),
+    Kind(
+        Agreed,
+        lambda m: ({"revealed": m.revealed}, []),
+        _plain(lambda f: Agreed(_object(f["revealed"]))),
+    ),
+    Kind(
+        Refusal,
+        lambda m: ({"reason": m.reason, "final": m.final}, []),
+        _plain(lambda f: Refusal(_text(f["reason"]), *_flags([f["final"]]))),
+    ),
+]
+_PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
+
+
+# ------------------------------------------------------------------------------- frames
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def _write_fields(items: tuple[Any, ...], shapes: tuple[Any, ...]) -> bytes:
+    return _ENCODER.encode(dict(items) | {"arrays": shapes}).encode("ascii")
+
+
+_known_text = functools.lru_cache(maxsize=KNOWN)(_write_fields)
+
+
+def encode(frame: Frame) -> bytes:
+    """Write a frame."""
+    place = _PLACES[type(frame.message)]
+    kind = KINDS[place]
+    fields, tensors = kind.write(frame.message)
+    arrays = [np.ascontiguousarray(t.numpy(force=True)) for t in tensors]
+    shapes = tuple([(NAMES[a.dtype], a.shape) for a in arrays])
+    write = _known_text if kind.repeats else _write_fields
+    text = write(tuple(fields.items()), shapes)
+    bodies = [a.data.cast("B") if a.size else b"" for a in arrays]
+    size = sum(map(len, bodies))
+    head = HEAD.pack(MAGIC, VERSION, place, frame.number, frame.run, len(text), size)
+    return b"".join((head, _checksum(head, text, *bodies), text, *bodies))
+
+
+def _checksum(*parts: bytes | memoryview) -> bytes:
+    """Return what tells a damaged frame; who made it is TLS's to tell."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(part)
+    return CHECKSUM.pack(state.intdigest())
+
+
+def n_body(data: bytes | memoryview) -> int:
+    """Return the bytes of the arrays of a frame, as its head says; 0 of no frame."""
+    if len(data) < HEAD_BYTES:
+        return 0
+    told: int = HEAD.unpack_from(data)[6]
+    return min(told, len(data) - HEAD_BYTES)  # it may be anybody's
+
+
+def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
+    """Read a frame; anything wrong with it is a ProtocolError.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole frame.
+    limit : int
+        The most bytes its arrays may have.
+    """
+    view = memoryview(data).cast("B")
+    try:
+        return _decode(view, limit)
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as problem:
+        what = f"no field {problem}" if isinstance(problem, KeyError) else problem
+        raise ProtocolError(
+            f"A message must be a frame of lessvfl, format {VERSION}. Got {what}."
+        ) from None
+
+
+def _decode(view: memoryview, limit: int) -> Frame:
+    if len(view) < HEAD_BYTES:
+        raise ValueError(f"{len(view)} bytes")
+    head = HEAD.unpack(view[: HEAD.size])
+    magic, version, place, number, run, n_fields, n_body = head
+    if magic != MAGIC:
+        raise ValueError("something else")
+    if version != VERSION:
+        raise ValueError(f"format {version}")
+    if n_fields > MAX_FIELDS or n_body > limit:
+        raise ValueError(f"{n_fields} and {n_body} bytes, more than is allowed")
+    if len(view) != HEAD_BYTES + n_fields + n_body:
+        raise ValueError(f"{len(view)} bytes of {HEAD_BYTES + n_fields + n_body}")
+    told = view[HEAD.size : HEAD_BYTES]
+    if told != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
+        raise ValueError("a frame whose checksum is wrong")
+    if place >= len(KINDS):
+        raise ValueError(f"kind {place}")
+    start = HEAD_BYTES + n_fields
+    text = bytes(view[HEAD_BYTES:start])
+    repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
+    specs, read = (_known_reader if repeats else _reader)(place, text, n_body)
+    arrays = []
+    for spec in specs:
+        flat = np.frombuffer(view, spec.dtype, spec.n_values, start)
+        arrays.append(flat.reshape(spec.shape).copy())
+        start += flat.nbytes
+    return Frame(read(arrays), number, bytes(run))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError("a number that is not finite")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Reader]:
+    """Check all that the fields say; return what makes a message of the arrays."""
+    fields = _object(_DECODER.decode(str(text, "ascii")))
+    specs = _specs(fields["arrays"])
+    if sum(spec.n_values * spec.dtype.itemsize for spec in specs) != n_body:
+        raise ValueError("arrays that are not as long as their frame")
+    return specs, KINDS[place].read(fields, specs)
+
+
+_known_reader = functools.lru_cache(maxsize=KNOWN)(_reader)
+
+
+def _specs(shapes: Any) -> Specs:
+    if not isinstance(shapes, list):
+        raise ValueError("arrays that are no list")
+    found = []
+    for name, shape in shapes:
+        if name not in DTYPES:
+            raise ValueError("an array of unknown numbers")
+        dims = _ints(shape)
+        if any(n < 0 for n in dims) or len(dims) > 4:
+            raise ValueError("an array of another shape")
+        found.append(Spec(DTYPES[name], dims, math.prod(dims)))
+    return found

@@ -1,0 +1,188 @@
+"""The messages between server and parties, and the one gate they pass.
+
+Every message that exists. What is not in this table does not leave a party.
+
+=============== ========= ============================ =================================
+message         direction fields (payload)             reveals
+=============== ========= ============================ =================================
+Describe        down      none                         nothing
+Description     up        none (name, rows, width,     number of rows, width of the
+                          version; not billed)         embedding
+Begin           down      plan (settings, 0 bytes)     how training will run
+Descend         down      gradient (R, b, E_m)         dL/dh of the last batch
+                          last (0 bytes)               that the stage ends here
+Embed           down      which rows (0 bytes)         nothing
+Select          down      components int32 (|K_m|)     which components matter
+Embedding       up        values (R, b, E_m)           the embedding of these rows
+                          stable (a bit), if asked     whether its selection changes
+Done            up        constant (R, E_m), only of   that the party kept no feature,
+                          a party that kept nothing    if it was started to say so
+=============== ========= ============================ =================================
+
+Rows of a step come from the shared seed and are never sent. The gradient of one step is
+the request for the next, so a stage of T steps takes T + 1 rounds. A feature mask is
+private: no message carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.terms import PartyId, Stage
+from lessvfl.wire import coding
+from lessvfl.wire.coding import Coded
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """Values of every replica, and how many columns of each a run alone would send."""
+
+    values: Tensor  # (R, n, width), or (R, width)
+    widths: tuple[int, ...]  # (R,)
+    coded: Coded | None = None  # what travels, where values go in fewer bits
+
+    @classmethod
+    def in_bits(
+        cls,
+        values: Tensor,
+        widths: tuple[int, ...],
+        bits: int,
+        mask: Tensor,
+        seeds: Sequence[int],
+        *name: str | int,
+    ) -> Block:
+        """Return a block in `bits` bits a value; see :func:`coding.encode`."""
+        coded = coding.encode(values, bits, mask, seeds, *name)
+        if coded is None:
+            return cls(values, widths)
+        sent = mask.to(values.device).unsqueeze(1)
+        return cls(coded.values(values.dtype) * sent, widths, coded)
+
+    @property
+    def bits(self) -> int:
+        """Return how many bits a value takes on its way."""
+        if self.coded is not None:
+            return self.coded.bits
+        return 8 * self.values.element_size()
+
+    def n_values(self) -> tuple[int, ...]:
+        """Return the number of values each replica sends."""
+        n_rows = self.values.shape[1] if self.values.dim() == 3 else 1
+        return tuple(n_rows * width for width in self.widths)
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Ask a party who it is."""
+
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Start a stage of joint training and ask for the first batch's embedding."""
+
+    plan: TrainPlan
+    done: int = 0  # steps behind, where a stage goes on after a break
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage that begins."""
+        return self.plan.stage
+
+
+@dataclass(frozen=True)
+class Descend:
+    """Send dL/dh of the last batch; the party steps and embeds the next batch."""
+
+    stage: Stage
+    gradient: Block
+    last: bool = False  # the stage ends here, before its plan does
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Ask for the embeddings of all training or all test rows, or of a sample."""
+
+    stage: Stage
+    rows: Literal["train", "test"]
+    n_rows: int | None = None  # so many rows, drawn by the common seed
+    bits: int = 32
+
+
+@dataclass(frozen=True)
+class Select:
+    """Send K_m (None: all components) and have the party select its features."""
+
+    components: tuple[tuple[int, ...], ...] | None  # K_m of every replica
+    plan: SelectPlan | ShadowPlan
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage the party's selection belongs to."""
+        return self.plan.stage
+
+
+Billed = Begin | Descend | Embed | Select
+Request = Describe | Billed
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a party says of itself."""
+
+    party: PartyId
+    n_samples: int
+    embedding_size: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Embeddings of the rows that were asked for."""
+
+    stage: Stage
+    block: Block
+    ahead: bool = False  # for a training step whose gradient comes back later
+    stable: tuple[bool, ...] | None = None  # (R,), where the plan asks for it
+
+
+@dataclass(frozen=True)
+class Done:
+    """The stage is over; a party that kept nothing may say so and leave a constant."""
+
+    stage: Stage
+    silent: tuple[bool, ...]  # (R,), True: send me nothing from now on
+    constant: Block | None = None  # (R, E_m), what a silent party contributes
+
+
+Reply = Description | Embedding | Done
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes on the wire so far, headers and encryption included."""
+
+    up: int = 0
+    down: int = 0
+
+
+class Transport(Protocol):
+    """A way to carry messages: every reply, or an error."""
+
+    traffic: Mapping[PartyId, Traffic]
+
+    def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
+        """Deliver one request a party and return every party's reply."""
+        ...
+
+    def close(self) -> None:
+        """End the connections."""
+        ...

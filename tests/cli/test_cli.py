@@ -1,0 +1,454 @@
+"""The command line: its commands, warnings, progress, run folders and endings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lessvfl
+from lessvfl import data, methods, report
+from lessvfl.cli import app
+from lessvfl.errors import LessVFLWarning
+from lessvfl.run import experiment, profiles, simulate
+from lessvfl.run.record import RunRecord
+from lessvfl.terms import Event
+
+SHORT = {
+    "train_epochs": 2,
+    "party_epochs": 3,
+    "server_epochs": 3,
+    "batch_size": 100,
+    "lam_party": 0.1,
+    "lam_server": 0.01,
+    "aim": "none",
+    "pretrain_epochs": 1,
+}
+
+
+def run_of(data="breast-cancer", *options, **settings):
+    pairs = [f"{key}={value}" for key, value in (SHORT | settings).items()]
+    return ["run", data, *options, *(w for p in pairs for w in ("--set", p))]
+
+
+def a_job(method="less-vfl", **overrides):
+    dataset = data.load("breast-cancer")
+    settings = profiles.resolve(method, "default", dataset, overrides)
+    return simulate.Job(dataset, settings)
+
+
+# ------------------------------------------------------------------- small commands
+
+
+def test_version(run_cli):
+    result = run_cli("--version")
+    assert (result.code, result.out) == (0, f"lessvfl {lessvfl.__version__}\n")
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["data"], ["report"], ["compare"]])
+def test_help(run_cli, command):
+    result = run_cli(*command, "--help")
+    assert result.code == 0
+    assert "Usage: lessvfl" in result.out
+
+
+def test_help_is_instant():
+    """Nothing heavy is imported before a command needs it."""
+    code = (
+        "import sys; import lessvfl.cli; "
+        "print([m for m in ('torch', 'numpy', 'sklearn', 'rich.table') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_methods(run_cli):
+    result = run_cli("methods")
+    assert result.code == 0
+    for name in methods.METHODS:
+        assert f"\n{name}: " in f"\n{result.out}"
+    assert "    lam_server = " in result.out
+    assert "[a float in [0, inf)]" in result.out
+
+
+def test_list_of_data(run_cli):
+    result = run_cli("data", "list")
+    assert result.code == 0
+    assert [line.split()[0] for line in result.out.splitlines()] == list(data.names())
+
+
+def test_show_data(run_cli):
+    result = run_cli("data", "show", "digits")
+    assert result.code == 0
+    assert "rows: 1797\n" in result.out
+
+
+def test_summary_on_standard_output(run_cli):
+    result = run_cli(*run_of("breast-cancer", "--spurious", "0.5", "--seeds", "0,1"))
+    assert result.code == 0
+    assert "LESS-VFL kept 44 of 44 features at 4 parties" in result.out
+    assert "test accuracy" in result.out
+    assert "paper MiB" in result.out
+
+
+def test_notes_stand_beside_the_numbers(run_cli):
+    result = run_cli(*run_of("breast-cancer", "--profile", "paper", "-q"))
+    assert "Note: 2 of 30 columns do not divide evenly" in result.out
+
+
+def test_demo(run_cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setitem(app.DEMO, "train_epochs", 2)
+    monkeypatch.setitem(app.DEMO, "server_epochs", 2)
+    monkeypatch.setitem(app.DEMO, "party_epochs", 2)
+    result = run_cli("demo", "--out", tmp_path / "demo", "--quiet")
+    assert result.code == 0
+    assert "less-vfl" in result.out
+    assert "plain" in result.out
+    assert "has no effect" not in result.err
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "plain" in page
+    for method in ("less-vfl", "plain"):
+        record = RunRecord.read(tmp_path / "demo" / method)
+        assert [run["seed"] for run in record.runs] == [0, 1, 2]
+        assert (tmp_path / "demo" / method / "report.html").is_file()
+
+
+# ------------------------------------------------------------------------- warnings
+
+
+def test_a_setting_of_another_method_has_no_effect(run_cli):
+    bare = ["run", "breast-cancer", "--method", "local-lasso", "--json", "-q"]
+    bare += ["--set", "train_epochs=2", "--set", "party_epochs=3"]
+    without, withit = run_cli(*bare), run_cli(*bare, "--set", "lam_server=3")
+    assert withit.code == 0
+    warning = "The 'lam_server' setting has no effect with method local-lasso."
+    assert withit.warnings[0] == warning
+    assert withit.warnings[1:] == without.warnings
+    assert "lam_server" not in withit.json["config"]
+    assert withit.json["config"] == without.json["config"]
+
+
+def test_fewer_rows_than_the_batch(run_cli):
+    """One full batch, said once although target and seeds ask several times."""
+    more = ("--spurious", "0.5", "--target", "paper", "--seeds", "0,1", "--json")
+    result = run_cli(*run_of("breast-cancer", *more, batch_size=1000))
+    assert result.code == 0
+    said = [line for line in result.warnings if "batch_size" in line]
+    assert said == [
+        "The 'batch_size' setting is 1000, but there are only 455 training rows: every "
+        "step uses them all."
+    ]
+    rounds = result.json["runs"][0]["communication"]["by_stage"]
+    assert rounds["pretrain"]["rounds"] == 2
+
+
+@pytest.mark.parametrize("seeds", ["0", "0,1,2"])
+def test_nothing_removed(run_cli, seeds):
+    result = run_cli(*run_of("breast-cancer", "--seeds", seeds, lam_party=0))
+    assert result.code == 0
+    named = seeds.replace(",", ", ")
+    assert result.warnings == [
+        f"Selection removed nothing (seed {named}): a larger 'lam_party' may be needed."
+    ]
+
+
+@pytest.mark.parametrize("method", ["less-vfl", "local-lasso", "group-lasso"])
+@pytest.mark.parametrize("seeds", ["0", "0,1,2"])
+def test_everything_removed(run_cli, method, seeds):
+    command = ["run", "breast-cancer", "--method", method, "--seeds", seeds, "--json"]
+    epochs = "joint_epochs=3" if method == "group-lasso" else "party_epochs=3"
+    for pair in (epochs, "train_epochs=2", "batch_size=100", "lam_party=1e6"):
+        command += ["--set", pair]
+    result = run_cli(*command)
+    assert result.code == 0
+    named = seeds.replace(",", ", ")
+    assert result.warnings == [
+        f"Selection removed everything (seed {named}): a smaller 'lam_party' may be "
+        "needed."
+    ]
+    for run in result.json["runs"]:
+        assert not any(party["kept"] for party in run["features"].values())
+        assert run["accuracy"]["final"] is not None
+        assert "train" not in run["communication"]["by_stage"]  # nobody to talk to
+
+
+def test_a_constant_column(run_cli, tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{a},{b},7,{int(a > 0)}" for a, b in rng.normal(size=(60, 2))]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["a,b,c,label", *lines]) + "\n")
+    result = run_cli(*run_of(path, "--parties", 3, "--seeds", "0,1", batch_size=10))
+    assert result.code == 0
+    said = [line for line in result.warnings if "one value" in line]
+    assert len(said) == 1
+    assert "'c' of party2" in said[0]
+
+
+def test_each_warning_is_shown_once(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = app._show_each_once()
+        for text in ("one", "two", "one", "two\nlines"):
+            warnings.warn(text, LessVFLWarning, stacklevel=1)
+        warnings.warn("of others", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == [
+        "lessvfl: warning: one",
+        "lessvfl: warning: two",
+        "lessvfl: warning: two lines",
+    ]
+
+
+def test_warnings_of_python_are_as_before(run_cli):
+    before = warnings.showwarning
+    run_cli("methods")
+    assert warnings.showwarning is before
+
+
+# ------------------------------------------------------------------------- progress
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    [
+        ("less-vfl", {"pretrain_epochs": 0.5}),
+        (
+            "less-vfl",
+            profiles.without("less-vfl") | {"server_epochs": 3, "party_epochs": 2},
+        ),
+        ("local-lasso", {"pretrain_epochs": 2, "party_epochs": 2}),
+        ("group-lasso", {"joint_epochs": 3}),
+        ("plain", {}),
+    ],
+)
+def test_total_of_the_progress_bar(method, overrides):
+    job = a_job(method, **overrides | {"train_epochs": 2, "batch_size": 200})
+    seen: list[Event] = []
+    simulate.simulate(job, [0], seen.append)
+    assert app.n_epochs(job) == len(seen)
+
+
+def test_total_counts_parties():
+    none = {"server_epochs": 0, "pretrain_epochs": 0, "train_epochs": 0}
+    job = a_job(**profiles.without("less-vfl") | none | {"party_epochs": 10})
+    counts = []
+    for parties in (None, 2, [10, 20], {"a": ["mean*"]}):
+        other = simulate.Job(job.dataset, job.settings, parties)
+        counts.append(app.n_epochs(other) - 2)
+    assert counts == [40, 20, 20, 10]
+
+
+def test_plain_lines_where_there_is_no_terminal(run_cli):
+    result = run_cli(*run_of(lam_party=1))
+    lines = [line for line in result.err.splitlines() if ": epoch " in line]
+    assert lines == [
+        "pretrain: epoch 1 of 1",
+        "embed: epoch 1 of 1",
+        "select_components: epoch 1 of 3",
+        "select_features: epoch 1 of 3",
+        "train: epoch 1 of 2",
+    ]
+
+
+def test_bars_on_a_terminal():
+    """Bars with a stage and an ETA, warnings on lines of their own, JSON untouched."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lessvfl.cli", *run_of(lam_party=0), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                chunk = os.read(ours, 4096)
+            except OSError:  # the terminal is closed
+                break
+            if not chunk:
+                break
+            seen += chunk
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+    os.close(ours)
+    text = seen.decode()
+    assert process.returncode == 0
+    assert found["method"] == "less-vfl"
+    assert " %" in text
+    assert "pretrain: epoch" not in text
+    assert "lessvfl: warning: Selection removed nothing (seed 0)" in text
+
+
+# ---------------------------------------------------------------------- run folders
+
+
+def test_run_folder(run_cli, tmp_path):
+    folder = tmp_path / "a folder" / "with spaces"
+    result = run_cli(*run_of("breast-cancer", "--seeds", "0,1", "--out", folder))
+    assert result.code == 0
+    page = "".join(result.out.splitlines()[-1:])
+    assert page == f"Report: {folder / 'report.html'}"
+    names = sorted(path.name for path in folder.iterdir())
+    assert names[1:] == ["record.jsonl", "report.html"]
+    assert names[0].startswith("networks-")
+    assert not list(folder.rglob("*.partial"))
+    record = RunRecord.read(folder)
+    assert record.status == "complete"
+    assert [run["seed"] for run in record.runs] == [0, 1]
+    assert record.header["networks"] == names[0]
+
+
+def test_record_says_what_json_says(run_cli, tmp_path):
+    result = run_cli(
+        *run_of("breast-cancer", "--spurious", "0.5", "--out", tmp_path, "--json")
+    )
+    assert result.out.count("\n") == 1
+    assert RunRecord.read(tmp_path).to_json() == result.json
+    assert RunRecord.read(tmp_path).header["device"] == "cpu"
+
+
+def test_a_run_folder_written_again(run_cli, tmp_path):
+    """Old networks go, new ones are in place, and the record speaks of those."""
+    run_cli(*run_of("breast-cancer", "--out", tmp_path, "-q"))
+    (old,) = tmp_path.glob("networks-*")
+    more = ("--parties", "2", "--seeds", "7")
+    assert run_cli(*run_of("breast-cancer", *more, "--out", tmp_path, "-q")).code == 0
+    (new,) = tmp_path.glob("networks-*")
+    assert new != old
+    assert RunRecord.read(tmp_path).header["networks"] == new.name
+    assert list(experiment.load(tmp_path).features) == ["party0", "party1"]
+    assert [path.name for path in new.iterdir()] == ["seed-7"]
+
+
+def test_report_is_rebuilt_from_the_record_alone(run_cli, tmp_path):
+    run_cli(*run_of("breast-cancer", "--out", tmp_path, "-q"))
+    page = (tmp_path / "report.html").read_text()
+    for path in tmp_path.iterdir():
+        if path.name != "record.jsonl" and path.is_file():
+            path.unlink()
+    result = run_cli("report", tmp_path)
+    assert (result.code, result.out) == (0, f"Report: {tmp_path / 'report.html'}\n")
+    assert (tmp_path / "report.html").read_text() == page
+
+
+def test_compare(run_cli, tmp_path):
+    for method in ("less-vfl", "plain"):
+        out = tmp_path / method
+        run_cli(
+            *("run", "breast-cancer", "--method", method, "--out", out, "-q"),
+            *("--set", "train_epochs=1", "--set", "batch_size=100"),
+        )
+    page = tmp_path / "both pages.html"
+    result = run_cli(
+        "compare", tmp_path / "less-vfl", tmp_path / "plain", "--out", page
+    )
+    assert result.code == 0
+    assert result.out == f"Report: {page}\n"
+    assert page.is_file()
+
+
+def test_page_that_cannot_be_written(run_cli, tmp_path):
+    run_cli(*run_of("breast-cancer", "--out", tmp_path / "run", "-q"))
+    (tmp_path / "a_file").touch()
+    page = tmp_path / "a_file" / "page.html"
+    result = run_cli("compare", tmp_path / "run", "--out", page)
+    assert result.code == 2
+    assert result.out == ""
+    (line,) = result.err.splitlines()
+    assert line.startswith("lessvfl: ")
+    assert "a_file" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folder_without_permission(run_cli, tmp_path):
+    tmp_path.chmod(0o500)
+    result = run_cli(*run_of("breast-cancer", "--out", tmp_path / "run"))
+    tmp_path.chmod(0o700)
+    assert result.code == 2
+    assert "Permission denied" in result.err
+
+
+def test_disk_full_at_the_end(run_cli, tmp_path, monkeypatch):
+    """What cannot be written after all is said in one line, and leaves no rubbish."""
+
+    def full(self, folder: Path):
+        (folder / "party0").mkdir(parents=True)
+        raise OSError(28, "No space left on device", str(folder))
+
+    monkeypatch.setattr("lessvfl.run.fitted.FittedModel.save", full)
+    result = run_cli(*run_of("breast-cancer", "--out", tmp_path, "-q", lam_party=0.2))
+    assert result.code == 2
+    assert result.out == ""
+    assert "No space left on device" in result.err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+# -------------------------------------------------------------------------- endings
+
+
+def test_ctrl_c(tmp_path, run_cli):
+    """One line, exit code 130, and a run folder that says so, even over an old run."""
+    folder = tmp_path / "run folder"
+    run_cli(*run_of("breast-cancer", "--out", folder, "-q"))
+    command = run_of("breast-cancer", "--out", str(folder), train_epochs=1_000_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lessvfl.cli", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("train: epoch"):
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    lines = [line for line in err.splitlines() if ": epoch " not in line]
+    assert lines == ["lessvfl: interrupted"]
+    assert sorted(path.name for path in folder.iterdir()) == ["record.jsonl"]
+    record = RunRecord.read(folder)
+    assert record.status == "interrupted"
+    assert record.runs == []
+    assert record.header["config"]["train_epochs"] == 1_000_000
+    result = run_cli("report", folder)
+    assert result.code == 0
+    assert "interrupted" in (folder / "report.html").read_text()
+    with pytest.raises(lessvfl.errors.RecordError, match="Got interrupted"):
+        experiment.load(folder)
+
+
+@pytest.mark.parametrize("command", [["methods"], ["data", "list"]])
+def test_ctrl_c_in_any_command(run_cli, monkeypatch, command):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.echo", interrupt)
+    monkeypatch.setattr(
+        app, "_stop", lambda sentence, code: (_ for _ in ()).throw(SystemExit(code))
+    )
+    assert run_cli(*command).code == 130
+
+
+def test_interrupted_and_failed_runs_can_be_compared(run_cli, tmp_path):
+    job = a_job()
+    for name, ending in (("a", KeyboardInterrupt()), ("b", ValueError("it burnt"))):
+        (tmp_path / name).mkdir()
+        experiment.save_unfinished(tmp_path / name, job, {}, ending)
+    assert RunRecord.read(tmp_path / "b").status == "failed"
+    assert RunRecord.read(tmp_path / "b").message == "it burnt"
+    page = report.compare([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html")
+    assert "interrupted" in page.read_text()

@@ -1,0 +1,120 @@
+"""Measures against scikit-learn, for generated predictions and batches of replicas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as reference
+
+from lessvfl.core import metrics
+
+REPLICAS = 3
+
+
+def draw(seed, n_rows, n_values):
+    """Draw scores with many ties, (R, n, n_values), and a generator for labels."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(-3, 4, size=(REPLICAS, n_rows, n_values)) / 2
+    return torch.as_tensor(scores), rng
+
+
+sizes = st.integers(2, 40)
+seeds = st.integers(0, 10**6)
+
+
+@given(seed=seeds, n_rows=sizes, shared=st.booleans())
+def test_binary(seed, n_rows, shared):
+    z, rng = draw(seed, n_rows, 1)
+    y = rng.integers(0, 2, size=(1 if shared else REPLICAS, n_rows))
+    y[:, :2] = [0, 1]
+    found = metrics.measure(z, torch.as_tensor(y, dtype=torch.float32), "binary")
+    assert list(found) == ["accuracy", "balanced_accuracy", "auc"]
+    for r in range(REPLICAS):
+        truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
+        classes = scores > 0
+        expected = (
+            reference.accuracy_score(truth, classes),
+            reference.balanced_accuracy_score(truth, classes),
+            reference.roc_auc_score(truth, scores),
+        )
+        assert [float(v[r]) for v in found.values()] == pytest.approx(expected)
+
+
+@given(seed=seeds, n_rows=sizes, n_classes=st.integers(3, 5))
+def test_multiclass(seed, n_rows, n_classes):
+    """A class without a row is left out of the balanced accuracy."""
+    z, rng = draw(seed, n_rows, n_classes)
+    y = rng.integers(0, n_classes - 1, size=(REPLICAS, n_rows))
+    y[:, :2] = [0, 1]
+    found = metrics.measure(z, torch.as_tensor(y), "multiclass")
+    assert list(found) == ["accuracy", "balanced_accuracy"]
+    for r in range(REPLICAS):
+        classes = z[r].argmax(dim=1).numpy()
+        right = classes == y[r]
+        recall = [right[y[r] == c].mean() for c in np.unique(y[r])]
+        assert float(found["accuracy"][r]) == pytest.approx(
+            reference.accuracy_score(y[r], classes)
+        )
+        assert float(found["balanced_accuracy"][r]) == pytest.approx(np.mean(recall))
+        assert reference.recall_score(
+            y[r], classes, labels=np.unique(y[r]), average="macro"
+        ) == pytest.approx(np.mean(recall))
+
+
+@given(seed=seeds, n_rows=sizes, flat=st.booleans(), perfect=st.booleans())
+def test_regression(seed, n_rows, flat, perfect):
+    z, rng = draw(seed, n_rows, 1)
+    y = np.full((1, n_rows), 0.5) if flat else rng.normal(size=(1, n_rows))
+    if perfect:
+        z = torch.as_tensor(y).unsqueeze(2).expand(REPLICAS, -1, -1)
+    found = metrics.measure(z, torch.as_tensor(y), "regression")
+    assert list(found) == ["r2"]
+    for r in range(REPLICAS):
+        expected = reference.r2_score(y[0], z[r, :, 0].numpy())
+        assert float(found["r2"][r]) == pytest.approx(expected)
+
+
+def test_r2_of_equal_labels_does_not_hang_on_rounding():
+    y = torch.full((1, 3), 0.1, dtype=torch.float64)  # whose mean is not 0.1
+    assert metrics.measure(torch.ones(1, 3, 1), y, "regression")["r2"] == 0
+
+
+def test_r2_of_one_row_is_undefined():
+    one = torch.ones(2, 1, 1)
+    assert metrics.measure(one, torch.zeros(1, 1), "regression")["r2"].isnan().all()
+
+
+def test_r2_is_finite_for_any_finite_numbers():
+    """Squares of float32 numbers need more room than float32 has."""
+    z = torch.full((1, 3, 1), 3e38)
+    y = torch.tensor([[-3e38, 0.0, 1.0]])
+    assert metrics.measure(z, y, "regression")["r2"].isfinite().all()
+
+
+def test_auc_without_one_of_the_classes_is_undefined():
+    scores = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    found = metrics.auc(scores, torch.tensor([[1, 1], [0, 1]]))
+    assert found[0].isnan()
+    assert found[1] == 1
+
+
+def test_auc_where_all_scores_are_equal():
+    assert metrics.auc(torch.zeros(1, 4), torch.tensor([[0, 1, 1, 0]])) == 0.5
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1).filter(
+        lambda pairs: any(k or s for k, s in pairs)
+    )
+)
+def test_support_f1(pairs):
+    kept, significant = zip(*pairs, strict=True)
+    expected = reference.f1_score(significant, kept, zero_division=0)
+    assert metrics.support_f1(kept, significant) == pytest.approx(expected)
+
+
+def test_support_f1_of_nothing():
+    assert metrics.support_f1([False], [False]) == 1

@@ -1,0 +1,371 @@
+"""One conformance suite over every method: replicas, collapse, bills, groups."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lessvfl import data, methods
+from lessvfl.core.network import MLP
+from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.run import profiles, simulate
+from lessvfl.run.simulate import Job, Networks, Replica
+from lessvfl.settings import fields_of
+
+SMALL = profiles.without("less-vfl") | {
+    "train_epochs": 2,
+    "pretrain_epochs": 2,
+    "party_epochs": 25,
+    "server_epochs": 25,
+    "joint_epochs": 4,
+    "batch_size": 50,
+    "hidden": 12,
+    "embedding_size": 4,
+    "dtype": "float64",
+    "party_step_size": 0.02,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LessVFLWarning)
+        yield
+
+
+def make_data(task="binary", n=160, d=12, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    score = X[:, 0] - 2 * X[:, 4] + X[:, 8] * X[:, 0]
+    if task == "binary":
+        y = (score > 0).astype(int)
+    elif task == "multiclass":
+        y = np.digitize(score, [-1, 1])
+    else:
+        y = score
+    return data.from_arrays(X, y, task=task)
+
+
+def job_of(method, profile="default", task="binary", **overrides):
+    dataset = make_data(task)
+    fields = fields_of(profiles.sections(method))
+    chosen = {k: v for k, v in {**SMALL, **overrides}.items() if k in fields}
+    settings = profiles.resolve(method, profile, dataset, chosen)
+    return Job(dataset, settings, parties=3, spurious=0.5)
+
+
+def assert_same_run(one, other, rel=1e-5):
+    a, b = one.numbers, other.numbers
+    assert a["features"] == b["features"]
+    assert a["components"] == b["components"]
+    assert a["communication"] == b["communication"]
+    assert one.bill == other.bill
+    assert len(a["curve"]) == len(b["curve"])
+    for p, q in zip(a["curve"], b["curve"], strict=True):
+        assert p.pop("stage") == q.pop("stage")
+        assert p.keys() == q.keys()
+        for name, value in p.items():
+            if value is not None or q[name] is not None:
+                assert value == pytest.approx(q[name], rel=rel, abs=1e-9)
+    for party, same in zip(one.model.parties, other.model.parties, strict=True):
+        for name, tensor in party.net.state().items():
+            assert torch.allclose(tensor, same.net.state()[name], rtol=rel, atol=1e-8)
+    for name, tensor in one.model.fusion.state().items():
+        own = other.model.fusion.state()[name]
+        assert torch.allclose(tensor, own, rtol=rel, atol=1e-8)
+
+
+def replicas_of(method):
+    """Different seeds and lambdas, some that remove nothing, some everything."""
+    if method == "plain":
+        return [Replica(0), Replica(1), Replica(2)]
+    if method == "less-vfl":
+        return [
+            Replica(0, 0.9, 0.02),
+            Replica(1, 1.3, 0.2),
+            Replica(0, 0.0, 0.0),
+            Replica(1, 50.0, 0.05),
+            Replica(2, 1.0, 50.0),
+        ]
+    return [Replica(0, 0.9), Replica(1, 1.3), Replica(0, 0.0), Replica(1, 50.0)]
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+@pytest.mark.parametrize("profile", ["default", "official-code"])
+def test_a_batch_of_replicas_equals_single_runs(method, profile):
+    """Same support, same bill, same numbers; masks and cuts give the same."""
+    job = job_of(method, profile, lam_scale=1.0)
+    replicas = replicas_of(method)
+    together = simulate.simulate(job, replicas)
+    supports = set()
+    for replica, run in zip(replicas, together, strict=True):
+        (alone,) = simulate.simulate(job, [replica])
+        assert_same_run(run, alone)
+        supports.add(str(run.numbers["features"]))
+    if method != "plain":
+        assert len(supports) > 1
+
+
+@pytest.mark.parametrize("task", ["multiclass", "regression"])
+def test_replicas_equal_single_runs_for_every_task(task):
+    job = job_of("less-vfl", task=task)
+    replicas = [Replica(0, 0.9, 0.05), Replica(1, 1.3, 0.2)]
+    for replica, run in zip(replicas, simulate.simulate(job, replicas), strict=True):
+        assert_same_run(run, simulate.simulate(job, [replica])[0])
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_a_run_is_deterministic(method):
+    first, second = (simulate.simulate(job_of(method), [3])[0] for _ in range(2))
+    a, b = dict(first.numbers), dict(second.numbers)
+    a.pop("seconds"), b.pop("seconds")
+    assert a == b
+
+
+def test_lambda_server_zero_keeps_all_components_and_selects_as_local_lasso():
+    (ours,) = simulate.simulate(job_of("less-vfl", lam_server=0.0, lam_party=1.0), [0])
+    (local,) = simulate.simulate(job_of("local-lasso", lam_party=1.0), [0])
+    assert all(c["kept"] == c["of"] for c in ours.numbers["components"].values())
+    kept = ours.numbers["features"]
+    assert kept == local.numbers["features"]
+    assert any(party["removed"] for party in kept.values())
+    assert any(party["kept"] for party in kept.values())
+
+
+@pytest.mark.parametrize("method", ["less-vfl", "local-lasso", "group-lasso"])
+def test_lambda_party_zero_removes_nothing(method):
+    (run,) = simulate.simulate(job_of(method, lam_party=0.0), [0])
+    assert not any(p["removed"] for p in run.numbers["features"].values())
+
+
+def test_group_lasso_at_lambda_zero_is_plain_vfl():
+    lasso = job_of(
+        "group-lasso",
+        lam_party=0.0,
+        joint_epochs=3,
+        train_epochs=0,
+        shuffle=False,
+        optimizer="sgd",
+    )
+    plain = job_of("plain", train_epochs=3, shuffle=False, optimizer="sgd")
+    (one,), (other,) = simulate.simulate(lasso, [0]), simulate.simulate(plain, [0])
+    for party, same in zip(one.model.parties, other.model.parties, strict=True):
+        for name, tensor in party.net.state().items():
+            assert torch.equal(tensor, same.net.state()[name])
+
+
+def test_plain_vfl_is_sgd_on_the_joint_network():
+    job = job_of("plain", train_epochs=3, shuffle=False, optimizer="sgd")
+    (start,) = simulate.simulate(job_of("plain", train_epochs=0), [0])
+    (run,) = simulate.simulate(job, [0])
+    nets = [party.net for party in start.model.parties]
+    fusion = start.model.fusion
+    params = [p for net in [*nets, fusion] for p in net.parameters()]
+    problem = run.problem
+    X = [torch.as_tensor(table.X_train)[None] for table in problem.parties]
+    y = torch.as_tensor(problem.y_train).double()
+    for _ in range(3):
+        for begin in range(0, len(y), 50):
+            rows = slice(begin, begin + 50)
+            blocks = [net(x[:, rows]) for net, x in zip(nets, X, strict=True)]
+            z = fusion(torch.cat(blocks, dim=2))[0, :, 0]
+            loss = nn.functional.binary_cross_entropy_with_logits(z, y[rows])
+            grads = torch.autograd.grad(loss, params)
+            with torch.no_grad():
+                for param, grad in zip(params, grads, strict=True):
+                    param -= 0.01 * grad
+    for party, net in zip(run.model.parties, nets, strict=True):
+        for name, tensor in party.net.state().items():
+            assert torch.allclose(tensor, net.state()[name], rtol=1e-9, atol=1e-12)
+
+
+def test_proximal_adam_removes_where_proximal_sgd_does():
+    job = job_of("group-lasso", optimizer="adam", lam_party=2.0, joint_epochs=20)
+    (run,) = simulate.simulate(job, [0])
+    removed = [p["removed_share"] for p in run.numbers["curve"]]
+    assert removed[0] < removed[-1]
+    assert run.numbers["accuracy"]["pretrained"] is None
+    assert run.numbers["accuracy"]["selected"] is not None
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adagrad", "nadam", "rmsprop", "sgd"])
+def test_any_optimiser_trains(optimizer):
+    (run,) = simulate.simulate(job_of("plain", optimizer=optimizer), [0])
+    assert run.numbers["accuracy"]["final"] > 0.3
+
+
+def test_columns_of_one_category_are_kept_or_removed_as_one():
+    rng = np.random.default_rng(0)
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {
+            "colour": rng.choice(["red", "green", "blue"], 200),
+            "shape": rng.choice(["round", "square"], 200),
+            "size": rng.standard_normal(200),
+            "age": rng.standard_normal(200),
+        }
+    )
+    y = (frame["colour"] == "red").astype(int).to_numpy()
+    dataset = data.from_arrays(frame, y)
+    chosen = {k: v for k, v in SMALL.items() if k != "joint_epochs"}
+    settings = profiles.resolve("less-vfl", "default", dataset, chosen)
+    job = Job(
+        dataset, settings, parties={"a": ["colour", "age"], "b": ["shape", "size"]}
+    )
+    replicas = [Replica(0, lam, 0.01) for lam in (0.0, 0.2, 0.5, 1.0, 50.0)]
+    sizes = set()
+    for run in simulate.simulate(job, replicas):
+        party = run.model.parties[0]
+        width = party.net.input_weights.shape[2]
+        assert width == 3 * ("colour" in party.kept) + ("age" in party.kept)
+        sizes.add(width)
+    assert {0, 4} <= sizes
+
+
+def test_declared_groups_are_one_feature():
+    job = job_of("less-vfl", lam_party=0.6)
+    job = Job(
+        job.dataset,
+        job.settings,
+        parties=3,
+        groups={"pair": ["x0", "x1"]},
+    )
+    (run,) = simulate.simulate(job, [0])
+    features = run.numbers["features"]["party0"]
+    assert "pair" in features["kept"] + features["removed"]
+    assert len(features["kept"]) + len(features["removed"]) == 3
+
+
+def residual(n_in, n_out):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(n_in, 8)
+            self.inner = nn.Linear(8, 8)
+            self.last = nn.Linear(8, n_out)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x))
+            return self.last(h + torch.tanh(self.inner(h)))
+
+    return Net()
+
+
+def convolutional(n_in, n_out):
+    return nn.Sequential(
+        nn.Unflatten(1, (n_in // 2, 2)),
+        nn.Conv1d(n_in // 2, 6, kernel_size=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(6, n_out),
+    )
+
+
+def mlp(n_in, n_out):
+    return nn.Sequential(nn.Linear(n_in, 8), nn.Tanh(), nn.Linear(8, n_out))
+
+
+def deeper_fusion(n_in, n_out):
+    return nn.Sequential(nn.Linear(n_in, 5), nn.Tanh(), nn.Linear(5, n_out))
+
+
+@pytest.mark.parametrize("factory", [mlp, residual, convolutional])
+def test_modules_of_the_user_run_whole_and_replicas_equal_single_runs(factory):
+    job = job_of("less-vfl")
+    job = Job(
+        job.dataset,
+        job.settings,
+        parties=3,
+        spurious=0.5,
+        networks=Networks(factory, deeper_fusion),
+    )
+    replicas = [Replica(0, 0.9, 0.02), Replica(1, 1.3, 0.05), Replica(1, 50.0, 0.02)]
+    together = simulate.simulate(job, replicas)
+    for replica, run in zip(replicas, together, strict=True):
+        assert_same_run(run, simulate.simulate(job, [replica])[0])
+    removed = [p["removed"] for p in together[0].numbers["features"].values()]
+    assert any(removed)
+    if factory is convolutional:  # a channel takes two columns, so features go in pairs
+        assert all(len(names) % 2 == 0 for names in removed)
+
+
+def test_a_network_for_each_party():
+    job = job_of("plain")
+    nets = {"party0": mlp, "party1": residual(6, 4).double()}
+    job = Job(
+        job.dataset,
+        job.settings,
+        parties=3,
+        spurious=0.5,
+        networks=Networks(nets),
+    )
+    (run,) = simulate.simulate(job, [0])
+    kinds = [type(party.net).__name__ for party in run.model.parties]
+    assert kinds == ["Lifted", "Lifted", "MLP"]
+
+
+def test_a_deeper_fusion_network_by_settings():
+    (run,) = simulate.simulate(job_of("less-vfl", fusion_depth=2, fusion_hidden=6), [0])
+    assert isinstance(run.model.fusion, MLP)
+    assert len(run.model.fusion.weights) == 2
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match="Did you mean 'less-vfl'"):
+        methods.get("les-vfl")
+
+
+def test_a_batch_larger_than_the_rows_is_one_full_batch():
+    with pytest.warns(LessVFLWarning, match="only 128 training rows"):
+        (run,) = simulate.simulate(job_of("plain", batch_size=1000), [0])
+    assert run.numbers["communication"]["rounds"] == 2 + 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_the_gpu_selects_what_the_cpu_selects():
+    job = job_of("less-vfl")
+    on_gpu = Job(job.dataset, job.settings, parties=3, spurious=0.5, device="cuda")
+    replicas = [Replica(0, 0.4, 0.02), Replica(1, 0.8, 0.2)]
+    for one, other in zip(
+        simulate.simulate(job, replicas),
+        simulate.simulate(on_gpu, replicas),
+        strict=True,
+    ):
+        assert one.numbers["features"] == other.numbers["features"]
+        assert one.bill == other.bill
+
+
+def test_parameters_without_a_part_and_frozen_ones_stay_as_they_are():
+    class Net(nn.Module):
+        def __init__(self, n_in, n_out):
+            super().__init__()
+            self.first = nn.Linear(n_in, 8)
+            self.unused = nn.Linear(3, 3)
+            self.last = nn.Linear(8, n_out)
+            self.last.weight.requires_grad_(False)
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x)))
+
+    job = job_of("less-vfl", lam_party=0.0, lam_server=0.0)
+    networks = Networks(Net)
+    job = Job(job.dataset, job.settings, parties=3, spurious=0.5, networks=networks)
+    (run,) = simulate.simulate(job, [0])
+    (start,) = simulate.simulate(
+        Job(
+            job.dataset,
+            job_of("plain", train_epochs=0).settings,
+            parties=3,
+            spurious=0.5,
+            networks=networks,
+        ),
+        [0],
+    )
+    now, before = (r.model.parties[0].net.state() for r in (run, start))
+    assert torch.equal(now["unused.weight"], before["unused.weight"])
+    assert torch.equal(now["last.weight"], before["last.weight"])
+    assert not torch.equal(now["first.weight"], before["first.weight"])

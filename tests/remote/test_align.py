@@ -1,0 +1,651 @@
+"""Alignment: the true intersection, one order on all sides, and refusals on both."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lessvfl.errors import (
+    AlignmentError,
+    ConfigError,
+    LessVFLError,
+    LessVFLWarning,
+    ProtocolError,
+)
+from lessvfl.remote import align
+from lessvfl.remote.align import Aligner, Ids, PartyAligner, ids, messages, psi, refuse
+
+HAS_PSI = importlib.util.find_spec("private_set_intersection") is not None
+needs_psi = pytest.mark.skipif(not HAS_PSI, reason="the extra 'psi' is not installed")
+PSI = pytest.param("psi", marks=needs_psi)
+
+matching_modes = pytest.mark.parametrize("mode", ["plain", PSI])
+each_mode = pytest.mark.parametrize("mode", ["none", "plain", PSI])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_padding() -> Iterator[None]:
+    """Points take a third of a millisecond each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "PAD_TO", 4)
+        yield
+
+
+def holder_of(mode: Any, values: Any, **options: Any) -> Aligner:
+    options = {"min_common": 1, "min_share": 0.0} | options
+    return Aligner(mode, Ids(values), len(values), **options)
+
+
+def party_of(mode: Any, values: Any) -> PartyAligner:
+    return PartyAligner(mode, Ids(values), len(values))
+
+
+def play(holder: Aligner, parties: dict[str, PartyAligner]) -> list[bytes]:
+    """Align, and return every message that was sent."""
+    sent = [holder.hello()]
+    for name, party in parties.items():
+        offer = party.answer(sent[0])
+        holder.take_offer(name, offer)
+        sent.append(offer)
+    finals = holder.finish()
+    for name, party in parties.items():
+        party.order(finals[name])
+        sent.append(finals[name])
+    return sent
+
+
+def people(start: int, stop: int) -> list[str]:
+    return [f"person-{number:09d}" for number in range(start, stop)]
+
+
+# ---------------------------------------------------------------------------- agreement
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[Any]]:
+    """Draw ids of three sides, in any order, with at least one id in common."""
+    kinds = (st.text(min_size=1, max_size=5), st.integers(-(10**20), 10**20))
+    kind: st.SearchStrategy[Any] = draw(st.sampled_from(kinds))
+    world = draw(st.lists(kind, min_size=1, max_size=12, unique=True))
+    sides = []
+    for _ in range(3):
+        more = draw(st.sets(st.sampled_from(world)))
+        sides.append(draw(st.permutations(sorted(more | {world[0]}))))
+    return sides
+
+
+@matching_modes
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(sides=tables())
+def test_all_sides_find_the_true_intersection_in_one_order(
+    mode: str, sides: list[list[Any]]
+) -> None:
+    holder = holder_of(mode, sides[0])
+    parties = {f"p{i}": party_of(mode, side) for i, side in enumerate(sides[1:])}
+    final = play(holder, parties)[-1]
+    common = [sides[0][row] for row in holder.rows]
+    assert len(common) == len(set(common))
+    assert set(common) == set(sides[0]) & set(sides[1]) & set(sides[2])
+    for party, side in zip(parties.values(), sides[1:], strict=True):
+        assert [side[row] for row in party.order(final)] == common
+        outside = [side[row] for row in party.outside]
+        assert outside == [value for value in side if value not in common]
+    assert holder.matched == {
+        f"p{i}": len(set(sides[0]) & set(side)) for i, side in enumerate(sides[1:])
+    }
+
+
+@given(sides=tables())
+def test_mode_none_keeps_rows_that_are_aligned_already(sides: list[list[Any]]) -> None:
+    holder = holder_of("none", sides[0])
+    parties = {name: party_of("none", sides[0]) for name in ("a", "b")}
+    final = play(holder, parties)[-1]
+    rows = list(range(len(sides[0])))
+    assert holder.rows.tolist() == rows
+    assert parties["a"].order(final).tolist() == rows
+    assert parties["a"].outside.size == 0
+
+
+@matching_modes
+def test_a_seed_fixes_the_order_whatever_the_order_of_rows(mode: str) -> None:
+    values = people(0, 20)
+
+    def order(seed: int | None, rows: list[str]) -> list[str]:
+        holder = holder_of(mode, rows, seed=seed)
+        play(holder, {"a": party_of(mode, values)})
+        return [rows[row] for row in holder.rows]
+
+    assert order(1, values) == order(1, values[::-1])
+    assert order(1, values) != order(2, values)
+    assert order(None, values) != order(None, values)
+    assert order(1, values) not in (values, values[::-1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_without_ids_mode_none_warns_on_both_sides() -> None:
+    holder = Aligner("none", Ids([1, 2]), 2)
+    party = PartyAligner("none", None, 2)
+    with pytest.warns(LessVFLWarning, match="the party are taken as aligned by"):
+        offer = party.answer(holder.hello())
+    with pytest.warns(LessVFLWarning, match="party 'a' are taken as aligned by"):
+        holder.take_offer("a", offer)
+    assert party.order(holder.finish()["a"]).tolist() == [0, 1]
+
+
+def test_a_hundred_thousand_ids_take_seconds() -> None:
+    start = time.process_time()
+    holder = holder_of("plain", people(0, 100_000))
+    play(holder, {"a": party_of("plain", people(50_000, 150_000))})
+    assert len(holder.rows) == 50_000
+    assert time.process_time() - start < 5
+
+
+# ------------------------------------------------------------------------------ privacy
+
+
+@needs_psi
+@pytest.mark.parametrize("numbers", [False, True])
+def test_no_message_holds_an_id(numbers: bool) -> None:
+    def values(start: int, stop: int) -> list[Any]:
+        names = people(start, stop)
+        return [10**11 + hash_of(n) for n in names] if numbers else list(names)
+
+    def hash_of(name: str) -> int:
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+    sides = [values(0, 40), values(20, 60), values(30, 70)]
+    holder = holder_of("psi", sides[0])
+    parties = {f"p{i}": party_of("psi", side) for i, side in enumerate(sides[1:])}
+    for message in play(holder, parties):
+        for value in {v for side in sides for v in side}:
+            assert str(value).encode() not in message
+            tagged = f"{'w' if numbers else 't'}:{value}".encode()
+            for plain in (str(value).encode(), tagged):
+                assert hashlib.sha256(plain).digest()[:16] not in message
+            if numbers:
+                assert value.to_bytes(8, "big") not in message
+                assert value.to_bytes(8, "little") not in message
+
+
+@matching_modes
+def test_another_run_sends_nothing_twice(mode: str) -> None:
+    """Keys are fresh, even with the same ids and seed."""
+
+    def entries() -> set[bytes]:
+        holder = holder_of(mode, people(0, 20), seed=1)
+        sent = play(holder, {"a": party_of(mode, people(0, 20))})
+        width = psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES
+        head = messages.HEAD.size + messages.COUNT.size
+        start = head if mode == "psi" else head + messages.KEY_BYTES
+        ends = len(sent[1]) - messages.CHECKSUM_BYTES
+        found = {sent[1][at : at + width] for at in range(head, ends, width)}
+        return found | {sent[2][at : at + 16] for at in range(start, start + 320, 16)}
+
+    assert not entries() & entries()
+
+
+@matching_modes
+def test_an_offer_tells_neither_order_nor_exact_number_of_rows(mode: str) -> None:
+    holder = holder_of(mode, people(0, 5))
+    offers = {n: party_of(mode, people(0, n)).answer(holder.hello()) for n in (5, 8, 9)}
+    assert len(offers[5]) == len(offers[8]) < len(offers[9])
+    reader = messages.open_message(offers[8], messages.OFFER, "a")
+    listed = reader.block(psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES)
+    assert listed == sorted(listed)
+
+
+def test_ids_are_not_shown() -> None:
+    assert "person" not in repr(Ids(people(0, 3)))
+
+
+# ---------------------------------------------------------------------------------- ids
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2], "whole numbers"),
+        (np.array([1, 2], dtype=np.uint8), "whole numbers"),
+        ([np.int64(1), 2], "whole numbers"),
+        (pd.Series([1, 2]), "whole numbers"),
+        (["1", "2"], "text"),
+        (np.array(["1", "2"]), "text"),
+        (np.array(["1", "2"], dtype=object), "text"),
+    ],
+)
+def test_ids_are_text_or_whole_numbers(values: Any, kind: str) -> None:
+    read = Ids(values)
+    assert read.type == kind
+    assert read.items == [f"{kind[0]}:1", f"{kind[0]}:2"]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([7, 7, 7, 8], "has 2 duplicate ids in 4 rows"),
+        (["x7", "x7"], "has 1 duplicate ids in 2 rows"),
+        ([7, None], "lacks an id in 1 of 2 rows"),
+        (["x7", ""], "lacks an id in 1 of 2 rows"),
+        (np.array([7.0, np.nan]), "lacks an id in 1 of 2 rows"),
+        (np.ma.array([7, 8], mask=[False, True]), "lacks an id in 1 of 2 rows"),
+        (pd.array([7, None], dtype="Int64"), "lacks an id in 1 of 2 rows"),
+        (pd.Series([pd.NaT, pd.NaT]), "lacks an id in 2 of 2 rows"),
+        (np.array([7.0, 8.0]), "Got float instead"),
+        ([7, "x7"], "Got int, str instead"),
+        ([True, False], "Got bool instead"),
+        ([b"x7"], "Got bytes instead"),
+        (np.array(["2007-07-07"], dtype="datetime64[ns]"), "Got datetime64 instead"),
+        (np.array([[7]]), "must be one column"),
+        ([], "must hold 1 to"),
+        (["x7\ud800"], "not valid Unicode"),
+    ],
+)
+def test_a_column_that_cannot_serve_is_refused(values: Any, sentence: str) -> None:
+    with pytest.raises(AlignmentError, match=sentence) as caught:
+        Ids(values, "patient")
+    assert "'patient'" in str(caught.value)
+    assert "x7" not in str(caught.value)
+
+
+def test_too_many_ids_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "MAX_IDS", 2)
+    with pytest.raises(AlignmentError, match="1 to 2 ids"):
+        Ids([1, 2, 3])
+
+
+# ----------------------------------------------------------------------------- refusals
+
+
+def both(
+    make_holder: Callable[[], Aligner], make_party: Callable[[], PartyAligner]
+) -> list[LessVFLError]:
+    """Play the protocol as a driver would; return the error of either side."""
+    holder = party = None
+    at_holder = at_party = None
+    try:
+        holder = make_holder()
+        message = holder.hello()
+    except LessVFLError as error:
+        at_holder = error
+        message = refuse(error)
+    try:
+        party = make_party()
+        message = party.answer(message)
+    except LessVFLError as error:
+        at_party = error
+        message = refuse(error)
+    if at_holder is None and holder is not None:
+        try:
+            holder.take_offer("bank", message)
+            message = holder.finish()["bank"]
+        except LessVFLError as error:
+            at_holder = error
+            message = holder.refuse("bank", error)
+    if at_party is None and party is not None:
+        with pytest.raises(LessVFLError) as caught:
+            party.order(message)
+        at_party = caught.value
+    assert at_holder is not None
+    assert at_party is not None
+    return [at_holder, at_party]
+
+
+TWICE = ["person-7", *people(0, 99), "person-7"]
+CASES: dict[str, tuple[Any, Any, str]] = {
+    "duplicates of the party": (
+        lambda: holder_of("plain", people(0, 99)),
+        lambda: party_of("plain", TWICE),
+        "Column 'id' has 1 duplicate ids",
+    ),
+    "duplicates of the label holder": (
+        lambda: holder_of("plain", TWICE),
+        lambda: party_of("plain", people(0, 99)),
+        "Column 'id' has 1 duplicate ids",
+    ),
+    "another type": (
+        lambda: holder_of("plain", list(range(99))),
+        lambda: party_of("plain", people(0, 99)),
+        "The label holder's ids are whole numbers, the party's are text",
+    ),
+    "another type, aligned": (
+        lambda: holder_of("none", people(0, 99)),
+        lambda: party_of("none", list(range(99))),
+        "The label holder's ids are text, the party's are whole numbers",
+    ),
+    "nothing in common": (
+        lambda: holder_of("plain", people(0, 99)),
+        lambda: party_of("plain", people(99, 198)),
+        "party 'bank' have no id in common; at least 1",
+    ),
+    "little in common": (
+        lambda: holder_of("plain", people(0, 99), min_common=50),
+        lambda: party_of("plain", people(50, 149)),
+        "party 'bank' have fewer than 50 ids in common",
+    ),
+    "a small share in common": (
+        lambda: holder_of("plain", people(0, 1000), min_share=0.01),
+        lambda: party_of("plain", people(991, 2000)),
+        "party 'bank' have fewer than 10 ids in common",
+    ),
+    "another number of rows": (
+        lambda: Aligner("none", None, 99),
+        lambda: PartyAligner("none", None, 98),
+        "the label holder has 99 and party 'bank' has 98",
+    ),
+    "another order": (
+        lambda: holder_of("none", people(0, 99)),
+        lambda: party_of("none", people(0, 99)[::-1]),
+        "those of party 'bank' differ",
+    ),
+    "another mode": (
+        lambda: holder_of("plain", people(0, 99)),
+        lambda: party_of("none", people(0, 99)),
+        "The label holder aligns by 'plain', the party by 'none'",
+    ),
+    "no ids": (
+        lambda: holder_of("plain", people(0, 99)),
+        lambda: PartyAligner("plain", None, 99),
+        "The mode 'plain' of alignment needs a column of ids",
+    ),
+    "ids of another table": (
+        lambda: Aligner("plain", Ids(people(0, 99)), 98),
+        lambda: party_of("plain", people(0, 99)),
+        "one id for each of 98 rows. Got 99",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_both_sides_are_told_why(case: tuple[Any, Any, str]) -> None:
+    make_holder, make_party, sentence = case
+    for error in both(make_holder, make_party):
+        assert isinstance(error, AlignmentError)
+        assert sentence in str(error)
+        assert "person" not in str(error)
+
+
+@needs_psi
+def test_both_sides_are_told_why_in_psi() -> None:
+    for start, sentence in ((30, "have no id"), (20, "have fewer than 11 ids")):
+        for error in both(
+            lambda: holder_of("psi", people(0, 30), min_common=11),
+            lambda start=start: party_of("psi", people(start, start + 30)),  # type: ignore[misc]
+        ):
+            assert sentence in str(error)
+            assert " 10 " not in str(error), "how many there are is not told"
+
+
+def test_psi_without_its_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    for error in both(
+        lambda: holder_of("plain", people(0, 9)),
+        lambda: party_of("psi", people(0, 9)),
+    ):
+        assert "install the extra 'psi'" in str(error)
+    with pytest.raises(ConfigError, match=r"pip install 'lessvfl\[psi\]'"):
+        holder_of("psi", people(0, 9))
+
+
+def test_all_parties_together_may_share_too_little() -> None:
+    holder = holder_of("plain", people(0, 20), min_common=5)
+    for name, start in (("a", 0), ("b", 10)):
+        party = party_of("plain", people(start, start + 10))
+        holder.take_offer(name, party.answer(holder.hello()))
+    with pytest.raises(AlignmentError, match="all parties have no id in common") as e:
+        holder.finish()
+    with pytest.raises(AlignmentError, match=r"ended by the label holder: .* no id in"):
+        party.order(holder.refuse("b", e.value))
+
+
+def test_a_party_is_told_nothing_about_another() -> None:
+    holder = holder_of("none", people(0, 20))
+    parties = {
+        name: party_of("none", people(0, n)) for name, n in (("a", 20), ("b", 9))
+    }
+    offers = {name: p.answer(holder.hello()) for name, p in parties.items()}
+    holder.take_offer("a", offers["a"])
+    with pytest.raises(AlignmentError, match="party 'b' has 9") as caught:
+        holder.take_offer("b", offers["b"])
+    with pytest.raises(AlignmentError, match="party 'b' has 9"):
+        parties["b"].order(holder.refuse("b", caught.value))
+    with pytest.raises(AlignmentError, match=r"rows of another party cannot") as told:
+        parties["a"].order(holder.refuse("a", caught.value))
+    assert "'b'" not in str(told.value)
+
+
+def test_a_refusal_cannot_paint_the_terminal() -> None:
+    message = refuse(AlignmentError("red \x1b[31m\nline " + "x" * 9000))
+    with pytest.raises(AlignmentError) as caught:
+        party_of("plain", [1]).answer(message)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < messages.SENTENCE_BYTES + 100
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"min_common": 0}, "'min_common' of alignment must be a whole number >= 1"),
+        ({"min_share": 2}, r"'min_share' of alignment must be a float in \[0, 1\]"),
+        ({"seed": -1}, "'seed' of alignment must be"),
+        ({"mode": "bloom"}, "'mode' of alignment must be one of psi, plain, none"),
+    ],
+)
+def test_settings_are_checked(options: dict[str, Any], sentence: str) -> None:
+    defaults: dict[str, Any] = {"mode": "plain", "ids": Ids([1]), "n_rows": 1}
+    with pytest.raises(ConfigError, match=sentence):
+        Aligner(**defaults | options)
+
+
+# ----------------------------------------------------------------------------- messages
+
+
+def reseal(message: bytes) -> bytes:
+    """Return a changed message with the right length and checksum again."""
+    head, body = message[: messages.HEAD.size], message[messages.HEAD.size : -32]
+    head = head[:-8] + len(body).to_bytes(8, "big")
+    return head + body + hashlib.sha256(head + body).digest()
+
+
+class Scene:
+    """One alignment whose three messages can be given again, changed."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.holder = holder_of(mode, people(0, 10))
+        self.party = party_of(mode, people(0, 10))
+        self.hello = self.holder.hello()
+        self.offer = self.party.answer(self.hello)
+        twin = holder_of(mode, people(0, 10))
+        vars(twin).update(vars(self.holder) | {"matched": {}})
+        twin.take_offer("a", self.offer)
+        self.final = twin.finish()["a"]
+        self.n_taken = 0
+
+    def give(self, name: str, message: bytes) -> None:
+        if name == "hello":
+            party_of(self.mode, people(0, 10)).answer(message)
+        elif name == "offer":
+            self.n_taken += 1
+            self.holder.take_offer(f"party {self.n_taken}", message)
+        else:
+            self.party.order(message)
+
+    def refuses(self, name: str, message: bytes) -> bool:
+        start = time.process_time()
+        try:
+            self.give(name, message)
+        except (ProtocolError, AlignmentError):
+            return True
+        finally:
+            assert time.process_time() - start < 1
+        return False
+
+
+each_message = pytest.mark.parametrize("name", ["hello", "offer", "final"])
+
+
+@each_mode
+@each_message
+def test_a_damaged_message_is_refused(mode: str, name: str) -> None:
+    scene = Scene(mode)
+    message = getattr(scene, name)
+    assert not scene.refuses(name, message)
+    chance = random.Random(0)
+    for _ in range(150):
+        at, bit = chance.randrange(len(message)), 1 << chance.randrange(8)
+        flipped = message[:at] + bytes([message[at] ^ bit]) + message[at + 1 :]
+        assert scene.refuses(name, flipped)
+        assert scene.refuses(name, message[:at])
+        assert scene.refuses(name, message + message[:at] + b"\0")
+        assert scene.refuses(name, chance.randbytes(at))
+
+
+@pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
+@each_mode
+@each_message
+def test_a_forged_message_is_refused_or_read(mode: str, name: str) -> None:
+    """The checksum is right, so that what is behind it is tried."""
+    scene = Scene(mode)
+    message = getattr(scene, name)
+    chance = random.Random(0)
+    n_refused = 0
+    for _ in range(200):
+        at = chance.randrange(len(message) - 32)
+        forged = chance.choice(
+            [
+                message[:at] + chance.randbytes(1) + message[at + 1 :],
+                message[:at] + chance.randbytes(8) + message[at + 8 :],
+                message[:at] + message[at + 1 :],
+                message[: max(at, messages.HEAD.size)] + bytes(32),
+            ]
+        )
+        n_refused += scene.refuses(name, reseal(forged))
+    assert n_refused > 50
+
+
+@each_message
+def test_another_version_is_named(name: str) -> None:
+    scene = Scene("plain")
+    message = getattr(scene, name)
+    newer = reseal(message[:4] + (9).to_bytes(2, "big") + message[6:])
+    with pytest.raises(ProtocolError, match="is of version 9, but this side speaks"):
+        scene.give(name, newer)
+
+
+def test_a_party_insists_on_its_mode() -> None:
+    """A label holder cannot talk a party out of psi and into digests."""
+    hello = holder_of("plain", people(0, 10)).hello()
+    with pytest.raises(AlignmentError, match="aligns by 'plain', the party by 'none'"):
+        party_of("none", people(0, 10)).answer(hello)
+    offer = party_of("plain", people(0, 10)).answer(hello)
+    with pytest.raises(AlignmentError, match="aligns by 'none', the party by 'plain'"):
+        holder_of("none", people(0, 10)).take_offer("a", offer)
+
+
+def test_announced_sizes_are_checked_before_anything_is_made() -> None:
+    scene = Scene("plain")
+    head = scene.offer[: messages.HEAD.size]
+    for count, sentence in ((1 << 60, "more than 30000000"), (1 << 20, "too early")):
+        huge = reseal(head + messages.COUNT.pack(count) + bytes(64) + bytes(32))
+        with pytest.raises(ProtocolError, match=sentence):
+            scene.give("offer", huge)
+
+
+@each_mode
+@each_message
+def test_a_message_ends_where_it_should(mode: str, name: str) -> None:
+    scene = Scene(mode)
+    message = getattr(scene, name)
+    with pytest.raises(ProtocolError, match="goes on after its end"):
+        scene.give(name, reseal(message[:-32] + b"\0" + bytes(32)))
+
+
+def test_an_oversized_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene("plain")
+    monkeypatch.setattr(messages, "MAX_BYTES", len(scene.offer) - 1)
+    with pytest.raises(ProtocolError, match="is larger than"):
+        scene.give("offer", scene.offer)
+
+
+def test_messages_of_another_run_or_out_of_turn_are_refused() -> None:
+    scene, other = Scene("plain"), Scene("plain")
+    with pytest.raises(ProtocolError, match="answers the hello of another run"):
+        scene.give("offer", other.offer)
+    with pytest.raises(ProtocolError, match="belongs to another run"):
+        scene.give("final", other.final)
+    with pytest.raises(ProtocolError, match="belongs to another run"):
+        party_of("plain", people(0, 10)).order(scene.final)
+    with pytest.raises(ProtocolError, match="is not the one expected now"):
+        scene.give("offer", scene.final)
+    scene.holder.take_offer("a", scene.offer)
+    with pytest.raises(ProtocolError, match="comes after its offer was taken"):
+        scene.holder.take_offer("a", scene.offer)
+
+
+def test_rows_are_known_at_the_end_only() -> None:
+    holder, party = holder_of("plain", [1, 2]), party_of("plain", [1, 2])
+    with pytest.raises(AlignmentError, match="No party has made an offer"):
+        holder.finish()
+    with pytest.raises(AlignmentError, match="not aligned yet"):
+        _ = holder.rows
+    with pytest.raises(AlignmentError, match="not aligned yet"):
+        _ = party.outside
+
+
+def test_a_final_with_foreign_or_repeated_rows_is_refused() -> None:
+    scene = Scene("plain")
+    start = messages.HEAD.size + messages.KEY_BYTES + messages.COUNT.size
+    entry = scene.final[start : start + ids.DIGEST_BYTES]
+    for wrong in (bytes(ids.DIGEST_BYTES), entry):
+        at = start + ids.DIGEST_BYTES
+        changed = scene.final[:at] + wrong + scene.final[at + ids.DIGEST_BYTES :]
+        with pytest.raises(ProtocolError, match="rows that the party does not have"):
+            scene.give("final", reseal(changed))
+
+
+@needs_psi
+def test_answers_that_would_be_misread_are_refused() -> None:
+    holder, party = holder_of("psi", people(0, 5)), party_of("psi", people(0, 5))
+    reader = messages.open_message(
+        party.answer(holder.hello()), messages.OFFER, "the party"
+    )
+    theirs, answered = (reader.block(psi.POINT_BYTES) for _ in range(2))
+
+    def take(theirs: list[bytes], answered: list[bytes]) -> None:
+        blocks = [messages.block(theirs), messages.block(answered)]
+        offer = messages.seal(messages.OFFER, "psi", reader.run, *blocks)
+        holder.take_offer("a", offer)
+
+    with pytest.raises(ProtocolError, match="points that are not in order"):
+        take(theirs[::-1], answered)
+    with pytest.raises(ProtocolError, match="points that are not in order"):
+        take([theirs[0], *theirs], answered)
+    with pytest.raises(ProtocolError, match="another number of points"):
+        take(theirs, answered[1:])
+    with pytest.raises(ProtocolError, match="claims to share padding"):
+        take(theirs, answered[::-1])  # 5 ids and 3 entries of padding
+    with pytest.raises(ProtocolError, match="not on the curve"):
+        take(theirs, [bytes(33), *answered[1:]])
+    hello = holder.hello()[: messages.HEAD.size + 1 + messages.KEY_BYTES]
+    forged = reseal(hello + messages.block([bytes(33)]) + bytes(32))
+    with pytest.raises(ProtocolError, match="not on the curve"):
+        party.answer(forged)
+
+
+def test_the_room_offers_what_a_runtime_needs() -> None:
+    assert all(hasattr(align, name) for name in align.__all__)
+    assert messages.MAX_BYTES < 1 << 31

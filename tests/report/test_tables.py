@@ -1,0 +1,160 @@
+"""Numbers and words of a report, recomputed here from the record."""
+
+import statistics
+from typing import Any
+
+import pytest
+
+from lessvfl.report import tables
+from lessvfl.run.record import RunRecord
+
+
+def test_summary_rows_are_means_over_seeds(make_record):
+    record = make_record()
+    header, rows = tables.summary_rows([record])
+    row = dict(zip(header, rows[0], strict=True))
+    finals = [run["accuracy"]["final"] for run in record.runs]
+    mean, std = statistics.fmean(finals), statistics.stdev(finals)
+    assert row["test accuracy"] == f"{mean:.3f} ± {std:.3f}"
+    removed = [100 * run["spurious"]["removed_share"] for run in record.runs]
+    mean, std = statistics.fmean(removed), statistics.stdev(removed)
+    assert row["spurious removed"] == f"{mean:.1f} % ± {std:.1f}"
+    sent = [
+        sum(run["communication"]["payload_bytes"].values()) / 1e6 for run in record.runs
+    ]
+    assert row["MB both ways"].startswith(f"{statistics.fmean(sent):.2f} ± ")
+    assert row["seeds"] == "3"
+    assert row["method"] == "less-vfl"
+    assert row["data"] == "activity"
+    assert row["profile"] == "official-code"
+    assert row["rounds"] == str(record.runs[0]["communication"]["rounds"])
+    assert row["seconds"] == "13.25 ± 1.00"
+
+
+def test_summary_rows_are_rectangular_for_mixed_records(odd_records):
+    header, rows = tables.summary_rows(list(odd_records.values()))
+    assert {"test accuracy", "test R²"} <= set(header)
+    assert all(len(row) == len(header) for row in rows)
+    assert all(isinstance(cell, str) for row in rows for cell in row)
+
+
+def test_summary_rows_of_regression_have_no_accuracy(odd_records):
+    header, _ = tables.summary_rows([odd_records["regression"]])
+    assert "test accuracy" not in header
+    assert "test R²" in header
+
+
+def test_summary_rows_of_nothing():
+    header, rows = tables.summary_rows([])
+    assert "test accuracy" in header
+    assert rows == []
+
+
+def test_unfinished_record_says_so_in_its_row(odd_records):
+    _, rows = tables.summary_rows([odd_records["interrupted"]])
+    assert rows[0][0] == "less-vfl (interrupted)"
+
+
+@pytest.mark.parametrize(
+    ("case", "start"),
+    [
+        ("plain", "Plain VFL used all 45 features at 3 parties; test accuracy 0."),
+        ("one party", "LESS-VFL kept 1 of 1 feature at 1 party; test accuracy 0."),
+        ("nothing kept", "LESS-VFL kept none of 45 features at 3 parties; "),
+        ("no seed", "LESS-VFL: no seed has finished"),
+    ],
+)
+def test_headline(odd_records, case, start):
+    assert tables.headline(odd_records[case]).startswith(start)
+
+
+def test_headline_ends_with_cost_and_seeds(odd_records, make_record):
+    sentence = tables.headline(odd_records["ordinary"])
+    assert sentence.endswith(" MB sent (mean of 3 seeds)")
+    assert "R²" in tables.headline(odd_records["regression"])
+    assert "no test score" in tables.headline(odd_records["no test rows"])
+    private = make_record(n_seeds=1)
+    private.runs[0] |= {"features": None, "communication": None}
+    assert "did not reveal" in tables.headline(private)
+    assert "sent" not in tables.headline(private)
+    assert tables.method_title(RunRecord({"method": "mine"})) == "mine"
+
+
+def test_planted_columns_are_told_by_name_and_party():
+    assert tables.is_planted("a.b", "spurious_a.b_0")
+    assert not tables.is_planted("a.b", "spurious_axb_0")
+    assert not tables.is_planted("a", "spurious_a_x")
+
+
+def test_counts_split_real_from_planted():
+    run = {
+        "features": {
+            "a": {"kept": ["x", "spurious_a_0"], "removed": ["spurious_a_1", "y", "z"]},
+            "b": None,
+        }
+    }
+    assert tables.feature_counts(run) == {"a": tables.Counts(1, 1, 2, 1)}
+    assert tables.total_counts(run) == tables.Counts(1, 1, 2, 1)
+    assert tables.total_counts({"features": {"b": None}}) is None
+    assert tables.held_features({"features": {}}) is None
+
+
+def test_feature_rows_count_seeds_of_the_party_that_held_it():
+    runs: list[dict[str, Any]] = [
+        {"features": {"a": {"kept": ["x"], "removed": ["y"]}},
+         "importance": {"a": {"x": 2.0, "y": 0.0}}},
+        {"features": {"a": {"kept": [], "removed": ["x"]},
+                      "b": {"kept": ["y"], "removed": []}}},
+    ]  # fmt: skip
+    rows = {(r.party, r.feature): r for r in tables.feature_rows(runs)}
+    assert (rows["a", "x"].n_kept, rows["a", "x"].n_runs) == (1, 2)
+    assert [r.state for r in rows.values()] == ["some", "removed", "kept"]
+    assert rows["a", "x"].importance == 2.0
+    assert rows["b", "y"].importance is None
+
+
+def test_partly_missing_numbers_say_of_how_many_seeds(make_record):
+    record = make_record()
+    record.runs[0]["accuracy"]["final"] = None
+    record.runs[1]["accuracy"]["final"] = float("nan")
+    assert dict(tables.summary(record))["test accuracy"].endswith("(1 of 3 seeds)")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (1234.5, "size", "1,234"),
+        (123.45, "size", "123.5"),
+        (0.01234, "size", "0.012"),
+        (1, "flag", "yes"),
+        (0, "flag", "no"),
+        (0.5, "share", "50.0 %"),
+        (None, "count", "–"),
+        (2.5, "count", "2.5"),
+    ],
+)
+def test_value_text(value, kind, text):
+    assert tables.value_text(value, kind) == text
+
+
+def test_flags_average_to_a_share():
+    assert tables.spread_text(tables.spread([1, 0]), "flag") == "50 %"
+
+
+def test_bytes_text_stops_at_gigabytes():
+    assert tables.bytes_text(5e12) == "5,000.0 GB"
+
+
+def test_remarks(odd_records):
+    assert tables.remarks(odd_records["empty party"]) == [
+        "bank kept none of its features in 3 of 3 seeds."
+    ]
+    assert "no test rows" in tables.remarks(odd_records["no test rows"])[0]
+    assert tables.remarks(odd_records["no seed"]) == []
+
+
+def test_components_without_numbers_are_left_out():
+    run = {"components": {"a": {"kept": None, "of": 4}, "b": {"kept": 1, "of": 4}}}
+    assert tables.component_counts([run]) == {"b": (1, 4)}
+    assert tables.kept_components({"components": None}) is None
+    assert tables.held_components({}) is None

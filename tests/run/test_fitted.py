@@ -1,0 +1,353 @@
+"""A model from a run folder predicts what the run predicted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
+from torch import nn
+
+from lessvfl import data
+from lessvfl.errors import ConfigError, DataError, RecordError
+from lessvfl.run import experiment, profiles, simulate
+from lessvfl.run.simulate import Job, Networks
+
+# Selection of everything or nothing is what some tests here ask for.
+pytestmark = pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
+
+METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
+STAGE_2 = {"server_epochs": 5, "server_step_size": 0.2, "lam_server": 0.05}
+STAGE_3 = {"party_epochs": 20, "party_step_size": 0.02, "lam_party": 3}
+OWN: dict[str, dict[str, Any]] = {
+    "less-vfl": profiles.without("less-vfl") | STAGE_2 | STAGE_3,
+    "local-lasso": STAGE_3,
+    "group-lasso": {"joint_epochs": 4, "learning_rate": 0.1, "lam_party": 1.2},
+    "plain": {},
+}
+PARTIES = {"server": ["age", "sex"], "../lab/of A": ["lab_*"], "rest": ["city", "on"]}
+N, N_TRAIN = 150, 120
+
+
+def a_table(n_rows=N) -> pd.DataFrame:
+    """Make numbers, truth values and categories, some of them missing."""
+    rng = np.random.default_rng(3)
+    age, lab = rng.normal(50, 10, n_rows), rng.normal(size=(n_rows, 4))
+    table = pd.DataFrame({f"lab_{i}": lab[:, i] for i in range(4)})
+    table["age"] = np.where(rng.random(n_rows) < 0.1, np.nan, age)
+    sex = rng.choice(["f", "m", ""], n_rows, p=[0.5, 0.4, 0.1])
+    table["sex"] = [letter or None for letter in sex]
+    table["city"] = rng.choice(["Aix", "Bonn", "Cork", "Dax"], n_rows)
+    table["on"] = rng.random(n_rows) < 0.5
+    score = (age - 50) / 10 + lab[:, 0] + 0.5 * table["on"]
+    table["label"] = np.where(score > 0.2, "ill", "well")
+    return table
+
+
+@pytest.fixture
+def table():
+    return a_table()
+
+
+@pytest.fixture
+def dataset(table, tmp_path):
+    path = tmp_path / "patients.csv"
+    table.to_csv(path, index=False)
+    return data.load(path)
+
+
+def run(dataset, method="less-vfl", profile="default", seeds=(0,), job=None, **more):
+    """Run a method whose test rows are the last ones of the table."""
+    base = {"split": "first", "train_epochs": 3, "batch_size": 40}
+    own = OWN[method] | base | more
+    settings = profiles.resolve(method, profile, dataset, own)
+    fields = {"parties": PARTIES} | (job or {})
+    return experiment.run(Job(dataset, settings, **fields), list(seeds))
+
+
+def check(model, numbers, rows, labels):
+    """Compare a model with the test measures at the end of its run."""
+    predicted = model.predict(rows)
+    assert accuracy_score(labels, predicted) == numbers["accuracy"]["final"]
+    p = model.predict_proba(rows)
+    assert p.shape == (len(labels), 2)
+    assert p.sum(axis=1) == pytest.approx(1)
+    area = roc_auc_score(labels == model.label_names[1], p[:, 1])
+    assert area == pytest.approx(numbers["auc"]["final"], abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+def test_loaded_model_predicts_as_the_run(table, dataset, tmp_path, method, dtype):
+    record, runs = run(dataset, method, seeds=(0, 1), dtype=dtype)
+    folder = tmp_path / "run"
+    experiment.save(folder, record, runs)
+    rows = table[N_TRAIN:].drop(columns="label")
+    labels = table["label"][N_TRAIN:].to_numpy()
+    for one in runs:
+        model = experiment.load(folder, one.numbers["seed"])
+        check(model, one.numbers, rows, labels)
+        assert model.features == {
+            party: tuple(names["kept"])
+            for party, names in one.numbers["features"].items()
+        }
+        assert np.array_equal(model.decide(rows), one.model.decide(rows))
+    assert [path.name for path in tmp_path.rglob("party*")].count("party0") == 2
+
+
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_networks_on_disk_are_really_smaller(dataset, tmp_path, method):
+    record, runs = run(dataset, method)
+    experiment.save(tmp_path, record, runs)
+    numbers = runs[0].numbers
+    assert any(party["removed"] for party in numbers["features"].values())
+    folder = tmp_path / record.header["networks"] / "seed-0"
+    n_columns = {"sex": 2, "city": 4}  # one-hot categories
+    widths = []
+    for index, (party, features) in enumerate(numbers["features"].items()):
+        tensors = load_file(folder / f"party{index}" / "network.safetensors")
+        kept = numbers["components"][party]["kept"]
+        width = sum(n_columns.get(name, 1) for name in features["kept"])
+        assert tensors["layer0.weight"].shape == (64, width)
+        assert tensors["layer2.weight"].shape == (kept, 64)
+        about = json.loads((folder / f"party{index}" / "party.json").read_text())
+        assert about["name"] == party
+        assert about["kept"] == features["kept"]
+        assert about["removed"] == features["removed"]
+        columns = [column["name"] for column in about["encoding"]["columns"]]
+        assert set(columns) == set(features["kept"])
+        widths.append(kept)
+    fusion = load_file(folder / "server" / "network.safetensors")
+    assert fusion["layer0.weight"].shape == (1, sum(widths))
+    if method == "less-vfl":
+        assert sum(widths) < 48
+
+
+def test_number_format_is_kept(dataset, tmp_path):
+    for dtype in (torch.float32, torch.float64):
+        name = str(dtype).removeprefix("torch.")
+        record, runs = run(dataset, "plain", dtype=name)
+        experiment.save(tmp_path / name, record, runs)
+        path = tmp_path / name / record.header["networks"] / "seed-0" / "server"
+        tensors = load_file(path / "network.safetensors")
+        assert {tensor.dtype for tensor in tensors.values()} == {dtype}
+        model = experiment.load(tmp_path / name)
+        assert model.fusion.input_weights.dtype is dtype
+
+
+EMPTY = {"lam_party": 1e6}
+
+
+@pytest.mark.parametrize("method", METHODS[:3])
+@pytest.mark.parametrize("profile", ["default", "paper", "official-code"])
+def test_parties_that_keep_nothing(table, dataset, tmp_path, method, profile):
+    """A constant, or frozen embeddings of all columns: as in the run."""
+    record, runs = run(dataset, method, profile, **EMPTY)
+    experiment.save(tmp_path, record, runs)
+    numbers = runs[0].numbers
+    assert not any(party["kept"] for party in numbers["features"].values())
+    model = experiment.load(tmp_path)
+    rows = table[N_TRAIN:].drop(columns="label")
+    check(model, numbers, rows, table["label"][N_TRAIN:].to_numpy())
+    frozen = profile == "official-code" and method != "group-lasso"
+    assert (len(np.unique(model.decide(rows))) > 1) == frozen  # to the last bit
+    for party in model.parties:
+        assert bool(party.encoding.columns) == frozen
+
+
+@pytest.mark.parametrize("profile", ["default", "official-code"])
+def test_some_parties_keep_nothing(table, dataset, tmp_path, profile):
+    own = {"lam_scale": 1, "party_step_size": 0.02, "reduction": "sum"}
+    record, runs = run(dataset, "less-vfl", profile, seeds=(1,), **own)
+    experiment.save(tmp_path, record, runs)
+    kept = [bool(party["kept"]) for party in runs[0].numbers["features"].values()]
+    assert len(set(kept)) == 2
+    rows = table[N_TRAIN:].drop(columns="label")
+    labels = table["label"][N_TRAIN:].to_numpy()
+    model = experiment.load(tmp_path)
+    check(model, runs[0].numbers, rows, labels)
+    assert model.decide(rows[:0]).shape == (0, 1)
+
+
+def test_planted_columns_are_columns_of_the_model(table, dataset, tmp_path):
+    """Noise that was kept must be given; in a table by name, in an array at the end."""
+    record, runs = run(dataset, "plain", job={"spurious": 1.0})
+    experiment.save(tmp_path, record, runs)
+    rows = table[N_TRAIN:].drop(columns="label").reset_index(drop=True)
+    planted = {
+        name: party.X_test[:, party.groups == index][:, 0]
+        for party in runs[0].problem.parties
+        for index, name in enumerate(party.features)
+        if party.spurious[index]
+    }
+    assert len(planted) == 8
+    rows = rows.assign(**planted)
+    model = experiment.load(tmp_path)
+    assert model.feature_names == tuple(rows.columns)
+    check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
+    with pytest.raises(DataError, match="spurious_"):
+        model.predict(rows.drop(columns="spurious_rest_0"))
+
+
+def test_tables_of_any_kind(table, dataset):
+    _, runs = run(dataset, "plain")
+    model, rows = runs[0].model, table.drop(columns="label")
+    expected = model.decide(rows)
+    shuffled = rows[sorted(rows.columns)].assign(other=1)
+    assert np.array_equal(model.decide(shuffled), expected)
+    assert np.array_equal(model.decide(pl.from_pandas(rows)), expected)
+    array = rows.to_numpy(dtype=object)
+    assert np.array_equal(model.decide(array), expected)
+    with pytest.raises(DataError, match=r"the 8 columns.*Got shape \(150, 7\)"):
+        model.predict(array[:, 1:])
+    with pytest.raises(DataError, match="'age'"):
+        model.predict(rows.drop(columns="age"))
+
+
+def test_only_columns_in_use_are_needed(table, dataset, tmp_path):
+    record, runs = run(dataset, "less-vfl")
+    experiment.save(tmp_path, record, runs)
+    model = experiment.load(tmp_path)
+    used = [name for names in model.features.values() for name in names]
+    assert 0 < len(used) < 8
+    rows = table.drop(columns="label")
+    assert np.array_equal(model.decide(rows[used]), model.decide(rows))
+
+
+def test_multiclass(tmp_path):
+    dataset = data.load("digits")
+    record, runs = run(dataset, "plain", job={"parties": 4}, batch_size=300)
+    experiment.save(tmp_path, record, runs)
+    model = experiment.load(tmp_path)
+    rows = dataset.X.numeric[1437:]
+    labels = np.asarray(dataset.label_names)[dataset.y[1437:]]
+    accuracy = runs[0].numbers["accuracy"]["final"]
+    assert accuracy_score(labels, model.predict(rows)) == accuracy
+    assert model.predict_proba(rows).shape == (360, 10)
+    assert model.predict_proba(rows).sum(axis=1) == pytest.approx(1)
+
+
+def test_regression(tmp_path):
+    options = {"n_samples": 100, "n_test": 50, "task": "regression"}
+    dataset = data.load("synthetic", options=options)
+    assert dataset.X_test is not None
+    assert dataset.y_test is not None
+    record, runs = run(dataset, "plain", job={"parties": 2}, dtype="float64")
+    experiment.save(tmp_path, record, runs)
+    model = experiment.load(tmp_path)
+    found = r2_score(dataset.y_test, model.predict(dataset.X_test.numeric))
+    assert found == pytest.approx(runs[0].numbers["r2"]["final"])
+    with pytest.raises(ConfigError, match="Got a regression model"):
+        model.predict_proba(dataset.X_test.numeric)
+
+
+# ---------------------------------------------------------------- networks of the user
+
+MODULES = """
+from torch import nn
+
+def normed(n_inputs, n_outputs):
+    return nn.Sequential(
+        nn.Linear(n_inputs, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, n_outputs)
+    )
+
+def deep(n_inputs, n_outputs):
+    return nn.Sequential(nn.Linear(n_inputs, 8), nn.Tanh(), nn.Linear(8, n_outputs))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_modules_named_by_settings(table, dataset, tmp_path, dtype):
+    path = tmp_path / "nets.py"
+    path.write_text(MODULES)
+    nets = {"party_net": f"{path}:normed", "fusion_net": f"{path}:deep"}
+    record, runs = run(dataset, "less-vfl", **nets, dtype=dtype)
+    experiment.save(tmp_path / "run", record, runs)
+    model = experiment.load(tmp_path / "run")
+    rows = table[N_TRAIN:].drop(columns="label")
+    check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
+    assert any(c["kept"] < 16 for c in runs[0].numbers["components"].values())
+
+
+def small(n_inputs: int, n_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(n_inputs, 4), nn.Tanh(), nn.Linear(4, n_outputs))
+
+
+def test_modules_given_from_python(table, dataset, tmp_path):
+    """The functions are not saved: load must be given them again."""
+    networks = Networks(party=small, fusion=small)
+    record, runs = run(dataset, "less-vfl", job={"networks": networks})
+    experiment.save(tmp_path, record, runs)
+    with pytest.raises(ConfigError, match="network of the server was given from"):
+        experiment.load(tmp_path)
+    with pytest.raises(ConfigError, match="network of party 'server' was given from"):
+        experiment.load(tmp_path, fusion_net=small)
+    model = experiment.load(tmp_path, party_net=small, fusion_net=small)
+    rows = table[N_TRAIN:].drop(columns="label")
+    check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
+
+
+# ---------------------------------------------------------------------- damaged folders
+
+
+@pytest.fixture
+def saved(dataset, tmp_path):
+    record, runs = run(dataset, "plain")
+    experiment.save(tmp_path / "run", record, runs)
+    return tmp_path / "run", tmp_path / "run" / record.header["networks"] / "seed-0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "server/server.json",
+        "server/network.safetensors",
+        "party1/party.json",
+        "party2/network.safetensors",
+    ],
+)
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage"])
+def test_damaged_files(saved, name, damage):
+    folder, networks = saved
+    path = networks / name
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "empty" else b"\x00{}[]" * 9)
+    with pytest.raises(RecordError, match=r"must hold .*as a finished run writes them"):
+        experiment.load(folder)
+
+
+def test_weights_of_another_shape(saved):
+    folder, networks = saved
+    shutil.copy(
+        networks / "party0" / "network.safetensors",
+        networks / "party1" / "network.safetensors",
+    )
+    with pytest.raises(RecordError, match=r"party1.*as a finished run writes them"):
+        experiment.load(folder)
+
+
+def test_networks_gone(saved):
+    folder, networks = saved
+    shutil.rmtree(networks.parent)
+    with pytest.raises(RecordError, match=r"must hold server\.json"):
+        experiment.load(folder)
+
+
+def test_curve_can_be_left_out(dataset):
+    settings = profiles.resolve("plain", "default", dataset, {"train_epochs": 1.0})
+    job = Job(dataset, settings, parties=2, curve=False)
+    (one,) = simulate.simulate(job, [0])
+    assert one.numbers["curve"] == []
+    assert one.numbers["accuracy"] == dict.fromkeys(
+        ("pretrained", "selected", "final", "best")
+    )
+    assert len(one.model.predict(a_table().drop(columns="label"))) == N

@@ -1,0 +1,270 @@
+"""Profiles against the published settings, written down here by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lessvfl import data, methods
+from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.run import profiles
+
+METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
+
+# What the released code did, by data set: batch size, step size of stage 3 and the
+# factor on lambda hidden in it.
+COMMON = {
+    "mimic3": (1000, 0.0001, 100),
+    "gina": (100, 0.001, 10),
+    "sylva": (1000, 0.001, 10),
+    "activity": (1000, 0.001, 10),
+    "phishing": (1000, 0.001, 10),
+}
+# The communication table: lambdas and epochs of pre-training.
+LESS = {
+    "mimic3": {"lam_party": 40, "lam_server": 0.1, "pretrain_epochs": 1},
+    "gina": {"lam_party": 0.025, "lam_server": 0.005, "pretrain_epochs": 1},
+    "sylva": {"lam_party": 0.1, "lam_server": 0.01, "pretrain_epochs": 1},
+    "activity": {"lam_party": 0.1, "lam_server": 0.25, "pretrain_epochs": 2},
+    "phishing": {"lam_party": 0.1, "lam_server": 0.005, "pretrain_epochs": 1},
+}
+LOCAL = {
+    "mimic3": {"lam_party": 40, "pretrain_epochs": 1},
+    "gina": {"lam_party": 0.025, "pretrain_epochs": 1},
+    "sylva": {"lam_party": 0.1, "pretrain_epochs": 1},
+    "activity": {"lam_party": 0.1, "pretrain_epochs": 3},
+    "phishing": {"lam_party": 0.1, "pretrain_epochs": 1},
+}
+GROUP = {
+    "mimic3": {"lam_party": 0.25},
+    "gina": {"lam_party": 0.1},
+    "sylva": {"lam_party": 1},
+    "activity": {"lam_party": 0.1},
+    "phishing": {"lam_party": 0.25},
+}
+TABLES: dict[str, Any] = {"less-vfl": LESS, "local-lasso": LOCAL, "group-lasso": GROUP}
+
+NETWORK = {"embedding_size": 16, "hidden": 64, "depth": 3, "fusion_depth": 1}
+LEARNING = {"learning_rate": 0.01, "train_epochs": 100}
+STAGE_3 = {"party_epochs": 150}
+STAGE_2 = {"server_epochs": 150, "server_step_size": 0.01}
+JOINT = {"joint_epochs": 150, "optimizer": "sgd", "train_optimizer": "adam"}
+BY_METHOD: dict[str, dict[str, Any]] = {
+    "less-vfl": {"optimizer": "adam"} | STAGE_2 | STAGE_3,
+    "local-lasso": {"optimizer": "adam"} | STAGE_3,
+    "group-lasso": JOINT,
+    "plain": {"optimizer": "adam"},
+}
+SELECTING = ("less-vfl", "local-lasso")
+
+
+def a_dataset(name, **facts):
+    table = data.from_arrays(np.eye(8), [0, 1] * 4)
+    return dataclasses.replace(table, name=name, **facts)
+
+
+def flat(method, profile, name="phishing", overrides=None, **facts):
+    settings = profiles.resolve(method, profile, a_dataset(name, **facts), overrides)
+    return settings.flat()
+
+
+def check(found, expected):
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", COMMON)
+@pytest.mark.parametrize("method", METHODS)
+def test_official_code(method, name):
+    found = flat(method, "official-code", name)
+    batch_size, step_size, lam_scale = COMMON[name]
+    check(found, NETWORK | LEARNING | BY_METHOD[method])
+    check(found, {"activation": "none", "shuffle": False, "batch_size": batch_size})
+    check(found, {"uneven": "drop", "noise": "range", "empty_party": "frozen"})
+    if method in SELECTING:
+        check(found, {"party_step_size": step_size, "lam_scale": lam_scale})
+        check(found, {"reduction": "mean", "drain": True, "plateau_tolerance": 0})
+    check(found, TABLES.get(method, {}).get(name, {}))
+
+
+@pytest.mark.parametrize("name", COMMON)
+@pytest.mark.parametrize("method", METHODS)
+def test_paper(method, name):
+    """What the text says; all else as in the released code."""
+    found = flat(method, "paper", name)
+    check(found, NETWORK | LEARNING | BY_METHOD[method])
+    check(found, {"activation": "tanh", "shuffle": True, "batch_size": COMMON[name][0]})
+    check(found, {"uneven": "drop", "noise": "range", "empty_party": "constant"})
+    if method in SELECTING:
+        check(found, {"party_step_size": 0.01, "lam_scale": 1})
+        check(found, {"reduction": "sum", "drain": False})
+        epochs = TABLES[method][name]["pretrain_epochs"]
+        assert found["pretrain_epochs"] == epochs
+    calibrated = flat(method, "paper", "phishing")  # once, not by data set
+    for lam in ("lam_party", "lam_server"):
+        assert found.get(lam) == calibrated.get(lam)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_default(method):
+    """The paper's, but each party standardises, and the split is stratified."""
+    found = flat(method, "default", overrides=profiles.without(method))
+    check(found, NETWORK | LEARNING | BY_METHOD[method])
+    check(found, {"activation": "tanh", "shuffle": True, "scale": "standardize"})
+    check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})
+
+
+@pytest.mark.parametrize("profile", ["paper", "official-code"])
+def test_published_profiles_treat_data_as_published(profile):
+    found = flat("plain", profile, scale="none", split="stratified")
+    check(found, {"scale": "none", "split": "stratified"})
+    found = flat("plain", profile, scale="global", split="first")
+    check(found, {"scale": "global", "split": "first"})
+    check(flat("plain", "default", scale="none"), {"scale": "standardize"})
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "name"),
+    [
+        ("gina_reconstruction", "gina"),
+        ("sylva_train", "sylva"),
+        ("activity_time265", "activity"),
+        ("my-table", "phishing"),
+    ],
+)
+@pytest.mark.parametrize("profile", ["paper", "official-code"])
+@pytest.mark.parametrize("method", METHODS)
+def test_stand_ins_take_the_settings_of_the_real_set(method, profile, stand_in, name):
+    assert flat(method, profile, stand_in) == flat(method, profile, name)
+
+
+CONTRACT: list[tuple[str, str, str, Any]] = [
+    ("less-vfl", "lam_party", "0.5", 0.5),
+    ("less-vfl", "lam_party", "0", 0.0),
+    ("less-vfl", "lam_server", "2e-3", 0.002),
+    ("less-vfl", "pretrain_epochs", "0.5", 0.5),
+    ("less-vfl", "pretrain_epochs", "3", 3.0),
+    ("group-lasso", "joint_epochs", "7", 7.0),
+    ("less-vfl", "server_epochs", "7", 7),
+    ("less-vfl", "party_epochs", "7", 7),
+    ("plain", "train_epochs", "7", 7.0),
+    ("plain", "batch_size", "7", 7),
+    ("plain", "embedding_size", "7", 7),
+    ("plain", "hidden", "32", 32),
+    ("plain", "hidden", "64,32", (64, 32)),
+    ("plain", "depth", "5", 5),
+    ("plain", "activation", "softplus", "softplus"),
+    ("plain", "optimizer", "sgd", "sgd"),
+    ("group-lasso", "optimizer", "adam", "adam"),
+    ("plain", "learning_rate", "0.3", 0.3),
+    ("less-vfl", "server_step_size", "0.3", 0.3),
+    ("less-vfl", "party_step_size", "0.3", 0.3),
+]
+
+
+@pytest.mark.parametrize("profile", profiles.PROFILES)
+@pytest.mark.parametrize(("method", "name", "text", "value"), CONTRACT)
+def test_every_contract_name_can_be_overridden(profile, method, name, text, value):
+    whole = flat(method, profile)
+    for given in (text, value):
+        found = flat(method, profile, overrides={name: given})
+        assert found[name] == value
+        assert type(found[name]) is type(value)
+        chosen = profiles.SELECTORS.get(name)  # a lambda is the published stage's
+        ignored = {name: None} if chosen is None else {name: None, chosen: None}
+        if chosen == "selector" and "aim" in found:  # which needs many steps before it
+            ignored |= {"aim": None}
+            assert found["aim"] != "time"
+        assert found | ignored == whole | ignored
+        if chosen is not None and chosen in found:
+            assert found[chosen] == "network"
+
+
+def test_default_goes_past_the_paper_with_less_vfl_alone():
+    found = flat("less-vfl", "default")
+    check(found, {"selector": "shadows", "server_selector": "path", "bits": 8})
+    for method in ("local-lasso", "group-lasso", "plain"):
+        assert profiles.without(method) == {}
+        assert flat(method, "default")["bits"] == 32
+    for profile in ("paper", "official-code"):
+        published = flat("less-vfl", profile)
+        check(published, {"selector": "network", "server_selector": "network"})
+        check(published, {"bits": 32, "schedule": "constant", "input_scale": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"selector": "shadows", "lam_party": 3.0}, "lam_party"),
+        ({"selector": "network", "shadow_share": 0.1}, "shadow_share"),
+        ({"selector": "network", "second_look": 2}, "second_look"),
+        ({"server_selector": "none", "server_rows": 99}, "server_rows"),
+        ({"server_selector": "none", "lam_server": 1.0}, "lam_server"),
+    ],
+)
+def test_a_setting_of_the_other_selector_is_warned_of(given, word):
+    with pytest.warns(LessVFLWarning, match=f"'{word}' setting has no effect"):
+        flat("less-vfl", "default", overrides=given)
+
+
+def test_numbers_of_numpy_become_plain():
+    given = {"batch_size": np.int64(5), "learning_rate": np.float32(0.5)}
+    found = flat("plain", "default", overrides=given | {"shuffle": np.bool_(False)})
+    check(found, {"batch_size": 5, "learning_rate": 0.5, "shuffle": False})
+    assert type(found["batch_size"]) is int
+    assert type(found["learning_rate"]) is float
+
+
+# Settings that exist, and a method that does not read them.
+ELSEWHERE = [
+    ("local-lasso", "lam_server", "0.5"),
+    ("local-lasso", "server_epochs", 3),
+    ("less-vfl", "joint_epochs", "5"),
+    ("group-lasso", "party_epochs", "5"),
+    ("plain", "lam_party", "0.5"),
+]
+
+
+@pytest.mark.parametrize(("method", "name", "value"), ELSEWHERE)
+def test_a_setting_of_another_method_is_warned_of(method, name, value):
+    words = f"The '{name}' setting has no effect with method {method}."
+    with pytest.warns(LessVFLWarning, match=words):
+        found = flat(method, "default", overrides={name: value})
+    assert found == flat(method, "default")
+
+
+def test_a_setting_of_another_method_must_still_be_allowed():
+    with pytest.raises(ConfigError, match="'lam_party' setting must be"):
+        flat("plain", "default", overrides={"lam_party": -1.0})
+    with pytest.raises(ConfigError, match="'server_epochs' setting must be"):
+        flat("plain", "default", overrides={"server_epochs": "many"})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_profiles_bring_no_settings_of_other_methods(method):
+    known = {
+        f.name for part in profiles.sections(method) for f in dataclasses.fields(part)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for profile in profiles.PROFILES:
+            assert flat(method, profile).keys() == known
+
+
+def test_unknown_names():
+    with pytest.raises(ConfigError, match="Unknown profile 'papier'"):
+        flat("plain", "papier")
+    with pytest.raises(ConfigError, match="Unknown method 'lasso'"):
+        flat("lasso", "paper")
+    with pytest.raises(
+        ConfigError,
+        match=r"'lam_parti' of method less-vfl\. Did you mean 'lam_party'\? Known: ",
+    ):
+        flat("less-vfl", "paper", overrides={"lam_parti": 1})
+
+
+def test_all_methods_are_tested_here():
+    assert set(METHODS) == set(methods.METHODS)

@@ -1,0 +1,150 @@
+"""Records: a round trip, atomic files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lessvfl.errors import RecordError
+from lessvfl.run.record import FILE_NAME, RunRecord, write_atomically
+
+HEADER = {
+    "lessvfl": "0.1.0",
+    "data": {"name": "digits"},
+    "method": "plain",
+    "profile": "paper",
+    "config": {"hidden": [64, 32], "party_net": None},
+    "notes": ["für Elise — ∅ "],
+}
+
+
+def a_run(seed, n_points=2):
+    points = [{"stage": "train", "epoch": i, "accuracy": 0.5} for i in range(n_points)]
+    return {"seed": seed, "accuracy": {"final": 0.5}, "curve": points}
+
+
+def a_record(*seeds, **more):
+    return RunRecord(dict(HEADER), [a_run(seed) for seed in seeds], **more)
+
+
+def test_round_trip(tmp_path):
+    record = a_record(3, 1, status="complete", message="done")
+    path = record.write(tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / FILE_NAME
+    assert RunRecord.read(path.parent) == record
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.text() | st.floats(-1e9, 1e9)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.text().filter(lambda k: k != "kind"), values))
+def test_any_header_survives(tmp_path_factory, more):
+    folder = tmp_path_factory.mktemp("record")
+    record = RunRecord(more | HEADER, [a_run(0)], "complete", "line\nbreak \x85")
+    record.write(folder)
+    assert RunRecord.read(folder) == record
+
+
+def test_lines(tmp_path):
+    """A header, per seed one run and its points, and one end."""
+    path = a_record(0, 1, status="complete").write(tmp_path)
+    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+    assert kinds == ["header", *["run", "point", "point"] * 2, "end"]
+
+
+def test_json_has_no_more_than_the_contract(tmp_path):
+    found = a_record(0).to_json()
+    assert list(found) == ["lessvfl", "data", "method", "profile", "config", "runs"]
+
+
+def test_no_nan_in_a_record(tmp_path):
+    record = a_record(0)
+    record.runs[0]["accuracy"] = float("nan")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        record.write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch, moment):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def crash(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, moment, crash)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_takes_the_place_of_the_old(tmp_path):
+    path = tmp_path / "file"
+    for content in (b"a long old one", b"new"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def lines_of(record) -> list[str]:
+    return [json.dumps(line) for line in record.lines()]
+
+
+WHOLE = lines_of(a_record(0, 1, status="complete"))
+CORRUPT = {
+    "empty": [],
+    "no end": WHOLE[:-1],
+    "no header": WHOLE[1:],
+    "only a header": WHOLE[:1],
+    "half a line": [*WHOLE[:-1], WHOLE[-1][:9]],
+    "not JSON": ["hello", *WHOLE],
+    "a number": ["5", WHOLE[-1]],
+    "a list": ["[]", WHOLE[-1]],
+    "a text": ['"kind"', WHOLE[-1]],
+    "header without a method": ['{"kind": "header", "data": {}}', WHOLE[-1]],
+    "point of no run": [WHOLE[0], WHOLE[2], WHOLE[-1]],
+    "point without seed": [*WHOLE[:2], '{"kind": "point"}', WHOLE[-1]],
+    "run without seed": [WHOLE[0], '{"kind": "run"}', WHOLE[-1]],
+    "line without kind": [WHOLE[0], '{"seed": 0}', WHOLE[-1]],
+    "line of another kind": [WHOLE[0], '{"kind": "song"}', WHOLE[-1]],
+    "end without status": [WHOLE[0], '{"kind": "end"}'],
+}
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+def test_corrupted(tmp_path, what):
+    (tmp_path / FILE_NAME).write_text("\n".join(CORRUPT[what]))
+    with pytest.raises(RecordError, match="is not a record of lessvfl") as error:
+        RunRecord.read(tmp_path)
+    assert str(tmp_path / FILE_NAME) in str(error.value)
+
+
+def test_not_a_text(tmp_path):
+    (tmp_path / FILE_NAME).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError, match="is not a record of lessvfl"):
+        RunRecord.read(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "file", "folder of that name"])
+def test_not_a_run_folder(tmp_path, what):
+    folder = tmp_path / "run"
+    if what == "file":
+        folder.touch()
+    elif what != "missing":
+        folder.mkdir()
+    if what == "folder of that name":
+        (folder / FILE_NAME).mkdir()
+    with pytest.raises(RecordError, match="is not a run folder"):
+        RunRecord.read(Path(folder))

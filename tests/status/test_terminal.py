@@ -1,0 +1,289 @@
+"""A run in the terminal, and its log as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+import torch
+from rich.console import Console
+
+from lessvfl.status import Status, terminal
+
+
+@pytest.fixture
+def status() -> Status:
+    return Status("r1", "less-vfl", "phishing", ["bank", "<b>"], {"pretrain": 400})
+
+
+def begin(status: Status) -> None:
+    status.connect("bank")
+    status.connect("<b>")
+    status.stepped("pretrain", 1, 400)
+    time.sleep(0.01)
+    status.stepped("pretrain", 100, 400)
+    status.carried("bank", 4_000_000, 2_000_000, 4_100_000, 2_100_000)
+    status.scored(0.9312)
+    status.refused("foreign CA")
+
+
+def drawn(status: Status, width: int = 100, height: int = 24) -> str:
+    target = Console(file=io.StringIO(), width=width, height=height)
+    target.print(terminal.view(status.snapshot(), width, height))
+    assert isinstance(target.file, io.StringIO)
+    return target.file.getvalue()
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    """Wait until something is so, five seconds at most."""
+    for _ in range(100):
+        if found():
+            return
+        time.sleep(0.05)
+    pytest.fail("it never came")
+
+
+# ----------------------------------------------------------------------------- the view
+
+
+def test_the_view_shows_everything(status) -> None:
+    begin(status)
+    text = drawn(status)
+    assert "less-vfl on phishing · run r1 · running" in text
+    assert "pretrain: step 100 of 400" in text
+    assert "━" in text
+    assert "steps/s" in text
+    assert " left (" in text
+    assert re.search(r"bank +connected +4\.0 MB +2\.0 MB +1 +6\.2 MB +0 s ago", text)
+    assert re.search(r"<b> +connected +0 bytes", text)
+    assert "4.0 MB up, 2.0 MB down, 6.2 MB on the wire" in text
+    assert "accuracy 0.9312" in text
+    assert "refused connections: 1" in text
+
+
+def test_the_view_says_who_is_away(status) -> None:
+    assert "waiting for bank, <b>" in drawn(status)
+    assert re.search(r"bank +away for 0 s .*never", drawn(status))
+    begin(status)
+    status.lose("bank")
+    assert "paused: waiting for bank" in drawn(status)
+    status.ended("Party 'bank' stayed away.")
+    assert "failed: Party 'bank' stayed away." in drawn(status)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(status, width) -> None:
+    begin(status)
+    text = drawn(status, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert ("heard" in text) == (width >= 80)
+    assert "…" not in text
+
+
+def test_parties_that_do_not_fit_are_counted_and_the_absent_come_first() -> None:
+    names = [f"party{i:02}" for i in range(32)]
+    status = Status("r", "plain", "d", names, {})
+    for name in names[:-1]:
+        status.connect(name)
+    text = drawn(status, height=16)
+    assert len(text.splitlines()) <= 16
+    assert "party31" in text
+    assert "and 26 more" in text
+
+
+def test_names_cannot_command_the_terminal() -> None:
+    status = Status("r", "plain", "d", ["\x1b[2Jx", "[red]y"], {})
+    text = drawn(status)
+    assert "\x1b" not in text
+    assert "[red]y" in text
+
+
+def test_on_a_terminal_the_view_is_live_and_gone_at_the_end(status) -> None:
+    stream = io.StringIO()
+    target = Console(file=stream, force_terminal=True, width=80, height=24)
+    with terminal.show(status, console=target):
+        begin(status)
+        wait_for(lambda: "step 100 of 400" in stream.getvalue())
+        status.stepped("pretrain", 200, 400)
+        wait_for(lambda: "step 200 of 400" in stream.getvalue())
+    text = stream.getvalue()
+    assert "\x1b[?25l" in text  # hides the cursor while it draws
+    assert "\x1b[?25h" in text  # and brings it back
+    assert text.endswith("\x1b[2K")  # the last line it drew is erased
+
+
+# ---------------------------------------------------------------------------- the lines
+
+
+def test_elsewhere_changes_are_lines(status) -> None:
+    stream = io.StringIO()
+    with terminal.show(status, console=Console(file=stream), every=0):
+        wait_for(lambda: "0 of 2 parties" in stream.getvalue())
+        begin(status)
+        wait_for(lambda: "step 100 of 400" in stream.getvalue())
+        status.lose("bank")
+        status.connect("bank")
+        status.ended()
+    lines = stream.getvalue().splitlines()
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines)
+    said = [line[9:] for line in lines]
+    assert said[0] == "waiting for bank, <b>, 0 of 2 parties"
+    progress = (
+        r"pretrain: step 100 of 400, [\d,.]+ steps/s, .+ left \(.+ in all\), "
+        r"4\.0 MB up, 2\.0 MB down, 2 of 2 parties"
+    )
+    assert any(re.fullmatch(progress, line) for line in said)
+    assert [line for line in said if not line.endswith("parties")] == [
+        "bank connected",
+        "<b> connected",
+        "stage pretrain",
+        "bank away",
+        "bank connected",
+        "done",
+    ]
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_of_progress_come_every_few_seconds_and_only_if_new() -> None:
+    clock, stream = Clock(), io.StringIO()
+    status = Status("r", "plain", "d", ["a"], {}, clock=clock)
+    look = terminal._Lines(status, stream, every=5)
+    status.connect("a")
+    for step in range(1, 12):
+        clock.now += 1
+        status.stepped("train", step, 100)
+        look()
+    status.lose("a")
+    for _ in range(60):
+        clock.now += 1
+        look()
+    said = [line[9:] for line in stream.getvalue().splitlines()]
+    assert [line.split(",")[0] for line in said] == [
+        "a connected",
+        "stage train",
+        "train: step 1 of 100",
+        "train: step 6 of 100",
+        "train: step 11 of 100",
+        "a away",
+        "paused: waiting for a",
+    ]
+
+
+def test_a_closed_stream_does_not_disturb_the_run(status) -> None:
+    stream = io.StringIO()
+    with terminal.show(status, console=Console(file=stream)):
+        stream.close()
+        begin(status)
+    assert status.snapshot()["step"] == 100
+
+
+def test_the_last_changes_are_not_lost(status) -> None:
+    stream = io.StringIO()
+    with terminal.show(status, console=Console(file=stream)):
+        status.ended("No.")
+    assert "failed: No.\n" in stream.getvalue()
+
+
+def test_quiet_shows_nothing(status, capsys) -> None:
+    with terminal.show(status, quiet=True):
+        begin(status)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_lines_go_to_standard_error(status, capsys) -> None:
+    with terminal.show(status):
+        pass
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "waiting for bank" in err
+
+
+# ------------------------------------------------------------------------- the JSON log
+
+
+def logged(*args: object, **extra: object) -> dict[str, object]:
+    stream = io.StringIO()
+    with terminal.json_logs(stream):
+        logging.getLogger("lessvfl.demo").info(*args, extra=extra)
+    (line,) = stream.getvalue().splitlines()
+    return dict(json.loads(line))
+
+
+def test_a_log_line_is_one_object() -> None:
+    line = logged("joined %s\n'x'", "now", party="bank", stage="train", step=3)
+    moment = datetime.fromisoformat(str(line.pop("time")))
+    assert moment.utcoffset() == timedelta(0)
+    assert line == {
+        "level": "INFO",
+        "logger": "lessvfl.demo",
+        "message": "joined now\n'x'",
+        "party": "bank",
+        "stage": "train",
+        "step": 3,
+    }
+
+
+def test_secrets_and_data_are_not_logged() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----"
+    line = logged(
+        f"read {key} ok",
+        private_key="MIIabc",
+        Password="MIIabc",
+        text=f"x{key.removesuffix('-----END PRIVATE KEY-----')}",
+        rows=torch.zeros(3),
+        names=["MIIabc"],
+        loss=float("nan"),
+        ok=True,
+        score=0.5,
+        none=None,
+    )
+    assert "MIIabc" not in json.dumps(line)
+    assert line["message"] == "read (hidden) ok"
+    assert (line["private_key"], line["Password"]) == ("(hidden)", "(hidden)")
+    assert (line["text"], line["rows"]) == ("x(hidden)", "(Tensor)")
+    assert (line["loss"], line["ok"], line["score"]) == ("nan", True, 0.5)
+    assert line["none"] is None
+
+
+def test_an_extra_field_cannot_pose_as_one_of_ours() -> None:
+    line = logged("x", time="never", level="NONE")
+    assert line["level"] == "INFO"
+    assert line["time"] != "never"
+
+
+def test_a_traceback_stays_on_its_line() -> None:
+    stream = io.StringIO()
+    with terminal.json_logs(stream):
+        try:
+            raise ValueError("no")
+        except ValueError:
+            logging.getLogger("lessvfl").exception("failed")
+    line = json.loads(stream.getvalue())
+    assert line["level"] == "ERROR"
+    assert line["traceback"].endswith("ValueError: no")
+
+
+def test_logging_is_as_before_afterwards(capsys) -> None:
+    logger = logging.getLogger("lessvfl")
+    before = (logger.level, list(logger.handlers))
+    with terminal.json_logs(level=logging.WARNING) as handler:
+        assert handler in logger.handlers
+        logger.info("not this")
+        logger.warning("this")
+    assert (logger.level, logger.handlers) == before
+    assert json.loads(capsys.readouterr().err)["message"] == "this"

@@ -1,0 +1,267 @@
+"""Frames: lossless, and whatever is wrong with one is a ProtocolError."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from lessvfl.core.plans import SelectPlan, TrainPlan
+from lessvfl.errors import ProtocolError
+from lessvfl.wire import codec
+from lessvfl.wire.codec import Frame
+from lessvfl.wire.control import (
+    Agreed,
+    Align,
+    Farewell,
+    Finish,
+    Hello,
+    Prepare,
+    Refusal,
+    Restore,
+    Save,
+    Welcome,
+)
+from lessvfl.wire.messages import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Description,
+    Done,
+    Embed,
+    Embedding,
+    Select,
+)
+
+BLOCK = Block(torch.arange(24.0).view(2, 3, 4), (4, 2))
+TRAIN = TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)
+LASSO = TrainPlan("joint_lasso", 3, 100, True, "sgd", 0.01, (0.1, 0.2))
+PARTY = SelectPlan("select_features", 150, 100, True, 0.01, (1.0,), 10.0, "mean")
+MESSAGES = [
+    Describe(),
+    Description("clinic", 10, 16),
+    Begin(TRAIN),
+    Begin(LASSO, 7),
+    Descend("train", BLOCK),
+    Descend("pretrain", BLOCK, last=True),
+    Embed("evaluate", "test"),
+    Select(None, PARTY),
+    Select(((0, 3), ()), PARTY),
+    Embedding("train", BLOCK, ahead=True),
+    Embedding("pretrain", BLOCK, ahead=True, stable=(True, False)),
+    Embedding("embed", Block(torch.zeros(1, 0, 3, dtype=torch.float64), (3,))),
+    Done("train", (False, True)),
+    Done("train", (True,), Block(torch.ones(1, 4), (4,))),
+    Hello("clinic", 5, 1, "cpu", {"torch": "2"}),
+    Welcome("r1", (0, 1), {"hidden": 64, "party_net": None}, ("a", "b"), "psi"),
+    Align(b"\x00\xffabc"),
+    Align(b""),
+    Prepare(np.arange(5), np.arange(0)),
+    Save("train-150"),
+    Restore("select_features-1"),
+    Restore(None),
+    Finish(),
+    Farewell(),
+    Agreed({"n_kept": 3}),
+    Refusal("no", final=False),
+]
+
+
+def same(a, b):
+    """Compare two messages, arrays bit for bit."""
+    assert type(a) is type(b)
+    for field in dataclasses.fields(a):
+        mine, theirs = getattr(a, field.name), getattr(b, field.name)
+        if isinstance(mine, Block):
+            assert mine.widths == theirs.widths
+            assert mine.values.dtype == theirs.values.dtype
+            assert torch.equal(mine.values, theirs.values)
+        elif isinstance(mine, np.ndarray):
+            assert mine.tolist() == theirs.tolist()
+        else:
+            assert mine == theirs
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_a_frame_comes_back_as_it_was(message):
+    frame = codec.decode(codec.encode(Frame(message, 41, b"r" * 16)))
+    assert (frame.number, frame.run) == (41, b"r" * 16)
+    same(message, frame.message)
+
+
+def test_every_kind_is_tried():
+    assert {type(m) for m in MESSAGES} == {kind.cls for kind in codec.KINDS}
+
+
+def test_the_head_is_small():
+    """A block's frame is a few dozen bytes longer than its values."""
+    data = codec.encode(Frame(Embedding("train", BLOCK), 1))
+    assert len(data) - BLOCK.values.numel() * 4 < 200
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_a_frame_cut_short_or_lengthened_is_refused(message):
+    data = codec.encode(Frame(message, 1))
+    for n in {0, 1, 10, codec.HEAD_BYTES, len(data) // 2, len(data) - 1}:
+        if n < len(data):
+            with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
+                codec.decode(data[:n])
+    with pytest.raises(ProtocolError):
+        codec.decode(data + b"\x00")
+
+
+def test_every_flipped_bit_is_found():
+    data = bytearray(codec.encode(Frame(Descend("train", BLOCK), 3)))
+    for place in range(len(data)):
+        for bit in (1, 128):
+            data[place] ^= bit
+            with pytest.raises(ProtocolError):
+                codec.decode(bytes(data))
+            data[place] ^= bit
+
+
+def forged(message, change):
+    """Return a frame whose fields were changed, with a right checksum."""
+    kind = codec.KINDS[codec._PLACES[type(message)]]
+    fields, arrays = kind.write(message)
+    place = codec._PLACES[type(message)]
+    original = codec.KINDS[place]
+    codec.KINDS[place] = dataclasses.replace(
+        original,
+        write=lambda m: change(dict(fields), list(arrays)),
+        repeats=False,  # what is forged is not kept in mind
+    )
+    try:
+        return codec.encode(Frame(message, 1))
+    finally:
+        codec.KINDS[place] = original
+
+
+def with_field(name, value):
+    return lambda fields, arrays: (fields | {name: value}, arrays)
+
+
+def without_field(name):
+    return lambda fields, arrays: (
+        {k: v for k, v in fields.items() if k != name},
+        arrays,
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (Descend("train", BLOCK), with_field("stage", "lunch")),
+        (Descend("train", BLOCK), with_field("widths", [4])),
+        (Descend("train", BLOCK), with_field("widths", [5, 2])),
+        (Descend("train", BLOCK), with_field("widths", [-1, 2])),
+        (Descend("train", BLOCK), with_field("widths", "4")),
+        (Descend("train", BLOCK), with_field("widths", [4.0, 2.0])),
+        (Descend("train", BLOCK), without_field("widths")),
+        (Descend("train", BLOCK), with_field("last", 1)),
+        (Embedding("train", BLOCK, True), with_field("stable", [1])),
+        (Embedding("train", BLOCK, True), with_field("stable", True)),
+        (Descend("train", BLOCK), lambda f, a: (f, [])),
+        (Descend("train", BLOCK), lambda f, a: (f, [*a, *a])),
+        (Descend("train", BLOCK), lambda f, a: (f, [a[0].long()])),
+        (Descend("train", BLOCK), lambda f, a: (f, [a[0] * math.nan])),
+        (Descend("train", BLOCK), lambda f, a: (f, [a[0] / 0])),
+        (Embed("evaluate", "test"), with_field("rows", "all")),
+        (Begin(TRAIN), with_field("plan", {})),
+        (Begin(TRAIN), with_field("plan", None)),
+        (Begin(TRAIN), with_field("done", -1)),
+        (Begin(TRAIN), with_field("done", True)),
+        (Begin(TRAIN), lambda f, a: (f, [BLOCK.values])),
+        (Done("train", (True,)), lambda f, a: (f, [BLOCK.values])),
+        (Done("train", (True,), BLOCK), with_field("widths", None)),
+        (Select(((0,),), PARTY), with_field("components", 3)),
+        (Select(((0,),), PARTY), with_field("components", [[True]])),
+        (Done("train", (True,)), with_field("silent", [1])),
+        (Hello("a", 1, 1, "cpu", {}), with_field("n_rows", -3)),
+        (Hello("a", 1, 1, "cpu", {}), with_field("party", "x" * 5000)),
+        (Hello("a", 1, 1, "cpu", {}), with_field("versions", ["1"])),
+        (Save("train-1"), with_field("tag", "../../etc/passwd")),
+        (Save("train-1"), with_field("tag", 5)),
+        (Prepare(np.arange(3), np.arange(2)), lambda f, a: (f, [a[0] - 1, a[1]])),
+        (Prepare(np.arange(3), np.arange(2)), lambda f, a: (f, a[:1])),
+        (Align(b"abc"), lambda f, a: (f, [a[0].double()])),
+        (Refusal("no"), with_field("final", "yes")),
+        (Welcome("r", (0,), {}, ("a",), "none"), with_field("seeds", ["0"])),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(message, change):
+    with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
+        codec.decode(forged(message, change))
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "1" * 400])
+def test_numbers_without_bounds_are_refused(number, monkeypatch):
+    class Writer:
+        def encode(self, fields):
+            return json.dumps(fields).replace('"size"', number)
+
+    monkeypatch.setattr(codec, "_ENCODER", Writer())
+    plan = dataclasses.asdict(TRAIN) | {"learning_rate": "size"}
+    data = forged(Begin(TRAIN), with_field("plan", plan))
+    monkeypatch.undo()
+    with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
+        codec.decode(data)
+
+
+def test_what_is_kept_in_mind_is_bounded_and_still_checked():
+    """The same fields come step after step; their arrays are looked at every time."""
+    codec._known_reader.cache_clear()
+    good = codec.encode(Frame(Descend("train", BLOCK), 1))
+    bad = codec.encode(Frame(Descend("train", Block(BLOCK.values / 0, (4, 2))), 2))
+    for _ in range(3):
+        assert torch.equal(codec.decode(good).message.gradient.values, BLOCK.values)
+        with pytest.raises(ProtocolError, match="not finite"):
+            codec.decode(bad)
+    assert codec._known_reader.cache_info().currsize == 1
+    wide = Block(torch.zeros(600, 1, 1), (1,) * 600)
+    codec.decode(codec.encode(Frame(Descend("train", wide), 1)))
+    assert codec._known_reader.cache_info().currsize == 1  # too long to keep
+
+
+def test_a_buffer_of_another_sign_is_read_alike():
+    """Flight hands out signed bytes."""
+    data = codec.encode(Frame(Descend("train", BLOCK), 3))
+    assert codec.decode(memoryview(data).cast("b")).number == 3
+
+
+def test_sizes_are_checked_before_anything_is_read():
+    data = codec.encode(Frame(Descend("train", BLOCK), 3))
+    with pytest.raises(ProtocolError, match="more than is allowed"):
+        codec.decode(data, limit=10)
+    head = codec.HEAD.pack(codec.MAGIC, codec.VERSION, 3, 1, bytes(16), 2, 1 << 62)
+    with pytest.raises(ProtocolError, match="more than is allowed"):
+        codec.decode(head + bytes(100))
+
+
+def test_a_format_of_the_future_is_named():
+    head = codec.HEAD.pack(codec.MAGIC, 99, 3, 1, bytes(16), 0, 0)
+    with pytest.raises(ProtocolError, match="Got format 99"):
+        codec.decode(head + bytes(8))
+
+
+def test_random_bytes_are_refused():
+    rng = random.Random(0)
+    for _ in range(2000):
+        data = rng.randbytes(rng.randrange(200))
+        with pytest.raises(ProtocolError):
+            codec.decode(data)
+        with pytest.raises(ProtocolError):
+            codec.decode(codec.MAGIC + data)
+
+
+def test_nothing_of_a_bad_message_is_shown():
+    secret = b"patient 4711" * 20
+    with pytest.raises(ProtocolError) as caught:
+        codec.decode(secret)
+    assert "4711" not in str(caught.value)

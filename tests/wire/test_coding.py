@@ -1,0 +1,107 @@
+"""Values in fewer bits: what is lost, what is not, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lessvfl.wire import codec, coding
+from lessvfl.wire.codec import Frame
+from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.messages import Block, Embedding
+from lessvfl.wire.parties import _entries
+
+
+def everything(values):
+    return torch.ones(values.shape[0], values.shape[-1], dtype=torch.bool)
+
+
+def encode(values, bits, seeds=(0,), mask=None, name="a test"):
+    mask = everything(values) if mask is None else mask
+    return coding.encode(values, bits, mask, seeds, name)
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("shape", [(1, 7, 3), (1, 1, 1), (2, 4, 5)])
+def test_packed_levels_come_back(bits, shape):
+    values = torch.randn(shape)
+    coded = encode(values, bits, seeds=tuple(range(shape[0])))
+    packed = coded.packed()
+    assert len(packed) == coding.n_bytes(values.numel(), bits)
+    back = coding.unpack(packed, shape, coded.low, coded.step, bits)
+    assert torch.equal(back.levels, coded.levels)
+    assert torch.equal(back.values(values.dtype), coded.values(values.dtype))
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_no_value_moves_by_more_than_a_level(bits):
+    values = torch.randn(1, 50, 4)
+    coded = encode(values, bits)
+    step = (values.max() - values.min()) / (2**bits - 1)
+    assert (coded.values(values.dtype) - values).abs().max() <= step * 1.01
+
+
+def test_rounding_has_no_bias():
+    values = torch.tensor([[[0.0, 0.3, 0.5, 0.9, 15.0]]])
+    found = [encode(values, 4, name=str(i)).values(values.dtype) for i in range(4000)]
+    assert torch.stack(found).mean(dim=0) == pytest.approx(values, abs=0.03)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_errors_of_a_column_do_not_add_up(bits):
+    values = torch.randn(1, 5000, 3, dtype=torch.float64).float()
+    coded = encode(values, bits)
+    errors = (coded.values(torch.float64) - values.double())[0].cumsum(dim=0)
+    assert errors.abs().max() <= 1.01 * float(coded.step)
+    assert errors.abs().max() > 0.5 * float(coded.step)
+
+
+def test_the_draws_come_from_the_name_alone():
+    values = torch.randn(1, 20, 4)
+    one, same, other = (encode(values, 8, name=n).levels for n in ("a", "a", "b"))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_a_replica_is_coded_as_if_it_were_alone():
+    values = torch.randn(2, 10, 3)
+    mask = torch.tensor([[True, True, True], [True, False, True]])
+    both = Block.in_bits(values, (3, 2), 8, mask, (4, 5), "x")
+    alone = Block.in_bits(values[1:, :, [0, 2]], (2,), 8, mask[:1, :2], (5,), "x")
+    assert torch.equal(both.values[1][:, [0, 2]], alone.values[0])
+    assert torch.equal(both.values[1, :, 1], torch.zeros(10))
+
+
+def test_a_constant_block_stays_what_it_is():
+    values = torch.full((1, 6, 2), 3.25)
+    assert torch.equal(encode(values, 8).values(values.dtype), values)
+
+
+def test_32_bits_are_the_values_themselves():
+    values = torch.randn(1, 4, 2)
+    block = Block.in_bits(values, (2,), 32, everything(values), (0,))
+    assert block.coded is None
+    assert block.values is values
+    assert block.bits == 32
+
+
+@pytest.mark.parametrize(("bits", "paid"), [(4, 14), (8, 20), (16, 32), (32, 48)])
+def test_the_bill_counts_what_travels(bits, paid):
+    values = torch.randn(1, 4, 3)
+    block = Block.in_bits(values, (3,), bits, everything(values), (0,))
+    ledger = Ledger(1)
+    ledger.bill(_entries("a", Embedding("train", block), (True,)))
+    assert ledger.direction_bytes(0, "up") == paid
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_wire_carries_the_levels_and_gives_the_same_bits(bits, dtype):
+    values = torch.randn(1, 33, 3, dtype=dtype)
+    block = Block.in_bits(values, (3,), bits, everything(values), (0,))
+    data = codec.encode(Frame(Embedding("train", block), 1))
+    assert codec.n_body(data) == coding.n_bytes(99, bits) + coding.END_BYTES
+    back = codec.decode(data).message.block
+    assert back.bits == bits
+    assert torch.equal(back.values, block.values)
+    assert back.values.dtype is dtype
