@@ -7,31 +7,32 @@ one's own gradient.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lessvfl.core.head_path import PathPlan, choose_components
 from lessvfl.core.keeper import Keeper
-from lessvfl.core.losses import proxy_loss, risk, row_losses
+from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import Network
-from lessvfl.core.plans import (
-    Batches,
-    FitPlan,
-    Labels,
-    Rows,
-    Seeds,
-    SelectPlan,
-    ShadowPlan,
-    TrainPlan,
-    sample_rows,
-    take,
-)
+from lessvfl.core.plans import Labels, Rows, SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso, per_replica
-from lessvfl.core.solve import OPTIMIZERS, Watch, fit_held_out, gradients
+from lessvfl.core.solve import (
+    OPTIMIZERS,
+    Plateau,
+    Schedule,
+    Step,
+    Watch,
+    gradients,
+    in_order,
+    minimise,
+    optimizer_step,
+    prox_step,
+)
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -53,7 +54,6 @@ def train_jointly(
 
     h up, dL/dh down. Both gradients are taken at the same embeddings and server
     weights. With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
-    With `plan.check` the stage ends one step after all parties said they are stable.
     """
     y = labels.y
     batches = plan.batches(y.shape[1], labels.seeds)
@@ -66,181 +66,177 @@ def train_jointly(
     if done == n_steps:
         return
     fusion.train(True)
-    h: list[Tensor] | None = parties.begin(plan, done)  # line 5
+    h = parties.begin(plan, done)  # line 5
     left = itertools.islice(batches.steps(plan.n_epochs, y.device), done, None)
     for step, (_, rows) in enumerate(left, start=done + 1):
         target = take(y, rows)
-        assert h is not None
         h = [block.detach().requires_grad_() for block in h]
         H = concatenate(h).expand(-1, target.shape[1], -1)  # (R, b, E)
         loss = risk(fusion(H), target, labels.task)  # line 7
         watch.look(*h, loss)
         params = fusion.parameters()
         grads = gradients(loss.sum(), [*params, *h])
-        for param, grad in zip(params, grads, strict=False):
-            param.grad = grad.contiguous()  # fused steps read memory in order
         plan.set_rate(optimizer, step - 1, n_steps)
-        optimizer.step()  # line 8
+        optimizer_step(optimizer, params, grads[: len(params)])  # line 8
         down = grads[len(params) :]
-        stops = parties.is_stable
-        is_last = stops or step == n_steps
-        h = parties.descend(plan, step, labels.seeds, down, stops)  # lines 9-12, then 5
-        if step % batches.n_per_epoch == 0 or is_last:
+        h = parties.descend(plan, step, labels.seeds, down)  # lines 9-12, then 5
+        if step % batches.n_per_epoch == 0 or step == n_steps:
             watch.check()
             fusion.train(False)
             epoch = step / batches.n_per_epoch
             observe(Event(plan.stage, epoch, plan.n_epochs, fusion))
             fusion.train(True)
-        keeper.reached(plan.stage, n_steps if is_last else step, n_steps)
-        if stops:
-            break
+        keeper.reached(plan.stage, step, n_steps)
     fusion.train(False)
 
 
 # ---------------------------------------------------------------- Algorithm 1: LESS-VFL
 
 
+class Penalised(Protocol):
+    """What proximal steps ask of a network, or of many networks side by side."""
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return π(θ), the parameter (R, out, in, ...)."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter."""
+
+    def train(self, mode: bool) -> None:
+        """Switch layers such as dropout between training and use."""
+
+
 def prox_sgd(
-    net: Network,
-    loss: Callable[[Rows], Tensor],
+    net: Penalised,
+    loss: Step,
     penalty: GroupLasso,
     plan: SelectPlan,
-    batches: Batches,
+    schedule: Schedule,
     observe: Observer,
     who: str,
 ) -> None:
     """Minimise loss + penalty on the input groups of `net` by proximal SGD, in place.
 
-    θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both. A replica whose objective has
-    reached a plateau keeps still from then on (η = 0).
+    A replica whose objective has reached a plateau moves no more (η = 0).
     """
     params, w = net.parameters(), net.input_weights
-    device, R = w.device, w.shape[0]
-    eta = torch.full((R,), plan.step_size, device=device, dtype=w.dtype)
-    best = torch.full((R,), float("inf"), device=device, dtype=w.dtype)
-    waited = torch.zeros(R, device=device)
+    eta = torch.full(w.shape[:1], plan.step_size, device=w.device, dtype=w.dtype)
+    plateau = Plateau(torch.full_like(eta, torch.inf), plan.patience, plan.tolerance)
     watch = Watch(plan.stage, [who])
-    net.train(True)
-    for epoch in range(plan.n_epochs):
-        total = torch.zeros(R, device=device, dtype=w.dtype)
-        for rows in batches.epoch(epoch, device):
-            value = loss(rows)  # (R,)
+
+    def after_epoch(epoch: int, losses: list[Tensor]) -> bool:
+        for value in losses:
             watch.look(value)
-            total += value.detach()
-            grads = gradients(value.sum(), params)
-            with torch.no_grad():
-                for param, grad in zip(params, grads, strict=True):
-                    param.addcmul_(grad, per_replica(eta, param), value=-1)
-                penalty.prox(w, eta)
         watch.check()
-        observe(Event(plan.stage, epoch + 1, plan.n_epochs))
-        if plan.tolerance > 0:
-            with torch.no_grad():
-                objective = total / batches.n_per_epoch + penalty.value(w)
-            improved = objective < best * (1 - plan.tolerance)
-            waited = torch.where(improved, torch.zeros_like(waited), waited + 1)
-            best = torch.minimum(best, objective)
-            eta = torch.where(waited >= plan.patience, torch.zeros_like(eta), eta)
-            if not bool(eta.any()):
-                break
+        observe(Event(plan.stage, epoch, plan.n_epochs))
+        if plan.tolerance == 0:
+            return False
+        with torch.no_grad():
+            total = functools.reduce(torch.add, losses)
+            plateau.improves(total / len(losses) + penalty.value(w))
+        eta.masked_fill_(plateau.reached, 0.0)
+        return bool(plateau.reached.all())
+
+    step_size = plan.step_size if plan.tolerance == 0 else eta
+    net.train(True)
+    minimise(
+        params,
+        loss,
+        lambda grads: prox_step(params, grads, step_size, penalty, w),
+        schedule,
+        plan.n_epochs,
+        after_epoch,
+    )
     net.train(False)
 
 
 def select_components(
-    fusion: Network,
-    H: Tensor,
-    labels: Labels,
+    fusion: Penalised,
+    loss: Step,
     plan: SelectPlan,
+    schedule: Schedule,
     observe: Observer,
 ) -> Tensor:
     """Find the components that matter, at the server alone: stage 2, Eq. 4.
 
-    Returns K as a mask (R, E): True where ‖π(θ_s)^k‖ > 0 (line 12).
+    `loss` is R_B of the fusion network on the stored embeddings. Returns K as a mask
+    (R, E): True where ‖π(θ_s)^k‖ > 0 (line 12).
     """
-    y = labels.y
-    penalty = GroupLasso(plan.weights(H))
-
-    def loss(rows: Rows) -> Tensor:
-        return risk(fusion(take(H, rows)), take(y, rows), labels.task)
-
-    batches = plan.batches(y.shape[1], labels.seeds)
-    prox_sgd(fusion, loss, penalty, plan, batches, observe, "the server")  # lines 6-10
+    penalty = GroupLasso(plan.weights(fusion.input_weights))
+    prox_sgd(fusion, loss, penalty, plan, schedule, observe, "the server")  # lines 6-10
     with torch.no_grad():
         return penalty.norms(fusion.input_weights) > 0
 
 
+def stored_risk(fusion: Network, H: Tensor, labels: Labels) -> Step:
+    """Return R_B on stored embeddings (R, N, E) as a function of the rows."""
+
+    def loss(rows: Rows) -> Tensor:
+        return risk(fusion(take(H, rows)), take(labels.y, rows), labels.task)
+
+    return loss
+
+
 def select_features(
-    net: Network,
-    X: Tensor,
+    net: Penalised,
+    loss: Step,
+    n_components: Tensor,
     membership: Tensor | None,
     plan: SelectPlan,
-    seeds: Seeds,
+    schedule: Schedule,
     observe: Observer,
     who: str,
 ) -> Tensor:
     """Find the features that party m needs, at the party alone: stage 3, Eq. 5.
 
-    `net` is narrowed to K_m and starts from the pre-trained weights; its own embeddings
-    at the start are the target. Returns a mask (R, n_groups), True = kept.
+    `loss` is H_B on the components K_m, of which there are `n_components` (R,); `net`
+    starts from the pre-trained weights. Returns a mask (R, n_groups), True = kept.
     """
-    penalty = GroupLasso(plan.weights(X), membership)
-    n_components = net.output_mask.sum(dim=1)
-    divisor = n_components.clamp_min(1) if plan.reduction == "mean" else 1
+    w = net.input_weights
+    penalty = GroupLasso(plan.weights(w), membership)
+    if plan.adaptive > 0:
+        weights = adaptive_weights(penalty.norms(w.detach()), plan.adaptive)
+        penalty = GroupLasso(penalty.lam, membership, weights)
+    prox_sgd(net, loss, penalty, plan, schedule, observe, who)  # lines 15-20
+    with torch.no_grad():
+        if not plan.stepwise_removal:  # nothing to match: the minimiser of λ_m G is 0
+            idle = (n_components == 0) & (penalty.lam > 0)
+            w.mul_(per_replica(~idle, w))
+        return penalty.norms(w) > 0
+
+
+def adaptive_weights(norms: Tensor, power: float) -> Tensor:
+    """Return 1 / norm^power of every group, that of the middle group 1.
+
+    The adaptive group lasso (Section 6 of the paper, future work): what is large after
+    pre-training is penalised less.
+    """
+    relative = norms / norms.median(dim=1, keepdim=True).values
+    return relative.clamp(0.05, 20.0).pow(-power)
+
+
+def matching_loss(net: Network, X: Tensor, plan: SelectPlan) -> Step:
+    """Return H_B as a function of the rows: how far `net` is from where it starts."""
+    mean = plan.reduction == "mean"
+    divisor = net.output_mask.sum(dim=1).clamp_min(1) if mean else 1
     with torch.no_grad():
         target = net(X)  # h_m(θ̂_m; X_m), (R, N, |K_m|)
 
     def loss(rows: Rows) -> Tensor:
         return proxy_loss(net(take(X, rows)), take(target, rows), divisor)
 
-    batches = plan.batches(X.shape[1], seeds, who)
-    prox_sgd(net, loss, penalty, plan, batches, observe, who)  # lines 15-20
-    with torch.no_grad():
-        if not plan.drain:  # nothing to match: the exact minimiser of λ_m G is zero
-            idle = (n_components == 0) & (penalty.lam > 0)
-            net.input_weights.mul_(per_replica(~idle, net.input_weights))
-        return penalty.norms(net.input_weights) > 0
+    return loss
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The plans of Algorithm 1; without `server` (stage 2) this is local lasso.
-
-    With `settle` and `again` parties look a second time after some training.
-    """
+    """The plans of Algorithm 1; without `server` (stage 2) this is local lasso."""
 
     pretrain: TrainPlan
-    server: SelectPlan | PathPlan | None
-    party: SelectPlan | ShadowPlan
+    server: SelectPlan | None
+    party: SelectPlan
     train: TrainPlan
-    settle: TrainPlan | None = None
-    again: ShadowPlan | None = None
-
-
-def _components_by_path(
-    parties: Parties,
-    fusion: Network,
-    labels: Labels,
-    plan: PathPlan,
-    observe: Observer,
-) -> tuple[Tensor, Network]:
-    """Return the components kept, and the fusion network narrowed to them."""
-    n_rows = min(plan.n_rows, labels.y.shape[1])
-    H = concatenate(parties.embed("embed", "train", n_rows, plan.bits))
-    observe(Event("embed", 1, 1))
-    rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
-    y = take(labels.y, rows)
-    sizes = [parties.sizes[name] for name in parties.names]
-    kept = choose_components(H, y, labels, plan, sizes)
-    fusion = fusion.narrow(slots=kept)
-    if plan.refit:
-        own = H[:, :, kept.any(dim=0)]
-
-        def loss(rows: Tensor) -> Tensor:
-            return row_losses(fusion(take(own, rows)), take(y, rows), labels.task)
-
-        fit_held_out(fusion, loss, n_rows, FitPlan(plan.refit), labels.seeds)
-    observe(Event("select_components", 1, 1))
-    return kept, fusion
 
 
 def less_vfl(
@@ -258,33 +254,50 @@ def less_vfl(
     train_jointly(parties, fusion, labels, stages.pretrain, observe, keeper)  # stage 1
     kept = None
     if stages.server is not None:
-        kept = keeper.recall("select_components")
-        if kept is None:
-            if isinstance(stages.server, PathPlan):
-                kept, fusion = _components_by_path(
-                    parties, fusion, labels, stages.server, observe
-                )
-            else:
-                H = concatenate(parties.embed("embed", "train"))  # lines 1-4
-                observe(Event("embed", 1, 1))
-                kept = select_components(fusion, H, labels, stages.server, observe)
-                fusion = fusion.narrow(slots=kept)  # stage 2
-            keeper.note("select_components", kept, fusion.parameters())
-        else:
-            fusion = fusion.narrow(slots=kept)
-            keeper.put_back(fusion.parameters())
-    if not keeper.is_behind("select_features"):
+        plan = stages.server
+
+        def find() -> Tensor:
+            H = concatenate(parties.embed("embed", "train"))  # lines 1-4
+            observe(Event("embed", 1, 1))
+            loss = stored_risk(fusion, H, labels)
+            batches = plan.batches(labels.y.shape[1], labels.seeds)
+            schedule = in_order(batches, H.device)
+            return select_components(fusion, loss, plan, schedule, observe)
+
+        kept, fusion = narrow_to_kept(fusion, find, keeper)  # stage 2
+
+    def select() -> None:
         if stages.server is None:
             parties.charge_pass()  # the paper bills the stored pass to local lasso too
-        parties.select_features(kept, stages.party)  # stage 3
-        n_epochs = getattr(stages.party, "n_epochs", 1)
-        observe(Event("select_features", n_epochs, n_epochs, fusion))
-        keeper.reached("select_features", 1, 1)
-    if stages.settle is not None and stages.again is not None:
-        train_jointly(parties, fusion, labels, stages.settle, observe, keeper)
-        if not keeper.is_behind("select_again"):
-            parties.look_again(stages.again)
-            observe(Event("select_again", 1, 1, fusion))
-            keeper.reached("select_again", 1, 1)
+        parties.select_features(kept, stages.party)
+
+    n_epochs = stages.party.n_epochs
+    event = Event("select_features", n_epochs, n_epochs, fusion)
+    select_at_parties(select, event, observe, keeper)  # stage 3
     train_jointly(parties, fusion, labels, stages.train, observe, keeper)
     return fusion
+
+
+def narrow_to_kept(
+    fusion: Network, find: Callable[[], Tensor], keeper: Keeper
+) -> tuple[Tensor, Network]:
+    """Run stage 2 unless it is over; return K and the fusion network cut to it."""
+    kept = keeper.recall("select_components")
+    if kept is None:
+        kept = find()
+        fusion = fusion.narrow(slots=kept)
+        keeper.note("select_components", kept, fusion.parameters())
+    else:
+        fusion = fusion.narrow(slots=kept)
+        keeper.put_back(fusion.parameters())
+    return kept, fusion
+
+
+def select_at_parties(
+    select: Callable[[], None], event: Event, observe: Observer, keeper: Keeper
+) -> None:
+    """Have the parties select, unless that is over."""
+    if not keeper.is_behind(event.stage):
+        select()
+        observe(event)
+        keeper.reached(event.stage, 1, 1)

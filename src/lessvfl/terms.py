@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 PartyId = str
-
-
 Task = Literal["binary", "multiclass", "regression"]
-
-
 Stage = Literal[
     "pretrain",
     "embed",
     "select_components",
     "select_features",
     "joint_lasso",
-    "settle",
+    "train_first",
     "select_again",
     "train",
     "evaluate",
 ]
+
+# A renamed stage keeps the name of its random streams.
+_STREAMS = {"train_first": "settle"}
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
@@ -39,8 +37,23 @@ def stream_seed(seed: int, *names: str | int) -> int:
     >>> stream_seed(0, "init", "party0") == stream_seed(0, "init", "party1")
     False
     """
-    text = "/".join(str(part) for part in (seed, *names))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    parts = (_STREAMS.get(str(name), str(name)) for name in (seed, *names))
+    return int.from_bytes(hashlib.sha256("/".join(parts).encode()).digest()[:7], "big")
+
+
+def bytes_text(n_bytes: float) -> str:
+    """Write a number of bytes in the unit that fits, 1 MB = 1,000,000 bytes.
+
+    >>> bytes_text(512), bytes_text(3_400_000), bytes_text(999_960), bytes_text(5e15)
+    ('512 bytes', '3.4 MB', '1.0 MB', '5,000.0 TB')
+    """
+    if n_bytes < 1000:
+        return f"{n_bytes:.0f} bytes"
+    size, units = n_bytes / 1000, iter(("kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= 999.95 and unit != "TB":
+        size, unit = size / 1000, next(units)
+    return f"{size:,.1f} {unit}"
 
 
 @dataclass(frozen=True)

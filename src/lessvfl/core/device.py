@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
+import os
+from collections.abc import Iterator
 
 import torch
 
 from lessvfl.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+# Multiplications of one step from which a second thread was measured to pay.
+WORTH_THREADS = 200_000_000
 
 
 def resolve_device(name: str) -> torch.device:
@@ -33,12 +39,39 @@ def resolve_device(name: str) -> torch.device:
 
 
 def use_threads(n_threads: int) -> None:
-    """Compute with so many threads: their number changes the order of sums."""
+    """Compute with that many threads: their number changes the order of sums."""
     torch.set_num_threads(n_threads)
 
 
+def free_cores() -> int:
+    """Return how many cores are free to this process now, at least one.
+
+    Those it may run on, less the load of the last minute.
+    """
+    allowed = getattr(os, "sched_getaffinity", None)
+    n_cores = len(allowed(0)) if allowed else os.cpu_count() or 1
+    return max(1, n_cores - round(os.getloadavg()[0]))
+
+
+@contextlib.contextmanager
+def threads_for(n_products: int) -> Iterator[None]:
+    """Compute with the threads that pay for steps of that many multiplications.
+
+    Small steps get one: a second thread costs more than it brings, and takes the core
+    from other processes (``benchmarks/threads.py``). More than PyTorch was set to are
+    never used.
+    """
+    before = torch.get_num_threads()
+    wanted = 1 if n_products < WORTH_THREADS else min(before, free_cores())
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def keep_freed_memory(n_bytes: int = 1 << 28) -> None:
-    """Have malloc keep what is freed, up to so much, for the next message or batch.
+    """Have malloc keep what is freed, up to that much, for the next message or batch.
 
     By default glibc gives a block of a MiB back when it is freed, and getting its pages
     again costs more than copying it. Other systems have no such call.

@@ -37,103 +37,11 @@ from lessvfl.core.prox import per_replica
 from lessvfl.core.solve import fit_held_out
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
-
-
 RULES = ("both looks", "second look", "pruned")  # candidates of the second look
+MOST_COMPARED = 4096  # rows on which candidates of a second look are compared
 
 
-@dataclass(frozen=True)
-class Groups:
-    """A party's features, as groups of columns.
-
-    Parameters
-    ----------
-    membership : Tensor (columns, n_groups)
-        1 where a column belongs to a group.
-    is_shadow, pinned : Tensor (n_groups,)
-        Which groups are shadows; which must stay and are not penalised.
-    """
-
-    membership: Tensor
-    is_shadow: Tensor
-    pinned: Tensor
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What one replica of a party decided, for its own eyes.
-
-    Parameters
-    ----------
-    kept : Tensor (n_groups,)
-        Which groups stay; shadows never do.
-    lam : float
-        The lambda that was taken, as a share of the one that keeps nothing.
-    shadow_share : float
-        Share of the shadows that were kept: the estimate of the share of useless
-        features that are.
-    path : list of (lambda, features kept, share of shadows kept)
-        The path, as far as it was followed.
-    scores : Tensor (n_groups,)
-        The largest lambda, as a share, at which a group is kept; 0: none on the path.
-    frequency : Tensor (n_groups,) or None
-        The share of subsamples that keep a group, where there were any.
-    pairs : list of (group, group, strength)
-        Groups that were kept because they act together; see :func:`moments.pairs`.
-    rule : str
-        "first look", or which of ``RULES`` the second look took.
-    """
-
-    kept: Tensor
-    lam: float
-    shadow_share: float
-    path: list[tuple[float, int, float]]
-    scores: Tensor
-    frequency: Tensor | None = None
-    pairs: tuple[tuple[int, int, float], ...] = ()
-    rule: str = "first look"
-
-    def report(self, owner: Tensor) -> dict[str, Any]:
-        """Return it as plain values; `owner` is the group of every own feature."""
-        place = {group: feature for feature, group in enumerate(owner.tolist())}
-        n_kept = int(self.kept[owner].sum())
-        return {
-            "rule": self.rule,
-            "lam": self.lam,
-            "shadow_share": self.shadow_share,
-            "false_share": min(1.0, self.shadow_share * len(owner) / max(1, n_kept)),
-            "path": [list(point) for point in self.path],
-            "scores": self.scores[owner].tolist(),
-            "frequency": None
-            if self.frequency is None
-            else self.frequency[owner].tolist(),
-            "pairs": [[place[a], place[b], value] for a, b, value in self.pairs],
-        }
-
-
-def plant(
-    X: Tensor, groups: Tensor, n_least: int, seeds: Sequence[int], party: str
-) -> Tensor:
-    """Return which row every shadow takes, (S, N, copies x n_features).
-
-    The columns of one feature are permuted together, so they share a shadow.
-    """
-    n_features = int(groups.max()) + 1
-    n_copies = max(1, -(-n_least // n_features))
-    order = [
-        torch.stack(
-            [
-                torch.randperm(
-                    X.shape[1], generator=stream(seed, "shadow", party, copy, f)
-                )
-                for copy in range(n_copies)
-                for f in range(n_features)
-            ],
-            dim=1,
-        )
-        for seed in seeds
-    ]
-    return torch.stack(order).to(X.device)
+# ------------------------------------------------------------------------------ shadows
 
 
 def with_shadows(
@@ -145,36 +53,33 @@ def with_shadows(
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Append shadows to a party's training columns, and zeros to its test columns.
 
-    Parameters
-    ----------
-    tables : pair of Tensor (S, N, columns)
-        Training and test rows.
-    groups : Tensor (columns,)
-        The feature of every column.
-    n_least : int
-        How many shadow features there must be at least.
-    seeds : sequence of int
-        One a replica.
-    party : str
-        Whose shadows: every party permutes in its own way.
-
-    Returns
-    -------
-    tables, groups
-        With shadows behind the own columns; their features are numbered on.
+    `tables` are (S, N, columns), `groups` (columns,) the feature of every column. There
+    are at least `n_least` shadow features, numbered on behind the own ones. The columns
+    of one feature are permuted together, and every party permutes in its own way.
     """
     X, X_test = tables
-    order = plant(X, groups, n_least, seeds, party)
     n_features = int(groups.max()) + 1
-    n_copies = order.shape[2] // n_features
-    X = X.expand(len(order), -1, -1)
-    shadows, owners = [X], [groups]
+    n_copies = max(1, -(-n_least // n_features))
+    X = X.expand(len(seeds), -1, -1)
+    columns, owners = [X], [groups]
     for copy in range(n_copies):
-        rows = order[:, :, copy * n_features + groups]  # (S, N, columns)
-        shadows.append(torch.gather(X, 1, rows))
+        order = [
+            torch.stack(
+                [
+                    torch.randperm(
+                        X.shape[1], generator=stream(seed, "shadow", party, copy, f)
+                    )
+                    for f in range(n_features)
+                ],
+                dim=1,
+            )
+            for seed in seeds
+        ]
+        rows = torch.stack(order).to(X.device)[:, :, groups]  # (S, N, columns)
+        columns.append(torch.gather(X, 1, rows))
         owners.append(groups + (copy + 1) * n_features)
     zeros = X_test.new_zeros(*X_test.shape[:2], n_copies * len(groups))
-    whole = torch.cat(shadows, dim=2), torch.cat([X_test, zeros], dim=2)
+    whole = torch.cat(columns, dim=2), torch.cat([X_test, zeros], dim=2)
     return whole, torch.cat(owners)
 
 
@@ -186,6 +91,46 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
     """
     wanted = [part.strip() for part in (patterns or "").split(",") if part.strip()]
     return [any(fnmatch.fnmatchcase(name, p) for p in wanted) for name in features]
+
+
+@dataclass(frozen=True)
+class ShadowGroups:
+    """A party's features and their shadows, as groups of columns."""
+
+    membership: Tensor  # (columns, n_groups), 1 where a column belongs to a group
+    is_shadow: Tensor  # (n_groups,)
+    pinned: Tensor  # (n_groups,), groups that must stay and are not penalised
+
+
+# ---------------------------------------------------------------------------- responses
+
+
+class Memory:
+    """What a party remembers of joint training: rows, embeddings and gradients."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Tensor, ...]] = []
+
+    def add(self, rows: slice | Tensor, h: Tensor, gradient: Tensor) -> None:
+        """Keep what a batch says of its rows; the gradient is one row's own again."""
+        if isinstance(rows, slice):
+            rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
+        rows = rows.expand(gradient.shape[0], -1)
+        self._seen.append((rows, h.detach(), gradient * gradient.shape[1]))
+
+    def tensors(self) -> list[Tensor]:
+        """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing."""
+        return [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
+
+    def restore(self, tensors: Sequence[Tensor]) -> None:
+        """Take up what :meth:`tensors` gave."""
+        self._seen = [tuple(tensors)] if tensors else []
+
+    def responses(self) -> tuple[Tensor, Tensor]:
+        """Return the rows, and where the server wants their embeddings; forget them."""
+        rows, h, gradient = self.tensors()
+        self._seen = []
+        return rows, responses(h, gradient)
 
 
 def responses(h: Tensor, gradient: Tensor) -> Tensor:
@@ -203,46 +148,64 @@ def responses(h: Tensor, gradient: Tensor) -> Tensor:
     return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
 
 
-def above(X: Tensor, Z: Tensor, groups: Groups) -> Tensor:
-    """Return which groups go with the responses more than any shadow, (n_groups,)."""
-    seen = Moments.of(X, Z, groups.membership)
-    strength = seen.group_norms(seen.C) / groups.membership.sum(dim=0).sqrt()
-    return strength > strength[groups.is_shadow].max()
+def refit(
+    net: Network,
+    X: Tensor,
+    Z: Tensor,
+    plan: FitPlan,
+    seeds: Sequence[int],
+    fold: int = 0,
+) -> Tensor:
+    """Fit a network, cut to what was kept, to the responses: :func:`fit_held_out`."""
+
+    def mismatch(rows: Tensor) -> Tensor:
+        mask = net.output_mask.to(Z.dtype).unsqueeze(1)
+        return ((net(take(X, rows)) - take(Z, rows)) * mask).square().mean(dim=2)
+
+    return fit_held_out(net, mismatch, X.shape[1], plan, seeds, fold)
 
 
-def choose(
-    X: Tensor, Z: Tensor, groups: Groups, plan: ShadowPlan, seed: int = 0
-) -> Choice:
-    """Select features of one replica, on all rows or by the votes of subsamples.
+# ----------------------------------------------------------------------- the first look
 
-    With `plan.subsamples` the selection is repeated on so many random halves of the
-    rows, and what at least half of them keep is kept (stability selection).
 
-    Parameters
-    ----------
-    X : Tensor (n, columns)
-        Rows that were exchanged, shadows included.
-    Z : Tensor (n, E)
-        Their responses.
+@dataclass(frozen=True)
+class Choice:
+    """What one replica of a party decided, for its own eyes."""
+
+    kept: Tensor  # (n_groups,), which groups stay; shadows never do
+    lam: float  # the lambda taken, as a share of the one that keeps nothing
+    shadow_share: float  # of the shadows kept: the estimate for useless features
+    path: list[tuple[float, int, float]]  # lambda, features kept, share of shadows kept
+    scores: Tensor  # (n_groups,), the largest lambda that keeps a group; 0: none did
+    pairs: tuple[tuple[int, int, float], ...] = ()  # groups that act together, strength
+    rule: str = "first look"  # or which of ``RULES`` the second look took
+
+    def report(self, owner: Tensor) -> dict[str, Any]:
+        """Return it as plain values; `owner` is the group of every own feature."""
+        place = {group: feature for feature, group in enumerate(owner.tolist())}
+        n_kept = int(self.kept[owner].sum())
+        return {
+            "rule": self.rule,
+            "lam": self.lam,
+            "shadow_share": self.shadow_share,
+            "false_share": min(1.0, self.shadow_share * len(owner) / max(1, n_kept)),
+            "path": [list(point) for point in self.path],
+            "scores": self.scores[owner].tolist(),
+            "pairs": [[place[a], place[b], value] for a, b, value in self.pairs],
+        }
+
+
+def choose(X: Tensor, Z: Tensor, groups: ShadowGroups, plan: ShadowPlan) -> Choice:
+    """Select features of one replica along the path of lambdas, then pairs.
+
+    `X` (n, columns) are the rows that were exchanged, shadows included, `Z` (n, E)
+    their responses.
     """
-    whole = _choose_once(Moments.of(X, Z, groups.membership), groups, plan)
-    if not plan.subsamples:
-        return whole
-    votes = []
-    for number in range(plan.subsamples):
-        order = torch.randperm(len(X), generator=stream(seed, "subsample", number))
-        half = order[: len(X) // 2].to(X.device)
-        some = Moments.of(X[half], Z[half], groups.membership)
-        votes.append(_choose_once(some, groups, plan).kept)
-    frequency = torch.stack(votes).to(X).mean(dim=0)
-    return replace(whole, kept=frequency >= 0.5, frequency=frequency)
+    return _choose(Moments.of(X, Z, groups.membership), groups, plan)
 
 
-def _choose_once(seen: Moments, groups: Groups, plan: ShadowPlan) -> Choice:
-    """Select along the path of lambdas, then add what acts together."""
+def _choose(seen: Moments, groups: ShadowGroups, plan: ShadowPlan) -> Choice:
     weights = groups.membership.sum(dim=0).sqrt()
-    if plan.adaptive > 0:
-        weights = weights * _adaptive(seen, plan.adaptive)
     largest = (seen.group_norms(seen.C) / weights).max()
     largest = largest * (1 + 1e-6)  # keeps nothing, exactly
     weights = weights * ~groups.pinned
@@ -276,12 +239,12 @@ def _choose_once(seen: Moments, groups: Groups, plan: ShadowPlan) -> Choice:
         float(of_shadows[place]),
         path,
         first,
-        pairs=tuple(found),
+        tuple(found),
     )
 
 
 def _add_pairs(
-    seen: Moments, groups: Groups, plan: ShadowPlan, chosen: Tensor
+    seen: Moments, groups: ShadowGroups, plan: ShadowPlan, chosen: Tensor
 ) -> list[tuple[int, int, float]]:
     """Put groups that act together into `chosen`, the strongest first; return them."""
     strength, partner = moments.pairs(seen, groups.is_shadow)
@@ -300,29 +263,19 @@ def _add_pairs(
     return found
 
 
-def _adaptive(seen: Moments, gamma: float) -> Tensor:
-    """Return 1 / norm^gamma of a ridge regression, the middle group's weight 1."""
-    ridge = 0.1 * torch.eye(len(seen.G)).to(seen.G)
-    norms = seen.group_norms(torch.linalg.solve(seen.G + ridge, seen.C))
-    relative: Tensor = norms / norms.median()
-    return relative.clamp(0.05, 20.0).pow(-gamma)
+# ---------------------------------------------------------------------- the second look
 
 
-def look_again(
-    X: Tensor, Z: Tensor, groups: Groups, plan: ShadowPlan, seed: int, before: Tensor
+def choose_again(
+    X: Tensor, Z: Tensor, groups: ShadowGroups, plan: ShadowPlan, before: Tensor
 ) -> tuple[Choice, Tensor]:
     """Return a second choice, and the candidates (3, n_groups) in order of ``RULES``.
 
-    Candidates are what either look keeps, what this one keeps, and that without what
-    says nothing beside the others (:func:`moments.prune`).
-
-    Parameters
-    ----------
-    before : Tensor (n_groups,)
-        What the first look kept.
+    Candidates are what either look keeps (`before`: the first), what this one keeps,
+    and that without what says nothing beside the others (:func:`moments.prune`).
     """
-    choice = choose(X, Z, groups, plan, seed)
     seen = Moments.of(X, Z, groups.membership)
+    choice = _choose(seen, groups, plan)
     exempt = groups.pinned.clone()
     for a, b, _ in choice.pairs:
         exempt[[a, b]] = True
@@ -333,21 +286,41 @@ def look_again(
     return choice, torch.stack([both, choice.kept, pruned])
 
 
+def compare(
+    net: Network,
+    pool: Tensor,
+    X: Tensor,
+    Z: Tensor,
+    candidates: Tensor,
+    seeds: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """Return how badly candidates (3, R, n_groups) predict rows held out, (3, R).
+
+    Every row is held out once; `pool` is the group of every slot. And how badly a
+    constant does, (R,).
+    """
+    X, Z = X[:, :MOST_COMPARED], Z[:, :MOST_COMPARED]
+    plan = FitPlan(n_epochs=12, batch_size=256, held_out=0.5, patience=3)
+    losses = []
+    for kept in candidates:
+        slots = kept[:, pool]
+        columns = slots[:, net.column_slots].any(dim=0)
+        folds = [
+            refit(net.narrow(slots=slots), X[:, :, columns], Z, plan, seeds, fold)
+            for fold in (0, 1)
+        ]
+        losses.append(torch.cat(folds, dim=1).mean(dim=1))
+    spread = (Z - Z.mean(dim=1, keepdim=True)) * net.output_mask.unsqueeze(1)
+    return torch.stack(losses), spread.square().mean(dim=(1, 2))
+
+
 def smallest_as_good(losses: Sequence[float], alone: float, share: float) -> int:
     """Return the last candidate that explains almost as much as the best.
 
-    Parameters
-    ----------
-    losses : sequence of float
-        Mean loss of rows held out; candidates from large to small.
-    alone : float
-        The loss of a constant. Where the best is no better, rows say nothing of the
-        candidates, and the largest is taken.
-    share : float
-        The share of what the best explains that may be lost.
+    `losses` are those of rows held out, of candidates from large to small, `alone` is
+    that of a constant. Where the best is no better, rows say nothing of the candidates,
+    and the largest is taken. `share` is what of the explained may be lost.
 
-    Examples
-    --------
     >>> smallest_as_good([0.50, 0.505, 0.6], 1.0, 0.02)
     1
     >>> smallest_as_good([1.3, 1.2, 1.1], 1.0, 0.02)
@@ -363,28 +336,7 @@ def smallest_as_good(losses: Sequence[float], alone: float, share: float) -> int
     )
 
 
-def refit(
-    net: Network,
-    X: Tensor,
-    Z: Tensor,
-    plan: FitPlan,
-    seeds: Sequence[int],
-    fold: int = 0,
-) -> Tensor:
-    """Fit a network to the responses: :func:`lessvfl.algorithm.fit_held_out`.
-
-    Parameters
-    ----------
-    net : Network
-        Cut to the features that were kept.
-    X : Tensor (R, n, columns)
-        Rows that were exchanged.
-    Z : Tensor (R, n, outputs)
-        Their responses.
-    """
-
-    def mismatch(rows: Tensor) -> Tensor:
-        mask = net.output_mask.to(Z.dtype).unsqueeze(1)
-        return ((net(take(X, rows)) - take(Z, rows)) * mask).square().mean(dim=2)
-
-    return fit_held_out(net, mismatch, X.shape[1], plan, seeds, fold)
+def decide(choice: Choice, candidates: Tensor, rule: int, first_share: float) -> Choice:
+    """Return the choice that a second look ends with: candidate number `rule`."""
+    share = (first_share + choice.shadow_share, choice.shadow_share, 0.0)[rule]
+    return replace(choice, kept=candidates[rule], rule=RULES[rule], shadow_share=share)

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lessvfl.core.losses import risk, row_losses
-from lessvfl.core.plans import Labels
+from lessvfl.core.plans import Labels, PathPlan
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import gradients
+from lessvfl.core.solve import gradients, prox_step
 from lessvfl.terms import Task
-
-
-@dataclass(frozen=True)
-class PathPlan:
-    """How the server selects components without a lambda.
-
-    It asks for the embeddings of `n_rows` rows in `bits` bits, fits the group lasso of
-    a linear head for `n_lambdas` on `1 - held_out` of them, and takes the largest
-    lambda whose loss on the others is within `n_errors` standard errors of the best.
-    With `refit` it then fits its network to these rows for at most so many epochs.
-    """
-
-    n_rows: int
-    bits: int = 32
-    n_errors: float = 1.0
-    refit: int = 0
-    held_out: float = 0.25
-    n_lambdas: int = 20
-    n_steps: int = 300
 
 
 def choose_components(
@@ -92,9 +72,5 @@ def _head_path(
     lams = largest * torch.logspace(0, -2.5, L).to(h)
     penalty, step = GroupLasso(lams), rate.expand(L)
     for _ in range(plan.n_steps):
-        dW, db = slopes()
-        with torch.no_grad():
-            W -= rate * dW
-            b -= rate * db
-            penalty.prox(W, step)
+        prox_step([W, b], slopes(), step, penalty, W)
     return W.detach(), b.detach()

@@ -184,14 +184,8 @@ def _make(factory: Factory | nn.Module, n_in: int, n_out: int, name: str) -> nn.
 class Lifted:
     """Any module of the user's, replicated by stacking its state.
 
-    Parameters
-    ----------
-    modules : list of nn.Module
-        One a replica, equal but for their weights.
-    n_columns : int
-        Columns the network is fed.
-    owner : str
-        Whose network this is, for error messages.
+    `modules` are one for each replica, equal but for their weights; `owner` is whose
+    network this is, for error messages.
     """
 
     def __init__(
@@ -490,14 +484,7 @@ class Lifted:
 def widen(cut: Network, whole: Network, slots: Tensor) -> Network:
     """Return a network with all slots again, those that were cut away at zero.
 
-    Parameters
-    ----------
-    cut : Network
-        Whose values are taken over.
-    whole : Network
-        What `cut` was narrowed from.
-    slots : Tensor (R, slots)
-        Which slots were kept.
+    Values are those of `cut`, narrowed from `whole` to the `slots` (R, slots).
     """
     net = whole.narrow()
     used = slots.any(dim=0)

@@ -22,46 +22,57 @@ MEASURES: dict[Task, tuple[str, ...]] = {
 def measure(z: Tensor, y: Tensor, task: Task) -> dict[str, Tensor]:
     """Return every measure of a task, (R,) each.
 
-    Parameters
-    ----------
-    z : Tensor (R, n, 1) or (R, n, C)
-        What the fusion network gives.
-    y : Tensor (S, n)
-        Labels, S = 1 or R.
+    `z` (R, n, 1) or (R, n, C) is what the fusion network gives, `y` (S, n) the labels.
     """
     y = y.expand(z.shape[0], -1)
     if task == "regression":
         return {"r2": r2(z.squeeze(2), y)}
-    if task == "binary":
-        scores = z.squeeze(2)
-        classes, predicted = y.long(), (scores > 0).long()
-        found = {"auc": auc(scores, classes)}
-        n_classes = 2
-    else:
-        classes, predicted = y, z.argmax(dim=2)
-        found = {}
-        n_classes = z.shape[2]
-    return {
-        "accuracy": accuracy(predicted, classes),
-        "balanced_accuracy": balanced_accuracy(predicted, classes, n_classes),
-    } | found
+    classes = y.long()
+    n_classes = max(2, z.shape[2])
+    right = is_right(z.unsqueeze(2), classes)
+    hits = class_hits(right, classes, n_classes)
+    sizes = class_sizes(classes, n_classes)
+    found = {
+        "accuracy": accuracy(hits, sizes).squeeze(1),
+        "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(1),
+    }
+    return found | {"auc": auc(z.squeeze(2), classes)} if task == "binary" else found
 
 
-def accuracy(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the share of rows predicted right, (R,)."""
-    return (predicted == y).double().mean(dim=1)
+def is_right(z: Tensor, y: Tensor) -> Tensor:
+    """Tell which rows are predicted right, (S, n, G), for G settings at once.
+
+    `z` (S, n, G, 1) or (S, n, G, C) is what fusion networks give, `y` (S, n) classes.
+    """
+    if z.shape[3] == 1:
+        return (z.squeeze(3) > 0) == y.unsqueeze(2).bool()
+    return z.argmax(dim=3) == y.unsqueeze(2)
 
 
-def balanced_accuracy(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:
-    """Return the mean of every class's share predicted right, (R,).
+def class_hits(right: Tensor, y: Tensor, n_classes: int) -> Tensor:
+    """Count the rows of every class predicted right, (S, C, G)."""
+    members = torch.nn.functional.one_hot(y, n_classes).float()  # (S, n, C)
+    return members.mT @ right.float()  # whole numbers
+
+
+def class_sizes(y: Tensor, n_classes: int) -> Tensor:
+    """Count the rows of every class, (S, C)."""
+    return torch.nn.functional.one_hot(y, n_classes).sum(dim=1)
+
+
+def accuracy(hits: Tensor, sizes: Tensor) -> Tensor:
+    """Return the share of rows predicted right, (S, G)."""
+    return hits.double().sum(dim=1) / sizes.sum(dim=1, keepdim=True)
+
+
+def balanced_accuracy(hits: Tensor, sizes: Tensor) -> Tensor:
+    """Return the mean of every class's share predicted right, (S, G).
 
     Classes without a row are left out.
     """
-    right = (predicted == y).double()
-    members = torch.nn.functional.one_hot(y, n_classes).double()  # (R, n, C)
-    sizes = members.sum(dim=1)
-    recall = (members * right.unsqueeze(2)).sum(dim=1) / sizes.clamp_min(1)
-    return recall.sum(dim=1) / (sizes > 0).sum(dim=1)
+    sizes = sizes.unsqueeze(2)
+    shares = hits.double() / sizes.clamp_min(1)
+    return shares.sum(dim=1) / (sizes > 0).sum(dim=1)
 
 
 def auc(scores: Tensor, y: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lessvfl.core.prox import GroupLasso
+
 N_ITERATIONS = 300
 LAMBDAS_AT_ONCE = 4
 MARGIN = 2.0  # how far above the best shadow a statistic must be to count
@@ -22,23 +24,13 @@ RIDGE = 1e-6
 
 @dataclass(frozen=True)
 class Moments:
-    """Centred rows and responses, and their moments.
+    """Centred rows and responses, and their moments."""
 
-    Parameters
-    ----------
-    X, Z : Tensor (n, columns), (n, E)
-        Centred.
-    membership : Tensor (columns, n_groups)
-        1 where a column belongs to a group.
-    G, C : Tensor (columns, columns), (columns, E)
-        X'X / n and X'Z / n.
-    """
-
-    X: Tensor
-    Z: Tensor
-    membership: Tensor
-    G: Tensor
-    C: Tensor
+    X: Tensor  # (n, columns)
+    Z: Tensor  # (n, E)
+    membership: Tensor  # (columns, n_groups), 1 where a column belongs to a group
+    G: Tensor  # X'X / n, (columns, columns)
+    C: Tensor  # X'Z / n, (columns, E)
 
     @classmethod
     def of(cls, X: Tensor, Z: Tensor, membership: Tensor) -> Moments:
@@ -62,20 +54,8 @@ def group_path(
     A few lambdas at a time, from the largest on. Groups that the strong rule
     (Tibshirani et al., 2012) discards are left out; whoever violates its optimality
     condition then is taken in, and the step repeated, so that the solution is exact.
-
-    Parameters
-    ----------
-    lams : Tensor (L,)
-        Falling.
-    weights : Tensor (n_groups,)
-        Of the groups' norms.
-    is_enough : callable
-        Given the norms (l, n_groups) of the last lambdas; True: the rest is not solved.
-
-    Returns
-    -------
-    Tensor (L or fewer, n_groups)
-        The norms of the groups.
+    `lams` (L,) fall. `is_enough` is given the norms (l, n_groups) of the last lambdas;
+    True: the rest is not solved. Returns the groups' norms, (L or fewer, n_groups).
     """
     G, C = moments.G, moments.C
     B, before, found = torch.zeros_like(C), lams[0], []
@@ -108,17 +88,13 @@ def _solve(
     if len(columns) == 0:
         return whole
     G, C = moments.G[columns][:, columns], moments.C[columns]
-    membership = moments.membership[columns][:, active]
+    penalty = GroupLasso(lams, moments.membership[columns][:, active], weights[active])
     rate = 1 / (torch.linalg.matrix_norm(G, 2) * (1 + 1e-6))
     B = start[columns].expand(len(lams), -1, -1)
     V, t = B, 1.0
-    threshold = rate * lams[:, None] * weights[active]
-    tiny = torch.finfo(C.dtype).tiny
     for _ in range(N_ITERATIONS):
-        U = V - rate * (G @ V - C)
-        norms = (U.square().sum(dim=2) @ membership).sqrt().clamp_min(tiny)
-        scale = torch.relu(1 - threshold / norms)
-        new = U * (scale @ membership.T)[..., None]
+        new = V - rate * (G @ V - C)
+        penalty.prox(new.mT, rate)
         t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
         V, B, t = new + ((t - 1) / t_new) * (new - B), new, t_new
     whole[:, columns] = B
@@ -130,21 +106,9 @@ def prune(moments: Moments, kept: Tensor, is_shadow: Tensor, exempt: Tensor) -> 
 
     What a group says is the Wald statistic of its coefficients in the regression on
     all groups kept, a column; what a shadow would say, were it added, is the measure:
-    elimination ends when the weakest group is `MARGIN` times above the best shadow.
-
-    Parameters
-    ----------
-    kept : Tensor (n_groups,)
-        Where to begin; no shadow.
-    is_shadow : Tensor (n_groups,)
-        Which groups are shadows.
-    exempt : Tensor (n_groups,)
-        Groups that stay whatever they say.
-
-    Returns
-    -------
-    Tensor (n_groups,)
-        A mask; at least one group of `kept` stays.
+    elimination ends when the weakest group is `MARGIN` times above the best shadow. All
+    are masks (n_groups,): `kept` is where to begin, `exempt` stay whatever they say. At
+    least one group of `kept` stays.
     """
     size = moments.membership.sum(dim=0).double()
     group = moments.membership.argmax(dim=1)  # of every column
@@ -198,15 +162,9 @@ def pairs(moments: Moments, is_shadow: Tensor) -> tuple[Tensor, Tensor]:
 
     The statistic of two columns is (sum_i r_i x_ij x_ik)^2 / sum_i (r_i x_ij x_ik)^2,
     r the responses without the columns' own linear part: about 1 by chance, however
-    the columns are distributed.
-
-    Returns
-    -------
-    strength : Tensor (n_groups,)
-        The largest statistic of a group, as a share of `MARGIN` times the largest that
-        any shadow reaches: from 1 on it counts.
-    partner : Tensor (n_groups,)
-        With which group.
+    the columns are distributed. Returns the largest statistic of every group, as a
+    share of `MARGIN` times the largest that any shadow reaches (from 1 on it counts),
+    and with which group.
     """
     X = moments.X
     scale = X.square().mean(dim=0).sqrt()

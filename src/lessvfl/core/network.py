@@ -98,61 +98,48 @@ class Network(Protocol):
     @property
     def n_replicas(self) -> int:
         """Return R."""
-        ...
 
     @property
     def n_outputs(self) -> int:
         """Return the width of the output."""
-        ...
 
     @property
     def column_slots(self) -> Tensor:
         """Return the slot of every column, (columns,)."""
-        ...
 
     @property
     def input_weights(self) -> Tensor:
         """Return π(θ), the parameter (R, out, slots, ...)."""
-        ...
 
     @property
     def output_mask(self) -> Tensor:
         """Return which outputs each replica has, (R, n_outputs)."""
-        ...
 
     def parameters(self) -> list[Tensor]:
         """Return every parameter, (R, ...) each."""
-        ...
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (S, n, columns) to (R, n, n_outputs)."""
-        ...
 
     def train(self, mode: bool) -> None:
         """Switch layers such as dropout between training and use."""
-        ...
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
     ) -> Network:
         """Keep these slots (R, slots) and outputs (R, n_outputs), masks."""
-        ...
 
     def replica(self, index: int) -> Network:
         """Return one replica, R = 1, cut to its own slots and outputs."""
-        ...
 
     def astype(self, dtype: torch.dtype) -> Network:
         """Return a copy with parameters of that number format."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Return the parameters of a network with R = 1, without the axis."""
-        ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over parameters as :meth:`state` gives them."""
-        ...
 
 
 def _union(mask: Tensor | None, n: int, device: torch.device) -> Tensor:
@@ -178,12 +165,7 @@ def _leaf(values: Tensor) -> Tensor:
 class MLP:
     """The default network: Linear layers with one activation between them.
 
-    Parameters
-    ----------
-    weights, biases : list of Tensor
-        (R, out, in) and (R, out) of every layer.
-    activation : str
-        A key of ``ACTIVATIONS``.
+    Weights are (R, out, in), biases (R, out).
     """
 
     def __init__(

@@ -1,17 +1,18 @@
-"""The small values that every room shares."""
+"""What a stage is told: its plan, its mini-batches, its random streams."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from lessvfl.terms import Stage, Task, stream_seed
 
-Tensor = torch.Tensor
+Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
 
 
 def stream(seed: int, *names: str | int) -> torch.Generator:
@@ -19,81 +20,17 @@ def stream(seed: int, *names: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(stream_seed(seed, *names))
 
 
-Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b) one a replica
+def shuffled(
+    n: int, seeds: Sequence[int], *name: str | int, device: torch.device | None = None
+) -> Tensor:
+    """Return a random order of n rows for every seed, (len(seeds), n)."""
+    orders = [torch.randperm(n, generator=stream(seed, *name)) for seed in seeds]
+    return torch.stack(orders).to(device)
 
 
-@dataclass(frozen=True)
-class Batches:
-    """The mini-batches of a stage, the same wherever they are derived.
-
-    Row order comes from the seeds and a name, so it is never sent. Without shuffling,
-    batches are slices in file order; the last one may be smaller.
-
-    Parameters
-    ----------
-    n_samples, batch_size : int
-        Rows in all, rows a step.
-    seeds : tuple of int
-        One a replica; ignored without `shuffle`.
-    name : tuple
-        Name of the random stream (stage, and party where a party acts alone).
-    shuffle : bool
-        Reshuffle every epoch.
-    """
-
-    n_samples: int
-    batch_size: int
-    seeds: tuple[int, ...]
-    name: tuple[str, ...]
-    shuffle: bool
-
-    @property
-    def n_per_epoch(self) -> int:
-        """Return the number of steps of one epoch."""
-        return -(-self.n_samples // self.batch_size)
-
-    def n_steps(self, n_epochs: float) -> int:
-        """Return the number of steps of a possibly fractional number of epochs."""
-        if n_epochs == 0:
-            return 0
-        return max(1, round(n_epochs * self.n_per_epoch))
-
-    def epoch(self, index: int, device: torch.device) -> list[Rows]:
-        """Return the batches of one epoch in order."""
-        starts = range(0, self.n_samples, self.batch_size)
-        cuts = [slice(s, min(s + self.batch_size, self.n_samples)) for s in starts]
-        if not self.shuffle:
-            return list(cuts)
-        distinct = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
-        order = torch.stack(
-            [
-                torch.randperm(
-                    self.n_samples, generator=stream(seed, *self.name, "rows", index)
-                )
-                for seed in distinct
-            ]
-        ).to(device)
-        return [order[:, cut] for cut in cuts]
-
-    def steps(
-        self, n_epochs: float, device: torch.device
-    ) -> Iterator[tuple[int, Rows]]:
-        """Yield (epoch, rows) for every step of `n_epochs`."""
-        left = self.n_steps(n_epochs)
-        for epoch in range(math.ceil(n_epochs)):
-            for rows in self.epoch(epoch, device)[:left]:
-                yield epoch, rows
-            left -= self.n_per_epoch
-
-
-def sample_rows(n_samples: int, n_rows: int, seeds: tuple[int, ...]) -> Tensor:
-    """Return rows drawn without putting back, (R, n_rows), the same for everybody."""
-    return torch.stack(
-        [
-            torch.randperm(n_samples, generator=stream(seed, "sample"))[:n_rows]
-            for seed in seeds
-        ]
-    )
+def sample_rows(n_samples: int, n_rows: int, seeds: Sequence[int]) -> Tensor:
+    """Return rows drawn without replacement, (R, n_rows), the same for everybody."""
+    return shuffled(n_samples, seeds, "sample")[:, :n_rows]
 
 
 def take(table: Tensor, rows: Rows) -> Tensor:
@@ -109,14 +46,69 @@ def take(table: Tensor, rows: Rows) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TrainPlan:
-    """How Algorithm 2 runs for a while; server and parties derive the same steps.
+class Labels:
+    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
 
-    `lam` is None, or the group lasso weight of every replica (joint proximal training).
-    Blocks travel in `bits` bits a value. Of the last `record` epochs a party remembers
-    rows, embeddings and gradients, for its own selection. Every `check` steps each
-    party tells whether its selection still changes; when none does, the stage ends.
+    y: Tensor
+    task: Task
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The mini-batches of a stage, the same wherever they are derived.
+
+    Row order comes from the seeds and a name, so it is never sent. Without shuffling,
+    batches are slices in file order; the last one may be smaller.
     """
+
+    n_samples: int
+    batch_size: int
+    seeds: tuple[int, ...]  # one for each replica
+    name: tuple[str, ...]  # of the random stream: the stage, and who acts alone
+    shuffle: bool  # every epoch anew
+
+    @property
+    def n_per_epoch(self) -> int:
+        """Return the number of steps of one epoch."""
+        return -(-self.n_samples // self.batch_size)
+
+    def n_steps(self, n_epochs: float) -> int:
+        """Return the number of steps of a possibly fractional number of epochs."""
+        if n_epochs == 0:
+            return 0
+        return max(1, round(n_epochs * self.n_per_epoch))
+
+    def order(self, epoch: int, device: torch.device) -> Tensor:
+        """Return the order of the rows in a shuffled epoch, (1, N) or (R, N)."""
+        distinct = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
+        return shuffled(
+            self.n_samples, distinct, *self.name, "rows", epoch, device=device
+        )
+
+    def epoch(self, index: int, device: torch.device) -> list[Rows]:
+        """Return the batches of one epoch in order."""
+        starts = range(0, self.n_samples, self.batch_size)
+        cuts = [slice(s, min(s + self.batch_size, self.n_samples)) for s in starts]
+        if not self.shuffle:
+            return list(cuts)
+        order = self.order(index, device)
+        return [order[:, cut] for cut in cuts]
+
+    def steps(
+        self, n_epochs: float, device: torch.device
+    ) -> Iterator[tuple[int, Rows]]:
+        """Yield (epoch, rows) for every step of `n_epochs`."""
+        left = self.n_steps(n_epochs)
+        for epoch in range(math.ceil(n_epochs)):
+            for rows in self.epoch(epoch, device)[:left]:
+                yield epoch, rows
+            left -= self.n_per_epoch
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """How Algorithm 2 runs for a while; server and parties derive the same steps."""
 
     stage: Stage
     n_epochs: float
@@ -124,19 +116,14 @@ class TrainPlan:
     shuffle: bool
     optimizer: str
     learning_rate: float
-    lam: tuple[float, ...] | None = None
+    lam: tuple[float, ...] | None = None  # group lasso weights of joint proximal steps
     schedule: Literal["constant", "cosine"] = "constant"
-    bits: int = 32
-    record: float = 0
-    check: int = 0
+    bits: int = 32  # of a value on its way
+    record: float = 0  # the last epochs whose gradients a party remembers
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""
         return Batches(n_samples, self.batch_size, seeds, (self.stage,), self.shuffle)
-
-    def is_checked(self, step: int) -> bool:
-        """Tell whether parties say after so many steps whether they are stable."""
-        return self.check > 0 and step > 0 and step % self.check == 0
 
     def set_rate(
         self, optimizer: torch.optim.Optimizer, step: int, n_steps: int
@@ -152,12 +139,9 @@ class TrainPlan:
 class SelectPlan:
     """How proximal SGD runs at the server (stage 2) or at a party (stage 3).
 
-    One step size serves the gradient step and the threshold. `lam` is one weight a
-    replica; `lam_scale` multiplies it (the released code's hidden factor). The loss has
-    reached a plateau when `patience` epochs in a row improved the best objective by
-    less than the share `tolerance`; 0 never stops early. A party without any
-    significant component removes all its features at once, or, with `drain`, only as
-    far as the proximal steps alone take it (the released code).
+    One step size serves the gradient step and the threshold. A replica has reached a
+    plateau when `patience` epochs in a row improved its best objective by less than the
+    share `tolerance`; 0 never stops early.
     """
 
     stage: Stage
@@ -165,12 +149,15 @@ class SelectPlan:
     batch_size: int
     shuffle: bool
     step_size: float
-    lam: tuple[float, ...]
-    lam_scale: float = 1.0
-    reduction: Literal["sum", "mean"] = "sum"
+    lam: tuple[float, ...]  # the penalty's weight, of every replica or of all
+    lam_scale: float = 1.0  # multiplies it (the released code's hidden factor)
+    reduction: Literal["sum", "mean"] = "sum"  # of stage 3's loss over the components
     tolerance: float = 0.0
     patience: int = 5
-    drain: bool = False
+    # A party without a significant component removes all its features at once, or only
+    # as far as the proximal steps alone take it (the released code).
+    stepwise_removal: bool = False
+    adaptive: float = 0.0  # group weights 1 / norm^adaptive of the pre-trained network
 
     def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
         """Return the mini-batches of the server or of one party."""
@@ -186,54 +173,47 @@ class SelectPlan:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """How a network is fitted alone, by AdamW, until held-out rows say stop.
-
-    It ends after `n_epochs`, or when `patience` of them in a row did not help the
-    `held_out` share of the rows.
-    """
+    """How a network is fitted alone, by AdamW, until held-out rows say stop."""
 
     n_epochs: int = 30
     rate: float = 0.003
     decay: float = 0.01
     batch_size: int = 64
-    held_out: float = 0.15
-    patience: int = 6
+    held_out: float = 0.15  # share of the rows
+    patience: int = 6  # epochs in a row without help for the rows held out
+
+
+@dataclass(frozen=True)
+class PathPlan:
+    """How the server selects components without a lambda (``core/head_path.py``).
+
+    It takes the largest lambda whose loss on the rows held out is within `n_errors`
+    standard errors of the best.
+    """
+
+    n_rows: int  # whose embeddings it asks for
+    bits: int = 32
+    n_errors: float = 1.0
+    held_out: float = 0.25
+    n_lambdas: int = 20
+    n_steps: int = 300
 
 
 @dataclass(frozen=True)
 class ShadowPlan:
-    """How a party selects features by its shadows (:mod:`lessvfl.core.evidence`).
+    """How a party selects features by its shadows (``core/evidence.py``).
 
-    At most a share `q` of the shadows may be kept, useless features may be at most an
-    estimated share `fdr` of those kept, and these at most `most`. With `subsamples`
-    features are kept by the votes of so many halves of the rows. Weights of the group
-    lasso are 1 / norm^`adaptive` of a first fit. With `pairs` features are kept, too,
-    that act only together. The network is then fitted to the responses for at most
-    `refit_epochs`. With `again` another look will follow; the stage ``select_again`` is
-    that look, which takes the smallest of its candidates that loses at most the share
-    `loss` of what the best explains of rows held out.
+    The stage ``select_again`` is a second look, which takes the smallest of its
+    candidates that loses at most the share `loss` of what the best explains of rows
+    held out.
     """
 
     stage: Stage
-    q: float
-    adaptive: float = 0.0
-    most: int | None = None
-    fdr: float = 0.2
-    subsamples: int = 0
-    pairs: bool = False
-    again: bool = False
+    q: float  # the largest share of shadows kept
+    most: int | None = None  # features kept
+    fdr: float = 0.2  # the largest estimated share of useless features among those kept
+    pairs: bool = False  # keep features that act only together, too
+    again: bool = False  # another look will follow
     loss: float = 0.02
     n_lambdas: int = 40
     refit_epochs: int = 30
-
-
-Seeds = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
-
-    y: Tensor
-    task: Task
-    seeds: Seeds

@@ -1,4 +1,4 @@
-"""Penalties: the group lasso of the paper, its value and its proximal step.
+"""Penalties: the group lasso of the paper, its value, proximal step and optimality.
 
 Input weights are ``w  # (R, out, in, ...)``: replicas first, the input axis third, as
 in a Linear (R, out, in) or a Conv (R, out, in, kernel...) layer. A group is everything
@@ -20,14 +20,16 @@ def per_replica(values: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GroupLasso:
-    """The L2,1 penalty lam * G(w), G(w) = sum_j ||w^j||_2 (below Eq. 2).
+    """The L2,1 penalty lam * G(w), G(w) = sum_j weights_j ||w^j||_2 (below Eq. 2).
 
     Parameters
     ----------
     lam : Tensor (R,) or (1,)
-        Weight of the penalty, one a replica.
+        Weight of the penalty, of every replica or of all.
     membership : Tensor (in, n_groups) or None
         1 where an input belongs to a group; None: every input is its own group.
+    weights : Tensor (n_groups,) or (R, n_groups), or None
+        Weights of the groups; None: all 1, as in the paper.
 
     Examples
     --------
@@ -42,6 +44,7 @@ class GroupLasso:
 
     lam: Tensor
     membership: Tensor | None = None
+    weights: Tensor | None = None
 
     def norms(self, w: Tensor) -> Tensor:
         """Return the Euclidean norm of every group, (R, n_groups)."""
@@ -56,14 +59,17 @@ class GroupLasso:
 
     def value(self, w: Tensor) -> Tensor:
         """Return lam * G(w) of every replica, (R,)."""
-        return self.lam * self.norms(w).sum(dim=1)
+        norms = self.norms(w)
+        if self.weights is not None:
+            norms = norms * self.weights
+        return self.lam * norms.sum(dim=1)
 
     def prox(self, w: Tensor, step_size: Tensor) -> Tensor:
         """Replace `w`, in place, by its proximal point.
 
         argmin_v  1/2 ||v - w||^2 + step_size * lam * G(v), group by group:
-        (1 - step_size * lam / ||w^j||) w^j where the norm exceeds the threshold,
-        exact zero elsewhere.
+        (1 - step_size * lam * weights_j / ||w^j||) w^j where the norm exceeds the
+        threshold, exact zero elsewhere.
 
         Parameters
         ----------
@@ -73,9 +79,30 @@ class GroupLasso:
             The step size of that same gradient step.
         """
         norms = self.norms(w)
-        threshold = (self.lam * step_size).unsqueeze(1)
         tiny = torch.finfo(w.dtype).tiny
-        scale = torch.relu(1 - threshold / norms.clamp_min(tiny))  # (R, n_groups)
+        scale = torch.relu(1 - self._thresholds(step_size) / norms.clamp_min(tiny))
+        return w.mul_(self._per_input(scale, w))
+
+    def residual(self, w: Tensor, gradient: Tensor) -> Tensor:
+        """Return how far every group is from optimal, (R, n_groups); 0: it is.
+
+        `gradient` is that of the smooth part at `w`. The condition: the gradient of a
+        group plus lam weights_j w^j / ||w^j|| is zero where the group is not, and the
+        gradient's norm is at most lam weights_j where it is.
+        """
+        norms, bound = self.norms(w), self._thresholds(torch.ones_like(self.lam))
+        slope = torch.where(norms > 0, bound / norms, 0.0)
+        along = w * self._per_input(slope, w)
+        kept = self.norms(gradient + along)
+        return torch.where(norms > 0, kept, torch.relu(self.norms(gradient) - bound))
+
+    def _thresholds(self, step_size: Tensor) -> Tensor:
+        """Return step_size * lam * weights, (R, n_groups) or (R, 1)."""
+        threshold = (self.lam * step_size).unsqueeze(1)
+        return threshold if self.weights is None else threshold * self.weights
+
+    def _per_input(self, values: Tensor, w: Tensor) -> Tensor:
+        """View values of groups (R, n_groups) so that they multiply `w`."""
         if self.membership is not None:
-            scale = scale @ self.membership.T
-        return w.mul_(scale.view(scale.shape[0], 1, -1, *([1] * (w.dim() - 3))))
+            values = values @ self.membership.T
+        return values.view(values.shape[0], 1, -1, *([1] * (w.dim() - 3)))

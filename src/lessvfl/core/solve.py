@@ -1,17 +1,26 @@
-"""Solving: gradients, optimisers, and fits that watch themselves."""
+"""Solving: the loop over epochs, its steps, and when to stop.
+
+A *step* takes the rows of a mini-batch, changes parameters in place and returns the
+loss of every replica. How the steps of an epoch are run is a schedule: :func:`in_order`
+here, a captured CUDA graph in the benchmark of the paper.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from lessvfl.core.network import Network
-from lessvfl.core.plans import FitPlan, stream
-from lessvfl.core.prox import per_replica
+from lessvfl.core.plans import Batches, FitPlan, Rows, shuffled
+from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.errors import DivergenceError
 from lessvfl.terms import Stage
+
+Step = Callable[[Rows], Tensor]
+RunEpoch = Callable[[int], list[Tensor]]  # by its number; returns its losses
+Schedule = Callable[[Step], RunEpoch]
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
     "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
@@ -32,17 +41,102 @@ def gradients(
     )
 
 
+def optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    shrink: Callable[[], object] | None = None,
+) -> None:
+    """Step along these gradients; `shrink` is the proximal step after it, if any."""
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad.contiguous()  # fused steps read memory in order
+    optimizer.step()
+    if shrink is not None:
+        with torch.no_grad():
+            shrink()
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the state of an optimiser, by the number of the parameter."""
+    found = {}
+    for number, state in optimizer.state_dict()["state"].items():
+        for name, value in state.items():
+            found[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
+    return found
+
+
+def fill_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Put the state of an optimiser back."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, number, name = key.split(".")
+            state.setdefault(int(number), {})[name] = value.clone()
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+
+def prox_step(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    step_size: float | Tensor,
+    penalty: GroupLasso,
+    w: Tensor,
+) -> None:
+    """Take one step θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both.
+
+    `w` are the input weights among `params`; a tensor (R,) is one η a replica.
+    """
+    with torch.no_grad():
+        if isinstance(step_size, Tensor):
+            for param, grad in zip(params, grads, strict=True):
+                param.addcmul_(grad, per_replica(step_size, param), value=-1)
+        else:
+            torch._foreach_add_(list(params), list(grads), alpha=-step_size)
+            step_size = torch.full_like(penalty.lam, step_size)
+        penalty.prox(w, step_size)
+
+
+def in_order(batches: Batches, device: torch.device) -> Schedule:
+    """Run the steps of an epoch one after another."""
+
+    def schedule(step: Step) -> RunEpoch:
+        return lambda epoch: [step(rows) for rows in batches.epoch(epoch, device)]
+
+    return schedule
+
+
+def minimise(
+    params: Sequence[Tensor],
+    loss: Step,
+    update: Callable[[tuple[Tensor, ...]], None],
+    schedule: Schedule,
+    n_epochs: int,
+    after_epoch: Callable[[int, list[Tensor]], bool | None],
+) -> None:
+    """Update `params` by the gradients of `loss`, batch by batch, epoch by epoch.
+
+    `after_epoch` is told how many epochs are done and the losses of the last one; it
+    returns True to stop.
+    """
+
+    def step(rows: Rows) -> Tensor:
+        value = loss(rows)
+        update(gradients(value.sum(), params))
+        return value.detach()
+
+    run_epoch = schedule(step)
+    for epoch in range(n_epochs):
+        if after_epoch(epoch + 1, run_epoch(epoch)):
+            return
+
+
 class Watch:
     """Looks at every step's numbers, and stops the run where one is not finite.
 
     Sums are collected without waiting for the device and examined once an epoch.
-
-    Parameters
-    ----------
-    stage : str
-        Where the run is.
-    names : sequence of str
-        Whose number each value that :meth:`look` is given is.
+    `names` say whose number each value that :meth:`look` is given is.
     """
 
     def __init__(self, stage: Stage, names: Sequence[str]) -> None:
@@ -57,6 +151,8 @@ class Watch:
 
     def check(self) -> None:
         """Raise naming who, stage and step, where a number was not finite."""
+        if not self._seen:
+            return
         finite = torch.stack(self._seen).isfinite().cpu().view(-1, len(self.names))
         if not bool(finite.all()):
             step = int((~finite.all(dim=1)).nonzero()[0])
@@ -70,6 +166,32 @@ class Watch:
         self._seen.clear()
 
 
+class Plateau:
+    """Tells when an objective (R,) improves no more, each replica as if it were alone.
+
+    A plateau is reached when `patience` values in a row improved the best one by less
+    than the share `tolerance`; it is never left again.
+    """
+
+    def __init__(self, best: Tensor, patience: int, tolerance: float = 0.0) -> None:
+        self.best = best
+        self.patience = patience
+        self.tolerance = tolerance
+        self._waited = torch.zeros_like(best)
+
+    @property
+    def reached(self) -> Tensor:
+        """Return which replicas have reached it."""
+        return self._waited >= self.patience
+
+    def improves(self, now: Tensor) -> Tensor:
+        """Return which replicas the next value improves, plateaus left out."""
+        improved = (now < self.best * (1 - self.tolerance)) & ~self.reached
+        self._waited = torch.where(improved, 0, self._waited + 1)
+        self.best = torch.minimum(self.best, now)
+        return improved
+
+
 def fit_held_out(
     net: Network,
     loss: Callable[[Tensor], Tensor],
@@ -80,56 +202,48 @@ def fit_held_out(
 ) -> Tensor:
     """Fit a network alone, in place, on all replicas at once.
 
-    A share of the rows is held out; every replica ends with the weights that predict it
-    best, the first ones included. Returns the losses of the rows held out, (R, n).
-
-    Parameters
-    ----------
-    net : Network
-        What `loss` uses.
-    loss : callable
-        Maps rows (R, b) to their losses (R, b).
-    n_samples : int
-        Rows in all.
-    fold : int
-        Which share of the rows is held out, counted from 0.
+    A share of the rows is held out, the `fold`-th one; every replica ends with the
+    weights that predict it best, the first ones included. `loss` maps rows (R, b) to
+    their losses (R, b). Returns the losses of the rows held out, (R, n).
     """
     params = net.parameters()
     device = params[0].device
-
-    def shuffled(n: int, *name: str | int) -> Tensor:
-        orders = [torch.randperm(n, generator=stream(s, *name)) for s in seeds]
-        return torch.stack(orders).to(device)
 
     def score() -> Tensor:
         net.train(False)
         with torch.no_grad():
             return loss(held)
 
+    def schedule(step: Step) -> RunEpoch:
+        def run_epoch(epoch: int) -> list[Tensor]:
+            net.train(True)
+            order = shuffled(rest.shape[1], seeds, "refit", epoch, device=device)
+            places = torch.gather(rest, 1, order)
+            return [step(rows) for rows in torch.split(places, plan.batch_size, dim=1)]
+
+        return run_epoch
+
+    def keep_the_best(epoch: int, losses: list[Tensor]) -> bool:
+        improved = plateau.improves(score().mean(dim=1))
+        for param, old in zip(params, kept, strict=True):
+            old.copy_(torch.where(per_replica(improved, old), param.detach(), old))
+        return bool(plateau.reached.all())
+
     n_held = max(1, round(plan.held_out * n_samples))
-    order = shuffled(n_samples, "refit").roll(-fold * n_held, dims=1)
+    order = shuffled(n_samples, seeds, "refit", device=device)
+    order = order.roll(-fold * n_held, dims=1)
     held, rest = order[:, :n_held], order[:, n_held:]
     optimizer = torch.optim.AdamW(params, lr=plan.rate, weight_decay=plan.decay)
-    best, kept = score().mean(dim=1), [param.detach().clone() for param in params]
-    waited = torch.zeros(len(best), device=device)
-    for epoch in range(plan.n_epochs):
-        net.train(True)
-        places = torch.gather(rest, 1, shuffled(rest.shape[1], "refit", epoch))
-        for rows in places.split(plan.batch_size, dim=1):  # type: ignore[no-untyped-call]
-            grads = gradients(loss(rows).mean(dim=1).sum(), params)
-            for param, grad in zip(params, grads, strict=True):
-                param.grad = grad.contiguous()
-            optimizer.step()
-        now = score().mean(dim=1)
-        better = (now < best) & (waited < plan.patience)  # each as if it were alone
-        best = torch.where(better, now, best)
-        waited = torch.where(better, torch.zeros_like(waited), waited + 1)
-        kept = [
-            torch.where(per_replica(better, old), param.detach(), old)
-            for param, old in zip(params, kept, strict=True)
-        ]
-        if bool((waited >= plan.patience).all()):
-            break
+    plateau = Plateau(score().mean(dim=1), plan.patience)
+    kept = [param.detach().clone() for param in params]
+    minimise(
+        params,
+        lambda rows: loss(torch.as_tensor(rows)).mean(dim=1),
+        lambda grads: optimizer_step(optimizer, params, grads),
+        schedule,
+        plan.n_epochs,
+        keep_the_best,
+    )
     with torch.no_grad():
         for param, value in zip(params, kept, strict=True):
             param.copy_(value)
