@@ -41,30 +41,7 @@ from torch import Tensor
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
-from lessvfl.wire import coding
-from lessvfl.wire.control import (
-    Agreed,
-    Align,
-    Farewell,
-    Finish,
-    Hello,
-    Prepare,
-    Refusal,
-    Restore,
-    Save,
-    Welcome,
-)
-from lessvfl.wire.messages import (
-    Begin,
-    Block,
-    Descend,
-    Describe,
-    Description,
-    Done,
-    Embed,
-    Embedding,
-    Select,
-)
+from lessvfl.wire import coding, control, messages
 
 VERSION = 1
 MAGIC = b"LVFL"
@@ -73,8 +50,8 @@ CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
 MAX_BODY = 1 << 31
-LONG_FIELDS = 1 << 10  # longer ones are not kept in mind
-KNOWN = 64  # how many others are
+LONG_FIELDS = 1 << 10  # longer ones are not cached
+KNOWN = 64  # how many others are cached
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
@@ -87,11 +64,11 @@ NUMBERS = {
 
 Parts = tuple[dict[str, Any], list[Tensor]]
 Fields = Mapping[str, Any]
-Arrays = Sequence[NDArray[Any]]
-Reader = Callable[[Arrays], Any]
+ArrayList = Sequence[NDArray[Any]]
+ReadArrays = Callable[[ArrayList], Any]
 
 
-class Spec(NamedTuple):
+class ArraySpec(NamedTuple):
     """What the fields say of one array."""
 
     dtype: np.dtype[Any]
@@ -99,11 +76,11 @@ class Spec(NamedTuple):
     n_values: int
 
 
-Specs = Sequence[Spec]
+Specs = Sequence[ArraySpec]
 
 
 @dataclass(frozen=True)
-class Frame:
+class WireFrame:
     """A message with its number and its run."""
 
     message: Any
@@ -114,7 +91,7 @@ class Frame:
 # ------------------------------------------------------------------------- each message
 
 
-def _write_block(block: Block) -> Parts:
+def _write_block(block: messages.Block) -> Parts:
     coded = block.coded
     if coded is None:
         return {"widths": block.widths}, [block.values]
@@ -131,7 +108,9 @@ def _check_block(widths: tuple[int, ...], shape: tuple[int, ...]) -> None:
         raise ValueError("a width that the block does not have")
 
 
-def _coded_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+def _coded_reader(
+    fields: Fields, specs: Specs
+) -> Callable[[ArrayList], messages.Block]:
     """Read a block whose values are levels (:mod:`lessvfl.wire.coding`)."""
     packed, ends = specs
     bits, kind, dims = fields["coded"]
@@ -142,23 +121,25 @@ def _coded_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
     if any(n < 0 for n in shape) or any(width != shape[-1] for width in widths):
         raise ValueError("a block of another shape")
     n_bytes = coding.n_bytes(math.prod(shape), bits)
-    if packed != Spec(DTYPES["uint8"], (n_bytes,), n_bytes):
+    if packed != ArraySpec(DTYPES["uint8"], (n_bytes,), n_bytes):
         raise ValueError("levels that do not fill their block")
-    if ends != Spec(DTYPES["float32"], (2, shape[0]), 2 * shape[0]):
+    if ends != ArraySpec(DTYPES["float32"], (2, shape[0]), 2 * shape[0]):
         raise ValueError("levels without their ends")
 
-    def read(arrays: Arrays) -> Block:
+    def read(arrays: ArrayList) -> messages.Block:
         levels, (low, step) = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
         coded = coding.unpack(levels, shape, low, step, bits)
         values = coded.values(getattr(torch, kind))
         if not np.isfinite(values.numpy()).all():
             raise ValueError("a block with values that are not finite")
-        return Block(values, widths, coded)
+        return messages.Block(values, widths, coded)
 
     return read
 
 
-def _block_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
+def _block_reader(
+    fields: Fields, specs: Specs
+) -> Callable[[ArrayList], messages.Block]:
     if "coded" in fields:
         return _coded_reader(fields, specs)
     (spec,) = specs
@@ -167,17 +148,24 @@ def _block_reader(fields: Fields, specs: Specs) -> Callable[[Arrays], Block]:
     if spec.dtype.kind != "f":
         raise ValueError("a block of something else than real numbers")
 
-    def read(arrays: Arrays) -> Block:
+    def read(arrays: ArrayList) -> messages.Block:
         # numpy, not torch: one thread is enough, and does not wait for others.
         if not np.logical_and.reduce(np.isfinite(arrays[0]), axis=None):
             raise ValueError("a block with values that are not finite")
-        return Block(torch.from_numpy(arrays[0]), widths)
+        return messages.Block(torch.from_numpy(arrays[0]), widths)
 
     return read
 
 
-def _write_plan(plan: TrainPlan | SelectPlan | ShadowPlan) -> dict[str, Any]:
-    return dataclasses.asdict(plan)
+def _train_plan(values: Any) -> TrainPlan:
+    plan: TrainPlan = _read_plan(TrainPlan, values)
+    return plan
+
+
+def _select_plan(values: Any) -> SelectPlan | ShadowPlan:
+    cls = ShadowPlan if "q" in _object(values) else SelectPlan
+    plan: SelectPlan | ShadowPlan = _read_plan(cls, values)
+    return plan
 
 
 def _read_plan(cls: Any, values: Any) -> Any:
@@ -217,10 +205,16 @@ def _ints(values: Any) -> tuple[int, ...]:
     return tuple(values)
 
 
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("something else than a truth value")
+    return value
+
+
 def _flags(values: Any) -> tuple[bool, ...]:
-    if not isinstance(values, list) or any(type(v) is not bool for v in values):
-        raise ValueError("a list with something else than truth values")
-    return tuple(values)
+    if not isinstance(values, list):
+        raise ValueError("something else than truth values")
+    return tuple(_flag(value) for value in values)
 
 
 def _whole(value: Any) -> int:
@@ -235,26 +229,7 @@ def _text(value: Any, limit: int = 4096) -> str:
     return value
 
 
-def _read_embed(f: Fields) -> Embed:
-    n_rows = None if f["n_rows"] is None else _whole(f["n_rows"])
-    return Embed(_stage(f["stage"]), _rows(f["rows"]), n_rows, _whole(f["bits"]))
-
-
-def _read_begin(f: Fields) -> Begin:
-    return Begin(_read_plan(TrainPlan, f["plan"]), _whole(f["done"]))
-
-
-def _read_select(f: Fields) -> Select:
-    components = f["components"]
-    if components is not None:
-        if not isinstance(components, list):
-            raise ValueError("components that are no list")
-        components = tuple(_ints(some) for some in components)
-    cls = ShadowPlan if "q" in _object(f["plan"]) else SelectPlan
-    return Select(components, _read_plan(cls, f["plan"]))
-
-
-def _write_done(m: Done) -> Parts:
+def _write_done(m: messages.Done) -> Parts:
     fields: dict[str, Any] = {"stage": m.stage, "silent": m.silent}
     if m.constant is None:
         return fields | {"widths": None}, []
@@ -262,31 +237,29 @@ def _write_done(m: Done) -> Parts:
     return fields | more, arrays
 
 
-def _read_done(f: Fields, specs: Specs) -> Reader:
+def _read_done(f: Fields, specs: Specs) -> ReadArrays:
     stage, silent = _stage(f["stage"]), _flags(f["silent"])
     if f["widths"] is None:
-        return _plain(lambda f: Done(stage, silent))(f, specs)
+        return _plain(lambda f: messages.Done(stage, silent))(f, specs)
     block = _block_reader(f, specs)
-    return lambda arrays: Done(stage, silent, block(arrays))
+    return lambda arrays: messages.Done(stage, silent, block(arrays))
 
 
-def _read_descend(f: Fields, specs: Specs) -> Reader:
+def _read_descend(f: Fields, specs: Specs) -> ReadArrays:
     stage, block = _stage(f["stage"]), _block_reader(f, specs)
-    (last,) = _flags([f["last"]])
-    return lambda arrays: Descend(stage, block(arrays), last)
+    return lambda arrays: messages.Descend(stage, block(arrays))
 
 
-def _read_embedding(f: Fields, specs: Specs) -> Reader:
+def _read_embedding(f: Fields, specs: Specs) -> ReadArrays:
     stage, block = _stage(f["stage"]), _block_reader(f, specs)
-    (ahead,) = _flags([f["ahead"]])
-    stable = None if f["stable"] is None else _flags(f["stable"])
-    return lambda arrays: Embedding(stage, block(arrays), ahead, stable)
+    ahead = _flag(f["ahead"])
+    return lambda arrays: messages.Embedding(stage, block(arrays), ahead)
 
 
-def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], Reader]:
+def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], ReadArrays]:
     """Read a kind that has no arrays."""
 
-    def read(fields: Fields, specs: Specs) -> Reader:
+    def read(fields: Fields, specs: Specs) -> ReadArrays:
         if specs:
             raise ValueError("arrays that this kind does not have")
         message = make(fields)
@@ -295,7 +268,7 @@ def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], Reader]:
     return read
 
 
-def _write_with_block(m: Any, block: Block, **more: Any) -> Parts:
+def _write_with_block(m: Any, block: messages.Block, **more: Any) -> Parts:
     fields, arrays = _write_block(block)
     return fields | {"stage": m.stage} | more, arrays
 
@@ -304,22 +277,22 @@ def _bytes(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
-def _read_align(f: Fields, specs: Specs) -> Reader:
+def _read_align(f: Fields, specs: Specs) -> ReadArrays:
     (spec,) = specs
     if spec.dtype != np.uint8 or len(spec.shape) != 1:
         raise ValueError("something else than bytes")
-    return lambda arrays: Align(arrays[0].tobytes())
+    return lambda arrays: control.Align(arrays[0].tobytes())
 
 
-def _read_prepare(f: Fields, specs: Specs) -> Reader:
+def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
     train, test = specs
     if not all(s.dtype == np.int64 and len(s.shape) == 1 for s in (train, test)):
         raise ValueError("something else than positions")
 
-    def read(arrays: Arrays) -> Prepare:
+    def read(arrays: ArrayList) -> control.Prepare:
         if any((array < 0).any() for array in arrays):
             raise ValueError("something else than positions")
-        return Prepare(*arrays)
+        return control.Prepare(*arrays)
 
     return read
 
@@ -346,6 +319,16 @@ def _tag(value: Any) -> str:
     return str(value)
 
 
+def _components(values: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(values, list):
+        raise ValueError("components that are no list")
+    return tuple(_ints(some) for some in values)
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
 def _rows(value: Any) -> Any:
     if value not in ("train", "test"):
         raise ValueError("rows of another kind")
@@ -353,115 +336,84 @@ def _rows(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Kind:
+class MessageKind:
     """How one kind of message is written and read.
 
     `read` checks what the fields say, and returns what makes a message of the arrays.
-    Fields of a kind that `repeats` are the same step after step and kept in mind.
+    Fields of a kind that `repeats` are the same step after step and cached.
     """
 
     cls: type
     write: Callable[[Any], Parts]
-    read: Callable[[Fields, Specs], Reader]
+    read: Callable[[Fields, Specs], ReadArrays]
     repeats: bool = False
 
 
-KINDS: list[Kind] = [
-    Kind(
-        Describe,
-        lambda m: ({"version": m.version}, []),
-        _plain(lambda f: Describe(_whole(f["version"]))),
+def _plain_kind(cls: Any, **readers: Callable[[Any], Any]) -> MessageKind:
+    """Write and read a kind without arrays, field by field."""
+
+    def make(fields: Fields) -> Any:
+        return cls(**{name: read(fields[name]) for name, read in readers.items()})
+
+    return MessageKind(cls, lambda m: (dataclasses.asdict(m), []), _plain(make))
+
+
+KINDS: list[MessageKind] = [
+    _plain_kind(messages.Describe, version=_whole),
+    _plain_kind(
+        messages.Description,
+        party=_text,
+        n_samples=_whole,
+        embedding_size=_whole,
+        version=_whole,
     ),
-    Kind(
-        Description,
-        lambda m: (dataclasses.asdict(m), []),
-        _plain(
-            lambda f: Description(
-                _text(f["party"]),
-                _whole(f["n_samples"]),
-                _whole(f["embedding_size"]),
-                _whole(f["version"]),
-            )
-        ),
-    ),
-    Kind(
-        Begin,
-        lambda m: ({"plan": _write_plan(m.plan), "done": m.done}, []),
-        _plain(_read_begin),
-    ),
-    Kind(
-        Descend,
-        lambda m: _write_with_block(m, m.gradient, last=m.last),
+    _plain_kind(messages.Begin, plan=_train_plan, done=_whole),
+    MessageKind(
+        messages.Descend,
+        lambda m: _write_with_block(m, m.gradient),
         _read_descend,
         repeats=True,
     ),
-    Kind(
-        Embed,
-        lambda m: (dataclasses.asdict(m), []),
-        _plain(_read_embed),
+    _plain_kind(
+        messages.Embed, stage=_stage, rows=_rows, n_rows=_or_none(_whole), bits=_whole
     ),
-    Kind(
-        Select,
-        lambda m: ({"components": m.components, "plan": _write_plan(m.plan)}, []),
-        _plain(_read_select),
-    ),
-    Kind(
-        Embedding,
-        lambda m: _write_with_block(m, m.block, ahead=m.ahead, stable=m.stable),
+    _plain_kind(messages.Select, components=_or_none(_components), plan=_select_plan),
+    MessageKind(
+        messages.Embedding,
+        lambda m: _write_with_block(m, m.block, ahead=m.ahead),
         _read_embedding,
         repeats=True,
     ),
-    Kind(Done, _write_done, _read_done),
-    Kind(
-        Hello,
-        lambda m: (dataclasses.asdict(m), []),
-        _plain(
-            lambda f: Hello(
-                _text(f["party"]),
-                _whole(f["n_rows"]),
-                _whole(f["threads"]),
-                _text(f["device"]),
-                _texts(f["versions"]),
-            )
-        ),
+    MessageKind(messages.Done, _write_done, _read_done),
+    _plain_kind(
+        control.Hello,
+        party=_text,
+        n_rows=_whole,
+        threads=_whole,
+        device=_text,
+        versions=_texts,
     ),
-    Kind(
-        Welcome,
-        lambda m: (dataclasses.asdict(m), []),
-        _plain(
-            lambda f: Welcome(
-                _text(f["run"]),
-                _ints(f["seeds"]),
-                _object(f["settings"]),
-                _names(f["parties"]),
-                _text(f["align"]),
-            )
-        ),
+    _plain_kind(
+        control.Welcome,
+        run=_text,
+        seeds=_ints,
+        method=_text,
+        settings=_object,
+        parties=_names,
+        align=_text,
     ),
-    Kind(Align, lambda m: ({}, [_bytes(m.data)]), _read_align),
-    Kind(
-        Prepare,
+    MessageKind(control.Align, lambda m: ({}, [_bytes(m.data)]), _read_align),
+    MessageKind(
+        control.Prepare,
         lambda m: ({}, [torch.from_numpy(m.train), torch.from_numpy(m.test)]),
         _read_prepare,
     ),
-    Kind(Save, lambda m: ({"tag": m.tag}, []), _plain(lambda f: Save(_tag(f["tag"])))),
-    Kind(
-        Restore,
-        lambda m: ({"tag": m.tag}, []),
-        _plain(lambda f: Restore(None if f["tag"] is None else _tag(f["tag"]))),
-    ),
-    Kind(Finish, lambda m: ({}, []), _plain(lambda f: Finish())),
-    Kind(Farewell, lambda m: ({}, []), _plain(lambda f: Farewell())),
-    Kind(
-        Agreed,
-        lambda m: ({"revealed": m.revealed}, []),
-        _plain(lambda f: Agreed(_object(f["revealed"]))),
-    ),
-    Kind(
-        Refusal,
-        lambda m: ({"reason": m.reason, "final": m.final}, []),
-        _plain(lambda f: Refusal(_text(f["reason"]), *_flags([f["final"]]))),
-    ),
+    _plain_kind(control.Save, tag=_tag),
+    _plain_kind(control.Restore, tag=_or_none(_tag)),
+    _plain_kind(control.Finish),
+    _plain_kind(control.Farewell),
+    _plain_kind(control.Agreed, revealed=_object),
+    _plain_kind(control.Refusal, reason=_text, final=_flag),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 
@@ -479,7 +431,7 @@ def _write_fields(items: tuple[Any, ...], shapes: tuple[Any, ...]) -> bytes:
 _known_text = functools.lru_cache(maxsize=KNOWN)(_write_fields)
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: WireFrame) -> bytes:
     """Write a frame."""
     place = _PLACES[type(frame.message)]
     kind = KINDS[place]
@@ -502,23 +454,10 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
     return CHECKSUM.pack(state.intdigest())
 
 
-def n_body(data: bytes | memoryview) -> int:
-    """Return the bytes of the arrays of a frame, as its head says; 0 of no frame."""
-    if len(data) < HEAD_BYTES:
-        return 0
-    told: int = HEAD.unpack_from(data)[6]
-    return min(told, len(data) - HEAD_BYTES)  # it may be anybody's
+def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> WireFrame:
+    """Read a frame whose arrays have at most `limit` bytes.
 
-
-def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
-    """Read a frame; anything wrong with it is a ProtocolError.
-
-    Parameters
-    ----------
-    data : bytes
-        The whole frame.
-    limit : int
-        The most bytes its arrays may have.
+    Anything wrong with it is a ProtocolError.
     """
     view = memoryview(data).cast("B")
     try:
@@ -530,7 +469,7 @@ def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> Frame:
         ) from None
 
 
-def _decode(view: memoryview, limit: int) -> Frame:
+def _decode(view: memoryview, limit: int) -> WireFrame:
     if len(view) < HEAD_BYTES:
         raise ValueError(f"{len(view)} bytes")
     head = HEAD.unpack(view[: HEAD.size])
@@ -557,7 +496,7 @@ def _decode(view: memoryview, limit: int) -> Frame:
         flat = np.frombuffer(view, spec.dtype, spec.n_values, start)
         arrays.append(flat.reshape(spec.shape).copy())
         start += flat.nbytes
-    return Frame(read(arrays), number, bytes(run))
+    return WireFrame(read(arrays), number, bytes(run))
 
 
 def _refuse_constant(name: str) -> None:
@@ -574,7 +513,7 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
-def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Reader]:
+def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, ReadArrays]:
     """Check all that the fields say; return what makes a message of the arrays."""
     fields = _object(_DECODER.decode(str(text, "ascii")))
     specs = _specs(fields["arrays"])
@@ -596,5 +535,5 @@ def _specs(shapes: Any) -> Specs:
         dims = _ints(shape)
         if any(n < 0 for n in dims) or len(dims) > 4:
             raise ValueError("an array of another shape")
-        found.append(Spec(DTYPES[name], dims, math.prod(dims)))
+        found.append(ArraySpec(DTYPES[name], dims, math.prod(dims)))
     return found

@@ -26,22 +26,12 @@ END_BYTES = 8  # two float32 a replica
 
 @dataclass(frozen=True)
 class Coded:
-    """A block in levels.
+    """A block in levels."""
 
-    Parameters
-    ----------
-    levels : Tensor (R, ...), int32
-        Which level each value is at.
-    low, step : Tensor (R,), float32
-        The lowest level, and the distance of two, of every replica.
-    bits : int
-        How many bits a level takes.
-    """
-
-    levels: Tensor
-    low: Tensor
-    step: Tensor
-    bits: int
+    levels: Tensor  # (R, ...), int32, which level each value is at
+    low: Tensor  # (R,), float32, the lowest level of every replica
+    step: Tensor  # (R,), float32, the distance of two levels
+    bits: int  # that a level takes
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """Return the values that the levels stand for."""
@@ -64,7 +54,7 @@ class Coded:
 
 
 def n_bytes(n_values: int, bits: int) -> int:
-    """Return how many bytes so many levels take."""
+    """Return how many bytes `n_values` levels take."""
     return -(-n_values * bits // 8)
 
 
@@ -90,23 +80,10 @@ def encode(
 ) -> Coded | None:
     """Round a block to levels; None with 32 bits or more: it stays as it is.
 
-    Every replica is rounded as if it were alone, over the columns that it sends.
+    Every replica of `values` (R, n, width) is rounded as if it were alone, over the
+    columns that it sends (`mask`, (R, width)); `name` is that of the random stream, as
+    stage, party and step.
 
-    Parameters
-    ----------
-    values : Tensor (R, n, width)
-        What to send.
-    bits : int
-        4, 8, 16 or 32.
-    mask : Tensor (R, width)
-        Which columns a replica sends.
-    seeds : sequence of int
-        One a replica.
-    name : str or int
-        Of the random stream, as stage, party and step.
-
-    Examples
-    --------
     >>> mask = torch.ones(1, 3, dtype=torch.bool)
     >>> coded = encode(torch.tensor([[[0.0, 1.0, 15.0]]]), 4, mask, (0,), "example")
     >>> coded.values(torch.float32)

@@ -5,8 +5,8 @@ message     direction fields                          reveals
 =========== ========= =============================== ==================================
 Hello       up        name, rows, threads, device,    size of the party's table, its
                       versions                        software
-Welcome     down      run, seeds, settings, parties,  how the run goes, who takes part
-                      alignment
+Welcome     down      run, seeds, method, settings,   how the run goes, who takes part
+                      parties, alignment
 Align       both      bytes of the alignment          see docs/alignment.md
 Prepare     down      training and test rows, as      which common rows are for testing
                       places in the common order
@@ -49,6 +49,7 @@ class Welcome:
 
     run: str  # the run's own number
     seeds: tuple[int, ...]
+    method: str
     settings: Mapping[str, Any]
     parties: tuple[str, ...]
     align: str  # how common rows are found

@@ -26,7 +26,7 @@ from pyarrow import flight
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
-from lessvfl.wire.codec import Frame
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Farewell, Hello, Refusal
 from lessvfl.wire.messages import Reply, Request, Traffic
 
@@ -34,16 +34,16 @@ COMMAND = b"lessvfl/1"
 LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 OVER = "The run is over."
-KEEP_ALIVE_MS = 330_000  # more often, and the other side takes offence
+KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Pass:
+class Credentials:
     """The files that say who somebody is: certificate, key, and the CA's certificate.
 
-    None instead of a pass means no encryption, which is for loopback alone.
+    None instead means no encryption, which is for loopback alone.
     """
 
     certificate: Path
@@ -85,12 +85,14 @@ def location(address: str, secure: bool) -> str:
     return f"grpc+{'tls' if secure else 'tcp'}://{host}:{port}"
 
 
-Order = tuple[Frame, bytes]  # what to send
-Answer = tuple[Frame, memoryview | Frame | ProtocolError]  # what was sent, what came
+Order = tuple[WireFrame, bytes]  # what to send
+Answer = tuple[
+    WireFrame, memoryview | WireFrame | ProtocolError
+]  # what was sent, what came
 
 
 @dataclass
-class _Line:
+class _Stream:
     """One party's open stream, as the server's thread sees it."""
 
     party: PartyId
@@ -104,31 +106,17 @@ class _Line:
 class Hub(flight.FlightServerBase):  # type: ignore[misc]
     """The server's side: takes parties in and exchanges frames with them.
 
-    Parameters
-    ----------
-    address : str
-        HOST:PORT to listen at; port 0 takes a free one.
-    parties : sequence of str
-        Who may join.
-    pass_ : Pass or None
-        Who the server is; None: no encryption.
-    admit : callable
-        Told a party's Hello; returns why it is refused, or None.
-    patience : float
-        Seconds to wait for a reply.
-    limit : int
-        The most bytes of a reply's arrays.
-    refused : callable
-        Told of every connection that was turned away: who, and why.
-    name_of : callable
-        Turns what a certificate says into a name.
+    `admit` is told a party's Hello and returns why it is refused, or None; `refused` is
+    told of every connection that was turned away; `name_of` turns what a certificate
+    says into a name; `patience` are the seconds to wait for a reply, `limit` the most
+    bytes of a reply's arrays. Without credentials nothing is encrypted.
     """
 
     def __init__(
         self,
         address: str,
         parties: Sequence[PartyId],
-        pass_: Pass | None,
+        credentials: Credentials | None,
         *,
         admit: Callable[[Hello], str | None] = lambda hello: None,
         patience: float = 600.0,
@@ -137,7 +125,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
     ) -> None:
         self.parties = tuple(parties)
-        self.secure = pass_ is not None
+        self.secure = credentials is not None
         self.admit = admit
         self.patience = patience
         self.limit = limit
@@ -152,15 +140,15 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.number = 0
         self.run_id = bytes(16)
         self.traffic: dict[PartyId, Traffic] = dict.fromkeys(self.parties, Traffic())
-        self._lines: dict[PartyId, _Line] = {}
+        self._lines: dict[PartyId, _Stream] = {}
         self._changed = threading.Condition()
         self._closing = False
         where = location(address, self.secure)
         try:
-            if pass_ is None:
+            if credentials is None:
                 super().__init__(where)
             else:
-                certificate, key, ca = pass_.read()
+                certificate, key, ca = credentials.read()
                 super().__init__(
                     where,
                     tls_certificates=[(certificate, key)],
@@ -202,7 +190,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
 
     def _greet(
         self, who: str, descriptor: Any, reader: Any, writer: Any
-    ) -> _Line | None:
+    ) -> _Stream | None:
         """Check who dials; return its line, or say why not."""
         try:
             data = _next(reader)
@@ -218,7 +206,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             self._refuse(who, str(error), writer)
             return None
         name = who if self.secure else hello.party
-        line = _Line(name, hello)
+        line = _Stream(name, hello)
         with self._changed:
             reason = self._objection(name, hello)
             if reason is None:
@@ -251,12 +239,12 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.refused(who, reason)
         final = not reason.startswith("Party '")  # a stale connection goes away
         try:
-            frame = codec.encode(Frame(Refusal(reason, final), 0, self.run_id))
+            frame = codec.encode(WireFrame(Refusal(reason, final), 0, self.run_id))
             writer.write_metadata(pyarrow.py_buffer(frame))
         except pyarrow.ArrowException:
             return
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: _Stream) -> None:
         line.broken.set()
         line.replies.put(None)
         with self._changed:
@@ -302,7 +290,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             raise PartyLostError(missing, "not connected")
         orders = {}  # all are written before the first goes out: one thread at a time
         for party, request in requests.items():
-            frame = Frame(request, self.number, self.run_id)
+            frame = WireFrame(request, self.number, self.run_id)
             orders[party] = (frame, codec.encode(frame))
         for party, order in orders.items():
             lines[party].requests.put(order)
@@ -312,7 +300,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             for party, line in lines.items()
         }
 
-    def _reply(self, line: _Line, request: Any, end: float) -> Any:
+    def _reply(self, line: _Stream, request: Any, end: float) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
         while True:
             try:
@@ -339,7 +327,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                 self.cut_off(line.party, complaint)
             return reply
 
-    def _read(self, sent: Frame, data: memoryview) -> Frame | ProtocolError:
+    def _read(self, sent: WireFrame, data: memoryview) -> WireFrame | ProtocolError:
         """Read a reply to what was sent, or return what is wrong with it."""
         try:
             frame = codec.decode(data, self.limit)
@@ -377,7 +365,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             lines = list(self._lines.values())
         last = Farewell() if reason is None else Refusal(reason[:4000])
         for line in lines:
-            line.farewell = codec.encode(Frame(last, self.number, self.run_id))
+            line.farewell = codec.encode(WireFrame(last, self.number, self.run_id))
             line.requests.put(None)
         self.shutdown()
 
@@ -399,7 +387,7 @@ class Address:
     """Where the server is, and who the party is."""
 
     server: str
-    pass_: Pass | None
+    credentials: Credentials | None
     server_name: str = "localhost"
 
 
@@ -414,17 +402,7 @@ def serve(
     """Dial the server and answer its requests until it says that the run is over.
 
     A connection that is lost is made again, for at most `patience` seconds without one.
-
-    Parameters
-    ----------
-    address : Address
-        Where to dial.
-    hello : Hello
-        Who joins.
-    handle : callable
-        Answers one request; an error of ours is told to the server and raised.
-    patience : float
-        Seconds to go on dialling.
+    An error of `handle` is told to the server and raised.
     """
     end = time.monotonic() + patience
     pauses = _pauses()
@@ -459,15 +437,15 @@ def _pauses() -> Iterator[float]:
 
 def _answer(address: Address, hello: Hello, handle: Callable[[Any], Any]) -> bool:
     """Answer requests over one connection; tell whether the run ended in it."""
-    where = location(address.server, address.pass_ is not None)
+    where = location(address.server, address.credentials is not None)
     options: dict[str, Any] = {
         "generic_options": [
             ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
             ("grpc.keepalive_timeout_ms", 20_000),
         ]
     }
-    if address.pass_ is not None:
-        certificate, key, ca = address.pass_.read()
+    if address.credentials is not None:
+        certificate, key, ca = address.credentials.read()
         options |= {
             "tls_root_certs": ca,
             "cert_chain": certificate,
@@ -478,7 +456,7 @@ def _answer(address: Address, hello: Hello, handle: Callable[[Any], Any]) -> boo
         descriptor = flight.FlightDescriptor.for_command(COMMAND)
         writer, reader = client.do_exchange(descriptor)
         try:
-            writer.write_metadata(pyarrow.py_buffer(codec.encode(Frame(hello, 0))))
+            writer.write_metadata(pyarrow.py_buffer(codec.encode(WireFrame(hello, 0))))
             return _converse(writer, reader, handle)
         finally:
             _close(writer)
@@ -506,8 +484,8 @@ def _converse(writer: Any, reader: Any, handle: Callable[[Any], Any]) -> bool:
             reply = handle(frame.message)
         except Exception as error:
             reason = f"{type(error).__name__}: {_first_line(error)}"[:2000]
-            refusal = Frame(Refusal(reason), frame.number, frame.run)
+            refusal = WireFrame(Refusal(reason), frame.number, frame.run)
             writer.write_metadata(pyarrow.py_buffer(codec.encode(refusal)))
             raise
-        data = codec.encode(Frame(reply, frame.number, frame.run))
+        data = codec.encode(WireFrame(reply, frame.number, frame.run))
         writer.write_metadata(pyarrow.py_buffer(data))

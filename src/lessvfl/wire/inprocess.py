@@ -11,15 +11,9 @@ from lessvfl.wire.messages import Reply, Request, Traffic
 
 @dataclass
 class InProcess:
-    """The simulator's transport.
+    """The simulator's transport."""
 
-    Parameters
-    ----------
-    handlers : mapping
-        Every party's ``handle``.
-    """
-
-    handlers: Mapping[PartyId, Callable[[Request], Reply]]
+    handlers: Mapping[PartyId, Callable[[Request], Reply]]  # every party's ``handle``
     traffic: Mapping[PartyId, Traffic] = field(default_factory=dict)
 
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:

@@ -8,18 +8,38 @@ width. Evaluation has its own stage and is never in the cost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lessvfl.terms import PartyId, Stage
 
 Direction = Literal["up", "down"]
 MIB = 2**20
+BYTES = 4  # of a value in the paper's account, and of a component's number
+Count = TypeVar("Count", int, NDArray[np.int64])
+
+
+def closed_payload(
+    trained: Count, once: Count, listed: Count, item_bytes: int
+) -> Count:
+    """Return the payload of a run without its messages: the closed form of a bill.
+
+    `trained` values of embeddings went up and as many derivatives down, `once` values
+    went up alone (a stored pass, constants), and `listed` components were named. The
+    paper's account is of 4 bytes for every value that went up.
+
+    >>> closed_payload(trained=10, once=5, listed=3, item_bytes=8)
+    212
+    """
+    return (2 * trained + once) * item_bytes + listed * BYTES
 
 
 @dataclass(frozen=True)
-class Entry:
+class BillLine:
     """One message on the bill: bytes and values of every replica."""
 
     party: PartyId
@@ -40,9 +60,10 @@ class Ledger:
 
     n_replicas: int
     rounds: dict[Stage, list[int]] = field(default_factory=dict)
-    messages: Counter[Entry] = field(default_factory=Counter)
+    messages: Counter[BillLine] = field(default_factory=Counter)
     _passes: list[int] = field(init=False)  # values charged without a message
-    _ahead: list[Entry] = field(default_factory=list)
+    _ahead: list[BillLine] = field(default_factory=list)
+    watch: Callable[[BillLine], None] = lambda line: None  # told of every message
 
     def __post_init__(self) -> None:
         """Start at zero."""
@@ -56,12 +77,12 @@ class Ledger:
         if stage != "evaluate":
             self._ahead.clear()
 
-    def bill(self, entries: Iterable[Entry]) -> None:
-        """Add messages to the bill."""
-        for entry in entries:
-            self.messages[entry] += 1
-            if entry.ahead:
-                self._ahead.append(entry)
+    def bill(self, line: BillLine) -> None:
+        """Add a message to the bill."""
+        self.messages[line] += 1
+        if line.ahead:
+            self._ahead.append(line)
+        self.watch(line)
 
     def state(self) -> dict[str, Any]:
         """Return the whole bill as plain values."""
@@ -75,9 +96,9 @@ class Ledger:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a bill as :meth:`state` gave it."""
         self.rounds = {stage: list(some) for stage, some in state["rounds"].items()}
-        self.messages = Counter({_entry(e): count for e, count in state["messages"]})
+        self.messages = Counter({_line_of(e): count for e, count in state["messages"]})
         self._passes = list(state["passes"])
-        self._ahead = [_entry(entry) for entry in state["ahead"]]
+        self._ahead = [_line_of(entry) for entry in state["ahead"]]
 
     def charge_pass(self, n_values: Sequence[int]) -> None:
         """Charge an embedding pass that the paper bills but that no message needs."""
@@ -113,7 +134,7 @@ class Ledger:
             if entry.kind == "embedding" and entry.stage != "evaluate"
         )
         values -= sum(entry.n_values[replica] for entry in self._ahead)
-        return values * 4 / MIB
+        return values * BYTES / MIB
 
     def by_stage(self, replica: int) -> dict[str, dict[str, int]]:
         """Return up, down and rounds of every stage with a round."""
@@ -140,7 +161,7 @@ class Ledger:
         ]
 
 
-def _entry(values: Mapping[str, Any]) -> Entry:
-    """Return an entry out of its plain values."""
+def _line_of(values: Mapping[str, Any]) -> BillLine:
+    """Return a line out of its plain values."""
     tuples = {name: tuple(values[name]) for name in ("payload_bytes", "n_values")}
-    return Entry(**{**values, **tuples})
+    return BillLine(**{**values, **tuples})

@@ -10,11 +10,9 @@ Description     up        none (name, rows, width,     number of rows, width of 
                           version; not billed)         embedding
 Begin           down      plan (settings, 0 bytes)     how training will run
 Descend         down      gradient (R, b, E_m)         dL/dh of the last batch
-                          last (0 bytes)               that the stage ends here
 Embed           down      which rows (0 bytes)         nothing
 Select          down      components int32 (|K_m|)     which components matter
 Embedding       up        values (R, b, E_m)           the embedding of these rows
-                          stable (a bit), if asked     whether its selection changes
 Done            up        constant (R, E_m), only of   that the party kept no feature,
                           a party that kept nothing    if it was started to say so
 =============== ========= ============================ =================================
@@ -104,7 +102,6 @@ class Descend:
 
     stage: Stage
     gradient: Block
-    last: bool = False  # the stage ends here, before its plan does
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Embed:
 
     stage: Stage
     rows: Literal["train", "test"]
-    n_rows: int | None = None  # so many rows, drawn by the common seed
+    n_rows: int | None = None  # of a sample, drawn by the common seed
     bits: int = 32
 
 
@@ -151,7 +148,6 @@ class Embedding:
     stage: Stage
     block: Block
     ahead: bool = False  # for a training step whose gradient comes back later
-    stable: tuple[bool, ...] | None = None  # (R,), where the plan asks for it
 
 
 @dataclass(frozen=True)
@@ -181,8 +177,6 @@ class Transport(Protocol):
 
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
         """Deliver one request a party and return every party's reply."""
-        ...
 
     def close(self) -> None:
         """End the connections."""
-        ...

@@ -13,91 +13,33 @@ from torch import Tensor
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId, Stage
-from lessvfl.wire import coding
-from lessvfl.wire.ledger import Direction, Entry, Ledger
-from lessvfl.wire.messages import (
-    VERSION,
-    Begin,
-    Billed,
-    Block,
-    Descend,
-    Describe,
-    Description,
-    Done,
-    Embed,
-    Embedding,
-    Reply,
-    Request,
-    Select,
-    Transport,
-)
+from lessvfl.wire import coding, messages
+from lessvfl.wire.ledger import BillLine, Direction, Ledger
 
 
-@dataclass
-class Metered:
-    """A transport that bills every message: the one place where bytes are counted."""
-
-    transport: Transport
-    ledger: Ledger
-
-    def exchange(
-        self,
-        requests: Mapping[PartyId, Billed],
-        live: Mapping[PartyId, tuple[bool, ...]],
-    ) -> dict[PartyId, Reply]:
-        """Exchange and bill; `live` tells which replicas each party takes part in."""
-        if not requests:
-            return {}
-        stage = next(iter(requests.values())).stage
-        n_replicas = self.ledger.n_replicas
-        taking_part = [
-            any(live[party][replica] for party in requests)
-            for replica in range(n_replicas)
-        ]
-        self.ledger.bill_round(stage, taking_part)
-        self.ledger.bill(
-            entry
-            for party, request in requests.items()
-            for entry in _entries(party, request, live[party])
-        )
-        replies = self.transport.exchange(requests)
-        self.ledger.bill(
-            entry
-            for party, reply in replies.items()
-            for entry in _entries(party, reply, live[party])
-        )
-        return replies
-
-
-def _entries(
-    party: PartyId, message: Request | Reply, live: tuple[bool, ...]
-) -> list[Entry]:
-    """Return what a message costs every replica."""
+def bill_line(
+    party: PartyId, message: messages.Request | messages.Reply, live: tuple[bool, ...]
+) -> BillLine | None:
+    """Return what a message costs the replicas that are live; None: nothing."""
     match message:
-        case Descend(stage, block):
-            return [_entry(party, "down", stage, "gradient", _size(block), live)]
-        case Select(components, plan) if components is not None:
+        case messages.Descend(stage, block):
+            return _line(party, "down", stage, "gradient", _size(block), live)
+        case messages.Select(components, plan) if components is not None:
             counts = tuple(len(kept) for kept in components)
-            return [_entry(party, "down", plan.stage, "components", (counts, 32), live)]
-        case Embedding(stage, block, ahead, stable):
-            size = _size(block)
-            entries = [_entry(party, "up", stage, "embedding", size, live, ahead)]
-            if stable is not None:
-                bits = tuple(coding.n_bytes(int(on), 1) for on in live)
-                nothing = (0,) * len(live)
-                entries.append(Entry(party, "up", stage, "stable", bits, nothing))
-            return entries
-        case Done(stage, _, constant) if constant is not None:
-            return [_entry(party, "up", stage, "constant", _size(constant), live)]
-    return []
+            return _line(party, "down", plan.stage, "components", (counts, 32), live)
+        case messages.Embedding(stage, block, ahead):
+            return _line(party, "up", stage, "embedding", _size(block), live, ahead)
+        case messages.Done(stage, _, constant) if constant is not None:
+            return _line(party, "up", stage, "constant", _size(constant), live)
+    return None
 
 
-def _size(block: Block) -> tuple[tuple[int, ...], int]:
+def _size(block: messages.Block) -> tuple[tuple[int, ...], int]:
     return block.n_values(), block.bits
 
 
 @functools.lru_cache(maxsize=4096)
-def _entry(
+def _line(
     party: PartyId,
     direction: Direction,
     stage: Stage,
@@ -105,36 +47,27 @@ def _entry(
     size: tuple[tuple[int, ...], int],
     live: tuple[bool, ...],
     ahead: bool = False,
-) -> Entry:
+) -> BillLine:
     """Return one line of the bill; the same message costs the same every step."""
     counts, bits = size
     values = tuple(n * on for n, on in zip(counts, live, strict=True))
     ends = coding.END_BYTES if bits < 32 else 0
     paid = tuple(coding.n_bytes(n, bits) + ends * (n > 0) for n in values)
-    return Entry(party, direction, stage, kind, paid, values, ahead)
+    return BillLine(party, direction, stage, kind, paid, values, ahead)
 
 
 @dataclass
 class Parties:
     """All parties behind a transport, in typed calls for the algorithm.
 
-    Parameters
-    ----------
-    transport : Transport
-        Carries the messages.
-    names : sequence of str
-        The parties, in the order of their blocks in the fusion network's input.
-    ledger : Ledger
-        Takes the bill.
+    Every message passes :meth:`_exchange`: the one place where bytes are counted.
     """
 
-    transport: Transport
-    names: Sequence[PartyId]
-    ledger: Ledger
+    transport: messages.Transport
+    names: Sequence[PartyId]  # in the order of their blocks in the fusion network
+    ledger: Ledger  # takes the bill
     sizes: dict[PartyId, int] = field(init=False)
     n_samples: int = field(init=False)
-    is_stable: bool = field(init=False)  # all parties said so with their last blocks
-    _metered: Metered = field(init=False)
     _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
     _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
     _constants: dict[PartyId, Tensor] = field(init=False)
@@ -142,14 +75,19 @@ class Parties:
 
     def __post_init__(self) -> None:
         """Shake hands: versions and numbers of rows must agree."""
-        replies = self.transport.exchange({name: Describe() for name in self.names})
+        replies = self.transport.exchange(
+            {name: messages.Describe() for name in self.names}
+        )
         self.sizes = {}
-        first: Description | None = None
+        first: messages.Description | None = None
         for name in self.names:
             reply = replies[name]
-            if not isinstance(reply, Description) or reply.version != VERSION:
+            if (
+                not isinstance(reply, messages.Description)
+                or reply.version != messages.VERSION
+            ):
                 raise ProtocolError(
-                    f"Party '{name}' must speak protocol version {VERSION}. "
+                    f"Party '{name}' must speak protocol version {messages.VERSION}. "
                     f"Got {getattr(reply, 'version', type(reply).__name__)}."
                 )
             first = first or reply
@@ -161,12 +99,10 @@ class Parties:
             self.sizes[name] = reply.embedding_size
         assert first is not None
         self.n_samples = first.n_samples
-        self._metered = Metered(self.transport, self.ledger)
         n_replicas = self.ledger.n_replicas
         self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
         self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
         self._constants = {}
-        self.is_stable = False
         self._masks = {
             name: torch.ones(n_replicas, size, dtype=torch.bool)
             for name, size in self.sizes.items()
@@ -178,7 +114,7 @@ class Parties:
         With `done` steps behind, the blocks of the next batch are sent again: they are
         on the bill already.
         """
-        requests = dict.fromkeys(self._awake(), Begin(plan, done))
+        requests = dict.fromkeys(self._active(), messages.Begin(plan, done))
         if done > 0:
             return self._blocks(self.transport.exchange(requests))
         return self._blocks(self._exchange(requests))
@@ -189,17 +125,13 @@ class Parties:
         step: int,
         seeds: Sequence[int],
         gradients: Sequence[Tensor],
-        last: bool = False,
-    ) -> list[Tensor] | None:
-        """Send dL/dh; return the next batch's blocks, or None after the last step.
-
-        With `last` the stage ends here.
-        """
+    ) -> list[Tensor]:
+        """Send dL/dh; return the next batch's blocks, none after the last step."""
         stage = plan.stage
-        requests: dict[PartyId, Billed] = {
-            name: Descend(
+        requests: dict[PartyId, messages.Billed] = {
+            name: messages.Descend(
                 stage,
-                Block.in_bits(
+                messages.Block.in_bits(
                     gradient,
                     self._widths[name],
                     plan.bits,
@@ -207,15 +139,14 @@ class Parties:
                     seeds,
                     *("down", stage, name, step),
                 ),
-                last,
             )
             for name, gradient in zip(self.names, gradients, strict=True)
-            if name in self._awake()
+            if name in self._active()
         }
         replies = self._exchange(requests)
-        if any(isinstance(reply, Done) for reply in replies.values()):
+        if any(isinstance(reply, messages.Done) for reply in replies.values()):
             self._finish(replies)
-            return None
+            return []
         return self._blocks(replies)
 
     def embed(
@@ -226,14 +157,16 @@ class Parties:
         bits: int = 32,
     ) -> list[Tensor]:
         """Return the blocks (R, N, E_m) of all training or test rows, or of some."""
-        requests = dict.fromkeys(self._awake(), Embed(stage, rows, n_rows, bits))
+        requests = dict.fromkeys(
+            self._active(), messages.Embed(stage, rows, n_rows, bits)
+        )
         return self._blocks(self._exchange(requests))
 
     def select_features(
         self, kept: Tensor | None, plan: SelectPlan | ShadowPlan
     ) -> None:
         """Send K_m out of `kept` (R, E), or None for all; every party selects alone."""
-        requests: dict[PartyId, Billed] = {}
+        requests: dict[PartyId, messages.Billed] = {}
         for name, mask in self._by_party(kept).items():
             components = None
             if mask is not None:
@@ -243,12 +176,14 @@ class Parties:
                 self.sizes[name] = int(mask.any(dim=0).sum())
                 self._widths[name] = tuple(len(some) for some in components)
                 self._masks[name] = mask[:, mask.any(dim=0)].cpu()
-            requests[name] = Select(components, plan)
+            requests[name] = messages.Select(components, plan)
         self._finish(self._exchange(requests))
 
     def look_again(self, plan: ShadowPlan) -> None:
-        """Have every party that still takes part select once more."""
-        self._finish(self._exchange(dict.fromkeys(self._awake(), Select(None, plan))))
+        """Have every party that takes part select once more."""
+        self._finish(
+            self._exchange(dict.fromkeys(self._active(), messages.Select(None, plan)))
+        )
 
     def state(self) -> dict[str, Any]:
         """Return what changes in a run, as plain values, and the constants apart."""
@@ -294,43 +229,59 @@ class Parties:
         sizes = [self.sizes[name] for name in self.names]
         return dict(zip(self.names, torch.split(kept, sizes, dim=1), strict=True))
 
-    def _awake(self) -> list[PartyId]:
+    def _active(self) -> list[PartyId]:
         return [name for name in self.names if not all(self._silent[name])]
 
-    def _exchange(self, requests: Mapping[PartyId, Billed]) -> dict[PartyId, Reply]:
+    def _exchange(
+        self, requests: Mapping[PartyId, messages.Billed]
+    ) -> dict[PartyId, messages.Reply]:
+        """Exchange messages and bill them."""
+        if not requests:
+            return {}
         live = {name: tuple(not s for s in self._silent[name]) for name in requests}
-        return self._metered.exchange(requests, live)
+        stage = next(iter(requests.values())).stage
+        self.ledger.bill_round(
+            stage, [any(some) for some in zip(*live.values(), strict=True)]
+        )
+        self._bill(requests, live)
+        replies = self.transport.exchange(requests)
+        self._bill(replies, live)
+        return replies
 
-    def _blocks(self, replies: Mapping[PartyId, Reply]) -> list[Tensor]:
+    def _bill(
+        self,
+        messages: Mapping[PartyId, messages.Request | messages.Reply],
+        live: Mapping[PartyId, tuple[bool, ...]],
+    ) -> None:
+        for party, message in messages.items():
+            line = bill_line(party, message, live[party])
+            if line is not None:
+                self.ledger.bill(line)
+
+    def _blocks(self, replies: Mapping[PartyId, messages.Reply]) -> list[Tensor]:
         """Return one block a party; a silent party's is its constant."""
         blocks: list[Tensor] = []
         n_rows = 1
         for name in replies:
             reply = replies[name]
-            if not isinstance(reply, Embedding):
+            if not isinstance(reply, messages.Embedding):
                 raise ProtocolError(
                     f"Party '{name}' must reply with an embedding. "
                     f"Got {type(reply).__name__}."
                 )
             n_rows = reply.block.values.shape[1]
-        self.is_stable = bool(replies) and all(
-            isinstance(reply, Embedding)
-            and reply.stable is not None
-            and all(reply.stable)
-            for reply in replies.values()
-        )
         for name in self.names:
             reply_or_none = replies.get(name)
-            if isinstance(reply_or_none, Embedding):
+            if isinstance(reply_or_none, messages.Embedding):
                 blocks.append(reply_or_none.block.values)
             else:
                 constant = self._constants[name]
                 blocks.append(constant.unsqueeze(1).expand(-1, n_rows, -1))
         return blocks
 
-    def _finish(self, replies: Mapping[PartyId, Reply]) -> None:
+    def _finish(self, replies: Mapping[PartyId, messages.Reply]) -> None:
         for name, reply in replies.items():
-            if not isinstance(reply, Done):
+            if not isinstance(reply, messages.Done):
                 raise ProtocolError(
                     f"Party '{name}' must end the stage as the others do. "
                     f"Got {type(reply).__name__}."

@@ -1,0 +1,122 @@
+"""What a reply must be, before it is used: of the right kind, shape, stage, coding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lessvfl.core.plans import TrainPlan
+from lessvfl.terms import PartyId
+from lessvfl.wire import control, messages
+from lessvfl.wire.parties import Parties
+
+ALLOWED: dict[type, tuple[type, ...]] = {
+    control.Welcome: (control.Agreed,),
+    control.Align: (control.Align, control.Agreed),
+    control.Prepare: (control.Agreed,),
+    control.Save: (control.Agreed,),
+    control.Restore: (control.Agreed,),
+    control.Finish: (control.Agreed,),
+    messages.Describe: (messages.Description,),
+    messages.Begin: (messages.Embedding,),
+    messages.Descend: (messages.Embedding, messages.Done),
+    messages.Embed: (messages.Embedding,),
+    messages.Select: (messages.Done,),
+}
+
+
+class ReplyRules:
+    """The rules of one run with one replica."""
+
+    def __init__(
+        self,
+        n_rows: tuple[int, int],
+        embedding_size: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.n_train, self.n_test = n_rows
+        self.embedding_size = embedding_size  # at the start
+        self.dtype = dtype
+        self.server: Parties | None = None  # once the parties are described
+        self._at: dict[PartyId, tuple[TrainPlan, int]] = {}  # step in a stage
+
+    def complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
+        """Return what is wrong with a reply to this request; None: nothing."""
+        wrong = wrong_kind(request, reply)
+        if wrong is not None:
+            return wrong
+        if isinstance(reply, messages.Description):
+            right = messages.Description(party, self.n_train, self.embedding_size)
+            return None if reply == right else "A party must be described as it is."
+        if not isinstance(reply, messages.Embedding | messages.Done):
+            return None
+        if reply.stage != request.stage:
+            return f"A reply must be of stage {request.stage}. Got {reply.stage}."
+        assert self.server is not None
+        size = self.server.sizes[party]
+        n_rows = self._rows_due(party, request)
+        if isinstance(reply, messages.Embedding):
+            if n_rows is None or reply.ahead is isinstance(request, messages.Embed):
+                return "A stage must end when it is over. Got an embedding."
+            misfit = self._misfit(reply.block, (1, n_rows, size), (size,))
+            bits = self._bits_due(party, request)
+            if misfit is None and reply.block.bits != bits:
+                return f"A block must be in {bits} bits a value. Got another coding."
+            return misfit
+        if n_rows is not None:
+            return "A stage must not end before it is over. Got its end."
+        if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
+            return "A silent party must leave a constant. Got something else."
+        if reply.constant is None:
+            return None
+        return self._misfit(reply.constant, (1, size), (size,))
+
+    def _rows_due(self, party: PartyId, request: Any) -> int | None:
+        """Return how many rows a reply must have; None: the end of the stage."""
+        match request:
+            case messages.Embed(_, rows, n_rows):
+                if n_rows is not None:
+                    return n_rows
+                return self.n_train if rows == "train" else self.n_test
+            case messages.Begin(plan, done):
+                self._at[party] = (plan, done)
+            case messages.Descend():
+                plan, done = self._at[party]
+                self._at[party] = (plan, done + 1)
+            case _:
+                return None
+        plan, done = self._at[party]
+        batches = plan.batches(self.n_train, (0,))
+        if done == batches.n_steps(plan.n_epochs):
+            return None
+        start = done % batches.n_per_epoch * batches.batch_size
+        return min(batches.batch_size, self.n_train - start)
+
+    def _bits_due(self, party: PartyId, request: Any) -> int:
+        """Return in how many bits a reply's values must be."""
+        bits = (
+            request.bits
+            if isinstance(request, messages.Embed)
+            else self._at[party][0].bits
+        )
+        return int(bits) if bits < 32 else 8 * self.dtype.itemsize
+
+    def _misfit(
+        self, block: messages.Block, shape: tuple[int, ...], widths: tuple[int, ...]
+    ) -> str | None:
+        if (block.values.shape, block.values.dtype) == (shape, self.dtype):
+            return None if block.widths == widths else "A block must have its widths."
+        return (
+            f"A block must be of shape {shape}, {self.dtype}. Got "
+            f"{tuple(block.values.shape)}, {block.values.dtype}."
+        )
+
+
+def wrong_kind(request: Any, reply: Any) -> str | None:
+    """Return what is wrong with the kind of a reply; None: nothing."""
+    allowed = ALLOWED[type(request)]
+    if isinstance(reply, allowed):
+        return None
+    names = " or ".join(kind.__name__ for kind in allowed)
+    return f"A reply must be {names}. Got {type(reply).__name__}."
