@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from lessvfl import settings
-from lessvfl.methods import group_lasso, less_vfl, local_lasso, plain
+from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto, local_lasso, plain
 from lessvfl.methods.base import Method
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
+        less_vfl_auto.METHOD,
         less_vfl.METHOD,
         local_lasso.METHOD,
         group_lasso.METHOD,
         plain.METHOD,
     )
 }
+DEFAULT = less_vfl_auto.METHOD.name  # where no method is named
 
 
 def get(name: str) -> Method:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lessvfl import settings
 from lessvfl.algorithm import Stages
-from lessvfl.core.head_path import PathPlan
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
 from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
@@ -21,7 +21,7 @@ Lambda = float | tuple[float, ...]
 
 
 def a_lambda() -> settings.Kind:
-    """Allow one weight, or (from Python) one a replica."""
+    """Allow one weight, or (from Python) one for each replica."""
     one = settings.a_float()
     return settings.Kind(
         one.allowed,
@@ -31,7 +31,7 @@ def a_lambda() -> settings.Kind:
 
 
 def spread(lam: Lambda) -> tuple[float, ...]:
-    """Return a weight as one a replica; a single one serves all."""
+    """Return a weight as a tuple over replicas; a single one serves all."""
     return lam if isinstance(lam, tuple) else (lam,)
 
 
@@ -83,6 +83,19 @@ class Joint(settings.Section):
             self.bits,
         )
 
+    def pretraining(self, n_epochs: float, batch_size: int | None) -> TrainPlan:
+        """Return the plan of stage 1, perhaps in steps of another size."""
+        size = self.batch_size if batch_size is None else batch_size
+        return dataclasses.replace(self.plan("pretrain", n_epochs), batch_size=size)
+
+    def n_shadows(self) -> int:
+        """Return how many shadow features a party plants at least; 0: none."""
+        return 0
+
+    def pinned(self) -> str | None:
+        """Return patterns of the features that a selection by shadows must keep."""
+        return None
+
 
 @dataclass(frozen=True)
 class PartySelection(Joint):
@@ -94,11 +107,9 @@ class PartySelection(Joint):
     pretrain_epochs: float = settings.setting(
         settings.a_float(), 1, "epochs of pre-training (stage 1); also a fraction"
     )
-    party_epochs: int = settings.setting(
-        settings.an_int(), 150, "epochs of the published stage 3"
-    )
+    party_epochs: int = settings.setting(settings.an_int(), 150, "epochs of stage 3")
     party_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "step size of the published stage 3"
+        settings.a_float(open_low=True), 0.01, "step size of stage 3"
     )
     lam_scale: float = settings.setting(
         settings.a_float(open_low=True),
@@ -108,7 +119,7 @@ class PartySelection(Joint):
     reduction: str = settings.setting(
         settings.one_of("sum", "mean"), "sum", "stage 3's loss over the components"
     )
-    drain: bool = settings.setting(
+    stepwise_removal: bool = settings.setting(
         settings.a_flag(),
         False,
         "a party without significant components removes features only step by step",
@@ -122,16 +133,17 @@ class PartySelection(Joint):
         settings.an_int(1), 5, "epochs without improvement that make a plateau"
     )
 
-    def stages(self, server: SelectPlan | PathPlan | None) -> Stages:
-        """Return the plans of Algorithm 1, with or without stage 2."""
+    def stages(self) -> Stages:
+        """Return the plans of Algorithm 1 without stage 2."""
         return Stages(
             self.plan("pretrain", self.pretrain_epochs),
-            server,
-            self._party_plan(),
+            None,
+            self.party_plan(),
             self.plan("train", self.train_epochs),
         )
 
-    def _party_plan(self) -> SelectPlan:
+    def party_plan(self) -> SelectPlan:
+        """Return the plan of stage 3."""
         return SelectPlan(
             "select_features",
             self.party_epochs,
@@ -143,19 +155,20 @@ class PartySelection(Joint):
             "mean" if self.reduction == "mean" else "sum",
             self.plateau_tolerance,
             self.plateau_patience,
-            self.drain,
+            self.stepwise_removal,
         )
 
 
-Run = Callable[[Parties, Network, Labels, Any, Observer, Keeper], Network]
+RunMethod = Callable[[Parties, Network, Labels, Any, Observer, Keeper], Network]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A published method: its settings, and a function that runs it."""
+    """A method: its settings, and a function that runs it."""
 
     name: str
     summary: str
     reference: str
     config: type[Joint]
-    run: Run
+    run: RunMethod
+    profiles: tuple[str, ...] = ("default", "paper", "official-code")

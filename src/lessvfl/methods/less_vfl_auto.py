@@ -1,0 +1,192 @@
+"""LESS-VFL with nothing to choose: the three stages without a lambda.
+
+The stages of Castiglia et al., ICML 2023, Algorithm 1. The server takes its lambda from
+rows held out (``core/head_path.py``), every party measures its selection against
+permuted copies of its own columns (``core/evidence.py``); docs/selection.md says how.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lessvfl import settings
+from lessvfl.algorithm import narrow_to_kept, select_at_parties, train_jointly
+from lessvfl.core.head_path import choose_components
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.network import MLP, Network
+from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, sample_rows, take
+from lessvfl.errors import LessVFLWarning
+from lessvfl.methods.base import Joint, Method
+from lessvfl.terms import Event, Observer
+from lessvfl.wire.parties import Parties, concatenate
+
+
+@dataclass(frozen=True)
+class Config(Joint):
+    """Settings of the three stages without a lambda."""
+
+    pretrain_epochs: float = settings.setting(
+        settings.a_float(), 0.5, "epochs of pre-training (stage 1); also a fraction"
+    )
+    pretrain_batch_size: int = settings.setting(
+        settings.an_int(1),
+        1000,
+        "rows of one step of pre-training; 1000: few rounds, 32: few bytes",
+    )
+    server_rows: int = settings.setting(
+        settings.an_int(8), 512, "rows whose embeddings the server asks for in stage 2"
+    )
+    server_errors: float = settings.setting(
+        settings.a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
+    )
+    shadows: int = settings.setting(
+        settings.an_int(1), 60, "the fewest shadow features a party plants"
+    )
+    shadow_share: float = settings.setting(
+        settings.a_float(0.0, 1.0), 0.03, "the largest share of shadows kept (q)"
+    )
+    false_share: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.2,
+        "the largest estimated share of useless features among those kept",
+    )
+    pairs: bool = settings.setting(
+        settings.a_flag(), True, "keep features, too, that act only together"
+    )
+    must_keep: str | None = settings.setting(
+        settings.or_none(settings.a_text()),
+        None,
+        "features (names or globs, separated by commas) that selection may not remove",
+    )
+    most: int | None = settings.setting(
+        settings.or_none(settings.an_int(1)), None, "the most features a party keeps"
+    )
+    refit_epochs: int = settings.setting(
+        settings.an_int(), 30, "most epochs of a party's own fit after selection"
+    )
+    second_look: int = settings.setting(
+        settings.an_int(),
+        1,
+        "of train_epochs, those after which parties look again, if more follow; "
+        "0: never",
+    )
+    second_loss: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.02,
+        "share of what is explained that the second look may lose for simplicity",
+    )
+
+    def n_shadows(self) -> int:
+        """Return how many shadow features a party plants at least."""
+        return self.shadows
+
+    def pinned(self) -> str | None:
+        """Return patterns of the features that must stay."""
+        return self.must_keep
+
+    def looks_again(self) -> bool:
+        """Tell whether training goes on after a second look."""
+        return 0 < self.second_look < self.train_epochs
+
+    def look(self) -> ShadowPlan:
+        """Return the plan of a party's first look."""
+        return ShadowPlan(
+            "select_features",
+            self.shadow_share,
+            self.most,
+            self.false_share,
+            self.pairs,
+            self.looks_again(),
+            self.second_loss,
+            refit_epochs=self.refit_epochs,
+        )
+
+    def second(self) -> ShadowPlan:
+        """Return the plan of a party's second look."""
+        return dataclasses.replace(
+            self.look(),
+            stage="select_again",
+            q=self.shadow_share / 2,  # what two looks let pass adds up
+            again=False,
+        )
+
+
+def run(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Config,
+    observe: Observer,
+    keeper: Keeper,
+) -> Network:
+    """Pre-train, select components, select features, train, look again, train on."""
+    pretrain = config.pretraining(config.pretrain_epochs, config.pretrain_batch_size)
+    pretrain = dataclasses.replace(pretrain, record=config.pretrain_epochs)
+    train_jointly(parties, fusion, labels, pretrain, observe, keeper)  # stage 1
+
+    kept = None
+    if _is_linear(fusion):  # stage 2
+        plan = PathPlan(config.server_rows, config.bits, config.server_errors)
+        kept, fusion = narrow_to_kept(
+            fusion, lambda: _components(parties, labels, plan, observe), keeper
+        )
+    else:
+        warnings.warn(
+            "The path of lambdas of stage 2 needs a linear fusion network: with this "
+            "one all components stay.",
+            LessVFLWarning,
+            stacklevel=2,
+        )
+
+    look = config.look()
+
+    def select() -> None:
+        if kept is None:
+            parties.charge_pass()  # as the paper bills local lasso
+        parties.select_features(kept, look)
+
+    event = Event("select_features", 1, 1, fusion)
+    select_at_parties(select, event, observe, keeper)  # stage 3
+
+    n_first = config.second_look if look.again else 0
+    if look.again:
+        first = dataclasses.replace(config.plan("train_first", n_first), record=1)
+        train_jointly(parties, fusion, labels, first, observe, keeper)
+        event = Event("select_again", 1, 1, fusion)
+        again = config.second()
+        select_at_parties(lambda: parties.look_again(again), event, observe, keeper)
+    train = config.plan("train", config.train_epochs - n_first)
+    train_jointly(parties, fusion, labels, train, observe, keeper)
+    return fusion
+
+
+def _components(
+    parties: Parties, labels: Labels, plan: PathPlan, observe: Observer
+) -> Tensor:
+    """Ask for the embeddings of some rows; return what matters of them, (R, E)."""
+    n_rows = min(plan.n_rows, labels.y.shape[1])
+    H = concatenate(parties.embed("embed", "train", n_rows, plan.bits))
+    observe(Event("embed", 1, 1))
+    rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
+    sizes = [parties.sizes[name] for name in parties.names]
+    kept = choose_components(H, take(labels.y, rows), labels, plan, sizes)
+    observe(Event("select_components", 1, 1))
+    return kept
+
+
+def _is_linear(fusion: Network) -> bool:
+    return isinstance(fusion, MLP) and len(fusion.weights) == 1
+
+
+METHOD = Method(
+    "less-vfl-auto",
+    "the three stages of LESS-VFL with nothing to choose",
+    "Castiglia et al., ICML 2023, Algorithm 1, without its lambdas",
+    Config,
+    run,
+    profiles=("default",),
+)
