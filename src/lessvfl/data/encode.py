@@ -7,8 +7,8 @@ applied by column name, so that a table for prediction needs just the columns in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,13 +18,13 @@ from lessvfl.data.frame import Floats, Frame
 from lessvfl.errors import ConfigError, DataError
 
 ColumnKind = Literal["numeric", "boolean", "categorical"]
+Bounds = tuple[float, float]
 
-
-NORMAL_IQR = 1.349  # distance of the quartiles of a standard normal
+AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
 
 
 @dataclass(frozen=True)
-class Column:
+class EncodedColumn:
     """How one source column is encoded: fill, then (x - shift) / scale, or one-hot."""
 
     name: str
@@ -43,14 +43,14 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Counts:
+class CellCounts:
     """What an encoding met on its way: cells filled in, categories never seen."""
 
     imputed: int = 0
     unseen: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.imputed + other.imputed, self.unseen + other.unseen)
+    def __add__(self, other: CellCounts) -> CellCounts:
+        return CellCounts(self.imputed + other.imputed, self.unseen + other.unseen)
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,10 @@ class Encoding:
     """The encoding of one party's columns.
 
     Columns of one feature stand side by side, features in order of their first column.
-
-    Examples
-    --------
-    >>> from lessvfl.data.table import frame_of
-    >>> frame = frame_of([[1.0, 0.0], [3.0, float("nan")]], ["age", "dose"])
-    >>> encoding = Encoding.fit("clinic", frame, ["age", "dose"])
-    >>> matrix, counts = encoding.apply(frame)
-    >>> matrix.tolist(), counts.imputed
-    ([[-1.0, 0.0], [1.0, 0.0]], 1)
     """
 
     party: str
-    columns: tuple[Column, ...]
+    columns: tuple[EncodedColumn, ...]
 
     @classmethod
     def fit(
@@ -80,57 +71,38 @@ class Encoding:
         names: Sequence[str],
         *,
         scale: str = "standardize",
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: Bounds = (0.0, 1.0),
         max_categories: int = 64,
         groups: Mapping[str, str] | None = None,
+        as_is: Collection[str] = (),
     ) -> Encoding:
-        """Learn the encoding from training rows.
+        """Learn the encoding of the columns `names` from training rows.
 
-        Parameters
-        ----------
-        party : str
-            Whose columns they are; errors name it.
-        frame : Frame
-            The training rows.
-        names : sequence of str
-            The party's columns.
-        scale : {"standardize", "robust", "global", "none"}
-            Standardise each column, use `bounds` for all of them, or leave them.
-        bounds : (float, float)
-            Least and greatest value of the whole matrix, for ``scale="global"``.
-        max_categories : int
-            Most different texts in a column of categories.
-        groups : mapping of column name to feature name, optional
-            Columns that belong to a feature of several columns.
-
-        Returns
-        -------
-        Encoding
-            The encoding, ready to apply.
+        `bounds` is the range for ``scale="global"``, `groups` maps a column
+        to its feature, and columns `as_is` (numbers, none missing) stay as they are.
         """
-        owner = dict(groups or {})
-        order: dict[str, list[Column]] = {}
-        index_of = {name: index for index, name in enumerate(frame.names)}
-        for name in names:
-            index = index_of[name]
-            feature = owner.get(name, name)
-            if index in frame.text:
-                column = _fit_text(
-                    party, name, feature, frame.text[index], max_categories
-                )
+        own = frame.select(names)
+        order: dict[str, list[EncodedColumn]] = {}
+        for index, name in enumerate(names):
+            feature = (groups or {}).get(name, name)
+            cells = own.numeric[:, index]
+            if name in as_is:
+                if np.isnan(cells).any():
+                    must = "hold a number in every training row to be taken as it is"
+                    raise _wrong(party, name, must, "missing cells or texts")
+                column = EncodedColumn(name, feature, "numeric", AS_IS_FILL)
+            elif index in own.text:
+                column = _fit_text(party, name, own.text[index], max_categories)
             else:
-                cells = frame.numeric[:, index]
-                boolean = index in frame.boolean
-                column = _fit_number(
-                    party, name, feature, cells, boolean, scale, bounds
-                )
-            order.setdefault(feature, []).append(column)
+                boolean = index in own.boolean
+                column = _fit_number(party, name, cells, boolean, scale, bounds)
+            order.setdefault(feature, []).append(replace(column, feature=feature))
         return cls(party, tuple(column for many in order.values() for column in many))
 
     def with_planted(self, names: Sequence[str]) -> Encoding:
         """Return this encoding with columns of noise at the end, taken as they are."""
-        planted = tuple(Column(name, name, "numeric", 0.0) for name in names)
-        return Encoding(self.party, self.columns + planted)
+        noise = (EncodedColumn(name, name, "numeric", AS_IS_FILL) for name in names)
+        return Encoding(self.party, (*self.columns, *noise))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,71 +121,49 @@ class Encoding:
         owners = [position[c.feature] for c in self.columns for _ in range(c.width)]
         return np.array(owners, dtype=np.int64)
 
-    def apply(self, frame: Frame) -> tuple[Floats, Counts]:
-        """Encode any table that has the columns of this encoding, found by name.
-
-        Parameters
-        ----------
-        frame : Frame
-            The table; other columns in it are left alone.
-
-        Returns
-        -------
-        matrix : array of shape (n_rows, n_columns)
-            The encoded rows.
-        counts : Counts
-            How many cells were filled in, how many categories were never seen.
-        """
-        index_of = {name: index for index, name in enumerate(frame.names)}
-        missing = [name for name in self.names if name not in index_of]
+    def apply(self, frame: Frame) -> tuple[Floats, CellCounts]:
+        """Encode any table that has the columns of this encoding, found by name."""
+        known = set(frame.names)
+        missing = [name for name in self.names if name not in known]
         if missing:
             shown = ", ".join(repr(name) for name in missing[:5])
             raise DataError(
                 f"The table of party '{self.party}' must have the columns it was "
                 f"fitted on. Got none named {shown}."
             )
+        own = frame.select(self.names)
+        for i, column in enumerate(self.columns):  # missing cells are of any kind
+            has_texts = any(text is not None for text in own.text.get(i, ()))
+            if column.kind == "categorical" and not np.isnan(own.numeric[:, i]).all():
+                must = "hold texts, as in training"
+                raise _wrong(self.party, column.name, must, "numbers")
+            if column.kind != "categorical" and has_texts:
+                must = "hold numbers, as in training"
+                raise _wrong(self.party, column.name, must, "texts")
         starts = np.cumsum([0, *(column.width for column in self.columns)])
-        matrix = np.zeros((frame.n_rows, int(starts[-1])))
+        matrix = np.zeros((own.n_rows, int(starts[-1])))
         at = [i for i, c in enumerate(self.columns) if c.kind != "categorical"]
-        sources = [index_of[self.columns[i].name] for i in at]
-        for i, source in zip(at, sources, strict=True):
-            self._refuse_texts(self.columns[i].name, frame.text.get(source))
-        values = frame.numeric[:, sources]  # (N, numeric columns)
+        values = own.numeric[:, at]  # (N, numeric columns)
         empty = np.isnan(values)
-        fill = np.array([self.columns[i].fill for i in at], dtype=np.float64)
-        shift = np.array([self.columns[i].shift for i in at], dtype=np.float64)
-        scale = np.array([self.columns[i].scale for i in at], dtype=np.float64)
+        numbers = [self.columns[i] for i in at]
+        lines = [(column.fill, column.shift, column.scale) for column in numbers]
+        fill, shift, scale = np.array(lines, dtype=np.float64).reshape(-1, 3).T
         with np.errstate(all="ignore"):  # the check below says it in words
             values = (np.where(empty, fill, values) - shift) / scale
-        self._refuse_infinite(values, [self.columns[i].name for i in at])
+        infinite = np.flatnonzero(~np.isfinite(values).all(axis=0))
+        if infinite.size:
+            raise _infinite(self.party, numbers[infinite[0]].name)
         matrix[:, starts[at]] = values
-        counts = Counts(imputed=int(empty.sum()))
-        for start, column in zip(starts[:-1], self.columns, strict=True):
+        counts = CellCounts(imputed=int(empty.sum()))
+        for i, column in enumerate(self.columns):
             if column.kind == "categorical":
-                source = index_of[column.name]
-                cells = frame.text.get(source)
-                if cells is None:
-                    cells = self._no_texts(column.name, frame.numeric[:, source])
-                counts += _one_hot(
-                    column, cells, matrix[:, start : start + column.width]
-                )
+                out = matrix[:, starts[i] : starts[i + 1]]
+                counts += _one_hot(column, own.texts(i), out)
         return matrix, counts
 
     def narrow(self, features: Sequence[str]) -> Encoding:
-        """Return the encoding of just these features, in the order they have here.
-
-        Parameters
-        ----------
-        features : sequence of str
-            Names of features of this encoding.
-
-        Returns
-        -------
-        Encoding
-            An encoding that needs no other columns.
-        """
-        strange = set(features) - set(self.features)
-        if strange:
+        """Return the encoding of just these features, in the order they have here."""
+        if strange := set(features) - set(self.features):
             raise ConfigError(
                 f"Features to keep must be features of party '{self.party}'. "
                 f"Got {sorted(strange)[0]!r}."
@@ -227,71 +177,31 @@ class Encoding:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Encoding:
-        """Rebuild an encoding from what `to_json` returned.
-
-        Parameters
-        ----------
-        value : mapping
-            What `to_json` returned, perhaps through a file.
-
-        Returns
-        -------
-        Encoding
-            An encoding equal to the first one.
-        """
+        """Rebuild an encoding from what `to_json` returned."""
         columns = (
-            Column(**{**column, "categories": tuple(column["categories"])})
+            EncodedColumn(**column | {"categories": tuple(column["categories"])})
             for column in value["columns"]
         )
         return cls(value["party"], tuple(columns))
 
-    def _refuse_texts(self, name: str, cells: NDArray[np.object_] | None) -> None:
-        """Refuse texts where numbers were fitted; a column of missing cells is fine."""
-        if cells is not None and any(cell is not None for cell in cells):
-            raise DataError(
-                f"Column '{name}' of party '{self.party}' must hold numbers, as in "
-                f"training. Got texts."
-            )
 
-    def _no_texts(self, name: str, numbers: Floats) -> NDArray[np.object_]:
-        """Return missing cells, or refuse numbers where texts were fitted."""
-        if not np.isnan(numbers).all():
-            raise DataError(
-                f"Column '{name}' of party '{self.party}' must hold texts, as in "
-                f"training. Got numbers."
-            )
-        return np.full(len(numbers), None, dtype=object)
-
-    def _refuse_infinite(self, values: Floats, names: Sequence[str]) -> None:
-        """Refuse an infinite cell by the name of its party and column."""
-        bad = np.flatnonzero(~np.isfinite(values).all(axis=0))
-        if bad.size:
-            raise _infinite(self.party, names[int(bad[0])])
+def _wrong(party: str, name: str, must: str, got: str) -> DataError:
+    return DataError(f"Column '{name}' of party '{party}' must {must}. Got {got}.")
 
 
 def _infinite(party: str, name: str) -> DataError:
-    return DataError(
-        f"Column '{name}' of party '{party}' must hold finite numbers. "
-        f"Got infinite (inf) or too large values."
-    )
+    got = "infinite (inf) or too large values"
+    return _wrong(party, name, "hold finite numbers", got)
 
 
 def _all_missing(party: str, name: str) -> DataError:
-    return DataError(
-        f"Column '{name}' of party '{party}' must have a value in some training row. "
-        f"Got only missing cells."
-    )
+    must = "have a value in some training row"
+    return _wrong(party, name, must, "only missing cells")
 
 
 def _fit_number(
-    party: str,
-    name: str,
-    feature: str,
-    cells: Floats,
-    boolean: bool,
-    scale: str,
-    bounds: tuple[float, float],
-) -> Column:
+    party: str, name: str, cells: Floats, boolean: bool, scale: str, bounds: Bounds
+) -> EncodedColumn:
     """Learn fill, shift and scale of a column of numbers or truth values."""
     present = cells[~np.isnan(cells)]
     if present.size == 0:
@@ -310,50 +220,44 @@ def _fit_number(
     shift, width = 0.0, 1.0
     if scale == "global":
         shift, width = bounds[0], bounds[1] - bounds[0]
-    elif scale in ("standardize", "robust"):
+    elif scale == "standardize":
         full = np.where(np.isnan(cells), fill, cells)
         with np.errstate(over="ignore"):
             shift = fill if constant else float(full.mean())
             width = 1.0 if constant else float(full.std())
-        if scale == "robust" and not constant:
-            low, shift, high = map(float, np.quantile(full, (0.25, 0.5, 0.75)))
-            width = (high - low) / NORMAL_IQR or width  # mostly one value: as above
     if not np.isfinite([fill, shift, width]).all():
         raise _infinite(party, name)
-    return Column(name, feature, kind, fill, shift, width or 1.0, (), constant)
+    return EncodedColumn(name, name, kind, fill, shift, width or 1.0, (), constant)
 
 
 def _fit_text(
-    party: str,
-    name: str,
-    feature: str,
-    cells: NDArray[np.object_],
-    max_categories: int,
-) -> Column:
+    party: str, name: str, cells: NDArray[np.object_], max_categories: int
+) -> EncodedColumn:
     """Learn the categories of a column of texts."""
     tally = Counter(cell for cell in cells if cell is not None)
     if not tally:
         raise _all_missing(party, name)
     if len(tally) > max_categories or 2 * len(tally) > len(cells):
-        raise DataError(
-            f"Column '{name}' of party '{party}' must be a category: at most "
-            f"{max_categories} different texts, and at most half as many as rows. "
-            f"Got {len(tally)} different texts in {len(cells)} rows."
+        must = (
+            f"be a category: at most {max_categories} different texts, and at most "
+            "half as many as rows"
         )
+        got = f"{len(tally)} different texts in {len(cells)} rows"
+        raise _wrong(party, name, must, got)
     categories = tuple(sorted(tally))
     fill = max(categories, key=lambda text: tally[text])  # a tie: the first by name
-    constant = len(categories) == 1
-    return Column(name, feature, "categorical", fill, 0.0, 1.0, categories, constant)
+    column = EncodedColumn(name, name, "categorical", fill, categories=categories)
+    return replace(column, constant=len(categories) == 1)
 
 
-def _one_hot(column: Column, cells: NDArray[np.object_], out: Floats) -> Counts:
+def _one_hot(
+    column: EncodedColumn, cells: NDArray[np.object_], out: Floats
+) -> CellCounts:
     """Write the one-hot columns of one category into `out`."""
     code = {text: index for index, text in enumerate(column.categories)}
-    empty = np.array([cell is None for cell in cells], dtype=bool)
-    codes = np.array(
-        [code.get(str(column.fill) if cell is None else cell, -1) for cell in cells],
-        dtype=np.int64,
-    )
+    full = (str(column.fill) if cell is None else cell for cell in cells)
+    codes = np.array([code.get(cell, -1) for cell in full], dtype=np.int64)
     known = np.flatnonzero(codes >= 0)
     out[known, codes[known]] = 1.0
-    return Counts(int(empty.sum()), int((codes < 0).sum()))
+    n_empty = sum(cell is None for cell in cells)
+    return CellCounts(n_empty, int((codes < 0).sum()))

@@ -12,14 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data import table as tables
 from lessvfl.data.frame import Dataset, Frame
-from lessvfl.data.table import (
-    checked_names,
-    frame_of,
-    frame_of_columns,
-    from_arrays,
-    unusable,
-)
 from lessvfl.errors import DataError
 
 SUFFIXES = (".npz", ".csv", ".parquet")
@@ -27,27 +21,42 @@ LABELS = ("label", "y", "target", "class")
 
 
 def load_file(path: Path, label: str | None = None) -> Dataset:
-    """Load a table from a file.
+    """Load a table from a file, under the file's name.
 
-    Parameters
-    ----------
-    path : Path
-        A ``.npz`` file with arrays ``X`` and ``y`` (and perhaps ``feature_names``,
-        ``label_names``, ``X_test``, ``y_test``, ``informative``), or a ``.csv`` or
-        ``.parquet`` file.
-    label : str, optional
-        The label column (the label array of a ``.npz`` file). Unless given it is the
-        column named label, y, target or class.
-
-    Returns
-    -------
-    Dataset
-        The table under the name of the file.
+    A ``.npz`` file has the arrays ``X`` and ``y``, and perhaps ``feature_names``,
+    ``label_names``, ``X_test``, ``y_test`` and ``informative``.
     """
     _check_file(path)
-    if path.suffix.lower() == ".npz":
-        return _load_npz(path, label or "y")
-    return _load_table(path, label)
+    if not _is_npz(path):
+        return _load_table(path, label)
+    label = label or "y"
+    arrays = _read_npz(path, ["X", label])
+    frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
+    X_test, y_test = arrays.get("X_test"), arrays.get(f"{label}_test")
+    data = tables.from_arrays(
+        frame, arrays[label], name=path.stem, X_test=X_test, y_test=y_test
+    )
+    coded = [str(code) for code in range(len(data.label_names))]
+    names = _texts(arrays.get("label_names"))
+    if names and list(data.label_names) == coded and len(names) == len(coded):
+        data = replace(data, label_names=tuple(names))
+    mask = arrays.get("informative")
+    if mask is None:
+        return data
+    if mask.shape != (len(frame.names),):
+        raise DataError(
+            f"The array 'informative' of '{path}' must have one entry per column, "
+            f"{len(frame.names)}. Got shape {mask.shape}."
+        )
+    return replace(data, significant=mask.astype(bool))
+
+
+def _is_npz(path: Path) -> bool:
+    return path.suffix.lower() == ".npz"
+
+
+def _texts(names: NDArray[Any] | None) -> list[str] | None:
+    return None if names is None else [str(name) for name in names]
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
@@ -55,56 +64,12 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"The data file '{path}' must be readable. Got this: {line}.")
 
 
-def _load_npz(path: Path, label: str) -> Dataset:
-    """Load arrays by name; nothing in the file is run."""
-    arrays = _read_npz(path, ["X", label])
-    names = arrays.get("feature_names")
-    data = from_arrays(
-        arrays["X"],
-        arrays[label],
-        name=path.stem,
-        feature_names=None if names is None else [str(name) for name in names],
-        X_test=arrays.get("X_test"),
-        y_test=arrays.get(f"{label}_test"),
-    )
-    return replace(
-        data,
-        label_names=_label_names(data, arrays.get("label_names")),
-        significant=_informative(data, arrays.get("informative"), path),
-    )
-
-
-def _label_names(data: Dataset, names: NDArray[Any] | None) -> tuple[str, ...]:
-    """Return the file's names of classes where labels are coded 0..C-1."""
-    coded = tuple(str(code) for code in range(len(data.label_names)))
-    if names is None or data.label_names != coded or len(names) != len(coded):
-        return data.label_names
-    return tuple(str(name) for name in names)
-
-
-def _informative(
-    data: Dataset, mask: NDArray[Any] | None, path: Path
-) -> NDArray[np.bool_] | None:
-    """Return the file's mask of significant columns, where it has one."""
-    if mask is None:
-        return None
-    if mask.shape != (len(data.X.names),):
-        raise DataError(
-            f"The array 'informative' of '{path}' must have one entry per column, "
-            f"{len(data.X.names)}. Got shape {mask.shape}."
-        )
-    return mask.astype(bool)
-
-
 def _load_table(path: Path, label: str | None) -> Dataset:
     """Load a .csv or .parquet file, its label column apart."""
     table = _read_arrow(path)
-    names = [
-        name
-        for name in table.column_names
-        if not re.fullmatch(r"__index_level_\d+__", name)
-    ]
-    checked_names(names, None)
+    index = re.compile(r"__index_level_\d+__")  # what pandas writes of its own
+    names = [name for name in table.column_names if not index.fullmatch(name)]
+    tables.checked_names(names, None)
     if table.num_rows == 0:
         raise DataError(f"The data file '{path}' must have rows. Got none.")
     target = _label_column(names, label, path)
@@ -114,11 +79,13 @@ def _load_table(path: Path, label: str | None) -> Dataset:
             f"The data file '{path}' must have columns besides the label '{target}'. "
             f"Got none."
         )
-    cells = [_arrow_cells(table.column(name), name) for name in features]
-    frame = frame_of_columns(features, cells)
-    return from_arrays(
-        frame, _arrow_labels(table.column(target), target), name=path.stem
-    )
+    labels = _arrow_labels(table.column(target), target)
+    return tables.from_arrays(_arrow_frame(table, features), labels, name=path.stem)
+
+
+def _arrow_frame(table: Any, names: Sequence[str]) -> Frame:
+    cells = [_arrow_cells(table.column(name), name) for name in names]
+    return tables.frame_of_columns(names, cells)
 
 
 def _read_arrow(path: Path) -> Any:
@@ -163,15 +130,10 @@ def _arrow_cells(column: Any, name: str) -> NDArray[Any]:
         return np.array([None if v is None else str(v) for v in values], dtype=object)
     if types.is_integer(kind) or types.is_floating(kind):
         return np.asarray(column.cast(pyarrow.float64(), safe=False).to_numpy())
-    usable = (
-        types.is_boolean,
-        types.is_string,
-        types.is_large_string,
-        types.is_decimal,
-    )
-    if types.is_null(kind) or any(is_kind(kind) for is_kind in usable):
+    usable = (types.is_boolean, types.is_string, types.is_large_string, types.is_null)
+    if types.is_decimal(kind) or any(is_kind(kind) for is_kind in usable):
         return np.array(column.to_pylist(), dtype=object)
-    raise unusable(name, str(kind))
+    raise tables.unusable(name, str(kind))
 
 
 def _arrow_labels(column: Any, name: str) -> NDArray[Any]:
@@ -179,54 +141,74 @@ def _arrow_labels(column: Any, name: str) -> NDArray[Any]:
     import pyarrow
 
     if pyarrow.types.is_temporal(column.type) or pyarrow.types.is_nested(column.type):
-        raise unusable(name, str(column.type))
+        raise tables.unusable(name, str(column.type))
     return np.array(column.to_pylist(), dtype=object)
 
 
 # ----------------------------------------------------------------- one side's own table
 
 
-Ids = NDArray[Any] | None  # texts or whole numbers, one a row
+def load_columns(
+    path: Path, id_column: str | None = None
+) -> tuple[Frame, NDArray[Any] | None]:
+    """Load a party's own table: its columns, and its ids (texts or whole numbers).
 
-
-def load_columns(path: Path, id_column: str | None = None) -> tuple[Frame, Ids]:
-    """Load a party's own table: its columns, and its ids apart.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.npz`` file with the arrays ``X`` and perhaps ``feature_names`` (ids in the
-        array of that name), or a ``.csv`` or ``.parquet`` file.
-    id_column : str, optional
-        The column of ids.
+    A ``.npz`` file has the columns in ``X`` and perhaps ``feature_names``.
     """
     _check_file(path)
-    if path.suffix.lower() == ".npz":
+    if _is_npz(path):
         arrays = _read_npz(path, ["X"] + ([id_column] if id_column else []))
-        told = arrays.get("feature_names")
-        given = None if told is None else [str(name) for name in told]
         ids = None if id_column is None else arrays[id_column]
-        return frame_of(arrays["X"], given), ids
+        return tables.frame_of(arrays["X"], _texts(arrays.get("feature_names"))), ids
     table = _read_arrow(path)
     ids = _ids(table, id_column, path)
     names = [name for name in table.column_names if name != id_column]
-    checked_names(names, None)
+    tables.checked_names(names, None)
     if table.num_rows == 0 or not names:
         raise DataError(f"The data file '{path}' must have rows and columns. Got none.")
-    cells = [_arrow_cells(table.column(name), name) for name in names]
-    return frame_of_columns(names, cells), ids
+    return _arrow_frame(table, names), ids
+
+
+def write_columns(
+    path: Path, frame: Frame, ids: NDArray[Any], id_column: str = "row"
+) -> None:
+    """Write a table and its ids as Parquet, for `load_columns` to give back."""
+    import pyarrow
+    from pyarrow import parquet
+
+    names = tables.checked_names((id_column, *frame.names), None)
+    cells = [_cells_to_write(frame, index) for index in range(len(frame.names))]
+    arrays = [pyarrow.array(ids), *map(pyarrow.array, cells)]
+    parquet.write_table(pyarrow.Table.from_arrays(arrays, names=names), path)
+
+
+def _cells_to_write(frame: Frame, index: int) -> NDArray[Any]:
+    """Return a column as floats, or as truth values or texts with None for missing."""
+    if index in frame.text:
+        return frame.text[index]
+    values = frame.numeric[:, index]
+    if index not in frame.boolean:
+        return values
+    empty = np.isnan(values)
+    if not np.isin(values[~empty], (0.0, 1.0)).all():
+        raise DataError(
+            f"Column '{frame.names[index]}' must hold truth values. Got other numbers."
+        )
+    truths: NDArray[Any] = (values == 1.0).astype(object)
+    truths[empty] = None
+    return truths
 
 
 def load_labels(
     path: Path, label: str | None = None, id_column: str | None = None
-) -> tuple[Dataset, Ids, NDArray[np.bool_] | None]:
+) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
 
     A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
     rows in the array ``is_test``.
     """
     _check_file(path)
-    if path.suffix.lower() == ".npz":
+    if _is_npz(path):
         name = label or "y"
         arrays = _read_npz(path, [name] + ([id_column] if id_column else []))
         y, ids = arrays[name], None if id_column is None else arrays[id_column]
@@ -238,7 +220,7 @@ def load_labels(
         target = _label_column(names, label, path)
         y = _arrow_labels(table.column(target), target)
     nothing = np.zeros((len(y), 1))
-    return from_arrays(nothing, y, name=path.stem), ids, is_test
+    return tables.from_arrays(nothing, y, name=path.stem), ids, is_test
 
 
 def _check_file(path: Path) -> None:
@@ -265,7 +247,7 @@ def _read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _ids(table: Any, column: str | None, path: Path) -> Ids:
+def _ids(table: Any, column: str | None, path: Path) -> NDArray[Any] | None:
     if column is None:
         return None
     if column not in table.column_names:

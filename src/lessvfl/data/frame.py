@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl import settings
+from lessvfl.settings import Section, a_flag, a_float, an_int, one_of, setting
 from lessvfl.terms import Task
 
 if TYPE_CHECKING:
@@ -42,6 +43,21 @@ class Frame:
         text = {index: cells[rows] for index, cells in self.text.items()}
         return Frame(self.names, self.numeric[rows], text, self.boolean)
 
+    def select(self, names: Sequence[str]) -> Frame:
+        """Return the table of these columns, in this order."""
+        index_of = {name: index for index, name in enumerate(self.names)}
+        chosen = [index_of[name] for name in names]
+        return Frame(
+            tuple(names),
+            self.numeric[:, chosen],
+            {i: self.text[old] for i, old in enumerate(chosen) if old in self.text},
+            frozenset(i for i, old in enumerate(chosen) if old in self.boolean),
+        )
+
+    def texts(self, index: int) -> NDArray[np.object_]:
+        """Return the texts of a column, all missing where it has none."""
+        return self.text.get(index, np.full(self.n_rows, None, dtype=object))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -62,43 +78,59 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class DataConfig(settings.Section):
+class DatasetInfo:
+    """What is known of a named data set before it is loaded, and how to load it."""
+
+    load: Callable[[Path | None, Mapping[str, Any]], Dataset]  # local folder, options
+    summary: str
+    source: str
+    where: Literal["built in", "download", "local folder"]
+    rows: int
+    features: int
+    classes: int  # 0 for regression
+    parties: int = 4
+    paper: bool = False  # one of the paper's five
+    takes_options: bool = False
+
+
+@dataclass(frozen=True)
+class DataConfig(Section):
     """How a table becomes a problem: columns to parties, rows to train and test."""
 
-    columns: str = settings.setting(
-        settings.one_of("blocks", "random"),
+    columns: str = setting(
+        one_of("blocks", "random"),
         "blocks",
         "which columns go together: neighbours, or a random deal by the seed",
     )
-    uneven: str = settings.setting(
-        settings.one_of("spread", "drop"),
+    uneven: str = setting(
+        one_of("spread", "drop"),
         "spread",
         "columns that do not divide evenly among the parties: spread, or dropped",
     )
-    split: str = settings.setting(
-        settings.one_of("stratified", "first"),
+    split: str = setting(
+        one_of("stratified", "first"),
         "stratified",
         "test rows where the data bring none: stratified by the seed, or the last rows",
     )
-    test_share: float = settings.setting(
-        settings.a_float(0.0, 0.9), 0.2, "share of the rows used for test"
+    test_share: float = setting(
+        a_float(0.0, 0.9), 0.2, "share of the rows used for test"
     )
-    scale: str = settings.setting(
-        settings.one_of("standardize", "robust", "global", "none"),
+    scale: str = setting(
+        one_of("standardize", "global", "none"),
         "standardize",
-        "each party's own columns by mean and deviation, or by median and quartiles; "
-        "or one min and max of all values",
+        "each party's own columns by mean and deviation; or one min and max of all "
+        "values",
     )
-    noise: str = settings.setting(
-        settings.one_of("unit", "range"),
+    noise: str = setting(
+        one_of("unit", "range"),
         "unit",
         "planted columns: standard normal, or as wide as half the range of all values",
     )
-    scale_labels: bool = settings.setting(
-        settings.a_flag(), True, "regression: the server standardises its own labels"
+    scale_labels: bool = setting(
+        a_flag(), True, "regression: the server standardises its own labels"
     )
-    max_categories: int = settings.setting(
-        settings.an_int(2), 64, "most different texts in a column of categories"
+    max_categories: int = setting(
+        an_int(2), 64, "most different texts in a column of categories"
     )
 
 
@@ -132,6 +164,9 @@ class Problem:
     label_scale: float = 1.0  # and what they were divided by
     imputed: int = 0  # missing cells filled in, train and test
     unseen: int = 0  # cells of test rows whose category no training row has
+    bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
+    # The raw train and test rows, where `prepare` had them.
+    frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 
     @property
     def n_classes(self) -> int:

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from lessvfl.data.frame import Floats
 from lessvfl.errors import ConfigError
 from lessvfl.settings import a_float, refuse
-from lessvfl.terms import stream_seed
-
-Spread = tuple[float, float]  # mean and standard deviation of the noise
 
 _SHARE = a_float(0.0, 10.0)
 
 
 def shares_of(spurious: Any, n_parties: int) -> list[float]:
     """Return one share of planted columns per party, or refuse what was given."""
-    if isinstance(spurious, list | tuple):
-        shares = list(spurious)
-    else:
-        shares = [spurious] * n_parties
+    is_many = isinstance(spurious, list | tuple)
+    shares = list(spurious) if is_many else [spurious] * n_parties
     if len(shares) != n_parties:
         raise ConfigError(
             f"The 'spurious' shares must be one per party, {n_parties}. "
@@ -34,7 +27,7 @@ def shares_of(spurious: Any, n_parties: int) -> list[float]:
     return shares
 
 
-def spread_of(matrices: Sequence[Floats], noise: str) -> Spread:
+def spread_of(matrices: Sequence[Floats], noise: str) -> tuple[float, float]:
     """Return mean and standard deviation of the noise.
 
     For ``noise="range"`` they are the mean of all values of all parties, and half of
@@ -48,18 +41,3 @@ def spread_of(matrices: Sequence[Floats], noise: str) -> Spread:
     low = min(float(matrix.min()) for matrix in cells)
     high = max(float(matrix.max()) for matrix in cells)
     return mean, (high - low) / 2.0
-
-
-def draw(
-    party: str,
-    n_columns: int,
-    n_rows: Sequence[int],
-    spreads: Sequence[Spread],
-    seed: int,
-) -> list[Floats]:
-    """Draw a party's noise: one matrix per entry of `n_rows`, from its own stream."""
-    rng = np.random.default_rng(stream_seed(seed, "spurious", party))
-    return [
-        rng.normal(mean, deviation, size=(rows, n_columns))
-        for rows, (mean, deviation) in zip(n_rows, spreads, strict=True)
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
-from lessvfl.data.encode import Counts, Encoding
+from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+from lessvfl.terms import stream_seed
 
 
 def prepare(
     dataset: Dataset,
     config: DataConfig,
     *,
-    parties: split.Parties | None = None,
+    parties: split.PartySpec | None = None,
     spurious: float | Sequence[float] = 0.0,
     seed: int = 0,
     groups: Mapping[str, Sequence[str]] | None = None,
@@ -60,11 +62,11 @@ def prepare(
     count = dataset.n_parties if parties is None else parties
     held = split.deal_columns(names, count, config, seed)
     shares = plant.shares_of(spurious, len(held))
-    feature_of = _features(held, groups)
+    feature_of = features_of(held, groups)
     train, test, y_train, y_test = _rows(dataset, config, seed)
     bounds = _bounds(train, test, held) if config.scale == "global" else (0.0, 1.0)
 
-    encodings, matrices, counts = [], [], Counts()
+    encodings, matrices, counts = [], [], CellCounts()
     for party, columns in held.items():
         encoding = Encoding.fit(
             party,
@@ -83,37 +85,70 @@ def prepare(
     if config.scale != "none":
         _warn_constant(encodings)
 
-    spreads = [
-        plant.spread_of(part, config.noise) for part in zip(*matrices, strict=True)
-    ]
+    both = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
+    spreads = [plant.spread_of(part, config.noise) for part in both]
     tables = []
     for encoding, pair, share in zip(encodings, matrices, shares, strict=True):
         n_planted = int(share * len(encoding.columns) + 1e-9)
         planted = [f"spurious_{encoding.party}_{i}" for i in range(n_planted)]
-        _refuse_taken(planted, names)
-        n_rows = [len(matrix) for matrix in pair]
-        noise = plant.draw(encoding.party, n_planted, n_rows, spreads, seed)
-        X_train, X_test = (np.hstack(both) for both in zip(pair, noise, strict=True))
-        tables.append(_table(dataset, encoding, planted, X_train, X_test))
+        if taken := sorted(set(planted) & set(names)):
+            raise DataError(
+                f"Names of planted columns must be free. "
+                f"Got a column '{taken[0]}' in the table; rename it."
+            )
+        rng = np.random.default_rng(stream_seed(seed, "spurious", encoding.party))
+        X_train, X_test = (
+            np.hstack([matrix, rng.normal(*spread, size=(len(matrix), n_planted))])
+            for matrix, spread in zip(pair, spreads, strict=True)
+        )
+        tables.append(_table(dataset, encoding, planted, (X_train, X_test)))
 
-    shift, scale = 0.0, 1.0
-    if dataset.task == "regression" and config.scale_labels:
-        shift, scale = float(y_train.mean()), float(y_train.std()) or 1.0
-        y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
-    return Problem(
-        name=dataset.name,
-        task=dataset.task,
+    return dataclasses.replace(
+        labels_alone(dataset, y_train, y_test, config),
         parties=tuple(tables),
-        y_train=y_train,
-        y_test=y_test,
-        label_shift=shift,
-        label_scale=scale,
-        label_names=dataset.label_names,
         n_real=sum(len(encoding.features) for encoding in encodings),
         notes=dataset.notes + _notes(names, held, count, counts),
         imputed=counts.imputed,
         unseen=counts.unseen,
+        bounds=bounds,
+        frames=(train, test),
     )
+
+
+def labels_alone(
+    dataset: Dataset, y_train: NDArray[Any], y_test: NDArray[Any], config: DataConfig
+) -> Problem:
+    """Return the labels as they are trained on, without any party's table."""
+    shift, scale = 0.0, 1.0
+    if dataset.task == "regression" and config.scale_labels:
+        shift, scale = float(y_train.mean()), float(y_train.std()) or 1.0
+        y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
+    name, task, labels = dataset.name, dataset.task, dataset.label_names
+    return Problem(name, task, (), y_train, y_test, labels, 0, (), shift, scale)
+
+
+def raw_frame(problem: Problem, table: PartyTable) -> Frame:
+    """Return the raw columns of one party of a prepared problem.
+
+    Training rows come first, then test rows, both in the order of the labels; planted
+    columns stand at the end as they were drawn.
+    """
+    assert problem.frames is not None, "a problem that `prepare` made"
+    n_planted = int(table.spurious.sum())
+    kinds = [column.kind for column in table.encoding.columns]
+    real = kinds[: len(kinds) - n_planted]
+    names = table.encoding.names
+    parts = [frame.select(names[: len(real)]) for frame in problem.frames]
+    encoded = np.vstack([table.X_train, table.X_test])
+    planted = encoded[:, encoded.shape[1] - n_planted :]
+    numeric = np.hstack([np.vstack([part.numeric for part in parts]), planted])
+    texts = {
+        i: np.concatenate([part.texts(i) for part in parts])
+        for i, kind in enumerate(real)
+        if kind == "categorical"
+    }
+    boolean = frozenset(i for i, kind in enumerate(real) if kind == "boolean")
+    return Frame(names, numeric, texts, boolean)
 
 
 def _rows(
@@ -124,12 +159,8 @@ def _rows(
         parts = dataset.X, dataset.X_test, dataset.y, dataset.y_test
     else:
         train, test = split.split_rows(dataset, config, seed)
-        parts = (
-            dataset.X.take(train),
-            dataset.X.take(test),
-            dataset.y[train],
-            dataset.y[test],
-        )
+        X, y = dataset.X, dataset.y
+        parts = X.take(train), X.take(test), y[train], y[test]
     if len(np.unique(parts[2])) < 2:
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
@@ -138,7 +169,7 @@ def _rows(
     return parts
 
 
-def _features(
+def features_of(
     held: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]] | None
 ) -> dict[str, str]:
     """Return the feature of each column that a group names."""
@@ -172,26 +203,18 @@ def _bounds(
     train: Frame, test: Frame, held: Mapping[str, Sequence[str]]
 ) -> tuple[float, float]:
     """Return least and greatest number of all parties, train and test together."""
-    columns = [name for names in held.values() for name in names]
-    lows, highs = [], []
-    for frame in (train, test):
-        index_of = {name: index for index, name in enumerate(frame.names)}
-        values = frame.numeric[:, [index_of[c] for c in columns if c in index_of]]
-        present = values[np.isfinite(values)]  # others are refused by name later
-        if present.size:
-            lows.append(float(present.min()))
-            highs.append(float(present.max()))
-    return (min(lows), max(highs)) if lows else (0.0, 1.0)
+    columns = {name for names in held.values() for name in names}
+    values = np.concatenate(
+        [part.select([*columns]).numeric.ravel() for part in (train, test)]
+    )
+    present = values[np.isfinite(values)]  # others are refused by name later
+    return (float(present.min()), float(present.max())) if present.size else (0.0, 1.0)
 
 
 def _table(
-    dataset: Dataset,
-    encoding: Encoding,
-    planted: Sequence[str],
-    X_train: NDArray[np.float64],
-    X_test: NDArray[np.float64],
+    dataset: Dataset, encoding: Encoding, planted: Sequence[str], pair: tuple[Any, Any]
 ) -> PartyTable:
-    """Put one party's table together."""
+    """Put one party's table together; `pair` is its rows of training and of test."""
     whole = encoding.with_planted(planted)
     features = whole.features
     spurious = np.arange(len(features)) >= len(encoding.features)
@@ -201,24 +224,8 @@ def _table(
         matter = {column.feature for column in encoding.columns if truth[column.name]}
         significant = np.array([feature in matter for feature in features], dtype=bool)
     return PartyTable(
-        name=encoding.party,
-        X_train=X_train,
-        X_test=X_test,
-        features=features,
-        groups=whole.groups,
-        spurious=spurious,
-        significant=significant,
-        encoding=whole,
+        whole.party, *pair, features, whole.groups, spurious, significant, whole
     )
-
-
-def _refuse_taken(planted: Sequence[str], names: Sequence[str]) -> None:
-    taken = set(planted) & set(names)
-    if taken:
-        raise DataError(
-            f"Names of planted columns must be free. "
-            f"Got a column '{sorted(taken)[0]}' in the table; rename it."
-        )
 
 
 def _warn_constant(encodings: Sequence[Encoding]) -> None:
@@ -243,8 +250,8 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
 def _notes(
     names: Sequence[str],
     held: Mapping[str, Sequence[str]],
-    parties: split.Parties,
-    counts: Counts,
+    parties: split.PartySpec,
+    counts: CellCounts,
 ) -> tuple[str, ...]:
     """Return the sentences about what was done to the data on the way."""
     notes = []

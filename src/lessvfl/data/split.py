@@ -16,36 +16,14 @@ from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.settings import refuse
 from lessvfl.terms import stream_seed
 
-Parties = int | Sequence[int] | Mapping[str, Sequence[str]]
+# How many parties, how many columns each has, or the columns (names, globs) of each.
+PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
 
 
 def deal_columns(
-    names: Sequence[str], parties: Parties, config: DataConfig, seed: int
+    names: Sequence[str], parties: PartySpec, config: DataConfig, seed: int
 ) -> dict[str, list[str]]:
-    """Say which party holds which columns.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The columns of the table.
-    parties : int, sequence of int, or mapping of name to columns
-        How many parties share the columns equally; how many columns each has; or which
-        columns (names or globs) each has.
-    config : DataConfig
-        `columns` and `uneven` say how columns are dealt.
-    seed : int
-        Seed of a random deal.
-
-    Returns
-    -------
-    dict of str to list of str
-        The columns of each party.
-
-    Examples
-    --------
-    >>> deal_columns(["a", "b", "c"], 2, DataConfig(), 0)
-    {'party0': ['a', 'b'], 'party1': ['c']}
-    """
+    """Say which party holds which columns."""
     if isinstance(parties, Mapping):
         return _deal_by_name(names, parties)
     sizes = _sizes(len(names), parties, config.uneven)
@@ -143,19 +121,9 @@ def match_columns(
 
 
 def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
-    """Read a YAML file of names (parties, or features), each with its columns.
+    """Read a YAML file of names with their columns: ``clinic: [age, "lab_*"]``.
 
-    Parameters
-    ----------
-    path : str or Path
-        A file such as ``clinic: [age, "lab_*"]``, one name a line.
-    of : str
-        What the names are, for error messages.
-
-    Returns
-    -------
-    dict of str to list of str
-        Name to column names or globs, for `parties` or `groups` of `prepare`.
+    `of` says what the names are (party or feature), for error messages.
     """
     import yaml
 
@@ -190,22 +158,7 @@ def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
 def split_rows(
     dataset: Dataset, config: DataConfig, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows to train on and the rows to test on.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        A data set without test rows of its own.
-    config : DataConfig
-        `split` and `test_share` say how.
-    seed : int
-        Seed of the stratified split.
-
-    Returns
-    -------
-    train, test : arrays of int
-        Row numbers.
-    """
+    """Return the rows to train on and the rows to test on."""
     n = dataset.X.n_rows
     n_train = int(n * (1.0 - config.test_share) + 1e-9)
     if n_train < 1:
@@ -221,14 +174,10 @@ def split_rows(
     classes = None if dataset.task == "regression" else dataset.y
     if classes is not None:
         _refuse_rare_classes(dataset, n - n_train)
-    train, test = train_test_split(
-        rows,
-        train_size=n_train,
-        test_size=n - n_train,
-        stratify=classes,
-        random_state=stream_seed(seed, "split") % 2**32,
-    )
-    return np.asarray(train), np.asarray(test)
+    sizes = {"train_size": n_train, "test_size": n - n_train}
+    state = stream_seed(seed, "split") % 2**32
+    parts = train_test_split(rows, **sizes, stratify=classes, random_state=state)
+    return np.asarray(parts[0]), np.asarray(parts[1])
 
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:

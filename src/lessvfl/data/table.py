@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,46 +65,23 @@ def from_arrays(
         )
     if (X_test is None) != (y_test is None):
         raise DataError(f"The test rows of '{name}' need both X_test and y_test.")
-    cells = label_cells(y, name)
-    _same_length(frame, cells, name)
-    if X_test is None:
-        codes, task, label_names = code_labels(cells, name, task)
-        return Dataset(name, frame, codes, task, label_names, scale="standardize")
-    frame_test = frame_of(X_test, frame.names if not _named(X_test) else None)
-    cells_test = label_cells(y_test, name)
-    _same_length(frame_test, cells_test, name)
-    codes, task, label_names = code_labels([*cells, *cells_test], name, task)
-    return Dataset(
-        name,
-        frame,
-        codes[: len(cells)],
-        task,
-        label_names,
-        X_test=frame_test,
-        y_test=codes[len(cells) :],
-        scale="standardize",
-    )
+    cells = _label_cells(y, frame, name)
+    frame_test, cells_test = None, []
+    if X_test is not None:
+        named = isinstance(X_test, Frame) or hasattr(X_test, "columns")
+        frame_test = frame_of(X_test, None if named else frame.names)
+        cells_test = _label_cells(y_test, frame_test, name)
+    codes, task, label_names = _code_labels([*cells, *cells_test], name, task)
+    n = frame.n_rows
+    y_test = None if X_test is None else codes[n:]
+    data = Dataset(name, frame, codes[:n], task, label_names, frame_test, y_test)
+    return replace(data, scale="standardize")
 
 
 def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
     """Read a table: a two-dimensional array, a pandas or a polars frame.
 
-    Parameters
-    ----------
-    X : array, pandas or polars frame, Frame
-        The table; a Frame comes back as it is.
-    feature_names : sequence of str, optional
-        Names of the columns, in place of the table's own.
-
-    Returns
-    -------
-    Frame
-        The table as numbers, and texts where a column has no numbers.
-
-    Examples
-    --------
-    >>> frame_of([[1, 2], [3, 4]]).names
-    ('x0', 'x1')
+    `feature_names` take the place of its own. A Frame comes back as it is.
     """
     if isinstance(X, Frame):
         return X
@@ -115,15 +93,24 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
         names = [str(column) for column in X.columns]
         cells = (_pandas_cells(X.iloc[:, i], name) for i, name in enumerate(names))
     else:
-        matrix = _matrix(X)
+        try:
+            matrix = np.asarray(X)
+        except ValueError:
+            raise DataError("A table must have rows of equal length.") from None
+        if matrix.ndim != 2:
+            raise DataError(
+                f"A table must have two dimensions, rows and columns. "
+                f"Got shape {matrix.shape}."
+            )
+        if matrix.dtype.kind not in "iufbOUS":
+            raise DataError(
+                f"A table must hold numbers, truth values or texts. Got {matrix.dtype}."
+            )
         names = [f"x{i}" for i in range(matrix.shape[1])]
         if matrix.dtype.kind in "iufb":
-            boolean = range(len(names)) if matrix.dtype.kind == "b" else ()
-            return Frame(
-                checked_names(names, feature_names),
-                np.ascontiguousarray(matrix, dtype=np.float64),
-                boolean=frozenset(boolean),
-            )
+            boolean = frozenset(range(len(names)) if matrix.dtype.kind == "b" else ())
+            numbers = np.ascontiguousarray(matrix, dtype=np.float64)
+            return Frame(checked_names(names, feature_names), numbers, {}, boolean)
         cells = matrix.T
     return frame_of_columns(checked_names(names, feature_names), cells)
 
@@ -153,8 +140,8 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, float | np.floating) and math.isnan(cell)
 
 
-def label_cells(y: Any, name: str) -> list[Any]:
-    """Return the labels as a plain list, or refuse where one is missing."""
+def _label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
+    """Return the labels of a table, or refuse where one is missing."""
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -169,10 +156,15 @@ def label_cells(y: Any, name: str) -> list[Any]:
             f"The labels of '{name}' must have no missing cells. "
             f"Got {n_missing} rows without a label."
         )
+    if frame.n_rows != len(cells):
+        raise DataError(
+            f"The table and the labels of '{name}' must have as many rows. "
+            f"Got {frame.n_rows} rows and {len(cells)} labels."
+        )
     return cells
 
 
-def code_labels(
+def _code_labels(
     cells: Sequence[Any], name: str, task: Task | None = None
 ) -> tuple[NDArray[Any], Task, tuple[str, ...]]:
     """Code labels as 0..C-1, or as floats for regression.
@@ -208,25 +200,16 @@ def code_labels(
             f"The labels of '{name}' must have two values for the task 'binary'. "
             f"Got {len(distinct)}."
         )
-    code = {value: index for index, value in enumerate(distinct)}
     keys = cells if numbers is None else numbers
+    code = {value: index for index, value in enumerate(distinct)}
     codes = np.array([code[key] for key in keys], dtype=np.int64)
-    return (
-        codes,
-        "binary" if len(distinct) == 2 else "multiclass",
-        _class_names(distinct, cells, numbers),
-    )
-
-
-def _class_names(
-    distinct: Sequence[Any], cells: Sequence[Any], numbers: Floats | None
-) -> tuple[str, ...]:
-    """Return what each class is called: its text, its whole number, or its truth."""
     if numbers is None:
-        return tuple(str(value) for value in distinct)
-    if isinstance(cells[0], bool):
-        return tuple(str(bool(value)) for value in distinct)
-    return tuple(f"{value:.17g}" for value in distinct)
+        names = [str(value) for value in distinct]
+    elif isinstance(cells[0], bool):
+        names = [str(bool(value)) for value in distinct]
+    else:
+        names = [f"{value:.17g}" for value in distinct]
+    return codes, "binary" if len(distinct) == 2 else "multiclass", tuple(names)
 
 
 def _numbers(cells: Sequence[Any]) -> Floats | None:
@@ -244,19 +227,6 @@ def _numbers(cells: Sequence[Any]) -> Floats | None:
         ) from None
 
 
-def _same_length(frame: Frame, cells: Sequence[Any], name: str) -> None:
-    if frame.n_rows != len(cells):
-        raise DataError(
-            f"The table and the labels of '{name}' must have as many rows. "
-            f"Got {frame.n_rows} rows and {len(cells)} labels."
-        )
-
-
-def _named(X: Any) -> bool:
-    """Tell whether a table brings names of its own."""
-    return isinstance(X, Frame) or hasattr(X, "columns") or hasattr(X, "get_columns")
-
-
 def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns, or refuse a wrong number or one that comes twice."""
     names = tuple(str(name) for name in (own if given is None else given))
@@ -271,24 +241,6 @@ def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str,
     return names
 
 
-def _matrix(X: Any) -> NDArray[Any]:
-    """Read a plain array, or say what is wrong with it."""
-    try:
-        matrix = np.asarray(X)
-    except ValueError:
-        raise DataError("A table must have rows of equal length.") from None
-    if matrix.ndim != 2:
-        raise DataError(
-            f"A table must have two dimensions, rows and columns. "
-            f"Got shape {matrix.shape}."
-        )
-    if matrix.dtype.kind not in "iufbOUS":
-        raise DataError(
-            f"A table must hold numbers, truth values or texts. Got {matrix.dtype}."
-        )
-    return matrix
-
-
 def _column(cells: NDArray[Any], name: str) -> tuple[str, NDArray[Any]]:
     """Return what one column is (numeric, boolean or text) and its cells."""
     kind = cells.dtype.kind
@@ -296,9 +248,8 @@ def _column(cells: NDArray[Any], name: str) -> tuple[str, NDArray[Any]]:
         return "boolean" if kind == "b" else "numeric", cells.astype(np.float64)
     if kind not in "OUS":
         raise unusable(name, str(cells.dtype))
-    values = [
-        None if is_missing(cell) or cell == "" else cell for cell in cells.tolist()
-    ]
+    plain = cells.tolist()
+    values = [None if is_missing(cell) or cell == "" else cell for cell in plain]
     present = [cell for cell in values if cell is not None]
     if present and all(isinstance(cell, bool | np.bool_) for cell in present):
         return "boolean", _floats(values)
@@ -314,9 +265,8 @@ def _column(cells: NDArray[Any], name: str) -> tuple[str, NDArray[Any]]:
 
 
 def _floats(values: Sequence[Any]) -> Floats:
-    return np.array(
-        [math.nan if cell is None else float(cell) for cell in values], dtype=np.float64
-    )
+    cells = [math.nan if cell is None else float(cell) for cell in values]
+    return np.array(cells, dtype=np.float64)
 
 
 def unusable(name: str, kind: str) -> DataError:
@@ -354,6 +304,5 @@ def _polars_cells(series: Any) -> NDArray[Any]:
 
 def _texts(cells: Iterable[Any]) -> NDArray[np.object_]:
     """Return categories as texts, whatever they were made of."""
-    return np.array(
-        [None if is_missing(cell) else str(cell) for cell in cells], dtype=object
-    )
+    texts = [None if is_missing(cell) else str(cell) for cell in cells]
+    return np.array(texts, dtype=object)

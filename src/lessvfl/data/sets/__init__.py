@@ -1,1 +1,133 @@
-"""The data sets, one a file."""
+"""The data sets: a data set is one file of this folder and one line of the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lessvfl.data import files
+from lessvfl.data.frame import Dataset, DatasetInfo
+from lessvfl.data.sets import built_in, mimic3, published, synthetic
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.settings import unknown
+
+_REGISTRY: dict[str, DatasetInfo] = {
+    "synthetic": synthetic.INFO,
+    **built_in.INFOS,
+    **published.PAPER,
+    "mimic3": mimic3.INFO,
+    **published.STAND_INS,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the data sets that `load` knows.
+
+    Returns
+    -------
+    tuple of str
+        Built-in ones first, then the paper's, then parts of the paper's.
+
+    Examples
+    --------
+    >>> "digits" in names()
+    True
+    """
+    return tuple(_REGISTRY)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Say what is known of a data set without loading it.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Returns
+    -------
+    dict
+        Keys ``name``, ``summary``, ``source``, ``where`` (built in, download or local
+        folder), ``rows``, ``features``, ``classes`` (0 for regression), ``parties``
+        and ``paper`` (True for the paper's own data sets).
+
+    Examples
+    --------
+    >>> describe("digits")["rows"]
+    1797
+    """
+    known = dataclasses.asdict(_info(name))
+    del known["load"], known["takes_options"]
+    return {"name": name, **known}
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    label: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Load a data set by name, or a table from a file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        One of `names`, or the path of a ``.npz``, ``.csv`` or ``.parquet`` file.
+    data_dir : str or Path, optional
+        Folder of local data sets; the environment variable ``LESSVFL_DATA`` unless
+        given.
+    label : str, optional
+        Label column of a file.
+    options : mapping, optional
+        Options of the data set ``synthetic``.
+
+    Returns
+    -------
+    Dataset
+        The raw data, for `prepare`.
+
+    Examples
+    --------
+    >>> load("breast-cancer").task
+    'binary'
+    """
+    name = str(name_or_path)
+    info = None if name not in _REGISTRY and _is_path(name) else _info(name)
+    owner = f"the {'data set' if info else 'file'} '{name}'"
+    for argument, value, is_used in (
+        ("label", label, info is None),
+        ("options", options, info is not None and info.takes_options),
+    ):
+        if value and not is_used:
+            raise ConfigError(
+                f"The '{argument}' must be left out for {owner}. Got {value!r}."
+            )
+    if info is None:
+        return files.load_file(Path(name).expanduser(), label)
+    if data_dir is None:
+        own = os.environ.get("LESSVFL_DATA")
+        return info.load(Path(own).expanduser() if own else None, options or {})
+    folder = Path(data_dir).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"The folder of data sets must exist. Got '{data_dir}'.")
+    return info.load(folder, options or {})
+
+
+def _is_path(text: str) -> bool:
+    """Tell a path from the name of a data set."""
+    separators = [mark for mark in (os.sep, os.altsep) if mark]
+    return (
+        any(mark in text for mark in separators)
+        or text.lower().endswith(files.SUFFIXES)
+        or Path(text).is_file()
+    )
+
+
+def _info(name: str) -> DatasetInfo:
+    if name not in _REGISTRY:
+        raise unknown("data set", name, _REGISTRY)
+    return _REGISTRY[name]

@@ -13,17 +13,15 @@ Each stay becomes 17 variables x 7 sub-periods x 6 statistics, in this order.
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Dataset, Floats
-from lessvfl.data.registry import Entry
-from lessvfl.data.sets.local import SUPPLY
-from lessvfl.data.table import from_arrays
+from lessvfl.data.frame import Dataset, DatasetInfo, Floats
+from lessvfl.data.sets.published import SUPPLY
+from lessvfl.data.table import frame_of, from_arrays
 from lessvfl.errors import DataError
 
 VARIABLES = (
@@ -61,46 +59,34 @@ STATISTICS = ("min", "max", "mean", "std", "skew", "count")
 
 N_KEPT = 712  # the paper drops skewness and count of pH in the last half
 
-# Texts of the coma scale, as the benchmark codes them.
-CODES: dict[str, dict[str, float]] = {
+# Scores of the coma scale and the texts they are written as, as the benchmark has them.
+SCORES: dict[str, dict[int, tuple[str, ...]]] = {
     "Glascow coma scale eye opening": {
-        "None": 0,
-        "1 No Response": 1,
-        "2 To pain": 2,
-        "To Pain": 2,
-        "3 To speech": 3,
-        "To Speech": 3,
-        "4 Spontaneously": 4,
-        "Spontaneously": 4,
+        0: ("None",),
+        1: ("1 No Response",),
+        2: ("2 To pain", "To Pain"),
+        3: ("3 To speech", "To Speech"),
+        4: ("4 Spontaneously", "Spontaneously"),
     },
     "Glascow coma scale motor response": {
-        "1 No Response": 1,
-        "No response": 1,
-        "2 Abnorm extensn": 2,
-        "Abnormal extension": 2,
-        "3 Abnorm flexion": 3,
-        "Abnormal Flexion": 3,
-        "4 Flex-withdraws": 4,
-        "Flex-withdraws": 4,
-        "5 Localizes Pain": 5,
-        "Localizes Pain": 5,
-        "6 Obeys Commands": 6,
-        "Obeys Commands": 6,
+        1: ("1 No Response", "No response"),
+        2: ("2 Abnorm extensn", "Abnormal extension"),
+        3: ("3 Abnorm flexion", "Abnormal Flexion"),
+        4: ("4 Flex-withdraws", "Flex-withdraws"),
+        5: ("5 Localizes Pain", "Localizes Pain"),
+        6: ("6 Obeys Commands", "Obeys Commands"),
     },
     "Glascow coma scale verbal response": {
-        "No Response-ETT": 1,
-        "No Response": 1,
-        "1 No Response": 1,
-        "1.0 ET/Trach": 1,
-        "2 Incomp sounds": 2,
-        "Incomprehensible sounds": 2,
-        "3 Inapprop words": 3,
-        "Inappropriate Words": 3,
-        "4 Confused": 4,
-        "Confused": 4,
-        "5 Oriented": 5,
-        "Oriented": 5,
+        1: ("1 No Response", "No Response", "No Response-ETT", "1.0 ET/Trach"),
+        2: ("2 Incomp sounds", "Incomprehensible sounds"),
+        3: ("3 Inapprop words", "Inappropriate Words"),
+        4: ("4 Confused", "Confused"),
+        5: ("5 Oriented", "Oriented"),
     },
+}
+CODES = {
+    name: {text: score for score, texts in scores.items() for text in texts}
+    for name, scores in SCORES.items()
 }
 
 NOTE = (
@@ -110,45 +96,17 @@ NOTE = (
 
 
 def load(folder: Path | None) -> Dataset:
-    """Load the in-hospital mortality task.
-
-    Parameters
-    ----------
-    folder : Path or None
-        The folder ``in-hospital-mortality``, or the one it is in.
-
-    Returns
-    -------
-    Dataset
-        The first 712 statistics of each stay, NaN where nothing was measured.
-    """
+    """Load the first 712 statistics of each stay, NaN where nothing was measured."""
     root = _root(folder)
     X, y = _read_part(root, "train")
     X_test, y_test = _read_part(root, "test")
-    data = from_arrays(
-        X[:, :N_KEPT],
-        y,
-        name="mimic3",
-        feature_names=feature_names()[:N_KEPT],
-        X_test=X_test[:, :N_KEPT],
-        y_test=y_test,
-    )
+    frame = frame_of(X, feature_names()[:N_KEPT])
+    data = from_arrays(frame, y, name="mimic3", X_test=X_test, y_test=y_test)
     return replace(data, n_parties=4, scale="standardize", notes=(NOTE,))
 
 
 def feature_names() -> list[str]:
-    """Return the names of all 714 statistics, in order.
-
-    Returns
-    -------
-    list of str
-        Names such as ``heart_rate_first10_mean``.
-
-    Examples
-    --------
-    >>> len(feature_names()), feature_names()[0]
-    (714, 'capillary_refill_rate_all_min')
-    """
+    """Return the names of all 714 statistics, in order."""
     return [
         f"{variable.lower().replace(' ', '_')}_{period}_{statistic}"
         for variable in VARIABLES
@@ -158,25 +116,9 @@ def feature_names() -> list[str]:
 
 
 def statistics(times: Floats, values: Floats) -> Floats:
-    """Return the statistics of one variable of one stay.
+    """Return six statistics of one variable for each of seven sub-periods, (42,).
 
-    Parameters
-    ----------
-    times : array of shape (n,)
-        Hours of the measurements.
-    values : array of shape (n,)
-        What was measured.
-
-    Returns
-    -------
-    array of shape (42,)
-        Six statistics for each of seven sub-periods; NaN without a measurement. The
-        skewness of equal values is 0.
-
-    Examples
-    --------
-    >>> statistics(np.array([0.0, 1.0]), np.array([2.0, 4.0]))[:4].tolist()
-    [2.0, 4.0, 3.0, 1.0]
+    They are NaN without a measurement. The skewness of equal values is 0.
     """
     if len(values) == 0:
         return np.full(len(SUB_PERIODS) * len(STATISTICS), np.nan)
@@ -211,7 +153,7 @@ def _root(folder: Path | None) -> Path:
 
 
 def _read_part(root: Path, part: str) -> tuple[Floats, NDArray[np.int64]]:
-    """Read the stays that one listfile names."""
+    """Read the statistics of the stays that one listfile names, and their labels."""
     path = root / f"{part}_listfile.csv"
     if not path.is_file():
         raise DataError(f"The data set 'mimic3' must have '{path}'. Got no such file.")
@@ -224,7 +166,7 @@ def _read_part(root: Path, part: str) -> tuple[Floats, NDArray[np.int64]]:
         )
     if any(len(stay) != 2 or stay[1] not in ("0", "1") for stay in stays):
         raise DataError(f"The lines of '{path}' must be a file name and 0 or 1.")
-    X = np.stack([_read_stay(root / part / stay[0]) for stay in stays])
+    X = np.stack([_read_stay(root / part / stay[0])[:N_KEPT] for stay in stays])
     return X, np.array([int(stay[1]) for stay in stays], dtype=np.int64)
 
 
@@ -244,43 +186,31 @@ def _read_stay(path: Path) -> Floats:
             f"variables. Got none named '{absent[0]}'."
         )
     hours = header.index("Hours")
-    return np.concatenate(
-        [_variable(rows, hours, header.index(name), name, path) for name in VARIABLES]
-    )
+    parts = []
+    for name in VARIABLES:
+        index, codes = header.index(name), CODES.get(name, {})
+        try:
+            measured = [
+                (float(row[hours]), codes.get(row[index], row[index]))
+                for row in rows
+                if row[index] != ""
+            ]
+            pairs = np.array(measured, dtype=np.float64).reshape(-1, 2)
+        except (ValueError, IndexError) as error:
+            raise DataError(
+                f"The cells of '{name}' in '{path}' must be numbers or known texts. "
+                f"Got this: {error}."
+            ) from None
+        parts.append(statistics(pairs[:, 0], pairs[:, 1]))
+    return np.concatenate(parts)
 
 
-def _variable(
-    rows: Sequence[Sequence[str]], hours: int, index: int, name: str, path: Path
-) -> Floats:
-    """Return the 42 statistics of one variable of one stay."""
-    codes = CODES.get(name, {})
-    try:
-        measured = [
-            (
-                float(row[hours]),
-                codes[row[index]] if row[index] in codes else row[index],
-            )
-            for row in rows
-            if row[index] != ""
-        ]
-        pairs = np.array(measured, dtype=np.float64).reshape(-1, 2)
-    except (ValueError, IndexError) as error:
-        raise DataError(
-            f"The cells of '{name}' in '{path}' must be numbers or known texts. "
-            f"Got this: {error}."
-        ) from None
-    return statistics(pairs[:, 0], pairs[:, 1])
-
-
-ENTRY = Entry(
-    load=lambda folder, options: load(folder),
-    summary="in-hospital mortality from the first 48 hours in intensive care",
-    source="MIMIC-III v1.4 (PhysioNet, credentialed access), by the public benchmark "
-    "of H. Harutyunyan et al., 2019; must not be passed on.",
-    where="local folder",
-    rows=17917,
-    features=N_KEPT,
-    classes=2,
-    parties=4,
+INFO = DatasetInfo(
+    lambda folder, options: load(folder),
+    "in-hospital mortality from the first 48 hours in intensive care",
+    "MIMIC-III v1.4 (PhysioNet, credentialed access), by the public benchmark of "
+    "H. Harutyunyan et al., 2019; must not be passed on.",
+    "local folder",
+    *(17917, N_KEPT, 2),
     paper=True,
 )

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl import settings
-from lessvfl.data.frame import Dataset, Floats, Frame
-from lessvfl.data.registry import Entry
+from lessvfl.data.frame import Dataset, DatasetInfo, Floats, Frame
+from lessvfl.settings import a_float, an_int, one_of, setting
 from lessvfl.terms import stream_seed
 
 N_COMPONENTS = 3  # embedding components of each party's generating network
@@ -28,43 +28,26 @@ LEAST_EFFECT = 0.7  # of a significant feature, as a share of its party's mean e
 class SyntheticConfig(settings.Section):
     """What the generated data look like."""
 
-    n_samples: int = settings.setting(settings.an_int(2), 20000, "training rows")
-    n_test: int = settings.setting(settings.an_int(1), 5000, "test rows")
-    n_parties: int = settings.setting(settings.an_int(1), 4, "parties")
-    n_significant: int = settings.setting(
-        settings.an_int(1), 5, "significant features of each party"
+    n_samples: int = setting(an_int(2), 20000, "training rows")
+    n_test: int = setting(an_int(1), 5000, "test rows")
+    n_parties: int = setting(an_int(1), 4, "parties")
+    n_significant: int = setting(an_int(1), 5, "significant features of each party")
+    n_noise: int = setting(an_int(0), 15, "non-significant features of each party")
+    sigma: float = setting(
+        a_float(0.0), 0.1, "standard deviation of the noise in the label"
     )
-    n_noise: int = settings.setting(
-        settings.an_int(0), 15, "non-significant features of each party"
+    task: str = setting(one_of("regression", "binary"), "regression", "kind of label")
+    hidden: int = setting(
+        an_int(1), 8, "hidden width of each party's generating network"
     )
-    sigma: float = settings.setting(
-        settings.a_float(0.0), 0.1, "standard deviation of the noise in the label"
+    correlation: float = setting(
+        a_float(0.0, 0.99), 0.0, "correlation of any two features"
     )
-    task: str = settings.setting(
-        settings.one_of("regression", "binary"), "regression", "kind of label"
-    )
-    hidden: int = settings.setting(
-        settings.an_int(1), 8, "hidden width of each party's generating network"
-    )
-    correlation: float = settings.setting(
-        settings.a_float(0.0, 0.99), 0.0, "correlation of any two features"
-    )
-    seed: int = settings.setting(settings.an_int(0), 0, "seed of data and network")
+    seed: int = setting(an_int(0), 0, "seed of data and network")
 
 
 def load(options: Mapping[str, Any]) -> Dataset:
-    """Generate the data set.
-
-    Parameters
-    ----------
-    options : mapping
-        Fields of `SyntheticConfig`; a text is read as on the command line.
-
-    Returns
-    -------
-    Dataset
-        Train and test rows, with the mask of significant features.
-    """
+    """Generate the data set."""
     known = settings.fields_of([SyntheticConfig])
     values: dict[str, Any] = {}
     for name, value in options.items():
@@ -151,14 +134,11 @@ def _away_from_zero(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     return np.asarray(sign * rng.uniform(0.5, 1.5, size=shape))
 
 
-ENTRY = Entry(
-    load=lambda folder, options: load(options),
-    summary="random network over all parties' significant features, with noise columns",
-    source="Generated; the paper's Assumptions 4.1 and 4.2. No licence needed.",
-    where="built in",
-    rows=25000,
-    features=80,
-    classes=0,
-    parties=4,
+INFO = DatasetInfo(
+    lambda folder, options: load(options),
+    "random network over all parties' significant features, with noise columns",
+    "Generated; the paper's Assumptions 4.1 and 4.2. No licence needed.",
+    "built in",
+    *(25000, 80, 0),
     takes_options=True,
 )
