@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lessvfl.estimator import LessVFLClassifier, LessVFLRegressor
-    from lessvfl.run.experiment import load
     from lessvfl.run.fitted import FittedModel
+    from lessvfl.run.folder import load
     from lessvfl.run.profiles import resolve
     from lessvfl.run.simulate import Job, Replica, simulate
 
@@ -33,7 +33,7 @@ _HOMES = {
     "LessVFLClassifier": "lessvfl.estimator",
     "LessVFLRegressor": "lessvfl.estimator",
     "Replica": "lessvfl.run.simulate",
-    "load": "lessvfl.run.experiment",
+    "load": "lessvfl.run.folder",
     "resolve": "lessvfl.run.profiles",
     "simulate": "lessvfl.run.simulate",
 }

@@ -30,7 +30,7 @@ from lessvfl.data import Dataset, Frame
 from lessvfl.errors import ConfigError
 from lessvfl.report import figures
 from lessvfl.run import profiles, simulate
-from lessvfl.run.simulate import Networks
+from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.terms import Task
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ _SETTINGS = (
 _PARAMETERS = """
     Parameters
     ----------
-    method : str, default="less-vfl"
-        ``less-vfl``, ``local-lasso``, ``group-lasso`` or ``plain``.
+    method : str, default="less-vfl-auto"
+        ``less-vfl-auto``, ``less-vfl``, ``local-lasso``, ``group-lasso`` or ``plain``.
     profile : str, default="default"
         ``default``, ``paper`` or ``official-code``.
     parties : int, list of int or dict, default=2
@@ -109,7 +109,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        method: str = "less-vfl",
+        method: str = "less-vfl-auto",
         profile: str = "default",
         parties: Any = 2,
         lam_party: float | None = None,
@@ -205,9 +205,9 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         }
         overrides |= {"test_share": 0.0} | dict(self.settings or {})
         resolved = profiles.resolve(self.method, self.profile, dataset, overrides)
-        if "batch_size" in overrides or resolved.config.batch_size <= len(dataset.y):
+        if "batch_size" in overrides:
             return resolved
-        config = dataclasses.replace(resolved.config, batch_size=len(dataset.y))
+        config = clamp_batch(resolved.config, len(dataset.y))
         return dataclasses.replace(resolved, config=config)
 
     def _parties(self, names: Sequence[str]) -> Any:

@@ -1,80 +1,34 @@
-"""One experiment: a job and its seeds become a record and a run folder.
-
-A run folder holds ``record.jsonl``, ``report.html`` (written by the report room) and
-``networks-<id>/seed-<seed>/``. Networks are written first and the record last, each
-atomically: a crash leaves the old run or the new one.
-"""
+"""One experiment: a job and its seeds become a record."""
 
 from __future__ import annotations
 
 import dataclasses
-import platform
-import shutil
-import uuid
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from lessvfl import __version__
-from lessvfl.core.device import resolve_device
-from lessvfl.core.lifted import Factory
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, Problem
-from lessvfl.errors import ConfigError, LessVFLWarning, RecordError
-from lessvfl.run import profiles, simulate
-from lessvfl.run.fitted import FittedModel, load_model
-from lessvfl.run.record import RunRecord, write_atomically
-from lessvfl.run.simulate import Job, Progress, Run
+from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.run import numbers, profiles, simulate
+from lessvfl.run.record import RunRecord
+from lessvfl.run.simulate import Job, Run
+from lessvfl.run.target import ACCURACY_SHARE, cost_to_target
 from lessvfl.settings import fields_of
-
-TARGET_ACCURACY_SHARE = 0.9  # of the best VFL (Original), Table 2 of the paper
-TARGET_REMOVED_SHARE = 0.8
+from lessvfl.terms import Observer
 
 
 def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what can be said of a run before its data are prepared."""
-    settings = job.settings
-    return {
-        "lessvfl": __version__,
-        "data": {"name": job.dataset.name},
-        "method": settings.method,
-        "profile": settings.profile,
-        "config": settings.flat() | {f"data.{k}": v for k, v in options.items()},
-        "versions": {
-            "lessvfl": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
-        "device": job.device,
-        "parties": job.parties,
-        "spurious": job.spurious,
-        "groups": job.groups,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "notes": [],
-    }
-
-
-def header(job: Job, problem: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first line of a record: what was run, on what, with which versions."""
-    return bare_header(job, options) | {
-        "data": {
-            "name": job.dataset.name,
-            "n_train": len(problem.y_train),
-            "n_test": len(problem.y_test),
-            "n_features": problem.n_features,
-            "n_real": problem.n_real,
-            "n_parties": len(problem.parties),
-            "n_classes": problem.n_classes,
-        },
-        "device": str(resolve_device(job.device)),
-        "notes": list(problem.notes),
-    }
+    """Return what can be said of a job before its data are prepared."""
+    return numbers.bare_header(
+        job.settings,
+        job.dataset.name,
+        job.device,
+        options,
+        parties=job.parties,
+        spurious=job.spurious,
+        groups=job.groups,
+    )
 
 
 def run(
@@ -83,45 +37,40 @@ def run(
     *,
     options: Mapping[str, Any] | None = None,
     target: bool = False,
-    progress: Progress = lambda event: None,
+    progress: Observer = lambda event: None,
 ) -> tuple[RunRecord, list[Run]]:
-    """Run a job and return its record and runs.
+    """Run a job with all parties in this process; return its record and runs.
 
-    Parameters
-    ----------
-    job : Job
-        What to run.
-    seeds : sequence of int
-        One run each.
-    options : mapping, optional
-        Options the data set was made with, for the record.
-    target : bool
-        Also run VFL (Original) and give every run's cost to the paper's target.
-    progress : callable
-        Told of every epoch.
+    `options` are those that the data set was made with; with `target` VFL (Original) is
+    run too, for every run's cost to the paper's target.
     """
-    check_seeds(seeds)
-    if target:
-        check_target(job)
+    check(job, seeds, target)
     runs = simulate.simulate(job, seeds, progress)
-    _warn_extremes(job, runs)
+    found = [one.numbers for one in runs]
+    _warn_extremes(job, found)
+    first = runs[0].problem
+    return record(job, first, found, options or {}, target, progress), runs
+
+
+def record(
+    job: Job,
+    problem: Problem,
+    runs: Sequence[dict[str, Any]],
+    options: Mapping[str, Any],
+    target: bool,
+    progress: Observer = lambda event: None,
+) -> RunRecord:
+    """Return the record of finished runs, with their cost to the paper's target."""
     if target:
-        best = best_original(job, seeds, progress)
-        add_targets([one.numbers for one in runs], best, job)
-    record = RunRecord(
-        header(job, runs[0].problem, options or {}), [one.numbers for one in runs]
-    )
-    record.status = "complete"
-    return record, runs
-
-
-def add_targets(runs: Sequence[dict[str, Any]], best: float, job: Job) -> None:
-    """Give every run its cost to the paper's target."""
-    strict = job.settings.profile == "official-code"
-    for numbers in runs:
-        numbers["target"] = cost_to_target(
-            numbers["curve"], TARGET_ACCURACY_SHARE * best, strict
-        )
+        seeds = [one["seed"] for one in runs]
+        originals = simulate.simulate(original(job), seeds, progress)
+        best = float(max(one.numbers["accuracy"]["best"] for one in originals))
+        threshold = ACCURACY_SHARE * best
+        strict = job.settings.profile == "official-code"
+        for one in runs:
+            one["target"] = cost_to_target(one["curve"], threshold, strict)
+    header = numbers.header(bare_header(job, options), problem)
+    return RunRecord(header, list(runs), "complete")
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -135,8 +84,11 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise ConfigError(f"Every seed must be given once. Got {list(seeds)}.")
 
 
-def check_target(job: Job) -> None:
-    """Refuse a job that cannot have the paper's target."""
+def check(job: Job, seeds: Sequence[int], target: bool) -> None:
+    """Refuse seeds that are not allowed, and a target that cannot be had."""
+    check_seeds(seeds)
+    if not target:
+        return
     shares = job.spurious if isinstance(job.spurious, Sequence) else [job.spurious]
     if not any(share > 0 for share in shares):
         raise ConfigError(
@@ -155,23 +107,24 @@ def check_target(job: Job) -> None:
         )
 
 
-def _warn_extremes(job: Job, runs: Sequence[Run]) -> None:
+def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
     """Say where selection removed everything or nothing: legal, but worth a look."""
-    if "lam_party" not in job.settings.flat():
-        return  # a method without selection
+    if job.settings.method == "plain":
+        return  # it selects nothing
+    has_lambda = "lam_party" in job.settings.flat()
     for done, empty, change in (
         ("everything", "kept", "smaller"),
         ("nothing", "removed", "larger"),
     ):
         seeds = [
-            str(one.numbers["seed"])
+            str(one["seed"])
             for one in runs
-            if not any(party[empty] for party in one.numbers["features"].values())
+            if not any(party[empty] for party in one["features"].values())
         ]
         if seeds:
+            advice = f": a {change} 'lam_party' may be needed" if has_lambda else ""
             warnings.warn(
-                f"Selection removed {done} (seed {', '.join(seeds)}): a {change} "
-                "'lam_party' may be needed.",
+                f"Selection removed {done} (seed {', '.join(seeds)}){advice}.",
                 LessVFLWarning,
                 stacklevel=3,
             )
@@ -186,120 +139,3 @@ def original(job: Job) -> Job:
     overrides = {k: v for k, v in job.settings.flat().items() if k in shared}
     settings = profiles.resolve("plain", job.settings.profile, job.dataset, overrides)
     return dataclasses.replace(job, settings=settings, spurious=0.0)
-
-
-def best_original(job: Job, seeds: Sequence[int], progress: Progress) -> float:
-    """Return the best test accuracy of VFL (Original) over all seeds and epochs."""
-    runs = simulate.simulate(original(job), seeds, progress)
-    return float(max(one.numbers["accuracy"]["best"] for one in runs))
-
-
-def cost_to_target(
-    curve: Sequence[Mapping[str, Any]], threshold: float, strict: bool
-) -> dict[str, Any]:
-    """Return the cost when accuracy and 80 % of spurious removed first held together.
-
-    >>> point = {"accuracy": 0.9, "removed_share": 0.8, "paper_mib": 1.5,
-    ...          "payload_bytes": 10, "rounds": 3}
-    >>> cost_to_target([point], 0.9, strict=False)["paper_mib"]
-    1.5
-    >>> cost_to_target([point], 0.9, strict=True)["reached"]
-    False
-    """
-    for point in curve:
-        pair = (
-            (point["accuracy"], threshold),
-            (point["removed_share"], TARGET_REMOVED_SHARE),
-        )
-        if all(a > b or (a == b and not strict) for a, b in pair):
-            cost = {k: point[k] for k in ("paper_mib", "payload_bytes", "rounds")}
-            return {"accuracy": threshold, "reached": True, **cost}
-    never = dict.fromkeys(("paper_mib", "payload_bytes", "rounds"))
-    return {"accuracy": threshold, "reached": False, **never}
-
-
-def claim(folder: Path) -> None:
-    """Make a run folder, or refuse one that cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / ".claim", b"")
-        (folder / ".claim").unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"The run folder '{folder}' must be a folder that can be written to. "
-            f"Got this: {error.strerror}."
-        ) from None
-
-
-def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
-    """Write networks and record into a run folder."""
-    name = f"networks-{uuid.uuid4().hex[:8]}"
-    try:
-        for one in runs:
-            one.model.save(folder / name / f"seed-{one.numbers['seed']}")
-        record.header["networks"] = name
-        record.write(folder)
-    except BaseException:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        raise
-    _remove_networks(folder, but=name)
-
-
-def save_unfinished(
-    folder: Path, job: Job, options: Mapping[str, Any], ending: BaseException
-) -> None:
-    """Write into a run folder that its run was interrupted, or how it failed."""
-    status = "interrupted" if isinstance(ending, KeyboardInterrupt) else "failed"
-    record = RunRecord(bare_header(job, options), [], status, str(ending))
-    record.write(folder)
-    (folder / "report.html").unlink(missing_ok=True)  # it was of an earlier run
-    _remove_networks(folder)
-
-
-def _remove_networks(folder: Path, but: str = "") -> None:
-    """Remove networks that the record no longer speaks of."""
-    for old in folder.glob("networks-*"):
-        if old.name != but:
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def load(
-    folder: str | Path,
-    seed: int | None = None,
-    *,
-    party_net: Factory | None = None,
-    fusion_net: Factory | None = None,
-) -> FittedModel:
-    """Load the model of a run folder.
-
-    Parameters
-    ----------
-    folder : str or Path
-        A folder written by ``lessvfl run --out``.
-    seed : int, optional
-        Whose run; the first one unless given.
-    party_net, fusion_net : callable, optional
-        The functions that made the networks, where they were given from Python.
-
-    Returns
-    -------
-    FittedModel
-        With ``predict``, ``predict_proba`` and ``features``.
-    """
-    record = RunRecord.read(Path(folder))
-    seeds = [one["seed"] for one in record.runs]
-    if not seeds:
-        raise RecordError(
-            f"'{folder}' holds no finished run: its status must be complete. "
-            f"Got {record.status}."
-        )
-    if seed is not None and seed not in seeds:
-        raise ConfigError(f"The 'seed' must be one of {seeds}. Got {seed} instead.")
-    if "networks" not in record.header:
-        raise RecordError(
-            f"'{folder}' must hold the networks of its run, as written by 'lessvfl run "
-            "--out'. Got a record that names none."
-        )
-    chosen = seeds[0] if seed is None else seed
-    path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
-    return load_model(path, party_net, fusion_net)

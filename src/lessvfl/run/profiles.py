@@ -7,7 +7,6 @@ are listed in docs/paper.md.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass
 from typing import Any
@@ -15,51 +14,25 @@ from typing import Any
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, Dataset
-from lessvfl.errors import LessVFLWarning
+from lessvfl.errors import ConfigError
 from lessvfl.methods.base import Joint
 
 PROFILES = ("default", "paper", "official-code")
-SELECTORS = {"lam_party": "selector", "lam_server": "server_selector"}
-_SHADOWS = (
-    "pretrain_check",
-    "shadows",
-    "shadow_share",
-    "false_share",
-    "adaptive",
-    "pairs",
-    "second_look",
-    "second_loss",
-    "subsamples",
-    "must_keep",
-    "most",
-    "refit_epochs",
-)
-_PATH = ("server_rows", "server_errors", "server_refit")
-# Settings that one way of selecting reads and another does not.
-_UNREAD = {
-    ("selector", "shadows"): ("lam_party",),
-    ("selector", "network"): _SHADOWS,
-    ("server_selector", "path"): ("lam_server",),
-    ("server_selector", "network"): _PATH,
-    ("server_selector", "none"): ("lam_server", *_PATH),
-}
 
-# What goes past the paper (docs/selection.md); chosen on training rows.
-_DEFAULT = {
-    "less-vfl": {
-        "embedding_size": 4,
-        "input_scale": 0.01,
-        "aim": "time",
-        "pretrain_epochs": 0.5,
-        "selector": "shadows",
-        "server_selector": "path",
-        "second_look": 1,
-        "bits": 8,
-        "batch_size": 128,
-        "learning_rate": 0.005,
-        "train_epochs": 40,
-        "schedule": "cosine",
-    },
+# What the profile default changes in a method's own defaults (docs/selection.md);
+# chosen on training rows.
+_FEW_BYTES = {
+    "embedding_size": 4,
+    "input_scale": 0.01,
+    "bits": 8,
+    "batch_size": 128,
+    "learning_rate": 0.005,
+    "train_epochs": 40,
+    "schedule": "cosine",
+}
+_DEFAULT: dict[str, dict[str, Any]] = {
+    "less-vfl-auto": _FEW_BYTES,
+    "less-vfl": _FEW_BYTES | {"pretrain_epochs": 0.5, "pretrain_batch_size": 32},
 }
 
 # Both reproduce the published handling of the data.
@@ -72,7 +45,7 @@ _OFFICIAL = {
     "lam_scale": 10.0,
     "reduction": "mean",
     "empty_party": "frozen",
-    "drain": True,
+    "stepwise_removal": True,
 }
 
 # Chosen on training rows by benchmarks/calibrate.py; docs/paper.md has the tables.
@@ -139,28 +112,34 @@ def sections(method: str) -> tuple[type, type, type]:
     return DataConfig, NetConfig, methods.get(method).config
 
 
-def without(method: str) -> dict[str, Any]:
-    """Return the settings that switch off what the profile default adds to a method.
+def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
+    """Return where a profile starts, besides the sections' own defaults."""
+    if profile == "default":
+        return dict(_DEFAULT.get(method, {}))
+    values: dict[str, Any] = {
+        **_PUBLISHED_DATA,
+        "scale": dataset.scale,
+        "split": dataset.split,
+    }
+    published = _official(method, dataset.name)
+    if profile == "official-code":
+        return values | published
+    values |= {k: published[k] for k in ("batch_size", "pretrain_epochs")}
+    return values | _PAPER.get(method, {})
 
-    >>> without("less-vfl")["selector"]
-    'network'
-    """
-    fields = settings.fields_of(sections(method))
-    return {name: fields[name].default for name in _DEFAULT.get(method, {})}
 
-
-def _check_elsewhere(
-    method: str, name: str, value: Any, fields: Mapping[str, Field[Any]]
-) -> None:
-    """Warn of a setting that only other methods read; refuse what none of them does."""
-    others = settings.fields_of(other.config for other in methods.METHODS.values())
-    if name not in others:
-        raise settings.unknown("setting", name, fields, f" of method {method}")
-    settings.check(settings.value_of(value, others[name]), others[name])
-    warnings.warn(
-        f"The '{name}' setting has no effect with method {method}.",
-        LessVFLWarning,
-        stacklevel=3,
+def _not_read(method: str, name: str, fields: Mapping[str, Field[Any]]) -> ConfigError:
+    """Build the sentence about a setting that the method does not read."""
+    readers = [
+        other
+        for other in methods.METHODS
+        if name in settings.fields_of([methods.get(other).config])
+    ]
+    if not readers:
+        return settings.unknown("setting", name, fields, f" of method {method}")
+    return ConfigError(
+        f"The '{name}' setting is not read by method {method}. It is one of "
+        f"{', '.join(readers)}."
     )
 
 
@@ -179,50 +158,35 @@ def resolve(
     dataset : Dataset
         Published settings differ by data set.
     overrides : mapping
-        Settings by name; a text is read as on the command line. One that only other
-        methods read is warned of.
+        Settings by name; a text is read as on the command line.
 
     Returns
     -------
     Settings
-        Checked; an unknown name or a value that is not allowed is a ConfigError.
+        Checked; an unknown name, a setting that the method does not read, or a value
+        that is not allowed is a ConfigError.
     """
     if profile not in PROFILES:
         raise settings.unknown("profile", profile, PROFILES)
-    parts = sections(method)
-    fields = settings.fields_of(parts)
-    values: dict[str, Any] = {}
-    if profile != "default":
-        values = {**_PUBLISHED_DATA, "scale": dataset.scale, "split": dataset.split}
-        published = _official(method, dataset.name)
-        if profile == "official-code":
-            values |= published
-        else:
-            values |= {k: published[k] for k in ("batch_size", "pretrain_epochs")}
-            values |= _PAPER.get(method, {})
-        values = {name: value for name, value in values.items() if name in fields}
-    else:
-        values = dict(_DEFAULT.get(method, {}))
-        for lam, selector in SELECTORS.items():
-            if lam in (overrides or {}):  # a lambda by hand is the published stage's
-                values[selector] = "network"
+    allowed = methods.get(method).profiles
+    if profile not in allowed:
+        raise ConfigError(
+            f"Method {method} has the profile {', '.join(allowed)} alone. "
+            f"Got '{profile}'; less-vfl has all profiles."
+        )
+    fields = settings.fields_of(sections(method))
+    start = _start(method, profile, dataset)
+    values = {name: value for name, value in start.items() if name in fields}
     for name, value in (overrides or {}).items():
-        if name in fields:
-            values[name] = settings.value_of(value, fields[name])
-        else:
-            _check_elsewhere(method, name, value, fields)
-    few_steps = values.get("aim") == "time" and "aim" not in (overrides or {})
-    if few_steps and values["selector"] == "network":
-        values["aim"] = "bytes"  # the published stage 3 needs many steps before it
-    data, net, config = (part(**settings.pick(part, values)) for part in parts)
-    for (selector, chosen), unread in _UNREAD.items():
-        if getattr(config, selector, None) == chosen:
-            for name in set(unread) & set(overrides or {}):
-                if values[name] == fields[name].default:
-                    continue
-                warnings.warn(
-                    f"The '{name}' setting has no effect with {selector}={chosen}.",
-                    LessVFLWarning,
-                    stacklevel=2,
-                )
+        if name not in fields:
+            raise _not_read(method, name, fields)
+        values[name] = settings.value_of(value, fields[name])
+    return from_flat(method, profile, values)
+
+
+def from_flat(method: str, profile: str, values: Mapping[str, Any]) -> Settings:
+    """Return settings out of their flat values, checked; what is missing is default."""
+    data, net, config = (
+        part(**settings.pick(part, values)) for part in sections(method)
+    )
     return Settings(profile, method, data, net, config)

@@ -1,43 +1,40 @@
-"""The only wiring: data, networks, parties and a method become runs.
+"""All parties in one process: data, networks, parties and a method become runs.
 
-:func:`simulate` runs all parties in this process, every seed (or every setting given as
-a replica) as one batch.
+:func:`simulate` runs every seed (or every setting given as a replica) as one batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
 from lessvfl import data, methods
-from lessvfl.core import metrics
-from lessvfl.core.device import resolve_device
-from lessvfl.core.evidence import matches, with_shadows
+from lessvfl.core.device import threads_for
 from lessvfl.core.keeper import Keeper
-from lessvfl.core.lifted import Factory, Lifted, find_factory
-from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import Labels
 from lessvfl.data import Dataset, Problem
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError
 from lessvfl.party import Outcome, Party
-from lessvfl.run import profiles
+from lessvfl.run import numbers
+from lessvfl.run.build import (
+    Builder,
+    Networks,
+    check_pinned,
+    clamp_batch,
+    n_outputs,
+)
 from lessvfl.run.fitted import FittedModel, FittedParty, Shape
 from lessvfl.run.profiles import Settings
 from lessvfl.run.recorder import Recorder
-from lessvfl.terms import Observer, Task
+from lessvfl.terms import Observer
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
-
-Progress = Observer
-PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
 
 
 @dataclass(frozen=True)
@@ -47,20 +44,6 @@ class Replica:
     seed: int
     lam_party: float | None = None
     lam_server: float | None = None
-
-
-@dataclass(frozen=True)
-class Networks:
-    """Networks given from Python instead of by settings."""
-
-    party: PartyNets | None = None
-    fusion: Factory | nn.Module | None = None
-
-    def of(self, party: str) -> Factory | nn.Module | None:
-        """Return what was given for one party."""
-        if isinstance(self.party, Mapping):
-            return self.party.get(party)
-        return self.party
 
 
 @dataclass(frozen=True)
@@ -76,6 +59,17 @@ class Job:
     networks: Networks = Networks()
     curve: bool = True  # evaluate after every epoch
 
+    def problem(self, seed: int) -> Problem:
+        """Prepare the rows of one seed."""
+        return data.prepare(
+            self.dataset,
+            self.settings.data,
+            parties=self.parties,
+            spurious=self.spurious,
+            seed=seed,
+            groups=self.groups,
+        )
+
 
 @dataclass(frozen=True)
 class Run:
@@ -88,7 +82,7 @@ class Run:
 
 
 def simulate(
-    job: Job, seeds: Sequence[int | Replica], progress: Progress = lambda event: None
+    job: Job, seeds: Sequence[int | Replica], progress: Observer = lambda event: None
 ) -> list[Run]:
     """Run a method with all parties in this process.
 
@@ -97,8 +91,7 @@ def simulate(
     job : Job
         What to run.
     seeds : sequence of int or Replica
-        One run each. Runs whose tables have equal shapes share one batch, unless each
-        ends its pre-training by itself.
+        One run each. Runs whose tables have equal shapes share one batch.
     progress : callable
         Told of every epoch.
 
@@ -110,22 +103,10 @@ def simulate(
     replicas = [s if isinstance(s, Replica) else Replica(s) for s in seeds]
     if not replicas:
         raise ConfigError("At least one seed must be given. Got none.")
-    problems: dict[int, Problem] = {}
-    for replica in replicas:
-        if replica.seed not in problems:
-            problems[replica.seed] = data.prepare(
-                job.dataset,
-                job.settings.data,
-                parties=job.parties,
-                spurious=job.spurious,
-                seed=replica.seed,
-                groups=job.groups,
-            )
+    problems = {seed: job.problem(seed) for seed in {r.seed: None for r in replicas}}
     batches: dict[Any, list[int]] = {}
     for index, replica in enumerate(replicas):
-        shape = _signature(problems[replica.seed])
-        alone = index if getattr(job.settings.config, "pretrain_check", 0) else None
-        batches.setdefault((alone, shape), []).append(index)
+        batches.setdefault(_signature(problems[replica.seed]), []).append(index)
     runs: dict[int, Run] = {}
     for indices in batches.values():
         chosen = [replicas[index] for index in indices]
@@ -148,248 +129,140 @@ class _Batch:
         job: Job,
         replicas: list[Replica],
         problems: list[Problem],
-        progress: Progress,
+        progress: Observer,
     ) -> None:
         self.job = job
         self.replicas = replicas
         self.problems = problems
-        self.task: Task = problems[0].task
-        self.device = resolve_device(job.device)
-        self.dtype = DTYPES[job.settings.net.dtype]
-        self.seeds = tuple(replica.seed for replica in replicas)
-        y_train = self._labels([problem.y_train for problem in problems])
-        y_test = self._labels([problem.y_test for problem in problems])
-        self.labels = Labels(y_train, self.task, self.seeds)
+        first, seeds = problems[0], [replica.seed for replica in replicas]
+        self.build = Builder(job.settings, seeds, job.device, job.networks)
+        y_train, y_test = (
+            self.build.labels(y, first.task)
+            for y in ([p.y_train for p in problems], [p.y_test for p in problems])
+        )
+        self.labels = Labels(y_train, first.task, self.build.seeds)
         self.recorder = Recorder(problems, y_train, y_test, progress, job.curve)
 
     def run(self) -> list[Run]:
         """Wire everything, run the method, and gather what it leaves."""
-        config = self._config()
-        self._check_names(getattr(config, "must_keep", None))
-        parties = [
-            self._party(index, config) for index in range(len(self.problems[0].parties))
-        ]
+        config, first = self._config(), self.problems[0]
+        check_pinned(config, [f for table in first.parties for f in table.features])
+        parties = [self._party(index) for index in range(len(first.parties))]
         transport = InProcess({party.name: party.handle for party in parties})
         names = [party.name for party in parties]
         server = Parties(transport, names, Ledger(len(self.replicas)))
         self.recorder.attach(server, parties)
-        fusion = self._fusion(sum(server.sizes.values()))
+        fusion = self.build.fusion_network(
+            sum(server.sizes.values()), n_outputs(first.task, first.n_classes)
+        )
         method = methods.get(self.job.settings.method)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seeds[0])  # a user's dropout and the like
+        params = [w for party in parties for w in party.net.parameters()]
+        step = config.batch_size * sum(w.numel() for w in params)
+        with threads_for(step), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.build.seeds[0])  # a user's dropout and the like
             fusion = method.run(
                 server, fusion, self.labels, config, self.recorder, Keeper()
             )
-        seconds = self.recorder.seconds
-        seconds["total"] = sum(seconds.values())
         return [
             self._collect(index, server, parties, fusion)
             for index in range(len(self.replicas))
         ]
 
-    # --------------------------------------------------------------------------- wiring
-
     def _config(self) -> Any:
         """Return the method's settings, lambdas spread over the replicas."""
-        config: Any = self.job.settings.config
-        n_samples = len(self.problems[0].y_train)
-        if config.batch_size > n_samples:
-            warnings.warn(
-                f"The 'batch_size' setting is {config.batch_size}, but there are only "
-                f"{n_samples} training rows: every step uses them all.",
-                LessVFLWarning,
-                stacklevel=2,
-            )
-            config = dataclasses.replace(config, batch_size=n_samples)
+        settings = self.job.settings
+        n_rows = len(self.problems[0].y_train)
+        config: Any = clamp_batch(settings.config, n_rows, warn=True)
         for name in ("lam_party", "lam_server"):
             own = [getattr(replica, name) for replica in self.replicas]
-            if any(value is not None for value in own):
-                shared = getattr(config, name)
-                spread = tuple(shared if v is None else v for v in own)
-                config = dataclasses.replace(config, **{name: spread})
-                selector = profiles.SELECTORS[name]  # a lambda by hand asks for it
-                if hasattr(config, selector):
-                    config = dataclasses.replace(config, **{selector: "network"})
+            if all(value is None for value in own):
+                continue
+            if not hasattr(config, name):
+                raise ConfigError(
+                    f"A replica's '{name}' must be left out with method "
+                    f"{settings.method}, which does not read it. Got {own}."
+                )
+            shared = getattr(config, name)
+            spread = tuple(shared if v is None else v for v in own)
+            config = dataclasses.replace(config, **{name: spread})
         return config
 
-    def _check_names(self, patterns: str | None) -> None:
-        """Refuse a feature that must stay and that nobody holds."""
-        held = [name for table in self.problems[0].parties for name in table.features]
-        for pattern in (patterns or "").split(","):
-            if pattern.strip() and not any(matches(pattern, held)):
-                raise ConfigError(
-                    "The 'must_keep' setting must name features of the parties. Got "
-                    f"'{pattern.strip()}', which matches none."
-                )
-
-    def _stack(self, tables: Sequence[np.ndarray[Any, Any]]) -> Tensor:
-        """Stack one table a replica, or share it where all hold the same."""
-        if all(table is tables[0] for table in tables):
-            tables = tables[:1]
-        return torch.as_tensor(np.stack(tables))
-
-    def _labels(self, y: Sequence[np.ndarray[Any, Any]]) -> Tensor:
-        stacked = self._stack(y)
-        dtype = stacked.dtype if self.task == "multiclass" else self.dtype
-        return stacked.to(self.device, dtype)
-
-    def _network(
-        self,
-        widths: tuple[int, ...],
-        given: Factory | nn.Module | str | None,
-        name: str,
-    ) -> Network:
-        if given is None:
-            config = self.job.settings.net
-            scale = 1.0 if name == "the server" else config.input_scale
-            return MLP.create(
-                widths,
-                config.activation,
-                self.seeds,
-                name,
-                self.dtype,
-                self.device,
-                scale,
-            )
-        factory = find_factory(given) if isinstance(given, str) else given
-        return Lifted.create(
-            factory, widths[0], widths[-1], self.seeds, name, self.dtype, self.device
-        )
-
-    def _party(self, index: int, config: Any) -> Party:
+    def _party(self, index: int) -> Party:
         tables = [problem.parties[index] for problem in self.problems]
-        X_train, X_test = (
-            self._stack(rows).to(self.device, self.dtype)
-            for rows in ([t.X_train for t in tables], [t.X_test for t in tables])
-        )
-        net_config = self.job.settings.net
-        name = tables[0].name
-        given = self.job.networks.of(name) or net_config.party_net
-        groups = torch.as_tensor(tables[0].groups).to(self.device)
-        own, n_features = (X_train, X_test), len(tables[0].features)
-        if getattr(config, "selector", "network") == "shadows":
-            own, groups = with_shadows(own, groups, config.shadows, self.seeds, name)
-        n_shadows = int(groups.max()) + 1 - n_features
-        widths = net_config.party_widths(own[0].shape[2])
-        net = self._network(widths, given, name)
-        return Party(
-            name,
-            net,
-            own,
-            groups,
-            self.seeds,
-            config.empty_party,
+        return self.build.party(
+            tables[0].name,
+            (
+                self.build.rows([table.X_train for table in tables]),
+                self.build.rows([table.X_test for table in tables]),
+            ),
+            tables[0].groups,
+            tables[0].features,
             self.recorder,
-            n_shadows=n_shadows,
-            must_keep=matches(getattr(config, "must_keep", None), tables[0].features),
         )
-
-    def _fusion(self, n_components: int) -> Network:
-        n_classes = self.problems[0].n_classes
-        n_outputs = n_classes if self.task == "multiclass" else 1
-        widths = self.job.settings.net.fusion_widths(n_components, n_outputs)
-        given = self.job.networks.fusion or self.job.settings.net.fusion_net
-        return self._network(widths, given, "the server")
 
     # ----------------------------------------------------------------------- collecting
 
     def _collect(
         self, r: int, server: Parties, parties: list[Party], fusion: Network
     ) -> Run:
-        problem, ledger = self.problems[r], server.ledger
+        problem = self.problems[r]
         outcomes = [party.outcome(r) for party in parties]
-        model = self._model(r, fusion, problem, outcomes)
-        counts = server.component_counts()
-        n_components = self.job.settings.net.embedding_size
-        numbers: dict[str, Any] = {
-            "seed": self.replicas[r].seed,
-            **self.recorder.summary(r),
-            "spurious": spurious(problem, [np.array(o.kept) for o in outcomes]),
-            "truth": truth(problem, [np.array(o.kept) for o in outcomes]),
-            "features": {
-                party.name: {"kept": list(party.kept), "removed": list(party.removed)}
-                for party in model.parties
-            },
-            "importance": {
-                table.name: {
-                    name: norm
-                    for name, norm in zip(
-                        table.features, outcome.importance, strict=True
-                    )
-                    if norm > 0
-                }
-                for table, outcome in zip(problem.parties, outcomes, strict=True)
-            },
-            "selection": selection(
-                {
-                    table.name: (table.features, outcome.selection)
-                    for table, outcome in zip(problem.parties, outcomes, strict=True)
-                }
-            ),
-            "components": {
-                name: {"kept": kept[r], "of": n_components}
-                for name, kept in counts.items()
-            },
-            "communication": {
-                "payload_bytes": {
-                    "up": ledger.direction_bytes(r, "up"),
-                    "down": ledger.direction_bytes(r, "down"),
-                },
-                "rounds": ledger.n_rounds(r),
-                "paper_mib": ledger.paper_mib(r),
-                "by_stage": ledger.by_stage(r),
-            },
-            "curve": self.recorder.curves[r],
-            "seconds": dict(self.recorder.seconds),
+        own = {
+            table.name: numbers.party_numbers(table.features, outcome)
+            for table, outcome in zip(problem.parties, outcomes, strict=True)
         }
-        return Run(numbers, model, problem, ledger.lines(r))
+        size = self.job.settings.net.embedding_size
+        seed = self.replicas[r].seed
+        of_server = numbers.server_numbers(seed, r, server, self.recorder, size)
+        return Run(
+            numbers.join_numbers(of_server, own, problem),
+            self._model(fusion.replica(r), problem, outcomes, own),
+            problem,
+            server.ledger.lines(r),
+        )
 
     def _model(
-        self, r: int, fusion: Network, problem: Problem, outcomes: list[Outcome]
+        self,
+        fusion: Network,
+        problem: Problem,
+        outcomes: list[Outcome],
+        own: Mapping[str, Mapping[str, Any]],
     ) -> FittedModel:
-        net_config = self.job.settings.net
+        net_config, networks = self.job.settings.net, self.job.networks
         parties = []
         for table, outcome in zip(problem.parties, outcomes, strict=True):
-            marked = list(zip(table.features, outcome.kept, strict=True))
-            kept = tuple(name for name, stays in marked if stays)
-            removed = tuple(name for name, stays in marked if not stays)
-            used = table.features if outcome.frozen else kept
-            given = self.job.networks.of(table.name)
+            kept = tuple(own[table.name]["kept"])
+            given = networks.of(table.name)
             source = net_config.party_net if given is None else "given"
             ends = (table.X_train.shape[1], net_config.embedding_size)
             cut = (outcome.slots, outcome.outputs)
-            shape = _shape(outcome.net, source, ends, cut)
             parties.append(
                 FittedParty(
                     table.name,
                     kept,
-                    removed,
-                    table.encoding.narrow(used),
+                    tuple(own[table.name]["removed"]),
+                    table.encoding.narrow(table.features if outcome.frozen else kept),
                     outcome.net,
-                    shape,
+                    _shape(outcome.net, source, ends, cut),
                     outcome.constant,
                 )
             )
-        own = fusion.replica(r)
-        given = self.job.networks.fusion
-        source = net_config.fusion_net if given is None else "given"
+        source = net_config.fusion_net if networks.fusion is None else "given"
         components = tuple(flag for o in outcomes for flag in o.outputs)
-        ends = (len(components), own.n_outputs)
-        shape = _shape(own, source, ends, (components, None))
+        ends = (len(components), fusion.n_outputs)
         planted = [
             name
             for table in problem.parties
             for name, is_planted in zip(table.features, table.spurious, strict=True)
             if is_planted
         ]
-        names = (*self.job.dataset.X.names, *planted)
         return FittedModel(
-            self.task,
+            problem.task,
             problem.label_names,
-            names,
+            (*self.job.dataset.X.names, *planted),
             tuple(parties),
-            own,
-            shape,
+            fusion,
+            _shape(fusion, source, ends, (components, None)),
             problem.label_shift,
             problem.label_scale,
         )
@@ -406,57 +279,3 @@ def _shape(
         widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
         return Shape(widths, net.activation, None, None, None)
     return Shape(ends, "none", source, *cut)
-
-
-def selection(
-    found: Mapping[str, tuple[Sequence[str], Mapping[str, Any] | None]],
-) -> dict[str, Any] | None:
-    """Return how every party selected by its shadows, features by name; or None."""
-    return {
-        party: {
-            **how,
-            **{
-                kind: dict(zip(features, how[kind], strict=True))
-                for kind in ("scores", "frequency")
-                if how[kind] is not None
-            },
-            "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
-        }
-        for party, (features, how) in found.items()
-        if how is not None
-    } or None
-
-
-Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask a party
-
-
-def spurious(problem: Problem, masks: Masks) -> dict[str, Any] | None:
-    """Return how many planted features went and how many real ones stayed."""
-    kept = np.concatenate(masks).astype(bool)
-    planted = np.concatenate([table.spurious for table in problem.parties])
-    if not planted.any():
-        return None
-    removed = int((planted & ~kept).sum())
-    return {
-        "planted": int(planted.sum()),
-        "removed": removed,
-        "removed_share": removed / int(planted.sum()),
-        "real_kept_share": float((kept & ~planted).sum() / (~planted).sum()),
-    }
-
-
-def truth(problem: Problem, masks: Masks) -> dict[str, Any] | None:
-    """Return how the support compares with the truth, where a data set knows it."""
-    known = [table.significant for table in problem.parties]
-    told = [mask for mask in known if mask is not None]
-    if len(told) < len(known):
-        return None
-    significant = np.concatenate(told)
-    kept = np.concatenate(masks).astype(bool)
-    return {
-        "significant": int(significant.sum()),
-        "significant_kept": int((significant & kept).sum()),
-        "other": int((~significant).sum()),
-        "other_removed": int((~significant & ~kept).sum()),
-        "f1": metrics.support_f1(kept.tolist(), significant.tolist()),
-    }

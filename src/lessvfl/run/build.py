@@ -1,0 +1,160 @@
+"""The only wiring: settings and data become networks, parties and labels.
+
+The simulator, the two processes of a run between machines, the estimators and the
+benchmarks build what they need here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lessvfl.core.device import resolve_device
+from lessvfl.core.evidence import matches, with_shadows
+from lessvfl.core.lifted import Factory, Lifted, find_factory
+from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.methods.base import Joint
+from lessvfl.party import Holding, Party
+from lessvfl.run.profiles import Settings
+from lessvfl.terms import Observer, PartyId, Task
+
+PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
+Tables = Sequence[np.ndarray[Any, Any]]  # one for each replica
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks given from Python instead of by settings."""
+
+    party: PartyNets | None = None
+    fusion: Factory | nn.Module | None = None
+
+    def of(self, party: str) -> Factory | nn.Module | None:
+        """Return what was given for one party."""
+        if isinstance(self.party, Mapping):
+            return self.party.get(party)
+        return self.party
+
+
+def clamp_batch(config: Any, n_rows: int, warn: bool = False) -> Any:
+    """Return a method's settings with steps of no more rows than there are."""
+    if config.batch_size <= n_rows:
+        return config
+    if warn:
+        warnings.warn(
+            f"The 'batch_size' setting is {config.batch_size}, but there are only "
+            f"{n_rows} training rows: every step uses them all.",
+            LessVFLWarning,
+            stacklevel=2,
+        )
+    return dataclasses.replace(config, batch_size=n_rows)
+
+
+def check_pinned(config: Joint, features: Sequence[str]) -> None:
+    """Refuse a feature that must stay and that nobody holds."""
+    for pattern in (config.pinned() or "").split(","):
+        if pattern.strip() and not any(matches(pattern, features)):
+            raise ConfigError(
+                "The 'must_keep' setting must name features of the parties. Got "
+                f"'{pattern.strip()}', which matches none."
+            )
+
+
+def n_outputs(task: Task, n_classes: int) -> int:
+    """Return the width of the fusion network's output."""
+    return n_classes if task == "multiclass" else 1
+
+
+class Builder:
+    """Builds everything of a run out of its settings, seeds and device."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        seeds: Sequence[int],
+        device: str,
+        networks: Networks | None = None,
+    ) -> None:
+        self.settings = settings
+        self.seeds = tuple(seeds)
+        self.device = resolve_device(device)
+        self.dtype = DTYPES[settings.net.dtype]
+        self.networks = networks or Networks()
+
+    def rows(self, tables: Tables) -> Tensor:
+        """Return a table a replica as a tensor (S, N, columns), shared where equal."""
+        return self._stack(tables).to(self.device, self.dtype)
+
+    def labels(self, y: Tables, task: Task) -> Tensor:
+        """Return labels (S, N): class numbers, or numbers of the networks' format."""
+        stacked = self._stack(y)
+        dtype = stacked.dtype if task == "multiclass" else self.dtype
+        return stacked.to(self.device, dtype)
+
+    def _stack(self, tables: Tables) -> Tensor:
+        if all(table is tables[0] for table in tables):
+            tables = tables[:1]
+        return torch.as_tensor(np.stack(tables))
+
+    def party_network(self, name: PartyId, n_columns: int) -> Network:
+        """Return a party's network for that many columns, its weights drawn."""
+        net = self.settings.net
+        given = self.networks.of(name) or net.party_net
+        widths = net.party_widths(n_columns)
+        return self._network(widths, given, name, net.input_scale)
+
+    def fusion_network(self, n_components: int, n_outputs: int) -> Network:
+        """Return the fusion network for all parties' components, its weights drawn."""
+        net = self.settings.net
+        given = self.networks.fusion or net.fusion_net
+        return self._network(net.fusion_widths(n_components, n_outputs), given)
+
+    def _network(
+        self,
+        widths: tuple[int, ...],
+        given: Factory | nn.Module | str | None,
+        name: str = "the server",
+        input_scale: float = 1.0,
+    ) -> Network:
+        where = (self.seeds, name, self.dtype, self.device)
+        if given is None:
+            activation = self.settings.net.activation
+            return MLP.create(widths, activation, *where, input_scale)
+        factory = find_factory(given) if isinstance(given, str) else given
+        return Lifted.create(factory, widths[0], widths[-1], *where)
+
+    def party(
+        self,
+        name: PartyId,
+        tables: tuple[Tensor, Tensor],
+        groups: np.ndarray[Any, Any],
+        features: Sequence[str],
+        observe: Observer = lambda event: None,
+        tell_empty: bool = True,
+    ) -> Party:
+        """Return a fresh party on its training and test rows, shadows planted."""
+        config: Any = self.settings.config
+        owner = torch.as_tensor(groups).to(self.device)
+        n_shadows = 0
+        if config.n_shadows():
+            least = config.n_shadows()
+            tables, owner = with_shadows(tables, owner, least, self.seeds, name)
+            n_shadows = int(owner.max()) + 1 - len(features)
+        must_keep = matches(config.pinned(), features)
+        return Party(
+            name,
+            self.party_network(name, tables[0].shape[2]),
+            Holding(*tables, owner, n_shadows, must_keep),
+            self.seeds,
+            config.empty_party,
+            observe,
+            tell_empty,
+        )

@@ -1,0 +1,107 @@
+"""Run folders: what a run leaves behind on disk.
+
+A run folder holds ``record.jsonl``, ``report.html`` (written by the report room) and
+``networks-<id>/seed-<seed>/``. Networks are written first and the record last, each
+atomically: a crash leaves the old run or the new one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lessvfl.core.lifted import Factory
+from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.fitted import FittedModel, load_model
+from lessvfl.run.record import RunRecord, write_atomically
+from lessvfl.run.simulate import Run
+
+
+def claim(folder: Path) -> None:
+    """Make a run folder, or refuse one that cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / ".claim", b"")
+        (folder / ".claim").unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"The run folder '{folder}' must be a folder that can be written to. "
+            f"Got this: {error.strerror}."
+        ) from None
+
+
+def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
+    """Write networks and record into a run folder."""
+    name = f"networks-{uuid.uuid4().hex[:8]}"
+    try:
+        for one in runs:
+            one.model.save(folder / name / f"seed-{one.numbers['seed']}")
+        record.header["networks"] = name
+        record.write(folder)
+    except BaseException:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        raise
+    _remove_networks(folder, but=name)
+
+
+def save_unfinished(
+    folder: Path, header: Mapping[str, Any], ending: BaseException
+) -> None:
+    """Write into a run folder that its run was interrupted, or how it failed."""
+    status = "interrupted" if isinstance(ending, KeyboardInterrupt) else "failed"
+    record = RunRecord(dict(header), [], status, str(ending))
+    record.write(folder)
+    (folder / "report.html").unlink(missing_ok=True)  # it was of an earlier run
+    _remove_networks(folder)
+
+
+def _remove_networks(folder: Path, but: str = "") -> None:
+    """Remove networks that the record no longer speaks of."""
+    for old in folder.glob("networks-*"):
+        if old.name != but:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def load(
+    folder: str | Path,
+    seed: int | None = None,
+    *,
+    party_net: Factory | None = None,
+    fusion_net: Factory | None = None,
+) -> FittedModel:
+    """Load the model of a run folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        A folder written by ``lessvfl run --out``.
+    seed : int, optional
+        Whose run; the first one unless given.
+    party_net, fusion_net : callable, optional
+        The functions that made the networks, where they were given from Python.
+
+    Returns
+    -------
+    FittedModel
+        With ``predict``, ``predict_proba`` and ``features``.
+    """
+    record = RunRecord.read(Path(folder))
+    seeds = [one["seed"] for one in record.runs]
+    if not seeds:
+        raise RecordError(
+            f"'{folder}' holds no finished run: its status must be complete. "
+            f"Got {record.status}."
+        )
+    if seed is not None and seed not in seeds:
+        raise ConfigError(f"The 'seed' must be one of {seeds}. Got {seed} instead.")
+    if "networks" not in record.header:
+        raise RecordError(
+            f"'{folder}' must hold the networks of its run, as written by 'lessvfl run "
+            "--out'. Got a record that names none."
+        )
+    chosen = seeds[0] if seed is None else seed
+    path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
+    return load_model(path, party_net, fusion_net)

@@ -1,0 +1,242 @@
+"""The JSON contract (docs/json.md): its numbers are made here and nowhere else.
+
+A run's numbers are the server's (:func:`server_numbers`) and every party's own
+(:func:`party_numbers`), put together by :func:`join_numbers` wherever both are known:
+in the simulator, and where all sides run on one machine.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lessvfl import __version__
+from lessvfl.core.device import resolve_device
+from lessvfl.core.metrics import MEASURES, support_f1
+from lessvfl.data import PartyTable, Problem
+from lessvfl.party import Outcome
+from lessvfl.run.profiles import Settings
+from lessvfl.terms import Event, Task
+from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.parties import Parties
+
+if TYPE_CHECKING:
+    from lessvfl.run.recorder import Recorder
+
+Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask for each party
+
+# What only the server knows; the order of the fields of a run is that of the contract.
+_LAST = ("components", "communication", "curve", "seconds")
+
+
+def bare_header(
+    settings: Settings, data: str, device: str, options: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """Return what can be said of a run before its data are prepared."""
+    return {
+        "lessvfl": __version__,
+        "data": {"name": data},
+        "method": settings.method,
+        "profile": settings.profile,
+        "config": settings.flat() | {f"data.{k}": v for k, v in options.items()},
+        "versions": {
+            "lessvfl": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "device": device,
+        **more,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "notes": [],
+    }
+
+
+def header(bare: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    """Return the first line of a record: what was run, on what, with which versions."""
+    return {
+        **bare,
+        "data": {
+            "name": bare["data"]["name"],
+            "n_train": len(problem.y_train),
+            "n_test": len(problem.y_test),
+            "n_features": problem.n_features,
+            "n_real": problem.n_real,
+            "n_parties": len(problem.parties),
+            "n_classes": problem.n_classes,
+        },
+        "device": str(resolve_device(bare["device"])),
+        "notes": list(problem.notes),
+    }
+
+
+def _score_names(task: Task) -> tuple[str, ...]:
+    """Return the scores of a record: two always, null where a task has none."""
+    always = ("accuracy", "balanced_accuracy")
+    return (*always, *(name for name in MEASURES[task] if name not in always))
+
+
+def curve_point(
+    event: Event,
+    task: Task,
+    test: Mapping[str, float | None],
+    train: Mapping[str, float | None],
+    removed: float | None,
+) -> dict[str, Any]:
+    """Return one point of a run's curve: scores of test and training rows."""
+    return {
+        "stage": event.stage,
+        "epoch": event.epoch,
+        **{name: test.get(name) for name in _score_names(task)},
+        "train_accuracy": train.get("accuracy"),
+        f"train_{MEASURES[task][0]}": train.get(MEASURES[task][0]),
+        "removed_share": removed,
+    }
+
+
+def costs(ledger: Ledger, replica: int) -> dict[str, Any]:
+    """Return what a run has cost so far, for a point of its curve."""
+    return {
+        "payload_bytes": ledger.payload_bytes(replica),
+        "rounds": ledger.n_rounds(replica),
+        "paper_mib": ledger.paper_mib(replica),
+    }
+
+
+def scores(curve: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
+    """Return every score after stages 1 and 3, at the end, and at best.
+
+    A stage that a method lacks is None, and so is a score that the task lacks.
+    """
+    last = {point["stage"]: point for point in curve}
+    moments = {
+        "pretrained": last.get("pretrain"),
+        "selected": last.get("select_features") or last.get("joint_lasso"),
+        "final": curve[-1] if curve else None,
+    }
+    found: dict[str, Any] = {}
+    for name in _score_names(task):
+        values = {k: None if p is None else p[name] for k, p in moments.items()}
+        seen = [point[name] for point in curve if point[name] is not None]
+        values["best"] = max(seen) if seen else None
+        found[name] = values if name in MEASURES[task] else None
+    return found
+
+
+def server_numbers(
+    seed: int,
+    replica: int,
+    server: Parties,
+    recorder: Recorder,
+    embedding_size: int,
+    **communication: Any,
+) -> dict[str, Any]:
+    """Return what the server knows of one run; `communication` adds to its bill."""
+    ledger = server.ledger
+    return {
+        "seed": seed,
+        **scores(recorder.curves[replica], recorder.task),
+        "components": {
+            name: {"kept": kept[replica], "of": embedding_size}
+            for name, kept in server.component_counts().items()
+        },
+        "communication": {
+            "payload_bytes": {
+                "up": ledger.direction_bytes(replica, "up"),
+                "down": ledger.direction_bytes(replica, "down"),
+            },
+            **communication,
+            "rounds": ledger.n_rounds(replica),
+            "paper_mib": ledger.paper_mib(replica),
+            "by_stage": ledger.by_stage(replica),
+        },
+        "curve": recorder.curves[replica],
+        "seconds": recorder.all_seconds(),
+    }
+
+
+def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
+    """Return what a party knows of its own selection, features by name."""
+    marked = list(zip(features, outcome.kept, strict=True))
+    norms = zip(features, outcome.importance, strict=True)
+    how = outcome.selection
+    if how is not None:
+        how = {
+            **how,
+            "scores": dict(zip(features, how["scores"], strict=True)),
+            "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
+        }
+    return {
+        "kept": [name for name, stays in marked if stays],
+        "removed": [name for name, stays in marked if not stays],
+        "importance": {name: norm for name, norm in norms if norm > 0},
+        "selection": how,
+    }
+
+
+def join_numbers(
+    server: Mapping[str, Any],
+    parties: Mapping[str, Mapping[str, Any]],
+    problem: Problem,
+) -> dict[str, Any]:
+    """Return all numbers of one run, in the order of the contract."""
+    kept = [np.isin(t.features, parties[t.name]["kept"]) for t in problem.parties]
+    selection = {name: one["selection"] for name, one in parties.items()}
+    return {
+        **{name: value for name, value in server.items() if name not in _LAST},
+        "spurious": spurious(problem.parties, kept),
+        "truth": truth(problem.parties, kept),
+        "features": {
+            name: {"kept": one["kept"], "removed": one["removed"]}
+            for name, one in parties.items()
+        },
+        "importance": {name: one["importance"] for name, one in parties.items()},
+        "selection": {k: how for k, how in selection.items() if how is not None}
+        or None,
+        **{name: server[name] for name in _LAST},
+    }
+
+
+def removed_share(tables: Sequence[PartyTable], masks: Masks) -> float | None:
+    """Return the share of planted features gone, None where none was planted."""
+    if not tables:  # between machines nobody but the parties knows
+        return None
+    gone = [~mask[t.spurious] for mask, t in zip(masks, tables, strict=True)]
+    planted = np.concatenate(gone)
+    return float(planted.mean()) if len(planted) else None
+
+
+def spurious(tables: Sequence[PartyTable], masks: Masks) -> dict[str, Any] | None:
+    """Return how many planted features went and how many real ones stayed."""
+    kept = np.concatenate(masks).astype(bool)
+    planted = np.concatenate([table.spurious for table in tables])
+    if not planted.any():
+        return None
+    removed = int((planted & ~kept).sum())
+    return {
+        "planted": int(planted.sum()),
+        "removed": removed,
+        "removed_share": removed / int(planted.sum()),
+        "real_kept_share": float((kept & ~planted).sum() / (~planted).sum()),
+    }
+
+
+def truth(tables: Sequence[PartyTable], masks: Masks) -> dict[str, Any] | None:
+    """Return how the support compares with the truth, where a data set knows it."""
+    told = [t.significant for t in tables if t.significant is not None]
+    if len(told) < len(tables):
+        return None
+    significant = np.concatenate(told)
+    kept = np.concatenate(masks).astype(bool)
+    return {
+        "significant": int(significant.sum()),
+        "significant_kept": int((significant & kept).sum()),
+        "other": int((~significant).sum()),
+        "other_removed": int((~significant & ~kept).sum()),
+        "f1": support_f1(kept.tolist(), significant.tolist()),
+    }
