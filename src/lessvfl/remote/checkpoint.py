@@ -20,8 +20,8 @@ from torch import Tensor
 
 from lessvfl import __version__
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.errors import RecordError
-from lessvfl.party import fill_optimizer, optimizer_tensors
 from lessvfl.run.record import write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
@@ -75,36 +75,16 @@ def read_state(path: Path) -> State:
 
 @dataclass
 class Checkpoints(Keeper):
-    """The server's keeper.
+    """The server's keeper."""
 
-    Parameters
-    ----------
-    path : Path
-        Where the server's state goes.
-    every : int
-        Steps between two checkpoints.
-    server : Parties
-        Whose state and bill are saved.
-    recorder : Recorder
-        Whose curve is saved.
-    save_parties : callable
-        Has every party write its state down at a mark.
-    saved : State or None
-        Where to go on.
-    on_step : callable
-        Told of every step.
-    resent : callable
-        Tells the bytes that were sent again so far.
-    """
-
-    path: Path
-    every: int
-    server: Parties
-    recorder: Recorder
-    save_parties: Callable[[str], None]
-    saved: State | None = None
+    path: Path  # where the server's state goes
+    every: int  # steps between two checkpoints
+    server: Parties  # whose state and bill are saved
+    recorder: Recorder  # whose curve is saved
+    save_parties: Callable[[str], None]  # has every party save its state at a mark
+    saved: State | None = None  # where to go on
     on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
-    resent: Callable[[], int] = lambda: 0
+    resent: Callable[[], int] = lambda: 0  # the bytes that were sent again
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
@@ -160,7 +140,7 @@ class Checkpoints(Keeper):
                     param.copy_(value)
 
     def reached(self, stage: Stage, step: int, n_steps: int) -> None:
-        """Save at the end of a stage, and every so many steps."""
+        """Save at the end of a stage, and every few steps."""
         self.on_step(stage, step, n_steps)
         if step == n_steps:
             self._behind.append(stage)

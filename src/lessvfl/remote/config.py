@@ -6,6 +6,7 @@ Paths in them are relative to the file.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,6 @@ from lessvfl import settings
 from lessvfl.errors import ConfigError
 from lessvfl.settings import (
     Kind,
-    a_flag,
     a_float,
     a_text,
     an_int,
@@ -29,16 +29,42 @@ ALIGNMENTS = ("psi", "plain", "none")
 REVEALS = ("nothing", "counts", "features")
 
 
+def _are_names(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(name, str) and name for name in value)
+        and len(set(value)) == len(value)
+    )
+
+
 def _names() -> Kind:
+    return Kind("a list of different names", _are_names, lambda text: text.split(","))
+
+
+def _groups() -> Kind:
     return Kind(
-        "a list of different names",
+        "feature names with their columns",
+        lambda v: (
+            isinstance(v, dict)
+            and all(isinstance(name, str) and name for name in v)
+            and all(isinstance(c, str) or _are_names(c) for c in v.values())
+        ),
+        lambda text: text,
+    )
+
+
+def _range() -> Kind:
+    number = a_float(-math.inf)
+    return Kind(
+        "two numbers, the lower first",
         lambda v: (
             isinstance(v, list | tuple)
-            and len(v) > 0
-            and all(isinstance(name, str) and name for name in v)
-            and len(set(v)) == len(v)
+            and len(v) == 2
+            and all(map(number.accepts, v))
+            and v[0] < v[1]
         ),
-        lambda text: text.split(","),
+        lambda text: tuple(map(float, text.split(","))),
     )
 
 
@@ -73,7 +99,7 @@ class ServerConfig(Common):
     parties: tuple[str, ...] = setting(_names(), ("party0",), "who takes part")
     label: str | None = setting(or_none(a_text()), None, "the column of labels")
     align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
-    method: str = setting(a_text(), "less-vfl", "see 'lessvfl methods'")
+    method: str = setting(a_text(), "less-vfl-auto", "see 'lessvfl methods'")
     profile: str = setting(a_text(), "default", "default, paper or official-code")
     settings: dict[str, Any] = dataclasses.field(
         default_factory=dict,
@@ -96,31 +122,29 @@ class PartyConfig(Common):
         or_none(a_text()), None, "who this is, where no certificate says it"
     )
     columns: tuple[str, ...] = setting(_names(), ("*",), "columns (names or globs)")
+    groups: dict[str, Any] | None = setting(
+        or_none(_groups()), None, "feature name -> columns that are one feature"
+    )
+    as_is: tuple[str, ...] | None = setting(
+        or_none(_names()), None, "columns of numbers that are not scaled"
+    )
+    scale_range: tuple[float, float] | None = setting(
+        or_none(_range()), None, "low and high that all numbers are scaled by"
+    )
     reveal: str = setting(
         one_of(*REVEALS), "nothing", "what the server may learn of the selection"
     )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how it lets rows be aligned")
-    outside_rows: bool = setting(
-        a_flag(), False, "use rows outside the common ones in its own selection"
-    )
     max_rounds: int | None = setting(
         or_none(an_int(1)), None, "exchanges after which this party stops"
     )
 
 
-Config = TypeVar("Config", bound=Common)
+AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 
-def read(cls: type[Config], path: Path) -> Config:
-    """Read a config file; paths in it become absolute.
-
-    Parameters
-    ----------
-    cls : type
-        ``ServerConfig`` or ``PartyConfig``.
-    path : Path
-        A YAML file.
-    """
+def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
+    """Read a YAML file; paths in it become absolute."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -10,37 +10,27 @@ import dataclasses
 import json
 import logging
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from lessvfl import __version__, data, settings
+from lessvfl import __version__, data
 from lessvfl.core.device import resolve_device
-from lessvfl.core.evidence import matches, with_shadows
-from lessvfl.core.lifted import Lifted, find_factory
-from lessvfl.core.network import DTYPES, MLP, NetConfig, Network
 from lessvfl.data import DataConfig, Encoding, Frame
 from lessvfl.errors import ConfigError, ProtocolError, RecordError
 from lessvfl.party import Party
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
+from lessvfl.run import profiles
+from lessvfl.run.build import Builder
+from lessvfl.run.numbers import party_numbers
 from lessvfl.run.record import write_atomically
-from lessvfl.wire.control import (
-    Agreed,
-    Align,
-    Finish,
-    Hello,
-    Prepare,
-    Restore,
-    Save,
-    Welcome,
-)
-from lessvfl.wire.messages import Embed
+from lessvfl.wire import control, messages
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +45,10 @@ def versions() -> dict[str, str]:
     }
 
 
-class Guest:
-    """A party's side of a session: ``handle(message) -> reply``.
+class PartyProcess:
+    """A party's side of a run: ``handle(message) -> reply``.
 
-    Parameters
-    ----------
-    name : str
-        Who this is.
-    config : PartyConfig
-        What its operator allows.
-    frame : Frame
-        Its table, in its own order.
-    ids : array or None
-        Whom its rows are about.
+    `frame` is its table in its own order, `ids` whom the rows are about.
     """
 
     def __init__(
@@ -81,7 +62,6 @@ class Guest:
         self.config = config
         self.whole = frame
         self.frame = frame  # of the common rows, in the common order
-        self.outside: NDArray[np.int64] | None = None
         self._ids = None if ids is None else Ids(ids, config.id or "id")
         self._aligner: PartyAligner | None = None
         self.folder = Path(config.out)
@@ -90,8 +70,8 @@ class Guest:
         self.encoding: Encoding | None = None
         self.rounds = 0
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
-        self._welcome: Welcome | None = None
-        self._rows: Prepare | None = None
+        self._welcome: control.Welcome | None = None
+        self._rows: control.Prepare | None = None
         self._mark: str | None = None  # of the last checkpoint
 
     @property
@@ -99,9 +79,9 @@ class Guest:
         """Tell whether the run folder holds a run that is over."""
         return (self.folder / "party.json").is_file()
 
-    def hello(self) -> Hello:
+    def hello(self) -> control.Hello:
         """Return how this party greets."""
-        return Hello(
+        return control.Hello(
             self.name,
             self.whole.n_rows,
             self.config.threads,
@@ -112,22 +92,22 @@ class Guest:
     def handle(self, message: Any) -> Any:
         """Answer one message of the server's."""
         match message:
-            case Welcome():
-                return Agreed({"aligned": self._welcomed(message)})
-            case Align(data):
+            case control.Welcome():
+                return control.Agreed({"aligned": self._welcomed(message)})
+            case control.Align(data):
                 return self._align(data)
-            case Prepare():
+            case control.Prepare():
                 self._rows = message
                 self.party = self._build()
-                return Agreed()
-            case Save(tag):
+                return control.Agreed()
+            case control.Save(tag):
                 self._save(tag)
-                return Agreed()
-            case Restore(tag):
+                return control.Agreed()
+            case control.Restore(tag):
                 self._restore(tag)
-                return Agreed()
-            case Finish():
-                return Agreed(self._finish())
+                return control.Agreed()
+            case control.Finish():
+                return control.Agreed(self._finish())
         if self.party is None:
             raise ProtocolError(
                 f"Party '{self.name}' must be told its rows before it is asked. "
@@ -140,11 +120,11 @@ class Guest:
                 f"Party '{self.name}' takes part in at most {limit} exchanges. "
                 "Got one more."
             )
-        if isinstance(message, Embed) and message.stage == "evaluate":
+        if isinstance(message, messages.Embed) and message.stage == "evaluate":
             self._look(message.rows)
         return self.party.handle(message)
 
-    def _welcomed(self, message: Welcome) -> bool:
+    def _welcomed(self, message: control.Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
         self._welcome = message
         self._aligner = None
@@ -155,13 +135,10 @@ class Guest:
         state = read_state(path)
         if state.values["run"] != message.run:
             return False
-        self._take(state.tensors["rows"].numpy(), state.tensors["outside"].numpy())
+        self.frame = self.whole.take(state.tensors["rows"].numpy())
         return True
 
-    def _take(self, rows: NDArray[np.int64], outside: NDArray[np.int64]) -> None:
-        self.frame, self.outside = self.whole.take(rows), outside
-
-    def _align(self, data: bytes) -> Align | Agreed:
+    def _align(self, data: bytes) -> control.Align | control.Agreed:
         """Answer the label holder's greeting, then take over the common order."""
         assert self._welcome is not None
         if self._aligner is None:
@@ -172,109 +149,58 @@ class Guest:
                 )
             mode: Any = self.config.align
             self._aligner = PartyAligner(mode, self._ids, self.whole.n_rows)
-            return Align(self._aligner.answer(data))
+            return control.Align(self._aligner.answer(data))
         rows = self._aligner.order(data)
-        outside = self._aligner.outside
         self._aligner = None
-        tensors = {
-            "rows": torch.from_numpy(np.ascontiguousarray(rows)),
-            "outside": torch.from_numpy(np.ascontiguousarray(outside)),
-        }
+        tensors = {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
         known = State(tensors, {"run": self._welcome.run})
         write_state(self.folder / "rows.safetensors", known)
-        self._take(rows, outside)
-        return Agreed()
+        self.frame = self.whole.take(rows)
+        return control.Agreed()
 
     # --------------------------------------------------------------------------- wiring
 
-    def _settings(self) -> Mapping[str, Any]:
-        if self._welcome is None or self._rows is None:
-            raise ProtocolError("A party must be welcomed first. Got another message.")
-        return self._welcome.settings
-
     def _build(self) -> Party:
         """Return a fresh party on its rows, as the simulator would build it."""
-        flat = self._settings()
-        assert self._rows is not None
-        assert self._welcome is not None
-        config = DataConfig(**settings.pick(DataConfig, flat))
-        if config.scale == "global":
+        welcome, rows = self._welcome, self._rows
+        if welcome is None or rows is None:
+            raise ProtocolError("A party must be welcomed first. Got another message.")
+        settings = profiles.from_flat(welcome.method, "default", welcome.settings)
+        train, test = self.frame.take(rows.train), self.frame.take(rows.test)
+        encoding = self._encoding(settings.data, train)
+        build = Builder(settings, welcome.seeds, self.config.device)
+
+        def encode(frame: Frame) -> Tensor:
+            return build.rows([encoding.apply(frame)[0]])
+
+        self.encoding = encoding
+        return build.party(
+            self.name,
+            (encode(train), encode(test)),
+            encoding.groups,
+            encoding.features,
+            tell_empty=self.config.reveal != "nothing",
+        )
+
+    def _encoding(self, config: DataConfig, train: Frame) -> Encoding:
+        """Learn from its training rows how to encode its columns."""
+        own = self.config
+        if config.scale == "global" and own.scale_range is None:
             raise ConfigError(
-                "The 'scale' setting must be standardize, robust or none here: a "
+                "The 'scale' setting must be standardize or none here: a "
                 "global range would be shared. Got global."
             )
-        net_config = NetConfig(**settings.pick(NetConfig, flat))
-        train, test = (
-            self.frame.take(self._rows.train),
-            self.frame.take(self._rows.test),
-        )
-        names = data.match_columns(
-            self.frame.names, self.config.columns, f"party '{self.name}'"
-        )
-        encoding = Encoding.fit(
+        where = f"party '{self.name}'"
+        names = data.match_columns(train.names, own.columns, where)
+        return Encoding.fit(
             self.name,
             train,
             names,
             scale=config.scale,
+            bounds=own.scale_range or (0.0, 1.0),
             max_categories=config.max_categories,
-        )
-        dtype = DTYPES[net_config.dtype]
-        X = [
-            torch.as_tensor(encoding.apply(rows)[0]).to(self.device, dtype).unsqueeze(0)
-            for rows in (train, test)
-        ]
-        self.encoding = encoding
-        seeds = self._welcome.seeds
-        groups = torch.as_tensor(encoding.groups).to(self.device)
-        own = (X[0], X[1])
-        if flat.get("selector") == "shadows":
-            own, groups = with_shadows(own, groups, flat["shadows"], seeds, self.name)
-        widths = net_config.party_widths(own[0].shape[2])
-        net = self._network(net_config, widths, seeds, dtype)
-        return Party(
-            self.name,
-            net,
-            own,
-            groups,
-            seeds,
-            flat.get("empty_party", "constant"),
-            tell_empty=self.config.reveal != "nothing",
-            X_more=self._more(encoding, dtype),
-            n_shadows=int(groups.max()) + 1 - len(encoding.features),
-            must_keep=matches(flat.get("must_keep"), encoding.features),
-        )
-
-    def _more(self, encoding: Encoding, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the rows outside the common ones, where they are to be used."""
-        if (
-            not self.config.outside_rows
-            or self.outside is None
-            or not len(self.outside)
-        ):
-            return None
-        rows, _ = encoding.apply(self.whole.take(self.outside))
-        return torch.as_tensor(rows).to(self.device, dtype).unsqueeze(0)
-
-    def _network(
-        self,
-        config: NetConfig,
-        widths: tuple[int, ...],
-        seeds: tuple[int, ...],
-        dtype: torch.dtype,
-    ) -> Network:
-        if config.party_net is None:
-            return MLP.create(
-                widths,
-                config.activation,
-                seeds,
-                self.name,
-                dtype,
-                self.device,
-                config.input_scale,
-            )
-        factory = find_factory(config.party_net)
-        return Lifted.create(
-            factory, widths[0], widths[-1], seeds, self.name, dtype, self.device
+            groups=data.features_of({self.name: names}, own.groups),
+            as_is=data.match_columns(names, own.as_is, where) if own.as_is else (),
         )
 
     # --------------------------------------------------------------------------- states
@@ -331,16 +257,10 @@ class Guest:
         assert self.party is not None
         assert self.encoding is not None
         outcome = self.party.outcome(0)
-        features = self.encoding.features
-        kept = [name for name, on in zip(features, outcome.kept, strict=True) if on]
-        removed = [name for name in features if name not in set(kept)]
-        own = {
+        own = party_numbers(self.encoding.features, outcome)
+        own |= {
             "party": self.name,
-            "kept": kept,
-            "removed": removed,
-            "importance": dict(zip(features, outcome.importance, strict=True)),
             "encoding": [dataclasses.asdict(c) for c in self.encoding.columns],
-            "selection": outcome.selection,
             "curve": self.seen,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -348,7 +268,8 @@ class Guest:
         write_state(self.folder / "network.safetensors", State(tensors, {}))
         text = json.dumps(own, allow_nan=False, indent=1)
         write_atomically(self.folder / "party.json", text.encode())
-        log.info("kept %d of %d features", len(kept), len(features))
+        kept, removed = own["kept"], own["removed"]
+        log.info("kept %d of %d features", len(kept), len(kept) + len(removed))
         match self.config.reveal:
             case "features":
                 return {"kept": kept, "removed": removed}

@@ -8,8 +8,7 @@ The label holder is the server. Two rounds, as bytes that any transport may carr
                                        none: its count and one digest of all its ids
     label holder   final ->   party    the common rows, in order, as keyed digests
 
-A side that meets an error sends a refusal instead, and the other side raises its
-sentence. No message and no sentence ever holds an id.
+No message and no sentence of an error ever holds an id.
 
 What each side learns, besides the type of the other's ids:
 
@@ -38,15 +37,7 @@ from __future__ import annotations
 
 from lessvfl.remote.align.holder import Aligner
 from lessvfl.remote.align.ids import Ids
-from lessvfl.remote.align.messages import MAX_BYTES, MODES, Mode, refuse
+from lessvfl.remote.align.messages import MODES, Mode
 from lessvfl.remote.align.party import PartyAligner
 
-__all__ = [
-    "MAX_BYTES",
-    "MODES",
-    "Aligner",
-    "Ids",
-    "Mode",
-    "PartyAligner",
-    "refuse",
-]
+__all__ = ["MODES", "Aligner", "Ids", "Mode", "PartyAligner"]

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl import settings
-from lessvfl.errors import AlignmentError, LessVFLError
+from lessvfl.errors import AlignmentError
 from lessvfl.remote.align import messages, psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES, Ids
-from lessvfl.remote.align.messages import KEY_BYTES, Mode, Reader
+from lessvfl.remote.align.messages import KEY_BYTES, AlignReader, Mode
 from lessvfl.terms import PartyId
 
 
@@ -21,29 +21,9 @@ class Aligner:
     """The label holder's side.
 
     Send :meth:`hello` to every party, give every answer to :meth:`take_offer`, send
-    what :meth:`finish` returns, then take :attr:`rows`. If any of these raises, send
-    :meth:`refuse` to every party.
-
-    Parameters
-    ----------
-    mode : {"psi", "plain", "none"}
-        How rows are aligned; every party must have set the same.
-    ids : Ids or None
-        The label holder's ids; None only in mode ``none``.
-    n_rows : int
-        Rows of the label holder's table.
-    min_common : int
-        Fewer common ids than this are refused.
-    min_share : float
-        So is less than this share of the smallest table.
-    seed : int or None
-        Fixes the common order of the same ids; by default every run has its own. Keys
-        are fresh in any case.
-
-    Attributes
-    ----------
-    matched : dict
-        How many ids each party shares with the label holder; for it alone.
+    what :meth:`finish` returns, then take :attr:`rows`. Fewer common ids than
+    `min_common`, or than `min_share` of the smallest table, are refused; `seed` fixes
+    the common order of the same ids, never the keys.
     """
 
     def __init__(
@@ -64,7 +44,7 @@ class Aligner:
         ):
             if not kind.accepts(value):
                 raise settings.refuse(name, "of alignment", kind.allowed, value)
-        self.matched: dict[PartyId, int] = {}
+        self.matched: dict[PartyId, int] = {}  # ids shared with each, for us alone
         self._mode: Mode = mode
         self._ids = ids
         self._common = np.ones(n_rows, dtype=bool)
@@ -79,41 +59,22 @@ class Aligner:
         )
         self._hello: bytes | None = None
         self._question: psi.Question | None = None
-        self._concerned: PartyId | None = None
         self._rows: NDArray[np.int64] | None = None
 
     def hello(self) -> bytes:
         """Return the message to every party, the same for all."""
         if self._hello is None:
-            self._hello = self._make_hello()
+            id_type = "absent" if self._ids is None else self._ids.type
+            parts = [bytes([TYPES.index(id_type)]), self._key]
+            if self._mode == "psi":
+                assert self._ids is not None
+                self._question = psi.Question(messages.padded_items(self._ids))
+                parts.append(messages.block(self._question.points))
+            self._hello = self._seal(messages.HELLO, *parts)
         return self._hello
 
-    def _make_hello(self) -> bytes:
-        id_type = "absent" if self._ids is None else self._ids.type
-        parts = [bytes([TYPES.index(id_type)]), self._key]
-        if self._mode == "psi":
-            assert self._ids is not None
-            self._question = psi.Question(messages.padded_items(self._ids))
-            parts.append(messages.block(self._question.points))
-        return self._seal(messages.HELLO, *parts)
-
     def take_offer(self, party: PartyId, offer: bytes) -> None:
-        """Take a party's answer to the hello.
-
-        Raises
-        ------
-        AlignmentError
-            If the rows cannot be aligned, or the party refused.
-        ProtocolError
-            If the message does not fit.
-        """
-        try:
-            self._take_offer(party, offer)
-        except LessVFLError:
-            self._concerned = party
-            raise
-
-    def _take_offer(self, party: PartyId, offer: bytes) -> None:
+        """Take a party's answer to the hello."""
         reader = messages.open_message(offer, messages.OFFER, f"party {party!r}")
         if reader.mode != self._mode:
             raise messages.other_mode(self._mode, reader.mode)
@@ -125,19 +86,34 @@ class Aligner:
             self._compare(reader)
             self.matched[party] = len(self._common)
             return
-        found, n_padded = (
-            self._find_points(reader)
-            if self._mode == "psi"
-            else self._find_digests(reader)
-        )
+        n_rows = len(self._common)
+        found = np.zeros(n_rows, dtype=bool)
+        if self._mode == "psi":
+            assert self._question is not None
+            theirs = reader.block(psi.POINT_BYTES)
+            answered = reader.block(psi.POINT_BYTES)
+            reader.end()
+            try:
+                shared = self._question.shared(theirs, answered)
+            except ValueError as error:
+                raise reader.error(str(error)) from None
+            if any(index >= n_rows for index in shared):
+                raise reader.error("claims to share padding")
+            found[shared] = True
+        else:
+            assert self._ids is not None
+            theirs = reader.block(DIGEST_BYTES)
+            reader.end()
+            offered = set(theirs)
+            found[:] = [one in offered for one in self._ids.digests(self._key)]
         # What the party has at the least: its padding is part of what it sent.
-        smaller = min(len(self._common), max(1, n_padded - messages.PAD_TO + 1))
+        smaller = min(n_rows, max(1, len(theirs) - messages.PAD_TO + 1))
         self._check_size(f"party {party!r}", int(found.sum()), smaller)
         self.matched[party] = int(found.sum())
         self._common &= found
         self._smallest = min(self._smallest, smaller)
 
-    def _compare(self, reader: Reader) -> None:
+    def _compare(self, reader: AlignReader) -> None:
         """Check that a party's table has our rows already (mode none)."""
         n_rows, digests = reader.count(), reader.block(DIGEST_BYTES)
         reader.end()
@@ -153,32 +129,6 @@ class Aligner:
                 "With mode 'none' both sides must have the same ids in the same order, "
                 f"but those of {reader.who} differ from the label holder's."
             )
-
-    def _find_points(self, reader: Reader) -> tuple[NDArray[np.bool_], int]:
-        """Return which of our rows a party has, and its number of entries (psi)."""
-        assert self._question is not None
-        theirs = reader.block(psi.POINT_BYTES)
-        answered = reader.block(psi.POINT_BYTES)
-        reader.end()
-        try:
-            index = np.array(self._question.shared(theirs, answered), dtype=np.int64)
-        except ValueError as error:
-            raise reader.error(str(error)) from None
-        n_rows = len(self._common)
-        if np.any(index >= n_rows):
-            raise reader.error("claims to share padding")
-        found = np.zeros(n_rows, dtype=bool)
-        found[index] = True
-        return found, len(theirs)
-
-    def _find_digests(self, reader: Reader) -> tuple[NDArray[np.bool_], int]:
-        """Return which of our rows a party has, and its number of entries (plain)."""
-        assert self._ids is not None
-        theirs = reader.block(DIGEST_BYTES)
-        reader.end()
-        offered = set(theirs)
-        found = [digest in offered for digest in self._ids.digests(self._key)]
-        return np.array(found, dtype=bool), len(theirs)
 
     def _check_size(self, who: str, n_common: int, smallest: int) -> None:
         """Refuse a tiny intersection; the sentence does not tell how tiny."""
@@ -196,7 +146,6 @@ class Aligner:
         """Fix the common order, and return the last message to each party."""
         if not self.matched:
             raise AlignmentError("No party has made an offer, so nothing is aligned.")
-        self._concerned = None
         if self._mode == "none":
             self._rows = np.arange(len(self._common))
             final = self._seal(messages.FINAL, messages.COUNT.pack(len(self._rows)))
@@ -218,13 +167,6 @@ class Aligner:
         if self._rows is None:
             raise AlignmentError("The label holder's rows are not aligned yet.")
         return self._rows
-
-    def refuse(self, party: PartyId, error: LessVFLError) -> bytes:
-        """Return what a party is told of an error: nothing about another party."""
-        if self._concerned in (None, party):
-            return messages.refuse(error)
-        other = AlignmentError("The rows of another party cannot be aligned.")
-        return messages.refuse(other)
 
     def _seal(self, kind: int, *parts: bytes) -> bytes:
         return messages.seal(kind, self._mode, self._run, *parts)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data.table import is_missing
 from lessvfl.errors import AlignmentError
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
@@ -21,35 +22,24 @@ class Ids:
 
     Text stays as it is: nothing is trimmed, folded or normalised. Whole numbers are
     written in decimal. 1 and "1" are different ids.
-
-    Parameters
-    ----------
-    values : sequence or array of str or int
-        One id a row, all of one type.
-    column : str
-        The column's name, for sentences about it.
-
-    Raises
-    ------
-    AlignmentError
-        If an id is missing, repeated, or neither text nor a whole number.
-
-    Examples
-    --------
-    >>> Ids([7, 8, 9], "patient")
-    Ids(column='patient', type='whole numbers', rows=3)
     """
 
     def __init__(
         self, values: Iterable[object] | NDArray[Any], column: str = "id"
     ) -> None:
-        cells = _cells(values, column)
+        if isinstance(values, np.ndarray) and values.ndim != 1:
+            raise AlignmentError(
+                f"Column '{column}' must be one column. Got {values.ndim} dimensions."
+            )
+        if isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
+            values = values.tolist()  # times would turn into numbers
+        cells: list[Any] = list(values)
         if not 1 <= len(cells) <= MAX_IDS:
             raise AlignmentError(
                 f"Column '{column}' must hold 1 to {MAX_IDS} ids. "
                 f"Got {len(cells)} instead."
             )
-        missing = sum(map(_is_missing, cells))
+        missing = sum(is_missing(cell) or cell == "" for cell in cells)
         if missing:
             raise AlignmentError(
                 f"Column '{column}' lacks an id in {missing} of {len(cells)} rows; "
@@ -88,25 +78,6 @@ class Ids:
     def digest(self, key: bytes) -> bytes:
         """Return one keyed digest of all ids in order."""
         return hmac.digest(key, b"".join(self.digests(key)), "sha256")[:DIGEST_BYTES]
-
-
-def _cells(values: Iterable[object] | NDArray[Any], column: str) -> list[Any]:
-    if isinstance(values, np.ndarray):
-        if values.ndim != 1:
-            raise AlignmentError(
-                f"Column '{column}' must be one column. Got {values.ndim} dimensions."
-            )
-        # Times would turn into numbers.
-        return list(values) if values.dtype.kind in "mM" else values.tolist()
-    return list(values)
-
-
-def _is_missing(cell: Any) -> bool:
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):  # pandas
-        return True
-    if isinstance(cell, float | np.floating):
-        return bool(np.isnan(cell))
-    return isinstance(cell, str) and not cell
 
 
 def _type_of(cells: Sequence[Any], column: str) -> str:

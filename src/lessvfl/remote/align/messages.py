@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from lessvfl import settings
-from lessvfl.errors import AlignmentError, LessVFLError, LessVFLWarning, ProtocolError
+from lessvfl.errors import AlignmentError, LessVFLWarning, ProtocolError
 from lessvfl.remote.align import psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 
@@ -22,7 +22,6 @@ VERSION = 1
 PAD_TO = 256  # tables are padded to a multiple of it with random entries
 KEY_BYTES = 32
 RUN_BYTES = 16
-SENTENCE_BYTES = 2000
 MAX_BYTES = 2 * psi.POINT_BYTES * (MAX_IDS + PAD_TO) + 1024  # of any message
 
 # A message: this head, the body, and the SHA-256 of both.
@@ -30,19 +29,13 @@ HEAD = struct.Struct(">4sHBB16sQ")  # magic, version, kind, mode, run, length of
 COUNT = struct.Struct(">Q")
 CHECKSUM_BYTES = 32
 MAGIC = b"LVAL"
-HELLO, OFFER, FINAL, REFUSAL = 1, 2, 3, 4
+HELLO, OFFER, FINAL = 1, 2, 3
 
 
-def refuse(error: LessVFLError) -> bytes:
-    """Return the message that makes the other side raise this error's sentence."""
-    body = str(error).encode(errors="replace")[:SENTENCE_BYTES]
-    return seal(REFUSAL, None, bytes(RUN_BYTES), body)
-
-
-def seal(kind: int, mode: Mode | None, run: bytes, *parts: bytes) -> bytes:
+def seal(kind: int, mode: Mode, run: bytes, *parts: bytes) -> bytes:
     """Return a message."""
     body = b"".join(parts)
-    number = 0 if mode is None else MODES.index(mode) + 1
+    number = MODES.index(mode) + 1
     message = HEAD.pack(MAGIC, VERSION, kind, number, run, len(body)) + body
     return message + hashlib.sha256(message).digest()
 
@@ -53,7 +46,7 @@ def block(entries: Sequence[bytes]) -> bytes:
 
 
 @dataclass
-class Reader:
+class AlignReader:
     """The body of a message, read from front to back."""
 
     who: str
@@ -90,9 +83,9 @@ class Reader:
         return ProtocolError(f"The alignment message of {self.who} {what}.")
 
 
-def open_message(message: bytes, kind: int, who: str) -> Reader:
-    """Check a message of the other side; if it is a refusal, raise its sentence."""
-    reader = Reader(who, "none", b"", memoryview(message))
+def open_message(message: bytes, kind: int, who: str) -> AlignReader:
+    """Check a message of the other side."""
+    reader = AlignReader(who, "none", b"", memoryview(message))
     if len(message) > MAX_BYTES:
         raise reader.error(f"is larger than {MAX_BYTES} bytes")
     magic, version, got, mode, reader.run, n_bytes = HEAD.unpack(reader.take(HEAD.size))
@@ -109,10 +102,6 @@ def open_message(message: bytes, kind: int, who: str) -> Reader:
     if message[-CHECKSUM_BYTES:] != checksum:
         raise reader.error("is damaged: its checksum is wrong")
     reader.body = reader.body[:-CHECKSUM_BYTES]
-    if got == REFUSAL:
-        sentence = reader.take(min(n_bytes, SENTENCE_BYTES)).decode(errors="replace")
-        shown = "".join(c if c.isprintable() else " " for c in sentence)
-        raise AlignmentError(f"The alignment was ended by {who}: {shown}")
     if got != kind or not 1 <= mode <= len(MODES):
         raise reader.error("is not the one expected now")
     reader.mode = MODES[mode - 1]
@@ -120,7 +109,7 @@ def open_message(message: bytes, kind: int, who: str) -> Reader:
 
 
 def padded(count: int) -> int:
-    """Return the number of entries that a table of so many rows sends."""
+    """Return the number of entries that a table of this many rows sends."""
     return -(-count // PAD_TO) * PAD_TO
 
 

@@ -30,15 +30,7 @@ def library() -> Any:
 class Question:
     """The side that learns which of its items the other side has.
 
-    Parameters
-    ----------
-    items : sequence of str
-        Its own items, each once.
-
-    Attributes
-    ----------
-    points : list of bytes
-        The items under a fresh key, for the other side.
+    Its `points` are the items under a fresh key, for the other side.
     """
 
     def __init__(self, items: Sequence[str]) -> None:

@@ -30,7 +30,6 @@ __all__ = [
     "Role",
     "check_name",
     "check_pair",
-    "identity",
     "init",
     "name_of_peer",
     "read",
@@ -54,38 +53,36 @@ def init(
 ) -> None:
     """Make a CA, and a folder with key, certificate and config for everyone.
 
-    Parameters
-    ----------
-    folder
-        A new folder, or an empty one.
-    parties
-        Their names.
-    server_names
-        Host names and addresses of the server besides 127.0.0.1 and localhost; the
-        first is the one that the parties' configs dial.
-    days
-        How long the certificates are valid; the CA is for ten years at least.
+    The server is 127.0.0.1, localhost and `server_names`, the first of which the
+    parties' configs dial. The CA is valid for ten years at least.
     """
-    _check_parties(parties)
+    if not parties:
+        raise ConfigError("There must be one party at least. Got none.")
+    seen: dict[str, str] = {}
+    for name in parties:
+        check_name(name)
+        # Some file systems take Clinic and clinic for one folder.
+        if name.lower() in seen:
+            raise ConfigError(
+                "Parties must have different names, whatever the case of letters. "
+                f"Got {seen[name.lower()]!r} and {name!r}."
+            )
+        seen[name.lower()] = name
     hosts = [keys.host_name(h) for h in dict.fromkeys([*_LOCAL, *server_names])]
     _check_days(days)
     _check_free(folder)
     # A day more, since the others are signed a moment later.
     authority = keys.new_authority(max(days, _CA_DAYS) + 1)
-    authority_pem = keys.pem(authority.certificate)
-    files = {
-        "ca/ca.pem": authority_pem,
-        "ca/ca-key.pem": keys.key_pem(authority.key),
-    }
-    members: list[tuple[str, Role]] = [("server", "server")]
-    members += [(party, "party") for party in parties]
-    for name, role in members:
+    ca = keys.pem(authority.certificate)
+    files = {"ca/ca.pem": ca, "ca/ca-key.pem": keys.key_pem(authority.key)}
+    for name in ("server", *parties):
         key = keys.new_key()
+        role: Role = "server" if name == "server" else "party"
         names = hosts if role == "server" else [keys.party_name(name)]
         signed = keys.issue(authority, name, key.public_key(), role, names, days)
         files[f"{name}/key.pem"] = keys.key_pem(key)
         files[f"{name}/cert.pem"] = keys.pem(signed)
-        files[f"{name}/ca.pem"] = authority_pem
+        files[f"{name}/ca.pem"] = ca
     host = server_names[0] if server_names else None
     files["server/server.yaml"] = texts.server_config(parties, host).encode()
     files["server/README.md"] = texts.server_readme().encode()
@@ -98,17 +95,7 @@ def init(
 def request(folder: Path, name: str) -> str:
     """Make a party's own key and a request to sign it, in the party's own folder.
 
-    Parameters
-    ----------
-    folder
-        A new folder, or an empty one.
-    name
-        The party's name.
-
-    Returns
-    -------
-    str
-        The SHA-256 fingerprint of the public key, for the CA's holder to compare.
+    Return the fingerprint of the public key, for the CA's holder to compare.
     """
     check_name(name)
     _check_free(folder)
@@ -124,37 +111,15 @@ def request(folder: Path, name: str) -> str:
 
 
 def sign(
-    ca_folder: Path,
-    request_file: Path,
-    out: Path,
-    name: str | None = None,
-    days: int = 365,
+    ca: Path, request_file: Path, out: Path, name: str | None = None, days: int = 365
 ) -> Certificate:
     """Sign a party's request; write its certificate, and ca.pem beside it.
 
     Of the request only key and name are used: what else it asks for, such as to be a
     CA itself, is not granted.
-
-    Parameters
-    ----------
-    ca_folder
-        The folder of ca.pem and ca-key.pem.
-    request_file
-        The request, as :func:`request` makes it.
-    out
-        The certificate to write; it must not exist.
-    name
-        The name that the request must have; any if None.
-    days
-        How long the certificate is valid; no longer than the CA.
-
-    Returns
-    -------
-    Certificate
-        What was signed.
     """
     _check_days(days)
-    authority = keys.read_authority(ca_folder)
+    authority = keys.read_authority(ca)
     asked, key = keys.read_request(request_file)
     check_name(asked)
     if name is not None and asked != name:
@@ -163,7 +128,18 @@ def sign(
         )
     ours = keys.pem(authority.certificate)
     beside = out.with_name("ca.pem")
-    _check_out(out, beside, ours)
+    if not out.parent.is_dir():
+        raise ConfigError(f"The folder '{out.parent}' must exist. Got none.")
+    if out.exists() or out == beside:
+        raise ConfigError(
+            f"The certificate '{out}' must be a new file, and not the ca.pem that is "
+            "written beside it."
+        )
+    if beside.exists() and keys.read_bytes(beside, "CA certificate") != ours:
+        raise ConfigError(
+            f"'{beside}' is there already and must be of the CA that signs: write the "
+            "certificate into another folder."
+        )
     names = [keys.party_name(asked)]
     signed = keys.issue(authority, asked, key, "party", names, days)
     is_new = not beside.exists()
@@ -183,54 +159,18 @@ def read(path: Path) -> Certificate:
     return keys.describe(keys.read_certificate(path))
 
 
-def identity(cert_pem: bytes) -> str:
-    """Return the party's name out of its certificate.
-
-    Who signed it and whether it has expired is not looked at: the TLS handshake and
-    :func:`check_pair` do that.
-    """
-    certificate = keys.parse(cert_pem)
-    name = keys.common_name(certificate.subject)
-    if keys.role_of(certificate) != "party":
-        raise ConfigError(f"The certificate of {name!r} must be one of a party.")
-    check_name(name)
-    if keys.alternative_names(certificate) != [keys.party_name(name)]:
-        raise ConfigError(
-            f"The certificate of {name!r} must have this name, and no other, as its "
-            "subjectAltName."
-        )
-    return name
-
-
 def name_of_peer(alternative: bytes) -> str:
-    """Return the party's name out of its subjectAltName, as Flight tells it.
-
-    Examples
-    --------
-    >>> name_of_peer(b"clinic"), name_of_peer(b"lessvfl:party:clinic_2")
-    ('clinic', 'clinic_2')
-    """
+    """Return the party's name out of its subjectAltName, as Flight tells it."""
     name = alternative.decode(errors="replace").removeprefix(keys.PARTY_URI)
     check_name(name)
     return name
 
 
 def check_pair(cert: Path, key: Path, ca: Path, role: Role | None = None) -> str:
-    """Check that certificate, key and CA belong together and can be used today.
+    """Check certificate, key and CA, and return the name in the certificate.
 
-    Parameters
-    ----------
-    cert, key
-        The own certificate and its key.
-    ca
-        The CA that signed it; a file of several serves while one replaces another.
-    role
-        What the certificate must be for; anything if None.
-
-    Returns
-    -------
-    str
-        The name in the certificate.
+    They must belong together and be valid today. A file of several CAs serves while
+    one replaces another.
     """
     certificate = keys.read_certificate(cert)
     if keys.read_key(key).public_key() != certificate.public_key():
@@ -238,11 +178,8 @@ def check_pair(cert: Path, key: Path, ca: Path, role: Role | None = None) -> str
             f"The certificate '{cert}' and the key '{key}' must belong together: the "
             "certificate was made for another key."
         )
-    signers = [
-        authority
-        for authority in keys.read_authorities(ca)
-        if keys.has_signed(authority, certificate)
-    ]
+    known = keys.read_authorities(ca)
+    signers = [one for one in known if keys.has_signed(one, certificate)]
     if not signers:
         raise ConfigError(f"The certificate '{cert}' is not signed by the CA '{ca}'.")
     for path, one in ((cert, certificate), (ca, signers[0])):
@@ -273,21 +210,6 @@ def check_name(name: str) -> None:
         )
 
 
-def _check_parties(parties: Sequence[str]) -> None:
-    if not parties:
-        raise ConfigError("There must be one party at least. Got none.")
-    seen: dict[str, str] = {}
-    for name in parties:
-        check_name(name)
-        # Some file systems take Clinic and clinic for one folder.
-        if name.lower() in seen:
-            raise ConfigError(
-                "Parties must have different names, whatever the case of letters. "
-                f"Got {seen[name.lower()]!r} and {name!r}."
-            )
-        seen[name.lower()] = name
-
-
 def _check_days(days: int) -> None:
     if not 1 <= days <= _MAX_DAYS:
         raise ConfigError(
@@ -309,22 +231,6 @@ def _check_free(folder: Path) -> None:
     ):
         raise ConfigError(
             f"'{folder}' must be a new folder, or an empty one that is not the current."
-        )
-
-
-def _check_out(out: Path, beside: Path, ours: bytes) -> None:
-    """Check that a certificate can be written, and our CA's beside it."""
-    if not out.parent.is_dir():
-        raise ConfigError(f"The folder '{out.parent}' must exist. Got none.")
-    if out.exists() or out == beside:
-        raise ConfigError(
-            f"The certificate '{out}' must be a new file, and not the ca.pem that is "
-            "written beside it."
-        )
-    if beside.exists() and keys.read_bytes(beside, "CA certificate") != ours:
-        raise ConfigError(
-            f"'{beside}' is there already and must be of the CA that signs: write the "
-            "certificate into another folder."
         )
 
 

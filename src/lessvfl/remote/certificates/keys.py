@@ -9,9 +9,12 @@ name that is a host name stands in the subjectAltName as such, any other as the 
 from __future__ import annotations
 
 import datetime
+import functools
+import hashlib
 import ipaddress
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -45,6 +48,7 @@ _USAGES: dict[Role, x509.ObjectIdentifier] = {
 }
 
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,6 @@ def host_name(host: str) -> x509.GeneralName:
     )
 
 
-def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
-    """Return the names in a certificate's subjectAltName."""
-    found = _extension(certificate, x509.SubjectAlternativeName)
-    return [] if found is None else list(found)
-
-
 # ------------------------------------------------------------------------------ making
 
 
@@ -162,16 +160,14 @@ def issue(
             f"The CA is valid until {_day(last)}, and a certificate may not outlive "
             f"it: its days must be at most {(last - now()).days}. Got {days}."
         )
-    signer = authority.key.public_key()
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key
     return (
         _builder(subject(name), authority.certificate.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(_key_usage(signs_certificates=False), True)
         .add_extension(x509.ExtendedKeyUsage([_USAGES[role]]), False)
         .add_extension(x509.SubjectAlternativeName(names), False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False
-        )
+        .add_extension(signed_by(authority.key.public_key()), False)
         .sign(authority.key, hashes.SHA256())
     )
 
@@ -233,44 +229,42 @@ def read_bytes(path: Path, what: str) -> bytes:
         ) from None
 
 
-def parse(content: bytes, what: str = "The certificate") -> x509.Certificate:
-    """Return the first certificate of a PEM text."""
+def _read(path: Path, what: str, load: Callable[[bytes], _T], must: str) -> _T:
+    """Return what a PEM file holds; a sentence says what it must hold."""
+    content = read_bytes(path, what)
     try:
-        certificate = x509.load_pem_x509_certificate(content)
-        certificate.public_key()  # an unknown kind shows here
+        return load(content)
     except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(f"{what} must be a PEM certificate. Got none.") from None
-    return certificate
+        raise ConfigError(f"The file '{path}' must {must}") from None
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the certificate of a file."""
-    return parse(read_bytes(path, "certificate"), f"The file '{path}'")
+    """Return the first certificate of a file."""
+
+    def load(content: bytes) -> x509.Certificate:
+        certificate = x509.load_pem_x509_certificate(content)
+        certificate.public_key()  # an unknown kind shows here
+        return certificate
+
+    return _read(path, "certificate", load, "be a PEM certificate. Got none.")
 
 
 def read_authorities(path: Path) -> list[x509.Certificate]:
     """Return the certificates of all CAs in a file."""
-    content = read_bytes(path, "CA certificate")
-    try:
-        return x509.load_pem_x509_certificates(content)
-    except ValueError:
-        raise ConfigError(
-            f"The file '{path}' must hold the CA's certificate as PEM. Got none."
-        ) from None
+    must = "hold the CA's certificate as PEM. Got none."
+    return _read(path, "CA certificate", x509.load_pem_x509_certificates, must)
 
 
 def read_key(path: Path) -> PrivateKeyTypes:
     """Return the private key of a file."""
-    content = read_bytes(path, "key")
+    load = functools.partial(serialization.load_pem_private_key, password=None)
     try:
-        return serialization.load_pem_private_key(content, password=None)
+        return _read(path, "key", load, "hold a PEM private key.")
     except TypeError:
         raise ConfigError(
             f"The key '{path}' must not be protected by a password: nobody is there to "
             "type it when a server or party starts."
         ) from None
-    except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(f"The file '{path}' must hold a PEM private key.") from None
 
 
 def read_authority(folder: Path) -> Authority:
@@ -291,14 +285,8 @@ def read_authority(folder: Path) -> Authority:
 
 def read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
     """Return name and key of a request whose signature shows that it holds the key."""
-    content = read_bytes(path, "request")
-    try:
-        request = x509.load_pem_x509_csr(content)
-    except ValueError:
-        raise ConfigError(
-            f"The file '{path}' must be a PEM request, as 'lessvfl kit request' makes "
-            "it."
-        ) from None
+    must = "be a PEM request, as 'lessvfl kit request' makes it."
+    request = _read(path, "request", x509.load_pem_x509_csr, must)
     try:
         key = request.public_key()
     except (ValueError, UnsupportedAlgorithm):
@@ -310,19 +298,16 @@ def read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
             f"The request '{path}' must be for an EC key on the curve P-256, as "
             "'lessvfl kit request' makes it. Got a key of another kind."
         )
-    if not _is_signed(request):
+    try:
+        is_signed = request.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        is_signed = False
+    if not is_signed:
         raise ConfigError(
             f"The request '{path}' must be signed with its own key: its signature is "
             "wrong, so it was changed or made by somebody without the key."
         )
     return common_name(request.subject), key
-
-
-def _is_signed(request: x509.CertificateSigningRequest) -> bool:
-    try:
-        return request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        return False
 
 
 # ------------------------------------------------------------------------- description
@@ -380,14 +365,9 @@ def problem_of(certificate: x509.Certificate) -> str | None:
 
 def fingerprint_of(key: CertificatePublicKeyTypes) -> str:
     """Return the SHA-256 fingerprint of a public key."""
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(
-        key.public_bytes(
-            serialization.Encoding.DER,
-            serialization.PublicFormat.SubjectPublicKeyInfo,
-        )
-    )
-    return digest.finalize().hex(":").upper()
+    info = serialization.PublicFormat.SubjectPublicKeyInfo
+    content = key.public_bytes(serialization.Encoding.DER, info)
+    return hashlib.sha256(content).digest().hex(":").upper()
 
 
 def describe(certificate: x509.Certificate) -> Certificate:
