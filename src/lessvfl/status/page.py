@@ -6,9 +6,9 @@ changed, so that page and script cannot disagree. Every text is escaped.
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
+from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 from importlib import resources
@@ -16,7 +16,8 @@ from string import Template
 from typing import get_args
 
 from lessvfl.status import words
-from lessvfl.status.value import PartySnapshot, Snapshot, Traffic, Way
+from lessvfl.status.value import PartySnapshot, Snapshot, TrafficSnapshot, Way
+from lessvfl.terms import bytes_text
 
 
 def render(snapshot: Snapshot) -> str:
@@ -24,12 +25,16 @@ def render(snapshot: Snapshot) -> str:
     headline = words.headline(snapshot)
     if snapshot["state"] == "failed":  # its sentence is in the banner
         headline = f"failed at {words.place_text(snapshot)}"
+    since = snapshot["started"][:16].replace("T", " ")
+    names = f"{snapshot['method']} on {snapshot['data']} · run {snapshot['run']}"
+    line = f"{names} · started {since} UTC"
     body = [
         _banner(snapshot),
-        f"<header>{_line(snapshot)}<h1>{escape(headline)}</h1></header>",
+        f'<header><p class="soft">{escape(line)}</p>'
+        f"<h1>{escape(headline)}</h1></header>",
         _cards(snapshot),
         _parties(snapshot),
-        _stages_and_events(snapshot),
+        _events(snapshot),
     ]
     return Template(_read("page.html")).substitute(
         title=escape(f"{headline} · {snapshot['run']}"),
@@ -44,7 +49,8 @@ def render(snapshot: Snapshot) -> str:
 @functools.cache
 def policy() -> str:
     """Return the content security policy: our style, our script, this server."""
-    style, script = (_digest(_read(name)) for name in ("page.css", "page.js"))
+    hashes = (hashlib.sha256(_read(name).encode()) for name in ("page.css", "page.js"))
+    style, script = (f"sha256-{b64encode(h.digest()).decode()}" for h in hashes)
     return (
         f"default-src 'none'; style-src '{style}'; script-src '{script}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -55,10 +61,6 @@ def policy() -> str:
 @functools.cache
 def _read(name: str) -> str:
     return (resources.files("lessvfl.status") / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _banner(snapshot: Snapshot) -> str:
@@ -74,38 +76,22 @@ def _banner(snapshot: Snapshot) -> str:
     return f'<p class="banner {state}" role="status">{escape(text)}</p>'
 
 
-def _line(snapshot: Snapshot) -> str:
-    parts = [
-        f"{snapshot['method']} on {snapshot['data']}",
-        f"run {snapshot['run']}",
-        f"started {snapshot['started'][:16].replace('T', ' ')} UTC",
-    ]
-    return f'<p class="soft">{escape(" · ".join(parts))}</p>'
-
-
 # -- key numbers -----------------------------------------------------------------------
 
 
 def _cards(snapshot: Snapshot) -> str:
-    parties = snapshot["parties"].values()
-    n_connected = sum(party["connected"] for party in parties)
     traffic = snapshot["traffic"]
-    n_refused = sum(snapshot["refused"].values())
     cards = [
-        ("Parties", f"{n_connected} of {len(parties)}", "connected"),
+        ("Parties", words.connected_text(snapshot), "connected"),
         ("Steps a second", words.rate_text(snapshot["steps_per_second"]), "lately"),
-        (
-            "Time left",
-            words.time_text(snapshot["seconds_left"]),
-            f"of the stage {words.time_text(snapshot['stage_seconds_left'])}",
-        ),
+        ("Time left", words.time_text(snapshot["stage_seconds_left"]), "of the stage"),
         ("Time so far", words.time_text(snapshot["seconds"]), snapshot["state"]),
         ("Up", *_ways(traffic, "up")),
         ("Down", *_ways(traffic, "down")),
     ]
     if score := snapshot["score"]:
         cards.append(("Score", f"{score['value']:.4f}", f"{score['name']} so far"))
-    if n_refused:
+    if n_refused := sum(snapshot["refused"].values()):
         reasons = (f"{reason} {n:,}" for reason, n in snapshot["refused"].items())
         cards.append(("Refused connections", f"{n_refused:,}", ", ".join(reasons)))
     items = (
@@ -116,10 +102,10 @@ def _cards(snapshot: Snapshot) -> str:
     return f'<dl class="numbers">{"".join(items)}</dl>'
 
 
-def _ways(traffic: Traffic, way: Way) -> tuple[str, str]:
+def _ways(traffic: TrafficSnapshot, way: Way) -> tuple[str, str]:
     """Return the bytes of one direction and, beside them, those on the wire."""
     payload, wire = traffic["payload_bytes"][way], traffic["wire_bytes"][way]
-    return words.bytes_text(payload), f"wire {words.bytes_text(wire)}"
+    return bytes_text(payload), f"wire {bytes_text(wire)}"
 
 
 # -- tables ----------------------------------------------------------------------------
@@ -128,12 +114,11 @@ def _ways(traffic: Traffic, way: Way) -> tuple[str, str]:
 def _parties(snapshot: Snapshot) -> str:
     heads = ("Party", "State", "#Up", "#Down", "#Rounds", "#Last heard")
     rows = (_party(name, party) for name, party in snapshot["parties"].items())
-    return _section("Parties", _table("Parties", heads, rows))
+    return _section("Parties", heads, rows)
 
 
 def _party(name: str, party: PartySnapshot) -> str:
     state = "connected" if party["connected"] else "away"
-    heard = party["heard_seconds"]
     cells = [
         f'<th scope="row" class="name">{escape(name)}</th>',
         f'<td><span class="tag {state}">{state}</span>'
@@ -142,53 +127,22 @@ def _party(name: str, party: PartySnapshot) -> str:
     for way in get_args(Way):
         payload, wire = _ways(party["traffic"], way)
         cells.append(f'<td class="number">{payload}<small>{wire}</small></td>')
-    last = "never" if heard is None else f"{words.time_text(heard)} ago"
+    heard = words.ago_text(party["heard_seconds"])
     cells.append(f'<td class="number">{party["traffic"]["rounds"]:,}</td>')
-    cells.append(f'<td class="number">{last}</td>')
+    cells.append(f'<td class="number">{heard}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _stages_and_events(snapshot: Snapshot) -> str:
-    parts = []
-    if snapshot["plan"]:
-        rows = (_stage(stage, snapshot) for stage in snapshot["plan"])
-        heads = ("Stage", "Done", "#Steps")
-        parts.append(_section("Stages", _table("Stages", heads, rows)))
-    if events := snapshot["events"]:
-        rows = (
-            f'<tr><td class="when">{event["time"][11:19]}</td>'
-            f"<td>{escape(event['text'])}</td></tr>"
-            for event in reversed(events[-8:])
-        )
-        parts.append(_section("Lately", _table("Lately", ("UTC", "What"), rows)))
-    return f'<div class="pair">{"".join(parts)}</div>'
+def _events(snapshot: Snapshot) -> str:
+    rows = [
+        f'<tr><td class="when">{event["time"][11:19]}</td>'
+        f"<td>{escape(event['text'])}</td></tr>"
+        for event in reversed(snapshot["events"][-8:])
+    ]
+    return _section("Lately", ("UTC", "What"), rows) if rows else ""
 
 
-def _stage(stage: str, snapshot: Snapshot) -> str:
-    """Return the row of a planned stage; one that is over has a full bar."""
-    order, n_steps = list(snapshot["plan"]), snapshot["plan"][stage]
-    place = order.index(snapshot["stage"]) if snapshot["stage"] in order else -1
-    n_done = min(snapshot["steps"].get(stage, 0), n_steps)
-    share = n_done / n_steps if n_steps else 0.0
-    if order.index(stage) < place or snapshot["state"] == "done":
-        share = 1.0
-    elif order.index(stage) == place and (so_far := words.progress(snapshot)):
-        share = so_far[0] / so_far[1]
-    counted = stage in snapshot["steps"] or share == 0
-    steps = f"{n_done:,} of {n_steps:,}" if counted else f"{share:.0%}"
-    name = escape(words.stage_text(stage))
-    return (
-        f'<tr><th scope="row">{name}</th><td class="bar">'
-        f'<progress value="{share:.4f}" aria-label="{name}"></progress></td>'
-        f'<td class="number">{steps}</td></tr>'
-    )
-
-
-def _section(title: str, inner: str) -> str:
-    return f'<section class="card"><h2>{title}</h2>{inner}</section>'
-
-
-def _table(label: str, heads: Iterable[str], rows: Iterable[str]) -> str:
+def _section(title: str, heads: Iterable[str], rows: Iterable[str]) -> str:
     """Return a table that scrolls alone; a head with # stands over numbers."""
     cells = "".join(
         f'<th scope="col"{" class=number" if head[0] == "#" else ""}>'
@@ -196,6 +150,8 @@ def _table(label: str, heads: Iterable[str], rows: Iterable[str]) -> str:
         for head in heads
     )
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>'
+        f'<section class="card"><h2>{title}</h2>'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table>'
         f"<thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        "</section>"
     )

@@ -1,16 +1,11 @@
-"""A run in the terminal of its server, and its log as lines of JSON."""
+"""A run in the terminal: a live view, or plain lines where there is none."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
 import math
-import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -20,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lessvfl.status import Snapshot, Status, words
+from lessvfl.terms import bytes_text
 
 if TYPE_CHECKING:
-    from lessvfl.status.value import PartySnapshot, Traffic, Way
+    from lessvfl.status.value import PartySnapshot
 
-# ------------------------------------------------------------------------- the terminal
+STYLES = {"running": "green", "done": "green", "failed": "red"}  # others are yellow
 
 
 @contextlib.contextmanager
@@ -34,23 +30,14 @@ def show(
     quiet: bool = False,
     console: Console | None = None,
     every: float = 5.0,
+    times: bool = True,
 ) -> Iterator[None]:
     """Show what a run is doing for as long as the block lasts.
 
     On a terminal this is a view that is drawn twice a second and gone at the end.
-    Elsewhere it is plain lines: every change of stage or connection as it happens, and
-    every few seconds how far the run is.
-
-    Parameters
-    ----------
-    status : Status
-        What to show.
-    quiet : bool
-        Show nothing.
-    console : rich.console.Console, optional
-        Where to; standard error if not given.
-    every : float
-        Seconds between two plain lines of progress.
+    Elsewhere it is plain lines: every change of stage or connection as it comes, and
+    after `every` seconds without one how far the run is; they begin with the time where
+    `times` is true. Standard error is shown to unless another `console` is given.
     """
     console = console or Console(stderr=True)
     if quiet:
@@ -64,7 +51,7 @@ def show(
         ):
             yield
     else:
-        with _in_background(_Lines(status, console.file, every)):
+        with _in_background(_Lines(status, console.file, every, times)):
             yield
 
 
@@ -89,113 +76,99 @@ def _in_background(look: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
+# ---------------------------------------------------------------------------- the lines
+
+
 class _Lines:
     """Write what is new in a status as plain lines."""
 
-    def __init__(self, status: Status, stream: IO[str], every: float) -> None:
-        self._status = status
-        self._stream = stream
-        self._every = every
+    def __init__(
+        self, status: Status, stream: IO[str], every: float, times: bool
+    ) -> None:
+        self._status, self._stream = status, stream
+        self._every, self._times = every, times
         self._n_events = 0
-        self._last = ("", -math.inf)  # the latest line of progress and its time
+        self._progress = ""
+        self._written = -math.inf  # when there was something to write
 
     def __call__(self) -> None:
         """Look once."""
         snapshot = self._status.snapshot()
-        lines = []
-        for event in snapshot["events"]:
-            if event["number"] > self._n_events:
-                self._n_events = event["number"]
-                lines.append(event["text"])
-        text, seconds = self._last
-        line = progress_line(snapshot)
-        due = snapshot["seconds"] - seconds >= self._every
-        if due and line != text and snapshot["state"] not in ("done", "failed"):
-            self._last = (line, snapshot["seconds"])
-            lines.append(line)
+        events = [e for e in snapshot["events"] if e["number"] > self._n_events]
+        lines = [event["text"] for event in events]
+        if events:
+            self._n_events = events[-1]["number"]
+            self._written = snapshot["seconds"]
+        progress = progress_line(snapshot)
+        due = snapshot["seconds"] - self._written >= self._every
+        begun = snapshot["stage"] or snapshot["state"] == "waiting"
+        over = snapshot["state"] in ("done", "failed")
+        if due and begun and not over and progress != self._progress:
+            self._progress, self._written = progress, snapshot["seconds"]
+            lines.append(progress)
         if lines:
-            now = snapshot["now"][11:19]
-            text = "".join(f"{now} {words.printable(line)}\n" for line in lines)
+            before = f"{snapshot['now'][11:19]} " if self._times else ""
+            text = "".join(f"{before}{words.printable(line)}\n" for line in lines)
             self._stream.write(text)
             self._stream.flush()
 
 
 def progress_line(snapshot: Snapshot) -> str:
     """Say in one line how far a run is."""
-    parts = [words.headline(snapshot)]
-    if snapshot["state"] == "running":
-        traffic = snapshot["traffic"]
-        parts += _pace(snapshot)
-        parts += [f"{_sent(traffic, 'up')} up", f"{_sent(traffic, 'down')} down"]
-    parties = snapshot["parties"].values()
-    n_connected = sum(party["connected"] for party in parties)
-    return ", ".join([*parts, f"{n_connected} of {len(parties)} parties"])
+    parts = [words.headline(snapshot), *_pace(snapshot)]
+    if snapshot["parties"]:
+        if snapshot["state"] == "running":
+            parts.append(words.sent_text(snapshot["traffic"]))
+        parts.append(f"{words.connected_text(snapshot)} parties")
+    return ", ".join(parts)
 
 
 def _pace(snapshot: Snapshot) -> list[str]:
-    """Say how fast a run is and how long it will take, as far as known."""
+    """Say how fast a run is and how long its stage will take, as far as known."""
     parts = []
     if snapshot["steps_per_second"] is not None:
         parts.append(f"{words.rate_text(snapshot['steps_per_second'])} steps/s")
     if snapshot["stage_seconds_left"] is not None:
-        left = f"{words.time_text(snapshot['stage_seconds_left'])} left"
-        if snapshot["seconds_left"] is not None:
-            left += f" ({words.time_text(snapshot['seconds_left'])} in all)"
-        parts.append(left)
+        parts.append(f"{words.time_text(snapshot['stage_seconds_left'])} left")
     return parts
-
-
-def _sent(traffic: Traffic, way: Way) -> str:
-    return words.bytes_text(traffic["payload_bytes"][way])
 
 
 # ----------------------------------------------------------------------------- the view
 
-STYLES = {
-    "waiting": "yellow",
-    "running": "green",
-    "paused": "yellow",
-    "done": "green",
-    "failed": "red",
-}
-
 
 def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
-    """Draw a snapshot.
+    """Draw a snapshot for a terminal of a size.
 
-    Parameters
-    ----------
-    snapshot : dict
-        Of `Status.snapshot`.
-    width, height : int
-        Size of the terminal. Columns that do not fit are left out; parties that do not
-        fit are counted, and those that are away come first.
-
-    Returns
-    -------
-    RenderableType
-        For a `rich.console.Console`.
+    Columns that do not fit are left out; parties that do not fit are counted, and those
+    that are away come first. Without parties there is no table and no traffic.
     """
-    title = f"{snapshot['method']} on {snapshot['data']} · run {snapshot['run']} · "
+    title = f"{snapshot['method']} on {snapshot['data']} · "
+    if snapshot["run"]:
+        title += f"run {snapshot['run']} · "
     state = snapshot["state"]
     head = Text(words.printable(title), overflow="ellipsis", no_wrap=True)
-    head.append(state, STYLES[state])
+    head.append(state, STYLES.get(state, "yellow"))
     head.append(f" · {words.time_text(snapshot['seconds'])}")
     parts: list[RenderableType] = [head, _progress(snapshot, width)]
     if pace := _pace(snapshot):
         parts.append(Text(" · ".join(pace), style="dim"))
-    parts += [_parties(snapshot, width, max(3, height - 9)), _foot(snapshot)]
+    if snapshot["parties"]:
+        parts.append(_parties(snapshot, width, max(3, height - 9)))
+    if foot := _foot(snapshot):
+        parts.append(Text(words.printable(" · ".join(foot)), style="dim"))
     return Group(*parts)
 
 
 def _progress(snapshot: Snapshot, width: int) -> RenderableType:
     line = Text(words.printable(words.headline(snapshot)))
-    done = words.progress(snapshot)
-    if done is None or snapshot["state"] != "running":
+    in_steps = snapshot["step"] is not None
+    done = snapshot["step"] if in_steps else snapshot["epoch"]
+    total = snapshot["n_steps"] if in_steps else snapshot["n_epochs"]
+    if done is None or not total or snapshot["state"] != "running":
         return line
     row = Table.grid(padding=(0, 2))
     room = min(30, max(5, width - len(line) - 4))
-    row.add_row(line, ProgressBar(total=done[1], completed=done[0], width=room))
+    row.add_row(line, ProgressBar(total=total, completed=done, width=room))
     return row
 
 
@@ -219,115 +192,26 @@ def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
 
 
 def _cells(party: PartySnapshot) -> list[RenderableType]:
-    since = words.time_text(party["since_seconds"])
-    traffic, heard = party["traffic"], party["heard_seconds"]
-    wire = traffic["wire_bytes"]
+    away = Text(f"away for {words.time_text(party['since_seconds'])}", "yellow")
+    traffic = party["traffic"]
     return [
-        Text("connected", "green")
-        if party["connected"]
-        else Text(f"away for {since}", "yellow"),
-        _sent(traffic, "up"),
-        _sent(traffic, "down"),
+        Text("connected", "green") if party["connected"] else away,
+        bytes_text(traffic["payload_bytes"]["up"]),
+        bytes_text(traffic["payload_bytes"]["down"]),
         f"{traffic['rounds']:,}",
-        words.bytes_text(wire["up"] + wire["down"]),
-        "never" if heard is None else f"{words.time_text(heard)} ago",
+        words.wire_text(traffic),
+        words.ago_text(party["heard_seconds"]),
     ]
 
 
-def _foot(snapshot: Snapshot) -> Text:
+def _foot(snapshot: Snapshot) -> list[str]:
+    parts = []
     traffic = snapshot["traffic"]
-    wire = traffic["wire_bytes"]
-    parts = [
-        f"{_sent(traffic, 'up')} up, {_sent(traffic, 'down')} down, "
-        f"{words.bytes_text(wire['up'] + wire['down'])} on the wire"
-    ]
+    if snapshot["parties"]:
+        sent = words.sent_text(traffic)
+        parts.append(f"{sent}, {words.wire_text(traffic)} on the wire")
     if score := snapshot["score"]:
         parts.append(f"{score['name']} {score['value']:.4f}")
     if n_refused := sum(snapshot["refused"].values()):
         parts.append(f"refused connections: {n_refused:,}")
-    return Text(words.printable(" · ".join(parts)), style="dim")
-
-
-# ------------------------------------------------------------------------- the JSON log
-
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
-_SECRET_NAME = re.compile(
-    r"key|secret|passw|passphrase|token|credential", re.IGNORECASE
-)
-_SECRET_TEXT = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-    re.DOTALL,
-)
-HIDDEN = "(hidden)"
-
-
-class JsonFormatter(logging.Formatter):
-    """Write a log record as one line of JSON.
-
-    Fields are `time` (ISO 8601, UTC), `level`, `logger`, `message`, `traceback` where
-    there is one, and whatever plain value was given as ``extra`` (a party, a stage, a
-    step). Of anything else, such as an array, only the type is written. Private keys
-    and fields named like secrets are hidden.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without its end."""
-        moment = datetime.fromtimestamp(record.created, UTC)
-        fields: dict[str, object] = {
-            "time": moment.isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": _safe_text(record.getMessage()),
-        }
-        if record.exc_info:
-            fields["traceback"] = _safe_text(self.formatException(record.exc_info))
-        for name, value in record.__dict__.items():
-            if name not in _STANDARD and name not in fields:
-                fields[name] = HIDDEN if _SECRET_NAME.search(name) else _plain(value)
-        return json.dumps(fields, allow_nan=False)
-
-
-def _safe_text(text: str) -> str:
-    return _SECRET_TEXT.sub(HIDDEN, text)
-
-
-def _plain(value: object) -> object:
-    """Return a plain value as it is, of any other no more than its type."""
-    if isinstance(value, str):
-        return _safe_text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, bool | int):
-        return value
-    return f"({type(value).__name__})"
-
-
-@contextlib.contextmanager
-def json_logs(
-    stream: IO[str] | None = None, level: int = logging.INFO
-) -> Iterator[logging.Handler]:
-    """Write the log of lessvfl as JSON lines for as long as the block lasts.
-
-    Parameters
-    ----------
-    stream : text stream, optional
-        Where to; standard error if not given.
-    level : int
-        The least important level to write.
-
-    Yields
-    ------
-    logging.Handler
-        The handler at the logger ``lessvfl``.
-    """
-    logger = logging.getLogger("lessvfl")
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(level)
-    try:
-        yield handler
-    finally:
-        logger.setLevel(before)
-        logger.removeHandler(handler)
+    return parts

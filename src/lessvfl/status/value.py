@@ -1,4 +1,4 @@
-"""The status of one run: updated by its server, read from any thread."""
+"""The status of one run: updated by the run, read from any thread."""
 
 from __future__ import annotations
 
@@ -6,55 +6,46 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from lessvfl import __version__
+from lessvfl.status import words
 
 if TYPE_CHECKING:
     from lessvfl.terms import Event, PartyId, Stage
 
-State = Literal["waiting", "running", "paused", "done", "failed"]
+RunState = Literal["waiting", "running", "paused", "done", "failed"]
 Way = Literal["up", "down"]
 
 SETUP = "setup"  # traffic before the first stage: joining, aligning
-JOINT = frozenset(
-    {"pretrain", "joint_lasso", "settle", "train"}
-)  # steps of joint training
 ALONE = frozenset({"select_components"})  # the server needs no party
 N_EVENTS = 20
 N_REASONS = 32
 OTHER = "other"
+RATE_SECONDS = 10.0  # the rate is taken over the latest ones
 
 
-class Ways(TypedDict):
-    """Bytes to the server (up) and from it (down)."""
-
-    up: int
-    down: int
-
-
-class Traffic(TypedDict):
+class TrafficSnapshot(TypedDict):
     """Exchanges, bytes of the bill, and bytes on the wire."""
 
     rounds: int
-    payload_bytes: Ways
-    wire_bytes: Ways
+    payload_bytes: dict[Way, int]
+    wire_bytes: dict[Way, int]
 
 
 class PartySnapshot(TypedDict):
     """One party at one moment; times in ISO 8601, UTC."""
 
     connected: bool
-    since: str
     since_seconds: float
     heard: str | None
     heard_seconds: float | None
     connections: int
-    traffic: Traffic
-    by_stage: dict[str, Traffic]
+    traffic: TrafficSnapshot
+    by_stage: dict[str, TrafficSnapshot]
 
 
 class Score(TypedDict):
@@ -64,15 +55,25 @@ class Score(TypedDict):
     value: float
 
 
-class Happening(TypedDict):
-    """Something that happened, numbered from 1."""
+class StatusEvent(TypedDict):
+    """A change of stage or connection, numbered from 1."""
 
     number: int
     time: str
     text: str
 
 
-class Snapshot(TypedDict):
+class RunPlace(TypedDict):
+    """Where in its stages a run is; what is not known is None."""
+
+    stage: str | None
+    epoch: float | None
+    n_epochs: float | None
+    step: int | None
+    n_steps: int | None
+
+
+class Snapshot(RunPlace):
     """A run at one moment, in plain JSON values; docs/status.md explains each."""
 
     lessvfl: str
@@ -82,102 +83,44 @@ class Snapshot(TypedDict):
     started: str
     now: str
     seconds: float
-    state: State
+    state: RunState
     message: str
-    stage: str | None
-    epoch: float | None
-    n_epochs: float | None
-    step: int | None
-    n_steps: int | None
     steps_per_second: float | None
     stage_seconds_left: float | None
-    seconds_left: float | None
     score: Score | None
-    plan: dict[str, int]
     steps: dict[str, int]
-    traffic: Traffic
+    traffic: TrafficSnapshot
     parties: dict[str, PartySnapshot]
     refused: dict[str, int]
-    events: list[Happening]
+    events: list[StatusEvent]
 
 
 @dataclass
-class _Carried:
-    """What was exchanged so far; only grows."""
-
-    rounds: int = 0
-    up: int = 0
-    down: int = 0
-    wire_up: int = 0
-    wire_down: int = 0
-
-    def add(self, other: _Carried) -> None:
-        self.rounds += other.rounds
-        self.up += other.up
-        self.down += other.down
-        self.wire_up += other.wire_up
-        self.wire_down += other.wire_down
-
-    def snapshot(self) -> Traffic:
-        return {
-            "rounds": self.rounds,
-            "payload_bytes": {"up": self.up, "down": self.down},
-            "wire_bytes": {"up": self.wire_up, "down": self.wire_down},
-        }
-
-
-@dataclass
-class _Party:
-    """What is known of one party."""
+class _PartyState:
+    """What is known of one party; counts of exchanges and bytes only grow."""
 
     since: float
     connected: bool = False
     heard: float | None = None
     connections: int = 0
-    by_stage: dict[str, _Carried] = field(default_factory=dict)
+    by_stage: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def cost(self) -> _Carried:
-        """Return what was exchanged in all stages but evaluation, as the bill does."""
-        total = _Carried()
-        for stage, carried in self.by_stage.items():
-            if stage != "evaluate":
-                total.add(carried)
-        return total
+    def bill(self) -> Counter[str]:
+        """Return what all stages but evaluation carried, as the ledger counts."""
+        carried = (c for stage, c in self.by_stage.items() if stage != "evaluate")
+        return sum(carried, Counter())
 
 
 class Status:
     """What a run is doing, for everybody who wants to know.
 
     All methods may be called from any thread, and each is cheap enough for every step.
-    The state follows from the facts: somebody missing before the first stage is
-    *waiting*, somebody missing later is *paused* (unless the server is at work alone),
-    and otherwise the run is *running* until `ended`.
+    The state follows from the facts: without one of its parties a run is *waiting*
+    before the first stage and *paused* later (unless the server works alone); otherwise
+    it is *running* until `ended`.
 
-    Parameters
-    ----------
-    run, method, data : str
-        Names to show.
-    parties : iterable of str
-        The parties that belong to the run; others cannot connect.
-    plan : mapping of stage to int
-        Steps of every stage, in order; stages that are not in it do not count for the
-        time left in all.
-    started : datetime, optional
-        When the run began, now if not given; a resumed run gives its first beginning.
-    window : float
-        Seconds over which steps a second are taken.
-    clock : callable
-        Returns seconds that never run backwards.
-
-    Examples
-    --------
-    >>> status = Status("r1", "plain", "digits", ["bank"], {"train": 400})
-    >>> status.snapshot()["message"]
-    'waiting for bank'
-    >>> status.connect("bank")
-    >>> status.stepped("train", 1, 400)
-    >>> status.snapshot()["state"], status.snapshot()["step"]
-    ('running', 1)
+    `run`, `method` and `data` are names to show; `parties` have to connect, none where
+    all are in this process; `clock` returns seconds that never run backwards.
     """
 
     def __init__(
@@ -185,35 +128,25 @@ class Status:
         run: str,
         method: str,
         data: str,
-        parties: Iterable[PartyId],
-        plan: Mapping[Stage, int],
+        parties: Iterable[PartyId] = (),
         *,
-        started: datetime | None = None,
-        window: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = (run, method, data)
-        self._plan: dict[str, int] = {str(stage): n for stage, n in plan.items()}
         self._clock = clock
-        self._window = window
         self._lock = threading.Lock()
-        now = datetime.now(UTC)
-        self._begun = clock()  # of this process
-        self._zero = now - timedelta(seconds=self._begun)  # the clock's zero
-        self._started = now if started is None else started.astimezone(UTC)
+        self._begun = clock()
+        self._started = datetime.now(UTC)
         self._ended: tuple[float, str | None] | None = None
-        self._parties = {name: _Party(self._begun) for name in parties}
+        self._parties = {name: _PartyState(self._begun) for name in parties}
         self._stage: str | None = None
-        self._reached = -1  # furthest stage of the plan
         self._epochs: tuple[float, float] | None = None
         self._steps: tuple[int, int] | None = None
         self._done: Counter[str] = Counter()  # most steps done, by stage
         self._marks: deque[tuple[float, float]] = deque()  # (time, steps or epochs)
-        self._marked = self._begun  # time of the latest step or epoch
-        self._joint_rate: float | None = None
         self._score: Score | None = None
         self._refused: Counter[str] = Counter()
-        self._events: deque[Happening] = deque(maxlen=N_EVENTS)
+        self._events: deque[StatusEvent] = deque(maxlen=N_EVENTS)
         self._n_events = 0
 
     # -- written by the run ------------------------------------------------------------
@@ -238,11 +171,6 @@ class Status:
                 known.connected, known.since = False, self._clock()
                 self._note(f"{party} away")
 
-    def hear(self, party: PartyId) -> None:
-        """Say that a party gave a sign of life."""
-        with self._lock:
-            self._parties[party].heard = self._clock()
-
     def carried(
         self,
         party: PartyId,
@@ -254,48 +182,32 @@ class Status:
         rounds: int = 1,
         stage: Stage | None = None,
     ) -> None:
-        """Count what one exchange with a party carried.
+        """Count the bytes of one exchange: payload as in the bill, and on the wire.
 
-        Parameters
-        ----------
-        party : str
-            With whom.
-        up, down : int
-            Payload bytes, as in the bill.
-        wire_up, wire_down : int
-            Bytes on the wire.
-        rounds : int
-            Exchanges; more than one for what a resumed run did before.
-        stage : Stage, optional
-            The present one if not given; ``setup`` before the first. Evaluation must
-            say that it is ``evaluate``.
+        They belong to the present stage (``setup`` before the first) unless another is
+        given; evaluation must say that it is ``evaluate``.
         """
-        more = _Carried(rounds, up, down, wire_up, wire_down)
-        assert min(rounds, up, down, wire_up, wire_down) >= 0
+        more = Counter(
+            rounds=rounds, up=up, down=down, wire_up=wire_up, wire_down=wire_down
+        )
+        assert min(more.values()) >= 0
         with self._lock:
             known = self._parties[party]
-            by_stage = known.by_stage
-            by_stage.setdefault(stage or self._stage or SETUP, _Carried()).add(more)
+            where = stage or self._stage or SETUP
+            known.by_stage.setdefault(where, Counter()).update(more)
             if known.connected:
                 known.heard = self._clock()
 
     def stepped(self, stage: Stage, step: int, n_steps: int) -> None:
         """Say that `step` of the `n_steps` of a stage are done; 0 begins the stage."""
         with self._lock:
-            self._enter(stage)
-            if self._steps is None:
-                self._marks.clear()  # marks of epochs
-            self._steps = (step, n_steps)
-            self._done[stage] = max(self._done[stage], step)
-            self._mark(step)
+            self._advance(stage, steps=(step, n_steps))
 
     def observe(self, event: Event) -> None:
         """Take note of the end of an epoch; an `Observer`."""
         with self._lock:
-            self._enter(event.stage)
-            self._epochs = (float(event.epoch), float(event.n_epochs))
-            if self._steps is None:
-                self._mark(self._epochs[0])
+            epochs = (float(event.epoch), float(event.n_epochs))
+            self._advance(event.stage, epochs=epochs)
 
     def scored(self, value: float, name: str = "accuracy") -> None:
         """Give the score so far; one that is not finite counts as none."""
@@ -323,76 +235,62 @@ class Status:
     # -- read by everybody -------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return everything at this moment.
-
-        Returns
-        -------
-        dict
-            Plain JSON values: names (`lessvfl`, the version; `run`, `method`, `data`),
-            times (`started`, `now`, `seconds`), `state` and `message`, the place in the
-            run (`stage`, `epoch`, `n_epochs`, `step`, `n_steps`), `steps_per_second`,
-            `stage_seconds_left` and `seconds_left`, `score`, `plan` and `steps` by
-            stage, `traffic` of all parties, `parties` by name, `refused` connections by
-            reason, and the latest `events`. What is not known is None.
-        """
+        """Return everything at this moment; what is not known is None."""
         with self._lock:
             now = self._clock()
             state, message = self._state()
-            rate = self._rate(now) if state == "running" else None
-            stage_left, left = self._left(rate)
+            rate, left = self._pace(now) if state == "running" else (None, None)
             run, method, data = self._names
-            step, n_steps = self._steps or (None, None)
-            epoch, n_epochs = self._epochs or (None, None)
             end = now if self._ended is None else self._ended[0]
-            costs = [party.cost() for party in self._parties.values()]
+            bills = [party.bill() for party in self._parties.values()]
+            total = sum(bills, Counter())
+            # A round of the run is one with every party.
+            total["rounds"] = max((bill["rounds"] for bill in bills), default=0)
             return {
                 "lessvfl": __version__,
                 "run": run,
                 "method": method,
                 "data": data,
-                "started": _iso(self._started),
+                "started": self._time(self._begun),
                 "now": self._time(now),
-                "seconds": (self._at(end) - self._started).total_seconds(),
+                "seconds": end - self._begun,
                 "state": state,
                 "message": message,
-                "stage": self._stage,
-                "epoch": epoch,
-                "n_epochs": n_epochs,
-                "step": step,
-                "n_steps": n_steps,
-                "steps_per_second": None if step is None else rate,
-                "stage_seconds_left": stage_left,
-                "seconds_left": left,
+                **self._place(),
+                "steps_per_second": rate if self._steps else None,
+                "stage_seconds_left": left,
                 "score": None if self._score is None else {**self._score},
-                "plan": {**self._plan},
                 "steps": {**self._done},
-                "traffic": _total(costs).snapshot(),
-                "parties": {
-                    name: self._party(party, cost, now)
-                    for (name, party), cost in zip(
-                        self._parties.items(), costs, strict=True
-                    )
-                },
+                "traffic": _traffic(total),
+                "parties": {n: self._party(p, now) for n, p in self._parties.items()},
                 "refused": {**self._refused},
                 "events": [{**event} for event in self._events],
             }
 
-    def _party(self, party: _Party, cost: _Carried, now: float) -> PartySnapshot:
+    def _party(self, party: _PartyState, now: float) -> PartySnapshot:
         heard = party.heard
         return {
             "connected": party.connected,
-            "since": self._time(party.since),
             "since_seconds": now - party.since,
             "heard": None if heard is None else self._time(heard),
             "heard_seconds": None if heard is None else now - heard,
             "connections": party.connections,
-            "traffic": cost.snapshot(),
-            "by_stage": {
-                s: carried.snapshot() for s, carried in party.by_stage.items()
-            },
+            "traffic": _traffic(party.bill()),
+            "by_stage": {s: _traffic(c) for s, c in party.by_stage.items()},
         }
 
-    def _state(self) -> tuple[State, str]:
+    def _place(self) -> RunPlace:
+        step, n_steps = self._steps or (None, None)
+        epoch, n_epochs = self._epochs or (None, None)
+        return {
+            "stage": self._stage,
+            "epoch": epoch,
+            "n_epochs": n_epochs,
+            "step": step,
+            "n_steps": n_steps,
+        }
+
+    def _state(self) -> tuple[RunState, str]:
         """Return the state that follows from the facts, and why."""
         if self._ended is not None:
             message = self._ended[1]
@@ -408,80 +306,63 @@ class Status:
 
     # -- time --------------------------------------------------------------------------
 
-    def _at(self, moment: float) -> datetime:
-        return self._zero + timedelta(seconds=moment)
-
     def _time(self, moment: float) -> str:
-        return _iso(self._at(moment))
+        """Return a moment of the clock in ISO 8601."""
+        then = self._started + timedelta(seconds=moment - self._begun)
+        return then.isoformat(timespec="seconds")
 
     def _note(self, text: str) -> None:
         self._n_events += 1
-        time = self._time(self._clock())
-        self._events.append({"number": self._n_events, "time": time, "text": text})
+        now = self._time(self._clock())
+        self._events.append({"number": self._n_events, "time": now, "text": text})
 
-    def _enter(self, stage: str) -> None:
-        """Begin a stage, unless it is the present one."""
-        if stage == self._stage:
-            return
-        if self._stage in JOINT and self._steps is not None:
-            self._joint_rate = self._rate(self._marked) or self._joint_rate
-        if stage in self._plan:
-            self._reached = max(self._reached, list(self._plan).index(stage))
-        self._stage, self._epochs, self._steps = stage, None, None
-        self._marks.clear()
-        self._note(f"stage {stage.replace('_', ' ')}")
+    def _advance(
+        self,
+        stage: str,
+        steps: tuple[int, int] | None = None,
+        epochs: tuple[float, float] | None = None,
+    ) -> None:
+        """Take note of steps or epochs done; steps, where told, give the rate."""
+        is_new = stage != self._stage
+        if is_new:
+            self._stage, self._epochs, self._steps = stage, None, None
+        if is_new or (steps and not self._steps):
+            self._marks.clear()  # of another stage, or of epochs
+        self._steps = steps or self._steps
+        self._epochs = epochs or self._epochs
+        if steps:
+            self._done[stage] = max(self._done[stage], steps[0])
+        if place := steps or (None if self._steps else epochs):
+            self._mark(place[0])
+        if is_new:
+            self._note(words.place_text(self._place()))
 
     def _mark(self, done: float) -> None:
-        """Remember when so much was done, for the rate."""
+        """Remember when this many steps or epochs were done, for the rate."""
         now = self._clock()
-        self._marked = now
         if self._marks and done < self._marks[-1][1]:
             self._marks.clear()  # taken up again from an earlier step
-        if self._marks and now - self._marks[-1][0] < self._window / 40:
+        if self._marks and now - self._marks[-1][0] < RATE_SECONDS / 40:
             return
         self._marks.append((now, done))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - self._window:
+        while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_SECONDS:
             self._marks.popleft()
 
-    def _rate(self, now: float) -> float | None:
-        """Return steps a second, or epochs where there are no steps."""
+    def _pace(self, now: float) -> tuple[float | None, float | None]:
+        """Return steps a second (or epochs), and the seconds left of the stage."""
         place = self._steps or self._epochs
         if not self._marks or place is None:
-            return None
+            return None, None
         then, before = self._marks[0]
         if place[0] <= before or now <= then:
-            return None
-        return (place[0] - before) / (now - then)
-
-    def _left(self, rate: float | None) -> tuple[float | None, float | None]:
-        """Return the seconds left, of the stage and of the plan.
-
-        A later stage of joint training goes as fast as the last one did; any other as
-        fast as the present one.
-        """
-        place = self._steps or self._epochs
-        if place is None or rate is None:
             return None, None
-        here = max(0.0, place[1] - place[0]) / rate
-        in_steps = rate if self._steps else None
-        joint = in_steps if self._stage in JOINT else self._joint_rate
-        left = here
-        for stage in list(self._plan)[self._reached + 1 :]:
-            pace = joint if stage in JOINT else in_steps or joint
-            if self._plan[stage] and pace is None:
-                return here, None
-            left += self._plan[stage] / pace if pace else 0.0
-        return here, left if self._plan else None
+        rate = (place[0] - before) / (now - then)
+        return rate, max(0.0, place[1] - place[0]) / rate
 
 
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")
-
-
-def _total(costs: list[_Carried]) -> _Carried:
-    """Add up all parties; a round of the run is one with every party."""
-    total = _Carried()
-    for cost in costs:
-        total.add(cost)
-    total.rounds = max((cost.rounds for cost in costs), default=0)
-    return total
+def _traffic(carried: Counter[str]) -> TrafficSnapshot:
+    return {
+        "rounds": carried["rounds"],
+        "payload_bytes": {"up": carried["up"], "down": carried["down"]},
+        "wire_bytes": {"up": carried["wire_up"], "down": carried["wire_down"]},
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import ipaddress
 import json
 import logging
@@ -14,7 +15,6 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 N_THREADS = 16  # connections at a time; one more is turned away
 TIMEOUT_SECONDS = 5.0  # of a peer that says nothing
 
-Reply = tuple[HTTPStatus, str, str]  # status, type, text
-
 
 class StatusServer:
     """Serve the status of a run on a local port.
@@ -40,110 +38,62 @@ class StatusServer:
     ``/healthz``              the state; status 503 once the run has failed
     ========================  ====================================================
 
-    Nobody is asked who they are, so the address is of this machine (loopback) unless
-    `allow_remote` says otherwise.
-
-    Parameters
-    ----------
-    status : Status
-        What to show.
-    address : str
-        Host and port as in ``127.0.0.1:8080`` or ``[::1]:8080``; port 0 takes a free
-        one.
-    allow_remote : bool
-        Allow an address that other machines can reach.
-
-    Attributes
-    ----------
-    url : str
-        Where the page is.
-
-    Raises
-    ------
-    ConfigError
-        If the address is not allowed or cannot be had.
-
-    Examples
-    --------
-    >>> status = Status("r1", "plain", "digits", ["bank"], {"train": 400})
-    >>> with StatusServer(status) as server:
-    ...     server.url.startswith("http://127.0.0.1:")
-    True
+    Nobody is asked who they are, so the address must be of this machine (loopback), as
+    in ``127.0.0.1:8080`` or ``[::1]:8080``; port 0 takes a free one. The port is taken
+    at once; answers are given inside the ``with`` block. The page is at `url`.
     """
 
-    def __init__(
-        self,
-        status: Status,
-        address: str = "127.0.0.1:0",
-        *,
-        allow_remote: bool = False,
-    ) -> None:
+    def __init__(self, status: Status, address: str = "127.0.0.1:0") -> None:
         host, port = _read_address(address)
-        if not (_is_loopback(host) or allow_remote):
-            raise ConfigError(
-                "The address of the status page must be of this machine, as in "
-                f"127.0.0.1:8080, since it asks nobody who they are. Got {address!r}."
-            )
         try:
-            family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
-                0
-            ]
-            self._server = _Server(where, family, status, local=_is_loopback(host))
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(_why_not(address, error)) from error
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, *_, where = found[0]
+            self._server = _Server(where, family, status)
+        except OSError as error:
+            why = f"{error.strerror or error}."
+            if error.errno == errno.EADDRINUSE:
+                why = "the port is in use. Give another one, or 0 for any that is free."
+            raise ConfigError(
+                f"The status page cannot have {address}: {why}"
+            ) from error
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._server.server_port}/"
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin to answer, in a thread of its own."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._server.serve_forever,
-                kwargs={"poll_interval": 0.1},
-                name="lessvfl-status",
-                daemon=True,
-            )
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop and free the port; more than once does no harm."""
-        if self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._thread = None
-        self._server.server_close()
+        serve = functools.partial(self._server.serve_forever, poll_interval=0.1)
+        self._thread = threading.Thread(None, serve, "lessvfl-status", daemon=True)
 
     def __enter__(self) -> StatusServer:
-        """Start; for use in a ``with`` statement."""
-        self.start()
+        """Begin to answer, in a thread of its own."""
+        self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        """Stop and free the port."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 # -- the address -----------------------------------------------------------------------
 
 
 def _read_address(address: str) -> tuple[str, int]:
-    """Split host and port."""
+    """Return host and port of an address of this machine."""
     try:
         parts = urlsplit(f"//{address}")
-        if parts.hostname and parts.port is not None and parts.netloc == address:
-            return parts.hostname, parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:
-        pass  # said below
-    raise ConfigError(
-        "The address of the status page must be HOST:PORT with a port from 0 to 65535, "
-        f"as in 127.0.0.1:8080. Got {address!r}."
-    )
+        host, port = None, None
+    if not host or port is None or parts.netloc != address:
+        raise ConfigError(
+            "The address of the status page must be HOST:PORT with a port from 0 to "
+            f"65535, as in 127.0.0.1:8080. Got {address!r}."
+        )
+    if not _is_loopback(host):
+        raise ConfigError(
+            "The address of the status page must be of this machine, as in "
+            f"127.0.0.1:8080, since it asks nobody who they are. Got {address!r}."
+        )
+    return host, port
 
 
 def _is_loopback(host: str) -> bool:
@@ -153,43 +103,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _why_not(address: str, error: OSError | UnicodeError) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return (
-            f"The status page cannot have {address}: the port is in use. Give another "
-            "one, or 0 for any that is free."
-        )
-    reason = getattr(error, "strerror", None) or str(error)
-    return f"The status page cannot have {address}: {reason}."
-
-
 # -- answering -------------------------------------------------------------------------
 
+PLAIN, JSON = "text/plain; charset=utf-8", "application/json"
 
-def _page(snapshot: Snapshot) -> Reply:
-    return HTTPStatus.OK, "text/html; charset=utf-8", page.render(snapshot)
-
-
-def _json(snapshot: Snapshot) -> Reply:
-    text = json.dumps(snapshot, allow_nan=False)
-    return HTTPStatus.OK, "application/json", text + "\n"
-
-
-def _metrics(snapshot: Snapshot) -> Reply:
-    return HTTPStatus.OK, prometheus.CONTENT_TYPE, prometheus.render(snapshot)
-
-
-def _health(snapshot: Snapshot) -> Reply:
-    failed = snapshot["state"] == "failed"
-    code = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
-    return code, "text/plain; charset=utf-8", f"{snapshot['state']}\n"
-
-
-PATHS: dict[str, Callable[[Snapshot], Reply]] = {
-    "/": _page,
-    "/status.json": _json,
-    "/metrics": _metrics,
-    "/healthz": _health,
+# Path -> type and text of the answer.
+PATHS: dict[str, tuple[str, Callable[[Snapshot], str]]] = {
+    "/": ("text/html; charset=utf-8", page.render),
+    "/status.json": (JSON, lambda s: json.dumps(s, allow_nan=False) + "\n"),
+    "/metrics": (prometheus.CONTENT_TYPE, prometheus.render),
+    "/healthz": (PLAIN, lambda s: f"{s['state']}\n"),
 }
 
 
@@ -199,10 +122,9 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_port = False  # a port in use is in use
     request_queue_size = N_THREADS
 
-    def __init__(self, where: Any, family: int, status: Status, *, local: bool) -> None:
+    def __init__(self, where: Any, family: int, status: Status) -> None:
         self.address_family = socket.AddressFamily(family)
         self.status = status
-        self.local = local
         self._free = threading.BoundedSemaphore(N_THREADS)
         super().__init__(where, _Handler)
 
@@ -248,13 +170,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with one of the few things there are."""
-        answer = PATHS.get(self.path.partition("?")[0])
-        if self.server.local and not self._asks_this_machine():
+        path = self.path.partition("?")[0]
+        if not self._asks_this_machine():
             self.send_error(HTTPStatus.FORBIDDEN)
-        elif answer is None:
+        elif path not in PATHS:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
-            self._reply(*answer(self.server.status.snapshot()))
+            snapshot = self.server.status.snapshot()
+            kind, write = PATHS[path]
+            failed = path == "/healthz" and snapshot["state"] == "failed"
+            code = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
+            self._reply(code, kind, write(snapshot))
 
     def do_HEAD(self) -> None:
         """Answer without the text."""
@@ -267,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             status = HTTPStatus.METHOD_NOT_ALLOWED
-        self._reply(status, "text/plain; charset=utf-8", f"{status.phrase}\n")
+        self._reply(status, PLAIN, f"{status.phrase}\n")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log for whoever debugs."""

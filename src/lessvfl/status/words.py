@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from lessvfl.status.value import Snapshot
+from typing import TYPE_CHECKING
 
+from lessvfl.terms import bytes_text
 
-def bytes_text(n_bytes: float) -> str:
-    """Write a number of bytes in the unit that fits, 1 MB = 1,000,000 bytes.
-
-    >>> bytes_text(3_400_000), bytes_text(512), bytes_text(999_960)
-    ('3.4 MB', '512 bytes', '1.0 MB')
-    """
-    if n_bytes < 1000:
-        return f"{n_bytes:.0f} bytes"
-    size, units = n_bytes / 1000, iter(("kB", "MB", "GB", "TB"))
-    unit = next(units)
-    while size >= 999.95 and unit != "TB":
-        size, unit = size / 1000, next(units)
-    return f"{size:,.1f} {unit}"
+if TYPE_CHECKING:
+    from lessvfl.status.value import RunPlace, Snapshot, TrafficSnapshot
 
 
 def time_text(seconds: float | None) -> str:
@@ -39,6 +29,11 @@ def time_text(seconds: float | None) -> str:
     return f"{days} d {hours % 24} h"
 
 
+def ago_text(seconds: float | None) -> str:
+    """Write how long ago something was."""
+    return "never" if seconds is None else f"{time_text(seconds)} ago"
+
+
 def rate_text(steps_per_second: float | None) -> str:
     """Write a rate to three digits.
 
@@ -52,23 +47,14 @@ def rate_text(steps_per_second: float | None) -> str:
     return f"{steps_per_second:.3g}"
 
 
-def stage_text(stage: str) -> str:
-    """Write the name of a stage with spaces."""
-    return stage.replace("_", " ")
-
-
-def place_text(snapshot: Snapshot) -> str:
+def place_text(place: RunPlace) -> str:
     """Say where in its stage a run is."""
-    stage = snapshot["stage"]
-    if stage is None:
+    if place["stage"] is None:
         return "starting"
-    if snapshot["step"] is not None:
-        return (
-            f"{stage_text(stage)}: step {snapshot['step']:,} of {snapshot['n_steps']:,}"
-        )
-    return (
-        f"{stage_text(stage)}: epoch {snapshot['epoch']:g} of {snapshot['n_epochs']:g}"
-    )
+    stage = place["stage"].replace("_", " ")
+    if place["step"] is not None:
+        return f"{stage}: step {place['step']:,} of {place['n_steps']:,}"
+    return f"{stage}: epoch {place['epoch']:g} of {place['n_epochs']:g}"
 
 
 def headline(snapshot: Snapshot) -> str:
@@ -81,13 +67,21 @@ def headline(snapshot: Snapshot) -> str:
     return message if state == "waiting" else f"{state}: {message}"
 
 
-def progress(snapshot: Snapshot) -> tuple[float, float] | None:
-    """Return how much of the stage is done, and how much there is."""
-    for done, goal in (("step", "n_steps"), ("epoch", "n_epochs")):
-        have, want = snapshot.get(done), snapshot.get(goal)
-        if isinstance(have, int | float) and isinstance(want, int | float) and want:
-            return min(have, want), want
-    return None
+def connected_text(snapshot: Snapshot) -> str:
+    """Say how many of the parties are connected."""
+    parties = snapshot["parties"].values()
+    return f"{sum(party['connected'] for party in parties)} of {len(parties)}"
+
+
+def sent_text(traffic: TrafficSnapshot) -> str:
+    """Say how many bytes of payload went up and down."""
+    payload = traffic["payload_bytes"]
+    return f"{bytes_text(payload['up'])} up, {bytes_text(payload['down'])} down"
+
+
+def wire_text(traffic: TrafficSnapshot) -> str:
+    """Say how many bytes there were on the wire."""
+    return bytes_text(sum(traffic["wire_bytes"].values()))
 
 
 def printable(text: str) -> str:
