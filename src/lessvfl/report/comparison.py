@@ -8,17 +8,8 @@ from html import escape
 from pathlib import Path
 
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures, tables
-from lessvfl.report.page import (
-    banner,
-    data_words,
-    document,
-    figure,
-    heads,
-    notes_card,
-    write,
-)
-from lessvfl.report.tables import at
+from lessvfl.report import figures, parts, tables
+from lessvfl.report.page import banner, data_words
 from lessvfl.run.record import RunRecord
 
 
@@ -61,12 +52,10 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
         raise ConfigError(
             f"The 'out' of compare must be a file to write. Got the folder '{out}'."
         )
-    records = {
-        name: RunRecord.read(path)
-        for name, path in zip(_short_names(places), paths, strict=True)
-    }
+    named = zip(_short_names(places), paths, strict=True)
+    records = {name: RunRecord.read(path) for name, path in named}
     out.parent.mkdir(parents=True, exist_ok=True)
-    write(out, _comparison(records))
+    parts.write(out, _comparison(records))
     return out
 
 
@@ -81,15 +70,15 @@ def _short_names(places: Sequence[Path]) -> list[str]:
 
 def _titles(records: Mapping[str, RunRecord]) -> dict[str, str]:
     """Name each record by its method, and by more where that is not enough."""
-    methods = {name: tables.method_title(record) for name, record in records.items()}
-    fuller = {
-        name: f"{methods[name]}, {record.header.get('profile')}"
-        for name, record in records.items()
-    }
+    headers = [record.header for record in records.values()]
+    methods = [tables.method_title(header.get("method")) for header in headers]
+    profiles = [header.get("profile") for header in headers]
+    fuller = [f"{m}, {p}" for m, p in zip(methods, profiles, strict=True)]
+    longest = [f"{m}, {name}" for m, name in zip(methods, records, strict=True)]
     for titles in (methods, fuller):
-        if len(set(titles.values())) == len(titles):
-            return titles
-    return {name: f"{methods[name]}, {name}" for name in records}
+        if len(set(titles)) == len(titles):
+            return dict(zip(records, titles, strict=True))
+    return dict(zip(records, longest, strict=True))
 
 
 def _comparison(records: Mapping[str, RunRecord]) -> str:
@@ -98,14 +87,11 @@ def _comparison(records: Mapping[str, RunRecord]) -> str:
         key = json.dumps(record.header.get("data"), sort_keys=True)
         groups.setdefault(key, {})[name] = record
     n_runs = tables.plural(len(records), "run")
-    sets = [
-        data_words(at(next(iter(g.values())).header, "data")) for g in groups.values()
-    ]
-    title = f"{n_runs} on {sets[0]}"
-    if len(groups) > 1:
-        title = f"{n_runs} on {len(groups)} data sets"
+    sets = [data_words(json.loads(data)) for data in groups]
+    several = len(groups) > 1
+    title = f"{n_runs} on {f'{len(groups)} data sets' if several else sets[0]}"
     body = [f"<header><h1>{escape(title)}</h1></header>"]
-    if len(groups) > 1:
+    if several:
         body.append(
             '<p class="banner" role="note">These runs are over different data sets, so '
             "they are grouped; compare numbers within a group only.</p>"
@@ -114,80 +100,50 @@ def _comparison(records: Mapping[str, RunRecord]) -> str:
         body.append(banner(record, f"The run in {name}"))
     for i, (words, group) in enumerate(zip(sets, groups.values(), strict=True)):
         body.append(_group(f"set{i}", words, group))
-    body.append(
-        notes_card(n for r in records.values() for n in r.header.get("notes") or [])
-    )
-    versions = dict.fromkeys(str(r.header.get("lessvfl")) for r in records.values())
+    headers = [record.header for record in records.values()]
+    body.append(parts.notes_card(n for h in headers for n in h.get("notes") or []))
+    versions = dict.fromkeys(str(header.get("lessvfl")) for header in headers)
     footer = f"Made by lessvfl from records of version {escape(', '.join(versions))}."
-    return document(title, body, footer)
+    return parts.document(title, body, footer)
 
 
 def _group(key: str, words: str, group: Mapping[str, RunRecord]) -> str:
     """Return table and figures of the runs over one data set."""
     header, rows = tables.summary_rows(list(group.values()))
-    # The heading names the data, the bars show the features: the rest fits a laptop.
-    shown = [name for name in header if name not in ("data", "features kept")]
-    worded = ("method", "profile", "folder")
     lines = []
     for folder, row in zip(group, rows, strict=True):
-        values = dict(zip(header, row, strict=True)) | {"folder": folder}
-        cells = (
-            f'<td class="{"word" if name in worded else "number"}">'
-            f"{escape(values[name])}</td>"
-            for name in (*shown, "folder")
-        )
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    columns = heads([*shown, "folder"], worded)
-    return (
-        f'<section><div class="card"><h2>{escape(words)}</h2>'
+        lines.append(dict(zip(header, row, strict=True)) | {"folder": folder})
+        # The heading names the data, the bars show the features.
+        del lines[-1]["data"], lines[-1]["features kept"]
+    runs = parts.number_table(lines, ("method", "profile", "folder"))
+    said = (
         '<p class="soft">Means over seeds ± the sample standard deviation; scores are '
         "the final ones on test rows.</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Runs">'
-        f'<table class="runs"><thead><tr>{columns}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div></div>"
-        f"{_overlay(key, group)}</section>"
     )
+    table = parts.card(words, said + parts.scroll("Runs", runs), "div")
+    return f"<section>{table}{_overlay(key, group)}</section>"
 
 
 def _overlay(key: str, group: Mapping[str, RunRecord]) -> str:
-    titles = _titles(group)
+    titles, finals, counts = _titles(group), [], []
     with figures.page_style():
         ax = figures.new_axes(3.2 + 0.2 * len(group))
-        scored = 0
         for i, (name, record) in enumerate(group.items()):
-            if figures.score_of(record.runs) is None:
-                continue
-            scored += 1
-            figures.plot_curve(
-                record.runs,
-                ax,
-                name=titles[name],
-                color=figures.CYCLE[i % len(figures.CYCLE)],
-                dashes=figures.DASHES[i // len(figures.CYCLE) % len(figures.DASHES)],
-            )
-        if not scored:
+            row, column = divmod(i, len(figures.CYCLE))
+            dashes = figures.DASHES[row % len(figures.DASHES)]
+            look = {"color": figures.CYCLE[column], "dashes": dashes}
+            figures.plot_curve(record.runs, ax, name=titles[name], **look)
+            finals.append(f"{titles[name]}: {tables.headline(record)}")
+            if c := tables.mean_total(record.runs):
+                counts.append(f"{titles[name]} kept {c.kept:g} of {c.held:g}")
+        if not ax.lines:
             figures.plot_curve([], ax)
-        finals = (
-            f"{titles[name]}: {tables.headline(record)}"
-            for name, record in group.items()
-        )
-        curves = figure(
-            ax,
-            f"{key}-curve",
-            "Test score against megabytes sent",
-            "Thick: mean of seeds. Thin: each seed. Diamond: features selected.",
-            "; ".join(finals),
-        )
+        title = "Test score against megabytes sent"
+        about = "Thick: mean of seeds. Thin: each seed. Diamond: features selected."
+        curves = parts.figure(ax, f"{key}-curve", title, about, "; ".join(finals))
         runs = {titles[name]: record.runs for name, record in group.items()}
-        kept = figure(
-            figures.plot_kept(runs, figures.new_axes(figures.bars_height(len(group)))),
-            f"{key}-kept",
-            "Features kept and removed",
-            "All parties together. Planted features are noise and should go.",
-            "; ".join(
-                f"{titles[name]} kept {c.kept:g} of {c.held:g}"
-                for name, record in group.items()
-                if (c := tables.mean_total(record.runs))
-            ),
-        )
+        ax = figures.plot_kept(runs, figures.bar_axes(len(group)))
+        title = "Features kept and removed"
+        about = "All parties together. Planted features are noise and should go."
+        kept = parts.figure(ax, f"{key}-kept", title, about, "; ".join(counts))
     return f'<div class="figures">{curves}{kept}</div>'

@@ -1,30 +1,28 @@
-"""One self-contained HTML file from a record, or from several to compare.
-
-Everything stands in the file: style, script, figures. A content security policy names
-the one script by its hash and forbids any connection; every string of a record is
-escaped.
-"""
+"""The page of one run: key numbers, figures, every feature, every seed, settings."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
-from lessvfl.report import figures, tables
-from lessvfl.report.tables import MISSING, Run, at
-from lessvfl.run.record import FILE_NAME, RunRecord, write_atomically
+from lessvfl import terms
+from lessvfl.report import figures, parts, tables
+from lessvfl.report.tables import MISSING, RunNumbers, at
+from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REPORT_NAME = "report.html"
+SHAPE = (  # of the data: key, one, many
+    ("n_train", "training rows", "training rows"),
+    ("n_test", "test rows", "test rows"),
+    ("n_features", "feature", "features"),
+    ("n_parties", "party", "parties"),
+)
 
 
 def build(folder: Path) -> Path:
@@ -46,64 +44,28 @@ def build(folder: Path) -> Path:
         If the folder holds no record.
     """
     path = Path(folder) / REPORT_NAME
-    write(path, page(RunRecord.read(Path(folder))))
+    parts.write(path, page(RunRecord.read(Path(folder))))
     return path
 
 
 def page(record: RunRecord) -> str:
-    """Return the report of a record as one HTML document.
-
-    Parameters
-    ----------
-    record : RunRecord
-        A record with any number of seeds, complete or not.
-
-    Returns
-    -------
-    str
-        The document; it refers to nothing outside itself.
-    """
+    """Return the report of a record as one HTML document, complete or not."""
     title = tables.headline(record)
     body = [
         banner(record),
-        f"<header>{_line(record)}<h1>{escape(title)}</h1></header>",
+        parts.header(_line(record), title),
         _cards(record),
-        notes_card([*(record.header.get("notes") or []), *tables.remarks(record)]),
+        parts.notes_card(
+            [*(record.header.get("notes") or []), *tables.remarks(record)]
+        ),
     ]
     if record.runs:
-        body += [_figures(record), _selection(record.runs)]
+        body += [_figures(record.runs), _selection(record.runs[0])]
         body += [_features(record.runs), _seeds(record.runs)]
     body.append(_settings(record))
     version = escape(str(record.header.get("lessvfl", "")))
     footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
-    return document(title, body, footer)
-
-
-# -- the document ----------------------------------------------------------------------
-
-
-def _read(name: str) -> str:
-    return (resources.files("lessvfl.report") / name).read_text(encoding="utf-8")
-
-
-def write(path: Path, text: str) -> None:
-    """Write a document, whatever characters its names hold."""
-    write_atomically(path, text.encode("utf-8", errors="replace"))
-
-
-def document(title: str, body: Iterable[str], footer: str) -> str:
-    """Put a body into the page with its style, its script and its policy."""
-    script = _read("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Template(_read("page.html")).substitute(
-        policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        title=escape(title),
-        style=_read("page.css"),
-        body="\n".join(part for part in body if part),
-        footer=footer,
-        script=script,
-    )
+    return parts.document(title, body, footer)
 
 
 def banner(record: RunRecord, name: str = "This run") -> str:
@@ -117,32 +79,26 @@ def banner(record: RunRecord, name: str = "This run") -> str:
     return f'<p class="banner" role="status">{escape(text)}</p>'
 
 
-def _line(record: RunRecord) -> str:
+def _line(record: RunRecord) -> list[str]:
     """Say what was run on what, in one line above the headline."""
-    data = at(record.header, "data")
-    parts = [tables.method_title(record)]
+    words = [tables.method_title(record.header.get("method"))]
     if profile := record.header.get("profile"):
-        parts.append(f"profile {profile}")
-    parts.append(f"on {data_words(data)}")
-    parts.append(tables.plural(len(record.runs), "seed"))
+        words.append(f"profile {profile}")
+    words.append(f"on {data_words(at(record.header, 'data'))}")
+    words.append(tables.plural(len(record.runs), "seed"))
     if started := record.header.get("started"):
-        parts.append(str(started)[:16].replace("T", " "))
-    return f'<p class="soft">{escape(" · ".join(parts))}</p>'
+        words.append(str(started)[:16].replace("T", " "))
+    return words
 
 
 def data_words(data: Any) -> str:
     """Name the data and its shape."""
+    shape = [
+        tables.plural(count, one, many)
+        for key, one, many in SHAPE
+        if (count := at(data, key)) is not None
+    ]
     text = str(at(data, "name"))
-    shape = []
-    for key, words in (("n_train", "training rows"), ("n_test", "test rows")):
-        if (n_rows := at(data, key)) is not None:
-            shape.append(f"{n_rows:,} {words}")
-    for key, one, many in (
-        ("n_features", "feature", "features"),
-        ("n_parties", "party", "parties"),
-    ):
-        if (count := at(data, key)) is not None:
-            shape.append(tables.plural(count, one, many))
     return f"{text} ({', '.join(shape)})" if shape else text
 
 
@@ -150,15 +106,13 @@ def data_words(data: Any) -> str:
 
 
 def _cards(record: RunRecord) -> str:
-    details = _details(record)
-    cards = []
-    for label, text in tables.summary(record):
+    details, cards = _details(record), []
+    for label, text in tables.summary(record).items():
         if label == "features kept":  # "24 ± 1 of 45" is two lines of a card
             text, _, held = text.rpartition(" of ")
             details[label] = f"of {held}"
         cards.append((label, text, details.get(label, "")))
-    if target := _target(record.runs):
-        cards.append(target)
+    cards += _target(record.runs)
     if not cards:
         return ""
     items = []
@@ -170,12 +124,9 @@ def _cards(record: RunRecord) -> str:
             f"<div><dt>{escape(label[0].upper() + label[1:])}</dt>"
             f'<dd class="value">{escape(value)}{small}</dd>{more}</div>'
         )
-    n_runs = len(record.runs)
-    said = (
-        f"Mean ± sample standard deviation over {n_runs} seeds."
-        if n_runs > 1
-        else "One seed, so nothing to average."
-    )
+    said = "One seed, so nothing to average."
+    if len(record.runs) > 1:
+        said = f"Mean ± sample standard deviation over {len(record.runs)} seeds."
     return (
         '<section aria-label="Key numbers">'
         f'<dl class="numbers">{"".join(items)}</dl>'
@@ -186,177 +137,132 @@ def _cards(record: RunRecord) -> str:
 
 def _details(record: RunRecord) -> dict[str, str]:
     """Say one thing more under a key number."""
-    details = {}
-    for label, score in (
-        ("test accuracy", "accuracy"),
-        ("balanced accuracy", "balanced_accuracy"),
-        ("AUC", "auc"),
-        ("test R²", "r2"),
-    ):
-        if before := tables.over_seeds(record, score, "pretrained"):
+    details, runs = {}, record.runs
+    for label, (path, kind) in tables.SUMMARY.items():
+        before = tables.over_seeds(runs, path.replace(".final", ".pretrained"))
+        if kind == "score" and before:
             details[label] = f"{before.mean:.3f} after pre-training"
-    if planted := tables.over_seeds(record, "spurious", "planted"):
+    if planted := tables.over_seeds(runs, "spurious.planted"):
         details["spurious removed"] = f"of {planted.mean:,.0f} planted"
     if (n_real := at(record.header, "data", "n_real")) is not None:
         details["real kept"] = f"of {tables.plural(n_real, 'real feature')}"
-    up = tables.over_seeds(record, "communication", "payload_bytes", "up")
-    down = tables.over_seeds(record, "communication", "payload_bytes", "down")
+    up = tables.over_seeds(runs, "communication.payload_bytes.up")
+    down = tables.over_seeds(runs, "communication.payload_bytes.down")
     if up and down:
-        sizes = tables.bytes_text(up.mean), tables.bytes_text(down.mean)
+        sizes = terms.bytes_text(up.mean), terms.bytes_text(down.mean)
         details["MB both ways"] = f"{sizes[0]} up, {sizes[1]} down"
     details["paper MiB"] = "counted as in the paper"
     details["seconds"] = f"on {record.header.get('device', 'this machine')}"
     return details
 
 
-def _target(runs: Sequence[Run]) -> tuple[str, str, str] | None:
-    goals = [
-        run for run in runs if tables.number(run, "target", "accuracy") is not None
-    ]
-    if not goals:
-        return None
-    goal = goals[0]["target"]["accuracy"]
-    reached = [run for run in goals if at(run, "target", "reached")]
-    sent = tables.spread(
-        [tables.number(run, "target", "payload_bytes") for run in reached]
-    )
-    word = "seed" if len(goals) == 1 else "seeds"
-    detail = f"{word}, after {tables.bytes_text(sent.mean)}" if sent else word
-    return f"Target {goal:g} reached", f"{len(reached)} of {len(goals)}", detail
-
-
-def notes_card(notes: Iterable[object]) -> str:
-    """Return the card with the sentences to read the numbers with."""
-    notes = dict.fromkeys(notes)
-    if not notes:
-        return ""
-    items = "".join(f"<li>{escape(str(note))}</li>" for note in notes)
-    return (
-        '<section class="card notes"><h2>Read these numbers with</h2>'
-        f"<ul>{items}</ul></section>"
-    )
+def _target(runs: Sequence[RunNumbers]) -> Iterator[tuple[str, str, str]]:
+    """Return the card of the target, where a run has one."""
+    goals = [run for run in runs if tables.value_at(run, "target.accuracy") is not None]
+    if goals:
+        goal = goals[0]["target"]["accuracy"]
+        reached = [run for run in goals if run["target"].get("reached")]
+        sent = tables.over_seeds(reached, "target.payload_bytes")
+        word = "seed" if len(goals) == 1 else "seeds"
+        detail = f"{word}, after {terms.bytes_text(sent.mean)}" if sent else word
+        yield f"Target {goal:g} reached", f"{len(reached)} of {len(goals)}", detail
 
 
 # -- figures ---------------------------------------------------------------------------
 
 
-def figure(ax: Axes, name: str, title: str, caption: str, alt: str) -> str:
-    """Return a drawing with its title, its caption and its words."""
-    drawing = figures.to_svg(ax.figure.get_figure(root=True), name)
-    return (
-        f'<figure class="card {name}"><h2>{escape(title)}</h2>'
-        f"<figcaption>{escape(caption)}</figcaption>"
-        f'<div class="drawing" role="img" aria-label="{escape(alt)}">{drawing}</div>'
-        "</figure>"
-    )
+FIGURES = {  # title, caption
+    "features": (
+        "Features kept and removed",
+        "By party. Planted features are noise and should go; real ones may.",
+    ),
+    "components": (
+        "Embedding components kept",
+        "By party: the outputs of its network that the server uses.",
+    ),
+    "bytes": (
+        "Bytes by stage and direction",
+        "A stage at 0 runs at the server or the parties alone.",
+    ),
+    "scores": (
+        "Strength of the features",
+        "The strongest ones by themselves; left of the red mark could be chance.",
+    ),
+    "path": (
+        "Shadows along the path",
+        "A party goes on until too many of its scrambled columns would be kept.",
+    ),
+}
 
 
-def _figures(record: RunRecord) -> str:
-    runs = record.runs
-    with figures.page_style():
-        curve = _curve_figure(runs)
-        counts = tables.mean_counts(runs)
-        height = figures.bars_height(len(counts))
-        features = figure(
-            figures.plot_features(runs, figures.new_axes(height)),
-            "features",
-            "Features kept and removed",
-            "By party. Planted features are noise and should go; real ones may.",
-            "; ".join(
-                f"{party} kept {c.kept:g} of {c.held:g} features"
-                for party, c in counts.items()
-            )
-            or "No party revealed which features it kept.",
-        )
-        kept = tables.component_counts(runs)
-        height = figures.bars_height(len(kept))
-        components = figure(
-            figures.plot_components(runs, figures.new_axes(height)),
-            "components",
-            "Embedding components kept",
-            "By party: the outputs of its network that the server still uses.",
-            "; ".join(f"{party} {k:g} of {n:g}" for party, (k, n) in kept.items())
-            or "No components were recorded.",
-        )
-        stages = tables.stages_billed(runs)
-        height = figures.bars_height(2 * len(stages))
-        sent = figure(
-            figures.plot_bytes(runs, figures.new_axes(height)),
-            "bytes",
-            "Bytes by stage and direction",
-            "A stage at 0 runs at the server or the parties alone.",
-            f"Bytes of {', '.join(map(tables.stage_title, stages)) or 'no stage'}; "
-            "the same numbers are in the table of seeds.",
-        )
-    return (
-        f'<section class="figures" aria-label="Figures"><div class="column">{curve}'
-        f'{components}</div><div class="column">{features}{sent}</div></section>'
-    )
+def _figure(ax: Axes, name: str, alt: str) -> str:
+    return parts.figure(ax, name, *FIGURES[name], alt)
 
 
-def _selection(runs: Sequence[Run]) -> str:
-    """Return how the first seed's parties chose by shadows, in words and figures."""
-    run = runs[0]
-    selection = run.get("selection")
-    if not selection:
-        return ""
-    words = [
-        tables.selection_words(party, how, len(tables.revealed(run)[party]["kept"]))
-        for party, how in selection.items()
+def _figures(runs: Sequence[RunNumbers]) -> str:
+    counts, kept = tables.mean_counts(runs), tables.component_counts(runs)
+    stages = tables.stages_billed(runs)
+    titles = [tables.stage_title(stage, billed=True) for stage in stages]
+    of_features = [
+        f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
     ]
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in words)
-    n_scores = sum(len(how["scores"]) for how in selection.values())
-    height = figures.bars_height(min(n_scores, figures.MOST_SCORES))
+    of_components = [f"{party} {k:g} of {n:g}" for party, (k, n) in kept.items()]
+    alt = "; ".join(of_features) or "No party revealed which features it kept."
     with figures.page_style():
-        scores = figure(
-            figures.plot_scores(run, figures.new_axes(height)),
-            "scores",
-            "Strength of the features",
-            "The strongest ones by themselves; left of the red mark could be chance.",
-            f"Strength of up to {figures.MOST_SCORES} features against shadows.",
-        )
-        path = figure(
-            figures.plot_path(run, figures.new_axes()),
-            "path",
-            "Shadows along the path",
-            "A party goes on until too many of its scrambled columns would be kept.",
-            "Share of shadows kept against features kept, by party.",
-        )
-    seed = escape(str(run.get("seed", "")))
-    card = (
-        f'<div class="card"><h2>How features were chosen</h2><p>Each party scrambled '
-        "copies of its own columns and kept what is stronger than these (seed "
-        f"{seed}).</p><ul>{items}</ul></div>"
-    )
-    return (
-        f'<section class="figures" aria-label="Selection"><div class="column">{card}'
-        f'{path}</div><div class="column">{scores}</div></section>'
-    )
+        ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
+        features = _figure(ax, "features", alt)
+        ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
+        alt = "; ".join(of_components) or "No components were recorded."
+        components = _figure(ax, "components", alt)
+        ax = figures.plot_bytes(runs, figures.bar_axes(2 * len(stages)))
+        alt = f"Bytes of {', '.join(titles) or 'no stage'}; "
+        sent = _figure(ax, "bytes", f"{alt}the same numbers are in the table of seeds.")
+        left = _curve_figure(runs) + components
+    return parts.columns(left, features + sent, ' aria-label="Figures"')
 
 
-def _curve_figure(runs: Sequence[Run]) -> str:
-    score = figures.score_of(runs)
-    alt = "No score was recorded."
-    title = "Test accuracy against megabytes sent"
-    if score:
+def _curve_figure(runs: Sequence[RunNumbers]) -> str:
+    alt, title = "No score was recorded.", "Test accuracy against megabytes sent"
+    if score := figures.score_of(runs):
         key, words = score
         title = f"{words[0].upper()}{words[1:]} against megabytes sent"
         if mean := figures.mean_curve(runs, key):
             (x0, y0), (x1, y1) = mean[0], mean[-1]
             alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
-    return figure(
-        figures.plot_curve(runs, figures.new_axes()),
-        "curve",
-        title,
-        "Both directions, all parties, without evaluation.",
-        f"{title}. {alt}",
+    ax = figures.plot_curve(runs, figures.new_axes())
+    caption = "Both directions, all parties, without evaluation."
+    return parts.figure(ax, "curve", title, caption, f"{title}. {alt}")
+
+
+def _selection(run: RunNumbers) -> str:
+    """Return how the parties of a run chose by shadows, in words and figures."""
+    selection = run.get("selection")
+    if not selection:
+        return ""
+    items, n_scores, most = "", 0, figures.MOST_SCORES
+    for party, how in selection.items():
+        n_kept = len(tables.revealed(run)[party]["kept"])
+        items += f"<li>{escape(tables.selection_words(party, how, n_kept))}</li>"
+        n_scores += len(how["scores"])
+    with figures.page_style():
+        ax = figures.plot_scores(run, figures.bar_axes(min(n_scores, most)))
+        alt = f"Strength of up to {most} features against shadows."
+        scores = _figure(ax, "scores", alt)
+        ax = figures.plot_path(run, figures.new_axes())
+        alt = "Share of shadows kept against features kept, by party."
+        path = _figure(ax, "path", alt)
+    said = (
+        "<p>Each party scrambled copies of its own columns and kept what is stronger "
+        f"than these (seed {escape(str(run.get('seed', '')))}).</p><ul>{items}</ul>"
     )
+    card = parts.card("How features were chosen", said, "div")
+    return parts.columns(card + path, scores, ' aria-label="Selection"')
 
 
 # -- tables ----------------------------------------------------------------------------
 
 
-def _features(runs: Sequence[Run]) -> str:
+def _features(runs: Sequence[RunNumbers]) -> str:
     rows = tables.feature_rows(runs)
     if not rows:
         return ""
@@ -367,8 +273,8 @@ def _features(runs: Sequence[Run]) -> str:
     names += ["Norm"] if with_norms else []
     lines = []
     for row in rows:
-        kind = "planted" if row.planted else "real"
-        tag = f'<span class="tag planted">{kind}</span>' if row.planted else kind
+        kind = "planted" if tables.is_planted(row.party, row.feature) else "real"
+        tag = '<span class="tag planted">planted</span>' if kind == "planted" else kind
         share = row.n_kept / row.n_runs
         cells = (
             f"<td>{escape(row.party)}</td>"
@@ -385,14 +291,9 @@ def _features(runs: Sequence[Run]) -> str:
             f'<tr data-party="{escape(row.party)}" data-state="{row.state}" '
             f'data-kind="{kind}">{cells}</tr>'
         )
-    return (
-        '<section class="card"><h2>Every feature</h2>'
-        f"{_controls(parties, words)}"
-        '<div class="scroll tall" tabindex="0" role="region" '
-        'aria-label="List of features">'
-        f'<table class="features" id="features"><thead><tr>{heads(names)}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div></section>"
-    )
+    features = parts.table(names, lines, look=' class="features" id="features"')
+    inner = parts.scroll("List of features", features, tall=True)
+    return parts.card("Every feature", _controls(parties, words) + inner)
 
 
 def _controls(parties: Iterable[str], states: Mapping[str, str]) -> str:
@@ -416,78 +317,52 @@ def _controls(parties: Iterable[str], states: Mapping[str, str]) -> str:
     )
 
 
-def heads(names: Iterable[str], words: Collection[str] = ()) -> str:
-    """Return the cells of a table's head; columns of words are marked."""
-    return "".join(
-        f'<th scope="col"{" class=word" * (name in words)}>{escape(name)}</th>'
-        for name in names
-    )
-
-
-def _seeds(runs: Sequence[Run]) -> str:
+def _seeds(runs: Sequence[RunNumbers]) -> str:
     """Return every number of every seed, each cell with its place in the record."""
+    several = len(runs) > 1
+    names = ["", *["mean ± std"] * several, *(f"seed {run['seed']}" for run in runs)]
     groups: dict[str, list[str]] = {}
     for measure in tables.measures(runs):
-        values = [measure.value(run) for run in runs]
+        values = [tables.value_at(run, measure.path) for run in runs]
         cells = []
         for i, value in enumerate(values):
             data = "" if value is None else f' data-value="{value!r}"'
-            text = tables.value_text(value, measure.kind)
-            where = escape(f"runs.{i}.{measure.path}")
-            cells.append(f'<td data-path="{where}"{data}>{escape(text)}</td>')
-        if len(runs) > 1:
+            text = escape(tables.value_text(value, measure.kind))
+            path = escape(f"runs.{i}.{measure.path}")
+            cells.append(f'<td data-path="{path}"{data}>{text}</td>')
+        if several:
             mean = tables.spread_text(tables.spread(values), measure.kind)
             where = escape(measure.path)
             cells.insert(0, f'<td class="mean" data-mean="{where}">{escape(mean)}</td>')
-        groups.setdefault(measure.group, []).append(
-            f'<tr><th scope="row">{escape(measure.label)}</th>{"".join(cells)}</tr>'
-        )
-    names = ["", *(["mean ± std"] if len(runs) > 1 else [])]
-    names += [f"seed {run['seed']}" for run in runs]
-    bodies = "".join(
-        f'<tbody><tr><th scope="rowgroup" colspan="{len(names)}">{escape(group)}</th>'
-        f"</tr>{''.join(lines)}</tbody>"
-        for group, lines in groups.items()
-    )
-    return (
-        '<section class="card"><h2>Every seed</h2>'
-        '<div class="scroll tall" tabindex="0" role="region" '
-        'aria-label="Numbers of every seed">'
-        f'<table class="seeds"><thead><tr>{heads(names)}</tr></thead>{bodies}</table>'
-        "</div></section>"
-    )
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return MISSING
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        span, label = f'scope="rowgroup" colspan="{len(names)}"', escape(measure.label)
+        group = f"<tr><th {span}>{escape(measure.group)}</th></tr>"
+        line = f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>'
+        groups.setdefault(measure.group, [group]).append(line)
+    numbers = parts.table(names, *groups.values(), look=' class="seeds"')
+    scroll = parts.scroll("Numbers of every seed", numbers, tall=True)
+    return parts.card("Every seed", scroll)
 
 
 def _pairs(title: str, pairs: Mapping[str, Any]) -> str:
-    if not pairs:
-        return ""
-    lines = "".join(
-        f'<tr><th scope="row">{escape(str(key))}</th>'
-        f"<td>{escape(_value(value))}</td></tr>"
-        for key, value in pairs.items()
-    )
-    return (
-        f'<div class="card"><h2>{title}</h2><div class="scroll tall" tabindex="0" '
-        f'role="region" aria-label="{title}"><table>{lines}</table></div></div>'
-    )
+    lines = ""
+    for key, value in pairs.items():
+        text = MISSING if value is None else value
+        if not isinstance(text, str):
+            text = json.dumps(value, ensure_ascii=False)
+        lines += parts.line(str(key), [text])
+    inner = parts.scroll(title, f"<table>{lines}</table>", tall=True)
+    return parts.card(title, inner, "div") if lines else ""
 
 
 def _settings(record: RunRecord) -> str:
     header = record.header
     names = ("method", "profile", "device", "started")
     made_with = {name: header[name] for name in names if name in header}
-    made_with |= {
-        f"version of {k}": v for k, v in (header.get("versions") or {}).items()
-    }
-    data = at(header, "data") or {}
+    versions = header.get("versions") or {}
+    made_with |= {f"version of {name}": text for name, text in versions.items()}
+    config = _pairs("Settings", header.get("config") or {})
+    column = _pairs("Data", header.get("data") or {}) + _pairs("Made with", made_with)
     return (
-        f'<section class="settings">{_pairs("Settings", header.get("config") or {})}'
-        f'<div class="column">{_pairs("Data", data)}{_pairs("Made with", made_with)}'
-        "</div></section>"
+        f'<section class="settings">{config}<div class="column">{column}</div>'
+        "</section>"
     )

@@ -1,41 +1,33 @@
-"""The page of ``lessvfl bench theory``: figures, a table of rates, the verdict.
-
-Takes the plain results of the benchmark and writes ``theory.html``, the same numbers as
-``theory.json`` and ``theory.csv``, and every figure as PNG and SVG.
-"""
+"""The page of ``lessvfl bench theory``: figures, a table of rates, the verdict."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lessvfl.report import figures
-from lessvfl.report.page import document, figure, heads, write
+from lessvfl.report import figures, parts
 from lessvfl.report.tables import MISSING, plural
-from lessvfl.run.record import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Look = tuple[str, str, str, str]
 Results = Mapping[str, Any]
-Entry = Mapping[str, Any]
+TheoryEntry = Mapping[str, Any]
 
-PAGE_NAME = "theory.html"
 WORDED = ("Method", "Quantity", "Note")  # columns of words
-METHODS = {  # name, title, colour, dashes, marker
+METHODS: dict[str, Look] = {  # title, colour, dashes, marker
     "less-vfl": ("LESS-VFL", figures.BLUE, "-", "o"),
     "local-lasso": ("Local lasso", figures.GREEN, "--", "s"),
     "group-lasso": ("Group lasso", figures.VERMILION, "-.", "^"),
     "centralised": ("Centralised group lasso", figures.BLACK, ":", "D"),
 }
-DESIGNS = {
+DESIGNS: dict[str, Look] = {
     "independent": ("Independent components", figures.BLUE, "-", "o"),
     "correlated": ("One correlated component", figures.VERMILION, "--", "s"),
 }
@@ -44,109 +36,157 @@ QUANTITIES = {
     "distance": "distance to the generating network",
     "recovery": "exact recovery, share of seeds",
 }
-STAGE2 = {
-    "norm": "norm of non-significant weights",
-    "distance": "distance to the true server weights",
+STAGE2 = QUANTITIES | {"distance": "distance to the true server weights"}
+RANGES = "Lines are means over seeds, bands run from the least to the greatest seed"
+ZEROS = "A hollow mark on the lowest line is a mean of exactly zero."
+FIGURES = {  # part of the results, quantity: title, caption
+    "recovery": (
+        "Exact recovery of the support",
+        "Share of seeds whose kept features are the significant ones, no more and no "
+        "less; bands are Wilson's 95 % intervals.",
+    ),
+    "norm": (
+        "Weights on non-significant features",
+        f"Euclidean norm of first-layer weights after selection. {RANGES}. {ZEROS}",
+    ),
+    "distance": (
+        "Distance to the generating network",
+        "Root mean squared difference of predictions on fresh rows, without noise; the "
+        f"theorem's distance bounds it up to a constant. {RANGES}.",
+    ),
+    "stage2-distance": (
+        "Stage 2 alone: distance to the true server weights",
+        "Known party networks. The theorem bounds this distance and promises no exact "
+        f"recovery. {RANGES}.",
+    ),
+    "stage2-norm": (
+        "Stage 2 alone: weights on non-significant components",
+        f"With a correlated component the lasso keeps some however large N is. {ZEROS}",
+    ),
+    "surplus-norm": (
+        "More components than needed",
+        "Several components a party where one would do: weights on non-significant "
+        f"features. {ZEROS}",
+    ),
 }
+LEFT = ("recovery", "stage2-distance", "surplus-norm")
+RIGHT = ("norm", "distance", "stage2-norm")
 
 
 def build_theory(results: Results, folder: Path) -> Path:
-    """Write page, figures and numbers of a theory benchmark.
-
-    Parameters
-    ----------
-    results : mapping
-        What ``lessvfl.bench.theory.run.run`` returns.
-    folder : Path
-        Where to write; made where it is missing.
-
-    Returns
-    -------
-    Path
-        ``theory.html`` in that folder.
-    """
-    folder = Path(folder)
+    """Write ``theory.html``, ``.json``, ``.csv`` and the figures; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(results, allow_nan=False, indent=1)
-    write_atomically(folder / "theory.json", text.encode())
-    write_atomically(folder / "theory.csv", table(results).encode())
-    with figures.page_style():
-        drawn = _draw(results, folder)
-    path = folder / PAGE_NAME
-    write(path, _page(results, drawn))
+    parts.write(folder / "theory.json", text)
+    parts.write(folder / "theory.csv", parts.csv_text(_lines(results)))
+    path = folder / "theory.html"
+    parts.write(path, _page(results, _draw(results, folder)))
     return path
 
 
-def table(results: Results) -> str:
-    """Return every run as one line of CSV."""
-    stream = io.StringIO()
-    lines = csv.writer(stream, lineterminator="\n")
-    lines.writerow(
-        ["part", "method", "parties", "n", "seed", "norm", "distance", "recovered"]
-    )
+def _lines(results: Results) -> Iterator[list[Any]]:
+    """Return every run as one line of CSV, the head first."""
+    by_seed = ("norm", "distance", "recovered")
+    yield ["part", "method", "parties", "n", "seed", *by_seed]
     for part in ("results", "surplus", "stage2"):
         for entry in results[part]:
             name = entry.get("method") or entry["design"]
-            runs = zip(
-                results["seeds"],
-                entry["norm"],
-                entry["distance"],
-                entry["recovered"],
-                strict=True,
-            )
-            for seed, norm, distance, recovered in runs:
-                lines.writerow(
-                    [
-                        part,
-                        name,
-                        entry.get("parties", ""),
-                        entry["n"],
-                        seed,
-                        repr(norm),
-                        repr(distance),
-                        int(recovered),
-                    ]
-                )
-    return stream.getvalue()
+            about = [part, name, entry.get("parties", ""), entry["n"]]
+            runs = zip(results["seeds"], *(entry[key] for key in by_seed), strict=True)
+            for *run, hit in runs:
+                yield [*about, *run, int(hit)]
 
 
-# -- figures ---------------------------------------------------------------------------
+def _draw(results: Results, folder: Path) -> dict[str, str]:
+    """Write every figure as PNG and SVG, and return each as a piece of the page."""
+    drawn = {}
+    files: Any = {"png": {"dpi": 160}, "svg": {"metadata": {"Date": None}}}
+    for name, (title, caption) in FIGURES.items():
+        part, _, quantity = name.rpartition("-")
+        if not results[part or "results"]:
+            continue
+        with figures.page_style():
+            ax = _plot(results, part or "results", quantity)
+            for ending, options in files.items():
+                path = folder / f"theory-{name}.{ending}"
+                figures.save(ax, path, ending, **options)
+            alt = f"{title}; the same numbers are in the tables and in theory.csv."
+            drawn[name] = parts.figure(ax, name, title, caption, alt)
+    return drawn
 
 
-def _panels(n_panels: int, height: float) -> list[Axes]:
-    """Make axes side by side, two in a row, with the same scales."""
+def _plot(results: Results, part: str, quantity: str) -> Axes:
+    """Draw one quantity against N, one panel for each number of parties."""
     from matplotlib.figure import Figure
 
-    n_rows = math.ceil(n_panels / 2)
-    n_columns = min(n_panels, 2)
+    found, height = results[part], 2.6
+    panels = {"": found}
+    if part == "results":
+        height = 2.0
+        panels = {
+            plural(m, "party", "parties"): [
+                e for e in found if e["method"] == "centralised" or e["parties"] == m
+            ]
+            for m in results["parties"]
+        }
+    n_rows, n_columns = math.ceil(len(panels) / 2), min(len(panels), 2)
     width = 4.7 if n_columns == 1 else 5.6
-    made = Figure(figsize=(width, height * n_rows + 0.7), layout="constrained")
-    grid = made.subplots(n_rows, n_columns, squeeze=False, sharex=True, sharey=True)
-    axes = list(grid.flat)
-    for extra in axes[n_panels:]:
+    root = Figure(figsize=(width, height * n_rows + 0.7), layout="constrained")
+    grid = root.subplots(n_rows, n_columns, squeeze=False, sharex=True, sharey=True)
+    for extra in grid.flat[len(panels) :]:
         extra.set_axis_off()
-    return axes[:n_panels]
+    looks, words = (DESIGNS, STAGE2) if part == "stage2" else (METHODS, QUANTITIES)
+    # Zeros are drawn a little under the least number above zero.
+    above = (v for e in found if quantity != "recovery" for v in e[quantity] if v > 0)
+    floor = min(above, default=3e-3) / 3
+    for ax, (title, entries) in zip(grid.flat, panels.items(), strict=False):
+        if quantity == "recovery":
+            ax.set_ylim(-0.03, 1.03)
+        else:
+            _guide(ax, results, entries, quantity)
+            ax.set_yscale("log")
+        for name, look in looks.items():
+            shown = [e for e in entries if name in (e.get("method"), e.get("design"))]
+            if shown:
+                _line(ax, shown, quantity, look, floor)
+        if title:
+            ax.set_title(title, fontsize=9)
+        ax.set_xscale("log")
+        figures.grid(ax)
+    root.supxlabel("samples N", fontsize=9)
+    root.supylabel(words[quantity], fontsize=9)
+    first: Axes = grid.flat[0]
+    legend = first.get_legend_handles_labels()
+    root.legend(*legend, loc="outside upper center", ncols=2, frameon=False)
+    return first
+
+
+def _guide(
+    ax: Axes, results: Results, entries: Sequence[TheoryEntry], quantity: str
+) -> None:
+    """Draw the theorem's rate, through the largest mean at the first size."""
+    ends, rate = (results["n"][0], results["n"][-1]), results["theorem_rate"]
+    top = max(statistics.fmean(e[quantity]) for e in entries if e["n"] == ends[0])
+    if top > 0:
+        heights = [top * (size / ends[0]) ** rate for size in ends]
+        label = f"theorem's rate, slope {rate:g}"
+        ax.plot(ends, heights, color=figures.GREY, lw=3, alpha=0.6, label=label)
 
 
 def _line(
-    ax: Axes,
-    entries: Sequence[Entry],
-    quantity: str,
-    look: tuple[str, str, str, str],
-    floor: float,
+    ax: Axes, entries: Sequence[TheoryEntry], quantity: str, look: Look, floor: float
 ) -> None:
     """Draw means over seeds with their range; zeros hollow on the floor."""
     title, color, dashes, marker = look
     entries = sorted(entries, key=lambda entry: float(entry["n"]))
     sizes = [entry["n"] for entry in entries]
-    if quantity == "recovery":
-        means = [entry["recovery"]["mean"] for entry in entries]
-        lows = [entry["recovery"]["low"] for entry in entries]
-        highs = [entry["recovery"]["high"] for entry in entries]
-    else:
-        means = [max(floor, statistics.fmean(entry[quantity])) for entry in entries]
-        lows = [max(floor, min(entry[quantity])) for entry in entries]
-        highs = [max(floor, max(entry[quantity])) for entry in entries]
+    found = [entry[quantity] for entry in entries]
+    means, lows, highs = (
+        [share[key] for share in found]
+        if quantity == "recovery"
+        else [max(floor, of(values)) for values in found]
+        for key, of in (("mean", statistics.fmean), ("low", min), ("high", max))
+    )
     ax.fill_between(sizes, lows, highs, color=color, alpha=0.12, lw=0)
     ax.plot(sizes, means, color=color, ls=dashes, lw=1.6, label=title)
     for size, mean in zip(sizes, means, strict=True):
@@ -155,218 +195,40 @@ def _line(
         ax.plot([size], [mean], marker=marker, ms=4.5, mfc=face, mec=color, ls="")
 
 
-def _floor(entries: Sequence[Entry], quantity: str) -> float:
-    """Return where zeros are drawn: a little under the least number above zero."""
-    if quantity == "recovery":
-        return 0.0
-    positive = [value for entry in entries for value in entry[quantity] if value > 0]
-    return min(positive) / 3 if positive else 1e-3
-
-
-def _guide(ax: Axes, results: Results, entries: Sequence[Entry], quantity: str) -> None:
-    """Draw the theorem's rate, through the largest mean at the first size."""
-    if quantity == "recovery":
-        return
-    sizes = results["n"]
-    top = max(
-        statistics.fmean(entry[quantity]) for entry in entries if entry["n"] == sizes[0]
-    )
-    if top > 0:
-        rate = results["theorem_rate"]
-        ends = [top * (size / sizes[0]) ** rate for size in (sizes[0], sizes[-1])]
-        ax.plot(
-            [sizes[0], sizes[-1]],
-            ends,
-            color=figures.GREY,
-            lw=3,
-            alpha=0.6,
-            label=f"theorem's rate, slope {rate:g}",
-        )
-
-
-def _finish(axes: Sequence[Axes], words: str, quantity: str) -> None:
-    for ax in axes:
-        ax.set_xscale("log")
-        ax.grid(color="#E4E7EB", lw=0.6)
-        ax.set_axisbelow(True)
-        if quantity == "recovery":
-            ax.set_ylim(-0.03, 1.03)
-        else:
-            ax.set_yscale("log")
-    root = axes[0].figure.get_figure(root=True)
-    assert root is not None
-    root.supxlabel("samples N", fontsize=9)
-    root.supylabel(words, fontsize=9)
-    lines, names = axes[0].get_legend_handles_labels()
-    root.legend(lines, names, loc="outside upper center", ncols=2, frameon=False)
-
-
-def plot_methods(results: Results, quantity: str) -> list[Axes]:
-    """Draw one quantity against N, a panel for every number of parties."""
-    everything = results["results"]
-    alone = [entry for entry in everything if entry["method"] == "centralised"]
-    floor = _floor(everything, quantity)
-    axes = _panels(len(results["parties"]), 2.0)
-    for ax, n_parties in zip(axes, results["parties"], strict=True):
-        own = [
-            entry
-            for entry in everything
-            if entry["parties"] == n_parties and entry["method"] != "centralised"
-        ]
-        _guide(ax, results, [*own, *alone], quantity)
-        for method, look in METHODS.items():
-            shown = [entry for entry in [*own, *alone] if entry["method"] == method]
-            _line(ax, shown, quantity, look, floor)
-        ax.set_title(plural(n_parties, "party", "parties"), fontsize=9)
-    _finish(axes, QUANTITIES[quantity], quantity)
-    return axes
-
-
-def plot_stage2(results: Results, quantity: str) -> list[Axes]:
-    """Draw one quantity of stage 2 alone against N."""
-    entries = results["stage2"]
-    floor = _floor(entries, quantity)
-    axes = _panels(1, 2.6)
-    _guide(axes[0], results, entries, quantity)
-    for design, look in DESIGNS.items():
-        shown = [entry for entry in entries if entry["design"] == design]
-        _line(axes[0], shown, quantity, look, floor)
-    _finish(axes, STAGE2[quantity], quantity)
-    return axes
-
-
-def plot_surplus(results: Results, quantity: str) -> list[Axes]:
-    """Draw one quantity with several components a party against N."""
-    entries = results["surplus"]
-    floor = _floor(entries, quantity)
-    axes = _panels(1, 2.6)
-    _guide(axes[0], results, entries, quantity)
-    for method in ("less-vfl", "local-lasso"):
-        shown = [entry for entry in entries if entry["method"] == method]
-        _line(axes[0], shown, quantity, METHODS[method], floor)
-    _finish(axes, QUANTITIES[quantity], quantity)
-    return axes
-
-
-RANGES = "Lines are means over seeds, bands run from the least to the greatest seed"
-ZEROS = "A hollow mark on the lowest line is a mean of exactly zero."
-FIGURES: dict[str, tuple[Callable[[Results, str], list[Axes]], str, str, str]] = {
-    "recovery": (
-        plot_methods,
-        "recovery",
-        "Exact recovery of the support",
-        "Share of seeds whose kept features are the significant ones, no more and no "
-        "less; bands are Wilson's 95 % intervals.",
-    ),
-    "norm": (
-        plot_methods,
-        "norm",
-        "Weights on non-significant features",
-        f"Euclidean norm of first-layer weights after selection. {RANGES}. {ZEROS}",
-    ),
-    "distance": (
-        plot_methods,
-        "distance",
-        "Distance to the generating network",
-        "Root mean squared difference of predictions on fresh rows, without noise; the "
-        f"theorem's distance bounds it up to a constant. {RANGES}.",
-    ),
-    "stage2-distance": (
-        plot_stage2,
-        "distance",
-        "Stage 2 alone: distance to the true server weights",
-        "Known party networks. The theorem bounds this distance and promises no exact "
-        f"recovery. {RANGES}.",
-    ),
-    "stage2-norm": (
-        plot_stage2,
-        "norm",
-        "Stage 2 alone: weights on non-significant components",
-        f"With a correlated component the lasso keeps some however large N is. {ZEROS}",
-    ),
-    "surplus-norm": (
-        plot_surplus,
-        "norm",
-        "More components than needed",
-        "Several components a party where one would do: weights on non-significant "
-        f"features. {ZEROS}",
-    ),
-}
-
-
-def _draw(results: Results, folder: Path) -> dict[str, str]:
-    """Write every figure as PNG and SVG, and return each as a piece of the page."""
-    drawn = {}
-    for name, (plot, quantity, title, caption) in FIGURES.items():
-        if plot is plot_surplus and not results["surplus"]:
-            continue
-        axes = plot(results, quantity)
-        root = axes[0].figure.get_figure(root=True)
-        assert root is not None
-        root.savefig(folder / f"theory-{name}.png", dpi=160)
-        root.savefig(folder / f"theory-{name}.svg", metadata={"Date": None})
-        alt = f"{title}; the same numbers are in the tables and in theory.csv."
-        drawn[name] = figure(axes[0], name, title, caption, alt)
-    return drawn
-
-
-# -- the page --------------------------------------------------------------------------
-
-
 def _page(results: Results, drawn: Mapping[str, str]) -> str:
-    sizes = results["n"]
+    sizes, lam = results["n"], results["lambda"]
     title = "The theory, checked: LESS-VFL and its baselines against N"
-    lam = results["lambda"]
-    line = (
-        f"{results['network']} networks · "
-        f"{plural(len(results['seeds']), 'seed')} · "
-        f"N = {sizes[0]:,} to {sizes[-1]:,} · "
-        f"{results['n_significant']} of {results['n_columns']} features significant · "
+    words = [
+        f"{results['network']} networks",
+        plural(len(results["seeds"]), "seed"),
+        f"N = {sizes[0]:,} to {sizes[-1]:,}",
+        f"{results['n_significant']} of {results['n_columns']} features significant",
         f"λ_s = {lam['server']:g} N^(-1/4), λ_m = {lam['party']:g} N^(-1/4), "
-        f"group lasso {lam['joint']:g} N^(-1/4) · "
-        f"{results['seconds']:.0f} s on {results['device']}"
+        f"group lasso {lam['joint']:g} N^(-1/4)",
+        f"{results['seconds']:.0f} s on {results['device']}",
+    ]
+    halves = ("".join(drawn.get(name, "") for name in half) for half in (LEFT, RIGHT))
+    rates = (
+        "Least squares of log mean against log N; intervals by a bootstrap over seeds. "
+        "The theorem bounds from above: a slope below its rate agrees with it. With "
+        f"its logarithm the bound has slope {results['bound_slope']:.3f} at these N."
     )
-    left = [drawn[n] for n in ("norm", "stage2-distance", "surplus-norm") if n in drawn]
-    right = [drawn[name] for name in ("distance", "stage2-norm")]
+    every_n = "Means over seeds; the share recovered with Wilson's 95 % interval."
     body = [
-        f'<header><p class="soft">{escape(line)}</p><h1>{escape(title)}</h1></header>',
-        _verdict(results["verdict"]),
-        f'<section class="figures"><div class="column">{drawn["recovery"]}'
-        f"{''.join(left[1:])}</div>"
-        f'<div class="column">{left[0]}{"".join(right)}</div></section>',
-        _rates(results),
-        _sizes(results),
+        parts.header(words, title),
+        parts.notes_card(results["verdict"], "What the numbers say"),
+        parts.columns(*halves),
+        _table("Fitted rates", rates, _rates(results)),
+        _table("Every N", every_n, _sizes(results)),
     ]
     footer = "Made by lessvfl from theory.json; every number is in it."
-    return document(title, body, footer)
+    return parts.document(title, body, footer)
 
 
-def _verdict(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return (
-        '<section class="card notes"><h2>What the numbers say</h2>'
-        f"<ul>{items}</ul></section>"
-    )
-
-
-def _scroll(title: str, words: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a card with a table; every row has the same columns."""
-    return (
-        f'<section class="card"><h2>{escape(title)}</h2>'
-        f'<p class="soft">{escape(words)}</p>'
-        f'<div class="scroll tall" tabindex="0" role="region" '
-        f'aria-label="{escape(title)}"><table class="runs"><thead><tr>'
-        f"{heads(rows[0], WORDED)}</tr></thead>"
-        f"<tbody>{''.join(map(_row, rows))}</tbody></table></div></section>"
-    )
-
-
-def _row(cells: Mapping[str, str]) -> str:
-    items = "".join(
-        f'<td class="{"word" if name in WORDED else "number"}">{escape(cell)}</td>'
-        for name, cell in cells.items()
-    )
-    return f"<tr>{items}</tr>"
+def _table(title: str, words: str, rows: Iterator[Mapping[str, str]]) -> str:
+    table = parts.number_table(list(rows), WORDED)
+    said = f'<p class="soft">{escape(words)}</p>'
+    return parts.card(title, said + parts.scroll(title, table, tall=True))
 
 
 def _title(name: str) -> str:
@@ -376,52 +238,35 @@ def _title(name: str) -> str:
     return f"{known[0]}{comma}{rest}" if known else name.capitalize()
 
 
-def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2f}"
-
-
-def _rates(results: Results) -> str:
-    rows = [
-        {
+def _rates(results: Results) -> Iterator[dict[str, str]]:
+    for rate in results["rates"]:
+        slopes = (rate["slope"], rate["low"], rate["high"], results["theorem_rate"])
+        texts = (MISSING if slope is None else f"{slope:.2f}" for slope in slopes)
+        names = ("Slope", "95 % from", "to", "Theorem")
+        yield {
             "Method": _title(rate["method"]),
             "Parties": str(rate["parties"] or MISSING),
             "Quantity": rate["quantity"],
-            "Slope": _number(rate["slope"]),
-            "95 % from": _number(rate["low"]),
-            "to": _number(rate["high"]),
-            "Theorem": _number(results["theorem_rate"]),
+            **dict(zip(names, texts, strict=True)),
             "Sizes": str(rate["n_points"]),
             "Note": rate["note"],
         }
-        for rate in results["rates"]
-    ]
-    words = (
-        "Least squares of log mean against log N; intervals by a bootstrap over seeds. "
-        "The theorem bounds from above: a slope below its rate agrees with it. With "
-        f"its logarithm the bound has slope {results['bound_slope']:.3f} at these N."
-    )
-    return _scroll("Fitted rates", words, rows)
 
 
-def _sizes(results: Results) -> str:
-    rows = []
+def _sizes(results: Results) -> Iterator[dict[str, str]]:
     for part, more in (("results", ""), ("surplus", ", surplus components")):
         for entry in results[part]:
             hit = entry["recovery"]
-            rows.append(
-                {
-                    "Method": _title(entry["method"]) + more,
-                    "Parties": str(entry["parties"]),
-                    "N": f"{entry['n']:,}",
-                    "Norm": f"{statistics.fmean(entry['norm']):.2g}",
-                    "Exact zeros": f"{entry['zero_share']:.1%}",
-                    "Runs of norm 0": f"{entry['zero_runs']:.0%}",
-                    "Significant missed": f"{statistics.fmean(entry['missed']):.1f}",
-                    "Distance": f"{statistics.fmean(entry['distance']):.3f}",
-                    "Recovered": f"{hit['mean']:.0%}",
-                    "95 % from": f"{hit['low']:.0%}",
-                    "to": f"{hit['high']:.0%}",
-                }
-            )
-    words = "Means over seeds; the share recovered with Wilson's 95 % interval."
-    return _scroll("Every N", words, rows)
+            yield {
+                "Method": _title(entry["method"]) + more,
+                "Parties": str(entry["parties"]),
+                "N": f"{entry['n']:,}",
+                "Norm": f"{statistics.fmean(entry['norm']):.2g}",
+                "Exact zeros": f"{entry['zero_share']:.1%}",
+                "Runs of norm 0": f"{entry['zero_runs']:.0%}",
+                "Significant missed": f"{statistics.fmean(entry['missed']):.1f}",
+                "Distance": f"{statistics.fmean(entry['distance']):.3f}",
+                "Recovered": f"{hit['mean']:.0%}",
+                "95 % from": f"{hit['low']:.0%}",
+                "to": f"{hit['high']:.0%}",
+            }

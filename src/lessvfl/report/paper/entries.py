@@ -1,22 +1,19 @@
-"""The entries of a benchmark: our numbers beside the paper's, judged and put in words.
-
-Nothing here computes a result: a number is one of the benchmark, the paper's, or the
-difference of the two.
-"""
+"""The entries of a benchmark: our numbers beside the paper's, judged, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lessvfl.report.tables import METHOD_TITLES, MISSING, at, number, plural
+from lessvfl.report.tables import MISSING, at, number, plural
 
 CLOSE_PERCENT = 25.0
 HALF_DIGIT = 0.005  # the paper prints two decimals
 
-Kind = Literal["mib", "percent", "share", "score"]
-MEASURES: dict[str, tuple[str, Kind]] = {
+NumberKind = Literal["mib", "percent", "share", "score"]
+DECIMALS: dict[NumberKind, int] = {"mib": 2, "percent": 2, "share": 1, "score": 3}
+MEASURES: dict[str, tuple[str, NumberKind]] = {
     "cost_mib": ("Cost (MiB)", "mib"),
     "cost_mib_balanced": ("Cost (MiB), target by balanced accuracy", "mib"),
     "payload_mib": ("Payload both ways (MiB)", "mib"),
@@ -31,13 +28,12 @@ MEASURES: dict[str, tuple[str, Kind]] = {
     "pretrain_mib": ("Pre-train (MiB)", "mib"),
     "post_mib": ("Post-FS (MiB)", "mib"),
     "total_mib": ("Total (MiB)", "mib"),
-    "pretrain_mib_balanced": ("Pre-train (MiB)", "mib"),
-    "post_mib_balanced": ("Post-FS (MiB)", "mib"),
-    "total_mib_balanced": ("Total (MiB)", "mib"),
     "train_accuracy_percent": ("Accuracy (%)", "percent"),
     "removed_percent": ("Removed (%)", "percent"),
     "train_balanced_accuracy_percent": ("Balanced accuracy (%)", "percent"),
 }
+PARTS = ("pretrain_mib", "post_mib", "total_mib")
+MEASURES |= {f"{part}_balanced": MEASURES[part] for part in PARTS}
 
 Verdict = Literal["within", "close", "off", "missed", "stand-in", "absent"]
 VERDICTS: dict[Verdict, str] = {
@@ -59,8 +55,8 @@ MARKS = {  # its sign where room is short, and the sentence that explains it
         "d",
         "Target ≤ majority: always guessing the majority class reaches it",
     ),
-    "unsupported": ("u", "No feature kept: so many hits were made without any feature"),
-    "diverged": ("x", "Diverged: in so many seeds the training did"),
+    "unsupported": ("u", "No feature kept: the number of hits without any feature"),
+    "diverged": ("x", "Diverged: the number of seeds whose training diverged"),
 }
 CHOICES = {
     "published": "Settings as published",
@@ -69,11 +65,8 @@ CHOICES = {
 }
 
 
-# -- one entry -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Entry:
+class ComparedNumber:
     """One number of ours with the paper's beside it; both may be missing."""
 
     path: str  # its place in the results, as in tables.2.0
@@ -82,24 +75,13 @@ class Entry:
     same: bool | None  # the paper's data, a stand-in, or none at all
     method: str
     measure: str
+    kind: NumberKind  # how it is written
     settings: Mapping[str, Any]
     paper: Mapping[str, Any] | None
+    printed: float | None  # the paper's mean
     ours: Mapping[str, Any] | None
-
-    @property
-    def kind(self) -> Kind:
-        """How the number is written."""
-        return MEASURES[self.measure][1] if self.measure in MEASURES else "score"
-
-    @property
-    def mean(self) -> float | None:
-        """Our mean over the hits."""
-        return number({"ours": self.ours}, "ours", "mean")
-
-    @property
-    def printed(self) -> float | None:
-        """The paper's mean."""
-        return number({"paper": self.paper}, "paper", "mean")
+    mean: float | None  # ours, over the hits
+    seeds: Sequence[Any]  # of the benchmark
 
     def count(self, name: str) -> int:
         """Return one of our counts of seeds; 0 where it is missing."""
@@ -138,57 +120,49 @@ class Entry:
             return "stand-in"
         if self.difference is None or self.missed:
             return "missed"
-        std = number({"paper": self.paper}, "paper", "std")
+        std = number(self.paper, "std")
         if std is not None and abs(self.difference) <= 2 * std + HALF_DIGIT:
             return "within"
         most = CLOSE_PERCENT / 100 * abs(self.printed) + HALF_DIGIT
         return "close" if abs(self.difference) <= most else "off"
 
     @property
-    def marks(self) -> dict[str, str]:
-        """What to know about our number, by the names in MARKS."""
-        if self.ours is None:
-            return {}
+    def marks(self) -> dict[str, tuple[str, str]]:
+        """What to know about our number by the names in MARKS: a sign, and words."""
+        hits, seeds = self.count("hits"), self.count("seeds")
         found = {}
         if self.missed:
-            seeds = plural(self.count("seeds"), "seed")
-            found["missed"] = f"{self.count('hits')} of {seeds}; {self.missed} missed"
-        if at(self.ours, "degenerate"):
-            found["degenerate"] = "target ≤ majority"
+            words = f"{hits} of {plural(seeds, 'seed')}; {self.missed} missed"
+            found["missed"] = (f"{hits}/{seeds}", words)
+        if self.count("degenerate"):
+            found["degenerate"] = ("d", "target ≤ majority")
         if n := self.count("unsupported"):
-            found["unsupported"] = f"no feature kept in {n}"
+            found["unsupported"] = (f"u{n}", f"no feature kept in {n}")
         if n := self.count("diverged"):
-            found["diverged"] = f"{n} diverged"
+            found["diverged"] = (f"x{n}", f"{n} diverged")
         return found
 
-    @property
-    def signs(self) -> str:
-        """The same where room is short."""
-        full = {
-            "missed": f"{self.count('hits')}/{self.count('seeds')}",
-            "degenerate": "d",
-            "unsupported": f"u{self.count('unsupported')}",
-            "diverged": f"x{self.count('diverged')}",
-        }
-        return ",".join(full[mark] for mark in self.marks)
 
-
-def read(results: Mapping[str, Any]) -> dict[str, list[Entry]]:
+def read(results: Mapping[str, Any]) -> dict[str, list[ComparedNumber]]:
     """Return the entries of every table, in the order of the tables' numbers."""
     facts = {fact["name"]: fact for fact in results.get("data") or []}
-    tables = results.get("tables") or {}
+    tables, seeds = results.get("tables") or {}, results.get("seeds") or []
     return {
         table: [
-            Entry(
+            ComparedNumber(
                 path=f"tables.{table}.{i}",
                 data=entry["data"],
                 title=data_title(facts.get(entry["data"]), entry["data"]),
                 same=at(facts.get(entry["data"]), "same"),
                 method=entry["method"],
                 measure=entry["measure"],
+                kind=MEASURES.get(entry["measure"], ("", "score"))[1],
                 settings=entry.get("settings") or {},
                 paper=entry.get("paper"),
+                printed=number(entry, "paper", "mean"),
                 ours=entry.get("ours"),
+                mean=number(entry, "ours", "mean"),
+                seeds=seeds,
             )
             for i, entry in enumerate(tables[table])
         ]
@@ -201,42 +175,30 @@ def data_title(fact: Mapping[str, Any] | None, name: str) -> str:
     return str(at(fact, "paper_name") or name)
 
 
-# -- numbers as text -------------------------------------------------------------------
+def stand_in_title(title: str, same: bool | None) -> str:
+    """Return the name of a data set; a stand-in for the paper's says so."""
+    return f"{title} ({STAND_IN})" if same is False else title
 
 
-def _plain(value: float, decimals: int, sign: str = "") -> str:
-    """Write a number, never as a negative zero."""
-    return f"{round(value, decimals) + 0.0:{sign},.{decimals}f}"
-
-
-def value_text(value: float | None, kind: Kind) -> str:
-    """Write a number without its ±.
-
-    >>> value_text(3.987, "mib"), value_text(0.9333, "share"), value_text(None, "mib")
-    ('3.99', '93.3 %', '–')
-    """
+def value_text(value: float | None, kind: NumberKind, sign: str = "") -> str:
+    """Write a number without its ±, never as a negative zero."""
     if value is None:
         return MISSING
-    if kind == "share":
-        return f"{_plain(100 * value, 1)} %"
-    return _plain(value, 3 if kind == "score" else 2)
+    scale, unit = (100, " %") if kind == "share" else (1, "")
+    decimals = DECIMALS[kind]
+    return f"{round(scale * value, decimals) + 0.0:{sign},.{decimals}f}{unit}"
 
 
-def pair_text(pair: Mapping[str, Any] | None, kind: Kind) -> str:
-    """Write a mean with its ±, with the decimals of the paper.
-
-    >>> pair_text({"mean": 3.99, "std": 0.75}, "mib")
-    '3.99 ± 0.75'
-    """
-    mean = number({"pair": pair}, "pair", "mean")
-    std = number({"pair": pair}, "pair", "std")
+def pair_text(pair: Mapping[str, Any] | None, kind: NumberKind) -> str:
+    """Write a mean with its ±, with the decimals of the paper."""
+    mean, std = number(pair, "mean"), number(pair, "std")
     text = value_text(mean, kind)
     if mean is None or std is None:
         return text
     return f"{text} ± {value_text(std, kind).removesuffix(' %')}"
 
 
-def ours_text(entry: Entry) -> str:
+def ours_text(entry: ComparedNumber) -> str:
     """Write our number, or why there is none."""
     if entry.ours is None:
         return NOT_AVAILABLE
@@ -245,39 +207,21 @@ def ours_text(entry: Entry) -> str:
     return pair_text(entry.ours, entry.kind)
 
 
-def difference_text(entry: Entry) -> str:
+def difference_text(entry: ComparedNumber) -> str:
     """Write the difference, and what it is in per cent of the paper's number."""
-    if entry.difference is None:
-        return MISSING
-    if entry.kind == "share":
-        text = f"{_plain(100 * entry.difference, 1, '+')} %"
-    else:
-        decimals = 3 if entry.kind == "score" else 2
-        text = _plain(entry.difference, decimals, "+")
+    text = value_text(entry.difference, entry.kind, "+")
     if entry.percent is None:
         return text
-    return f"{text} ({_plain(entry.percent, 1, '+')} %)"
-
-
-def method_title(method: str) -> str:
-    """Name a method as the paper does."""
-    return METHOD_TITLES.get(method, method)
+    return f"{text} ({round(entry.percent, 1) + 0.0:+,.1f} %)"
 
 
 def measure_title(measure: str) -> str:
     """Name a measure with its unit."""
-    known = MEASURES.get(measure)
-    return known[0] if known else measure.replace("_", " ")
+    return MEASURES.get(measure, (measure.replace("_", " "),))[0]
 
 
 def setting_text(name: str, value: Any) -> str:
-    """Write one setting in words.
-
-    >>> setting_text("pretrain_epochs", 1), setting_text("lam_party", 0.1)
-    ('1 epoch of pre-training', 'λ_m 0.1')
-    >>> setting_text("spurious", [0.8, 0.25])
-    'spurious features by party: 80 %, 25 %'
-    """
+    """Write one setting in words."""
     if name == "choice":
         return CHOICES.get(value, f"Settings: {value}")
     if name == "pretrain_epochs" and isinstance(value, int | float):
@@ -292,25 +236,29 @@ def setting_text(name: str, value: Any) -> str:
     return f"{names.get(name, name.replace('_', ' '))} {text}"
 
 
-def by_seed(entry: Entry, seeds: Sequence[Any]) -> list[tuple[str, str, str]]:
+def settings_text(
+    entry: ComparedNumber, names: Iterable[str], joint: str = ", "
+) -> str:
+    """Write those of these settings that an entry has."""
+    known = (name for name in names if entry.settings.get(name) is not None)
+    return joint.join(setting_text(name, entry.settings[name]) for name in known)
+
+
+def by_seed(entry: ComparedNumber) -> list[tuple[str, str, str]]:
     """Return (seed, number, record) of every seed."""
     values = at(entry.ours, "by_seed") or []
     records = at(entry.ours, "records") or []
-    names = seeds if len(seeds) == len(values) else range(len(values))
+    names = entry.seeds if len(entry.seeds) == len(values) else range(len(values))
     rows = []
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
-        finite = number({"value": value}, "value")
+        finite = number(value)
         text = "missed" if finite is None else value_text(finite, entry.kind)
         rows.append((str(name), text, str(records[i]) if i < len(records) else MISSING))
     return rows
 
 
 def pointers(records: Sequence[Any]) -> str:
-    """Write the records of an entry, each file once.
-
-    >>> pointers(["records/a.npz#1", "records/a.npz#2", "records/b.npz#1"])
-    'records/a.npz #1 #2, records/b.npz #1'
-    """
+    """Write the records of an entry, each file once."""
     files: dict[str, list[str]] = {}
     for record in records:
         name, mark, place = str(record).partition("#")

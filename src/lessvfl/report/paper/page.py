@@ -1,7 +1,6 @@
 """A benchmark as files: the paper's tables and figures beside ours, and one page.
 
-The page is like that of a run: everything stands in it, every string of the results is
-escaped, and every number of ours names its place in the results and its records.
+On the page every number of ours names its place in the results and its records.
 """
 
 from __future__ import annotations
@@ -13,30 +12,19 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from lessvfl.report import figures
-from lessvfl.report.page import document, figure, heads, notes_card, write
-from lessvfl.report.paper import entries as words
-from lessvfl.report.paper import files, panels
-from lessvfl.report.paper.entries import VERDICTS, Entry
-from lessvfl.report.paper.tables import (
-    LAYOUTS,
-    Block,
-    Column,
-    Part,
-    Row,
-    Section,
-    caption,
-    chosen_lines,
-    legend,
-    sections,
-)
-from lessvfl.report.tables import MISSING, at, number, plural
+from lessvfl.report import figures, parts
+from lessvfl.report.paper import entries, files, panels, tables
+from lessvfl.report.paper.entries import ComparedNumber
+from lessvfl.report.paper.tables import TableBlock, TableCell, TableRow
+from lessvfl.report.tables import MISSING, at, method_title, number, plural, value_at
 from lessvfl.run.record import write_atomically
 
 PAGE_NAME = "index.html"
 MANY_ROWS = 14  # a table with more of them scrolls within its card
+SETTINGS = ("pretrain_epochs", "lam_party", "lam_server")
+BENCH = ' class="bench"'
 
-Facts = Mapping[str, Mapping[str, Any]]
+DataFacts = Mapping[str, Mapping[str, Any]]
 
 
 def build_bench(results: Mapping[str, Any], folder: Path) -> Path:
@@ -56,43 +44,38 @@ def build_bench(results: Mapping[str, Any], folder: Path) -> Path:
         The page.
     """
     folder = Path(folder)
-    tables = {name: found for name, found in words.read(results).items() if found}
+    found = {table: some for table, some in entries.read(results).items() if some}
     (folder / "tables").mkdir(parents=True, exist_ok=True)
-    for table, entries in tables.items():
-        stem = folder / "tables" / f"table{table}"
-        write(stem.with_suffix(".md"), files.markdown(table, entries))
-        write(stem.with_suffix(".tex"), files.latex(table, entries))
-        write(stem.with_suffix(".csv"), files.csv_text(table, entries))
+    for table, numbers in found.items():
+        for ending, text_of in files.WRITERS.items():
+            path = folder / "tables" / f"table{table}.{ending}"
+            parts.write(path, text_of(table, numbers))
     facts = {str(fact["name"]): fact for fact in results.get("data") or []}
     drawings = _draw(results, facts, folder / "figures")
     path = folder / PAGE_NAME
-    write(path, _page(results, facts, tables, drawings))
+    parts.write(path, _page(results, facts, found, drawings))
     return path
-
-
-# -- the page --------------------------------------------------------------------------
 
 
 def _page(
     results: Mapping[str, Any],
-    facts: Facts,
-    tables: Mapping[str, Sequence[Entry]],
+    facts: DataFacts,
+    found: Mapping[str, Sequence[ComparedNumber]],
     drawings: Mapping[str, str],
 ) -> str:
-    arranged = {table: sections(table, found) for table, found in tables.items()}
-    seeds = results.get("seeds") or []
     title = "The paper's numbers beside ours"
-    everything = [entry for entries in tables.values() for entry in entries]
-    notes = [_note(name, fact) for name, fact in facts.items() if fact.get("note")]
+    notes = []
+    for name, fact in facts.items():
+        if note := fact.get("note"):  # which may or may not name its data
+            known = entries.data_title(fact, name)
+            notes.append(note if known in str(note) else f"{known}: {note}")
+    marks = tables.legend(entry for numbers in found.values() for entry in numbers)
     body = [
-        f"<header>{_line(results, seeds)}<h1>{title}</h1></header>",
-        _contents(tables, drawings),
-        _agreement(arranged),
-        notes_card([*notes, *(f"{note}." for note in legend(everything).values())]),
-        *(
-            _table(table, found, seeds, tables[table])
-            for table, found in arranged.items()
-        ),
+        parts.header(_line(results), title),
+        _contents(found, drawings),
+        _agreement(found),
+        parts.notes_card([*notes, *(f"{note}." for note in marks.values())]),
+        *(_table(table, numbers) for table, numbers in found.items()),
         *drawings.values(),
         _data(facts),
         _seconds(results.get("seconds") or {}),
@@ -102,121 +85,88 @@ def _page(
         f"Made by lessvfl {version}. The same tables stand in tables/ as Markdown, "
         "LaTeX and CSV, the figures in figures/ as PNG and SVG."
     )
-    return document(title, body, footer)
+    return parts.document(title, body, footer)
 
 
-def _note(name: str, fact: Mapping[str, Any]) -> str:
-    """Return the note on a data set, which may or may not name it."""
-    title, note = words.data_title(fact, name), str(fact["note"])
-    return note if title in note else f"{title}: {note}"
-
-
-def _line(results: Mapping[str, Any], seeds: Sequence[Any]) -> str:
+def _line(results: Mapping[str, Any]) -> list[str]:
     """Say how the benchmark was run, in one line above the headline."""
-    parts = []
+    words, seeds = [], results.get("seeds") or []
     if profile := results.get("profile"):
-        parts.append(f"profile {profile}")
+        words.append(f"profile {profile}")
     if settings := results.get("settings"):
-        parts.append(f"settings: {settings}")
-    parts.append(f"{plural(len(seeds), 'seed')} ({', '.join(map(str, seeds))})")
+        words.append(f"settings: {settings}")
+    words.append(f"{plural(len(seeds), 'seed')} ({', '.join(map(str, seeds))})")
     if device := results.get("device"):
-        parts.append(f"on {device}")
+        words.append(f"on {device}")
     if (total := number(results, "seconds", "total")) is not None:
-        parts.append(f"{total:,.0f} seconds")
-    return f'<p class="soft">{escape(" · ".join(parts))}</p>'
+        words.append(f"{total:,.0f} seconds")
+    return words
 
 
-def _contents(tables: Iterable[str], drawings: Iterable[str]) -> str:
-    links = [(f"table-{table}", f"Table {table}") for table in tables]
+def _contents(found: Iterable[str], drawings: Iterable[str]) -> str:
+    links = [(f"table-{table}", f"Table {table}") for table in found]
     links += [(f"figure-{name}", f"Figure {name}") for name in drawings]
     links += [("data", "Data")]
-    items = (
-        f'<a href="#{escape(anchor)}">{escape(text)}</a>' for anchor, text in links
-    )
+    items = (f'<a href="#{escape(to)}">{escape(text)}</a>' for to, text in links)
     return f'<nav class="contents" aria-label="Contents">{" ".join(items)}</nav>'
 
 
-def _scroll(name: str, table: str, tall: bool = False) -> str:
-    return (
-        f'<div class="scroll{" tall" * tall}" tabindex="0" role="region" '
-        f'aria-label="{escape(name)}">{table}</div>'
-    )
-
-
-def _agreement(arranged: Mapping[str, Sequence[Section]]) -> str:
+def _agreement(found: Mapping[str, Sequence[ComparedNumber]]) -> str:
     """Count how the paper's numbers compare with ours, by table and settings."""
     lines = []
-    for table, found in arranged.items():
-        for section in found:
-            counts = Counter(e.verdict for e in section.entries if e.verdict)
+    for table, numbers in found.items():
+        for section in tables.sections(table, numbers):
+            counts = Counter(e.verdict for e in section.numbers if e.verdict)
             if not counts:
                 continue
-            cells = "".join(
-                f'<td class="{verdict if counts[verdict] else "none"}">'
-                f"{counts[verdict]}</td>"
-                for verdict in VERDICTS
-            )
-            lines.append(
-                f'<tr><th scope="row">Table {escape(table)}'
-                f'<small class="soft">{escape(section.title)}</small></th>'
-                f"<td>{counts.total()}</td>{cells}</tr>"
-            )
+            words = f'<small class="soft">{escape(section.title)}</small>'
+            cells = f'<th scope="row">Table {escape(table)}{words}</th>'
+            cells += f"<td>{counts.total()}</td>"
+            for verdict in entries.VERDICTS:
+                n = counts[verdict]
+                cells += f'<td class="{verdict if n else "none"}">{n}</td>'
+            lines.append(f"<tr>{cells}</tr>")
     if not lines:
         return ""
-    head = heads(["", "numbers printed", *VERDICTS.values()])
-    return (
-        '<section class="card"><h2>How ours compares</h2>'
+    title = "How ours compares"
+    said = (
         '<p class="soft">Each number that the paper prints is counted in one column. '
         "Means over all seeds on the paper's data are compared: they lie within twice "
         "the paper's standard deviation, else within 25 % of its mean, else further "
         "off. Repeated rows count as often as the paper prints them.</p>"
-        + _scroll(
-            "How ours compares",
-            f'<table class="bench"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{''.join(lines)}</tbody></table>",
-        )
-        + "</section>"
     )
+    names = ["", "numbers printed", *entries.VERDICTS.values()]
+    drawn = parts.scroll(title, parts.table(names, lines, look=BENCH))
+    return parts.card(title, said + drawn)
 
 
 # -- tables ----------------------------------------------------------------------------
 
 
-def _table(
-    table: str,
-    found: Sequence[Section],
-    seeds: Sequence[Any],
-    entries: Sequence[Entry],
-) -> str:
-    short = table in LAYOUTS and not LAYOUTS[table].keys  # a row a data set
-    parts = []
-    for section in found:
+def _table(table: str, numbers: Sequence[ComparedNumber]) -> str:
+    layout = tables.LAYOUTS.get(table)
+    short = layout is not None and not layout.keys  # one row per data set
+    n_printed = sum(entry.printed is not None for entry in numbers)
+    said = f"The paper prints {n_printed} of these {len(numbers)} numbers."
+    inner = [f'<p class="soft">{said}</p>']
+    for section in tables.sections(table, numbers):
         if section.title:
-            parts.append(f"<h3>{escape(section.title)}</h3>")
+            inner.append(f"<h3>{escape(section.title)}</h3>")
         for i, block in enumerate(section.blocks):
-            drawn = _scroll(
-                f"Table {table}, {block.title}",
-                _block(block, seeds),
-                tall=len(block.rows) > MANY_ROWS,
-            )
-            if i:
-                drawn = _folded(block.title, drawn, opened=short)
-            else:
-                drawn = f"<h4>{escape(block.title)}</h4>{drawn}"
-            parts.append(drawn)
+            name, tall = f"Table {table}, {block.title}", len(block.rows) > MANY_ROWS
+            drawn = parts.scroll(name, _block(block), tall=tall)
+            first = f"<h4>{escape(block.title)}</h4>{drawn}"
+            inner.append(_folded(block.title, drawn, short) if i else first)
         if section.chosen:
-            drawn = _scroll("Settings used", _chosen(section))
-            parts.append(_folded("Settings used", drawn, opened=short))
+            names, *rows = tables.chosen_lines(section.chosen)
+            lines = (parts.line(name, texts) for name, *texts in rows)
+            drawn = parts.scroll("Settings used", parts.table(names, lines))
+            inner.append(_folded("Settings used", drawn, short))
         name = "Every seed and its record"
-        drawn = _scroll(name, _by_seed(section, seeds), tall=True)
-        parts.append(_folded(name, drawn))
-    n_printed = sum(entry.printed is not None for entry in entries)
-    said = f"The paper prints {n_printed} of these {len(entries)} numbers."
-    return (
-        f'<section class="card" id="table-{escape(table)}">'
-        f'<h2>{escape(caption(table))}</h2><p class="soft">{said}</p>'
-        f"{''.join(parts)}</section>"
-    )
+        drawn = parts.scroll(name, _by_seed(section.blocks), tall=True)
+        inner.append(_folded(name, drawn))
+    look = f' id="table-{escape(table)}"'
+    return parts.card(tables.caption(table), "".join(inner), look=look)
 
 
 def _folded(name: str, inner: str, opened: bool = False) -> str:
@@ -224,212 +174,150 @@ def _folded(name: str, inner: str, opened: bool = False) -> str:
     return f"<details{state}><summary>{escape(name)}</summary>{inner}</details>"
 
 
-def _block(block: Block, seeds: Sequence[Any]) -> str:
-    lines = block.heads
-    first = f'<th rowspan="{len(lines)}" scope="col">{escape(block.label or "Data")}'
-    head = []
+def _block(block: TableBlock) -> str:
+    lines, label = block.heads, escape(block.label or "Data")
+    head = f'<tr><th rowspan="{len(lines)}" scope="col">{label}</th>'
     for i, spans in enumerate(lines):
-        cells = [
-            f'<th colspan="{n}" scope="{"colgroup" if n > 1 else "col"}"'
-            f"{' class=edge' * (i < 2 or text == 'paper')}>{escape(text)}</th>"
-            for text, n in spans
-        ]
-        head.append(f"<tr>{first + '</th>' if i == 0 else ''}{''.join(cells)}</tr>")
-    leaves = block.leaves
+        head += "</tr><tr>" * (i > 0)
+        for text, n in spans:
+            look = f'colspan="{n}" scope="{"colgroup" if n > 1 else "col"}"'
+            look += " class=edge" * (i < 2 or text == "paper")
+            head += f"<th {look}>{escape(text)}</th>"
     bodies: dict[str, list[str]] = {}
     for row in block.rows:
         if block.label and row.data not in bodies:
-            span = f'scope="rowgroup" colspan="{len(leaves) + 1}"'
-            name = f"<tr><th {span}><span>{_name(row)}</span></th></tr>"
-            bodies[row.data] = [name]
-        cells = [_cell(block, column, part, row, seeds) for column, part in leaves]
+            span = f'scope="rowgroup" colspan="{len(block.leaves) + 1}"'
+            bodies[row.data] = [f"<tr><th {span}><span>{_name(row)}</span></th></tr>"]
         label = escape(row.label) if block.label else _name(row)
-        bodies.setdefault(row.data, []).append(
-            f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>'
-        )
+        cells = "".join(map(_cell, block.cells(row)))
+        line = f'<tr><th scope="row">{label}</th>{cells}</tr>'
+        bodies.setdefault(row.data, []).append(line)
     inner = "".join(f"<tbody>{''.join(rows)}</tbody>" for rows in bodies.values())
-    return f'<table class="bench"><thead>{"".join(head)}</thead>{inner}</table>'
+    return f"<table{BENCH}><thead>{head}</tr></thead>{inner}</table>"
 
 
-def _name(row: Row) -> str:
-    mark = f' <span class="tag other">{escape(words.STAND_IN)}</span>'
+def _name(row: TableRow) -> str:
+    mark = f' <span class="tag other">{escape(entries.STAND_IN)}</span>'
     return escape(row.title) + mark * (row.same is False)
 
 
-def _cell(
-    block: Block, column: Column, part: Part, row: Row, seeds: Sequence[Any]
-) -> str:
-    entry = row.cells.get(column)
-    edge = " edge" * (part == "paper" or (column, "paper") not in block.leaves)
+def _cell(cell: TableCell) -> str:
+    entry, edge = cell.entry, " edge" * cell.first
+    # A line may not break before a unit or within a ±.
+    bound = (word.replace("± ", "±\u00a0") for word in cell.words)
+    text, *more = (escape(word.replace(" %", "\u00a0%")) for word in bound)
     if entry is None:
-        return f'<td class="soft{edge}">{MISSING}</td>'
-    if part == "paper":
-        text = words.pair_text(entry.paper, entry.kind)
-        return f'<td class="paper soft{edge}">{_kept(text)}</td>'
-    if part == "difference":
-        return f'<td class="difference">{_kept(words.difference_text(entry))}</td>'
+        return f'<td class="soft{edge}">{text}</td>'
+    if cell.part == "paper":
+        return f'<td class="paper soft{edge}">{text}</td>'
+    if cell.part == "difference":
+        return f'<td class="difference">{text}</td>'
     state = "absent" if entry.ours is None else entry.verdict or ""
-    text = f"<span>{_kept(words.ours_text(entry))}</span>"
-    if block.folded and entry.difference is not None:
-        said = _kept(words.difference_text(entry))
-        text += f' <small class="difference">{said}</small>'
-    for mark, said in entry.marks.items():
+    text = f"<span>{text}</span>"
+    if cell.folded and entry.difference is not None:
+        text += f' <small class="difference">{more[0]}</small>'
+    for mark, (_, said) in entry.marks.items():
         said = re.sub(r"(?<=\d) |(?<!;) (?=\d)", "\u00a0", said)  # no number alone
         text += f' <span class="tag {mark}">{escape(said)}</span>'
-    return (
-        f'<td class="ours {state}{edge}" data-entry="{entry.path}" '
-        f'title="{escape(_hover(entry, seeds))}">{text}</td>'
-    )
+    seeds = (f"seed {s}: {n} ({record})" for s, n, record in entries.by_seed(entry))
+    hover = entries.NOT_AVAILABLE if entry.ours is None else "\n".join(seeds)
+    look = f'class="ours {state}{edge}" data-entry="{entry.path}"'
+    return f'<td {look} title="{escape(hover)}">{text}</td>'
 
 
-def _kept(text: str) -> str:
-    """Escape a number; a line may not break before its unit or within its ±."""
-    return escape(text.replace("± ", "±\u00a0").replace(" %", "\u00a0%"))
-
-
-def _hover(entry: Entry, seeds: Sequence[Any]) -> str:
-    """Say a number's seeds and records; what the table of seeds says too."""
-    if entry.ours is None:
-        return words.NOT_AVAILABLE
-    return "\n".join(
-        f"seed {seed}: {text} ({record})"
-        for seed, text, record in words.by_seed(entry, seeds)
-    )
-
-
-def _chosen(section: Section) -> str:
-    head, *lines = chosen_lines(section.chosen)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(line[0])}</th>'
-        + "".join(f"<td>{escape(text)}</td>" for text in line[1:])
-        + "</tr>"
-        for line in lines
-    )
-    return f"<table><thead><tr>{heads(head)}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _by_seed(section: Section, seeds: Sequence[Any]) -> str:
+def _by_seed(blocks: Iterable[TableBlock]) -> str:
     """Return every entry with the number of every seed and where it is recorded."""
-    lines = []
-    for block in section.blocks:
+    lines: list[str] = []
+    seeds: Sequence[Any] = ()
+    for block in blocks:
         for row in block.rows:
-            for column in block.columns:
-                if not (entry := row.cells.get(column)):
-                    continue
-                found = words.by_seed(entry, seeds)
-                values = ", ".join(text for _, text, _ in found)
-                where = words.pointers(at(entry.ours, "records") or [])
-                settings = ", ".join(
-                    words.setting_text(name, entry.settings[name])
-                    for name in ("pretrain_epochs", "lam_party", "lam_server")
-                    if entry.settings.get(name) is not None
-                )
+            for entry in filter(None, map(row.cells.get, block.columns)):
+                seeds = entry.seeds
+                values = [text for _, text, _ in entries.by_seed(entry)]
                 texts = [
                     row.title,
-                    words.method_title(entry.method),
-                    words.measure_title(entry.measure),
-                    settings,
-                    values or words.NOT_AVAILABLE,
-                    where or MISSING,
+                    method_title(entry.method),
+                    entries.measure_title(entry.measure),
+                    entries.settings_text(entry, SETTINGS),
+                    ", ".join(values) or entries.NOT_AVAILABLE,
+                    entries.pointers(at(entry.ours, "records") or []) or MISSING,
                 ]
                 cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
                 lines.append(f'<tr data-entry="{entry.path}">{cells}</tr>')
     said = f"seeds {', '.join(map(str, seeds))}" if seeds else "seeds"
-    names = heads(["Data", "Method", "Measure", "Settings", said, "Records"])
-    return (
-        f'<table class="records"><thead><tr>{names}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table>"
-    )
+    names = ["Data", "Method", "Measure", "Settings", said, "Records"]
+    return parts.table(names, lines, look=' class="records"')
 
 
 # -- figures ---------------------------------------------------------------------------
 
 
-def _draw(results: Mapping[str, Any], facts: Facts, folder: Path) -> dict[str, str]:
+def _draw(results: Mapping[str, Any], facts: DataFacts, folder: Path) -> dict[str, str]:
     """Write the panels of every figure; return its part of the page."""
     found = results.get("figures") or {}
     folder.mkdir(parents=True, exist_ok=True)
     drawings = {}
     for name in sorted(found, key=lambda name: (len(name), name)):
-        some = found[name]
-        if not some:
-            continue
         drawn = []
-        names = panels.file_names(name, some)
-        for panel, stem in zip(some, names, strict=True):
+        stems = panels.file_names(name, found[name])
+        for panel, stem in zip(found[name], stems, strict=True):
             with figures.page_style():
                 ax = panels.plot_panel(panel, figures.new_axes(3.2))
                 for ending, content in panels.files(ax).items():
                     write_atomically(folder / f"{stem}.{ending}", content)
-                drawn.append(
-                    figure(
-                        ax,
-                        stem,
-                        panels.panel_title(panel, facts),
-                        panels.panel_caption(panel),
-                        panels.describe(panel),
-                    )
-                )
+                title = panels.panel_title(panel, facts)
+                caption, alt = panels.panel_caption(panel), panels.describe(panel)
+                drawn.append(parts.figure(ax, stem, title, caption, alt))
         title = ". ".join(filter(None, [f"Figure {name}", panels.TITLES.get(name)]))
-        drawings[name] = (
-            f'<section id="figure-{escape(name)}"><h2>{escape(title)}</h2>'
-            f'<div class="figures">{"".join(drawn)}</div></section>'
-        )
+        if drawn:
+            drawings[name] = (
+                f'<section id="figure-{escape(name)}"><h2>{escape(title)}</h2>'
+                f'<div class="figures">{"".join(drawn)}</div></section>'
+            )
     return drawings
 
 
-# -- data and times --------------------------------------------------------------------
+DATA_COLUMNS = (  # head, where in the facts, how it is written
+    ("training rows", "n_train", ",.0f"),
+    ("test rows", "n_test", ",.0f"),
+    ("features", "n_features", ",.0f"),
+    ("real", "n_real", ",.0f"),
+    ("parties", "n_parties", ",.0f"),
+    ("majority class", "majority", ".3f"),
+    ("VFL (Original) accuracy", "baseline.accuracy", ".3f"),
+    ("balanced", "baseline.balanced_accuracy", ".3f"),
+)
 
 
-def _data(facts: Facts) -> str:
+def _data(facts: DataFacts) -> str:
     """Return what is known of every data set; a stand-in says so."""
-    columns: list[tuple[str, tuple[str, ...], str]] = [
-        ("training rows", ("n_train",), ",.0f"),
-        ("test rows", ("n_test",), ",.0f"),
-        ("features", ("n_features",), ",.0f"),
-        ("real", ("n_real",), ",.0f"),
-        ("parties", ("n_parties",), ",.0f"),
-        ("majority class", ("majority",), ".3f"),
-        ("VFL (Original) accuracy", ("baseline", "accuracy"), ".3f"),
-        ("balanced", ("baseline", "balanced_accuracy"), ".3f"),
-    ]
     lines = []
     for name, fact in facts.items():
         cells = ""
-        for _, path, form in columns:
-            value = number(fact, *path)
-            text = MISSING if value is None else format(value, form)
-            cells += f"<td>{text}</td>"
-        said = words.NOT_AVAILABLE
+        for _, path, form in DATA_COLUMNS:
+            value = value_at(fact, path)
+            cells += f"<td>{MISSING if value is None else format(value, form)}</td>"
+        said = entries.NOT_AVAILABLE
         if fact.get("same") is not None:
-            said = "the paper's" if fact["same"] else words.STAND_IN
+            said = "the paper's" if fact["same"] else entries.STAND_IN
         if fact.get("note"):
             said += f": {fact['note']}"
-        title = words.data_title(fact, name)
         lines.append(
-            f'<tr><th scope="row">{escape(title)}</th>{cells}'
+            f'<tr><th scope="row">{escape(entries.data_title(fact, name))}</th>{cells}'
             f'<td class="note">{escape(said)}</td></tr>'
         )
-    names = heads(["", *(title for title, _, _ in columns), "data"], ["data"])
-    return (
-        '<section class="card" id="data"><h2>Data</h2>'
-        + _scroll(
-            "Data",
-            f'<table class="bench"><thead><tr>{names}</tr></thead>'
-            f"<tbody>{''.join(lines)}</tbody></table>",
-        )
-        + "</section>"
-    )
+    names = ["", *(title for title, _, _ in DATA_COLUMNS), "data"]
+    drawn = parts.table(names, lines, look=BENCH, words=["data"])
+    return parts.card("Data", parts.scroll("Data", drawn), look=' id="data"')
 
 
 def _seconds(seconds: Mapping[str, Any]) -> str:
     if not seconds:
         return ""
-    items = "".join(
-        f"<div><dt>{escape(str(part))}</dt>"
-        f'<dd class="value">{number(seconds, part) or 0:,.1f}</dd></div>'
-        for part in seconds
-    )
+    items = ""
+    for part in seconds:
+        text = f'<dd class="value">{number(seconds, part) or 0:,.1f}</dd>'
+        items += f"<div><dt>{escape(str(part))}</dt>{text}</div>"
     return (
         '<section aria-label="Seconds"><h2>Seconds by part</h2>'
         f'<dl class="numbers">{items}</dl></section>'
