@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--memory", type=float)
-    parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
     given = vars(parser.parse_args())

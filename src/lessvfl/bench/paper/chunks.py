@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import torch
 from lessvfl.bench.paper import grid, stages
 from lessvfl.bench.paper.scene import Scene, Spec
 from lessvfl.bench.paper.stages import Arrays
-from lessvfl.bench.paper.store import Place, Store, scene_key
+from lessvfl.bench.paper.store import Place, Store
 from lessvfl.data import Dataset
 
 MEMORY_SHARE = 0.5  # of what is free on the device, unless the user sets a limit
@@ -24,15 +25,21 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Clock:
-    """Seconds by part, the device waited for at the end of each."""
+class Bench:
+    """What the runs of a benchmark share."""
 
-    device: str
-    seconds: dict[str, float] = field(default_factory=dict)
+    profile: str  # official-code or paper
+    seeds: tuple[int, ...]  # one run of every setting each
+    device: str  # cpu or cuda
+    store: Store  # takes the records
+    memory: int | None = None  # bytes a chunk may take; None asks the device
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    say: Say = lambda line: None  # told what is being run
+    seconds: dict[str, float] = field(default_factory=dict)  # by part
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a part."""
+        """Time a part, the device waited for at its end."""
         start = time.perf_counter()
         try:
             yield
@@ -42,83 +49,34 @@ class Clock:
             spent = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
-
-@dataclass
-class Bench:
-    """What the runs of a benchmark share.
-
-    Parameters
-    ----------
-    profile : str
-        ``official-code`` or ``paper``.
-    seeds : tuple of int
-        One run of every setting each.
-    device : str
-        ``cpu`` or ``cuda``.
-    store : Store
-        Takes the records.
-    memory : int or None
-        Bytes a chunk may take; None asks the device.
-    overrides : mapping
-        Settings that differ from the profile's.
-    tf32 : bool
-        Let matrix products on CUDA round their factors to ten bits.
-    say : callable
-        Told what is being run.
-    """
-
-    profile: str
-    seeds: tuple[int, ...]
-    device: str
-    store: Store
-    memory: int | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    tf32: bool = False
-    say: Say = lambda line: None
-    clock: Clock = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Start the clock."""
-        self.clock = Clock(self.device)
-        torch.backends.cuda.matmul.allow_tf32 = self.tf32
-
     def scene(self, dataset: Dataset, spurious: float | tuple[float, ...]) -> Scene:
         """Prepare the rows of a data set."""
-        with self.clock.part("prepare"):
-            return Scene(
-                dataset,
-                self.profile,
-                self.seeds,
-                spurious,
-                self.device,
-                self.overrides,
-            )
+        how = (self.profile, self.seeds, spurious, self.device, self.overrides)
+        with self.part("prepare"):
+            return Scene(dataset, *how)
 
     def key(self, scene: Scene) -> str:
         """Return what the runs of a scene depend on, besides their settings."""
-        return scene_key(
-            data=scene.dataset.name,
-            rows=[len(scene.problem.y_train), len(scene.problem.y_test)],
-            sums=[f"{party.X_train.sum():.6g}" for party in scene.problem.parties],
-            profile=self.profile,
-            seeds=self.seeds,
-            spurious=scene.spurious,
-            holdout=scene.holdout,
-            overrides=dict(self.overrides),
-            tf32=self.tf32,
-        )
-
-    # ------------------------------------------------------------------------- programs
+        about = {
+            "data": scene.dataset.name,
+            "rows": [len(scene.problem.y_train), len(scene.problem.y_test)],
+            "sums": [f"{party.X_train.sum():.6g}" for party in scene.problem.parties],
+            "profile": self.profile,
+            "seeds": self.seeds,
+            "spurious": scene.spurious,
+            "holdout": scene.holdout,
+            "overrides": dict(self.overrides),
+        }
+        return json.dumps(about, sort_keys=True)
 
     def baseline(self, scene: Scene, name: str) -> Place:
         """Run VFL without selection, or find it."""
-        spec = Spec("plain")
-        key = self.key(scene)
+        spec, key = Spec("plain"), self.key(scene)
         if self.store.find(key, spec) is None:
             self.say(f"{scene.dataset.name}: VFL ({name})")
-            with self.clock.part("baselines"):
+            with self.part("baselines"):
                 arrays = grid.run_plain(scene)
-            self._keep(scene, key, [spec], arrays, f"plain-{name}")
+            self._keep(scene, [spec], arrays, f"plain-{name}")
         found = self.store.find(key, spec)
         assert found is not None
         return found
@@ -131,43 +89,39 @@ class Bench:
         group = [spec for spec in specs if spec.method == "group-lasso"]
         others = [spec for spec in specs if spec.method != "group-lasso"]
         others.sort(key=lambda spec: (-spec.lam_party, spec))
+        kind = "uneven-" if isinstance(scene.spurious, tuple) else ""
+        kind = "validation-" if scene.holdout else kind
         for chunk in self._chunks(scene, key, group):
             self._say_chunk(scene, chunk)
-            with self.clock.part("group_lasso"):
+            with self.part("group_lasso"):
                 arrays = grid.run_group_lasso(scene, chunk, curve)
-            self._keep(scene, key, chunk, arrays, _name(scene, "group"))
-        self._run_others(scene, key, others, curve)
+            self._keep(scene, chunk, arrays, f"{kind}group")
+        for chunk, arrays in self._run_others(scene, key, others, curve):
+            self._keep(scene, chunk, arrays, f"{kind}selection")
         found = {spec: self.store.find(key, spec) for spec in specs}
         return {spec: place for spec, place in found.items() if place is not None}
 
     def _run_others(
         self, scene: Scene, key: str, specs: Sequence[Spec], curve: bool
-    ) -> None:
+    ) -> Iterator[tuple[list[Spec], Arrays]]:
+        """Run LESS-VFL and local lasso; yield every finished chunk."""
         chunks = self._chunks(scene, key, specs)
         if not chunks:
             return
-        longest = max(spec.pretrain_epochs for spec in specs)
-        with self.clock.part("pretrain"):
-            start = stages.pretrain(scene, longest)
-        tasks = sorted(
-            {
-                (spec.pretrain_epochs, spec.lam_server)
-                for spec in specs
-                if spec.method == "less-vfl"
-            }
-        )
-        with self.clock.part("select_components"):
-            fusion = stages.select_components(scene, start, tasks)
+        with self.part("pretrain"):
+            start = stages.pretrain(scene, max(spec.pretrain_epochs for spec in specs))
+        less = [spec for spec in specs if spec.method == "less-vfl"]
+        tasks = sorted({(spec.pretrain_epochs, spec.lam_server) for spec in less})
+        with self.part("select_components"):
+            fusion, kept = stages.select_components(scene, start, tasks)
         for chunk in chunks:
             self._say_chunk(scene, chunk)
             arrays = grid.run_selection(
-                scene, start, fusion, chunk, curve, self.clock.part
+                scene, start, fusion, kept, chunk, curve, self.part
             )
-            before = {
-                f"pretrain_{name}": np.repeat(values, len(chunk), axis=2)
-                for name, values in start.arrays.items()
-            }
-            self._keep(scene, key, chunk, arrays | before, _name(scene, "selection"))
+            for name, values in start.arrays.items():
+                arrays[f"pretrain_{name}"] = np.repeat(values, len(chunk), axis=2)
+            yield chunk, arrays
 
     def _chunks(
         self, scene: Scene, key: str, specs: Sequence[Spec]
@@ -178,37 +132,27 @@ class Bench:
         """
         if not specs:
             return []
-        size = max(1, self._limit() // grid.bytes_per_setting(scene))
+        limit = self.memory
+        if limit is None:
+            if self.device == "cuda":
+                free, _ = torch.cuda.mem_get_info()
+            else:
+                free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            limit = int(free * MEMORY_SHARE)
+        size = max(1, limit // grid.bytes_per_setting(scene))
         n_chunks = -(-len(specs) // size)
         size = -(-len(specs) // n_chunks)
-        chunks = [list(specs[i : i + size]) for i in range(0, len(specs), size)]
-        missing = [
-            [spec for spec in chunk if self.store.find(key, spec) is None]
-            for chunk in chunks
-        ]
+        chunks = [specs[i : i + size] for i in range(0, len(specs), size)]
+        missing = [[s for s in c if self.store.find(key, s) is None] for c in chunks]
         return [chunk for chunk in missing if chunk]
 
-    def _limit(self) -> int:
-        """Return the bytes that a chunk may take."""
-        if self.memory is not None:
-            return self.memory
-        if self.device == "cuda":
-            free, _ = torch.cuda.mem_get_info()
-        else:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return int(free * MEMORY_SHARE)
-
     def _keep(
-        self,
-        scene: Scene,
-        key: str,
-        specs: Sequence[Spec],
-        arrays: Arrays,
-        name: str,
+        self, scene: Scene, specs: Sequence[Spec], arrays: Arrays, name: str
     ) -> None:
-        about = {"data": scene.dataset.name, "device": self.device}
-        with self.clock.part("records"):
-            self.store.add(key, specs, arrays, about, f"{scene.dataset.name}-{name}")
+        data = scene.dataset.name
+        about = {"scene": self.key(scene), "data": data, "device": self.device}
+        with self.part("records"):
+            self.store.add(about, specs, arrays, f"{data}-{name}")
 
     def _say_chunk(self, scene: Scene, chunk: Sequence[Spec]) -> None:
         lams = f"{chunk[0].lam_party:g} to {chunk[-1].lam_party:g}"
@@ -216,9 +160,3 @@ class Bench:
         kind = "group lasso" if chunk[0].method == "group-lasso" else "LESS-VFL"
         where = ", validation rows held out" if scene.holdout else ""
         self.say(f"{scene.dataset.name}: {kind}, {n_runs} runs, λ_m {lams}{where}")
-
-
-def _name(scene: Scene, program: str) -> str:
-    if scene.holdout:
-        return f"validation-{program}"
-    return f"uneven-{program}" if isinstance(scene.spurious, tuple) else program

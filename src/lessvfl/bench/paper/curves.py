@@ -1,28 +1,24 @@
-"""From the arrays of a record to curves: accuracy, features removed, cost.
-
-Costs are the closed forms of the bill (docs/protocol.md): the paper counts embeddings
-up, and one epoch more for the stored pass; the payload is every message in both
-directions.
-"""
+"""From the arrays of a record to curves: accuracy, features removed, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.bench.paper.scene import Scene, Spec
-from lessvfl.bench.paper.stages import Arrays
 from lessvfl.bench.paper.store import Place
-from lessvfl.wire.ledger import MIB
+from lessvfl.data.frame import Floats
+from lessvfl.wire.ledger import BYTES, MIB, closed_payload
 
-Floats = NDArray[np.float64]
-BYTES = 4  # of a value in the paper's account, and of a component's number
-
-REMOVED_SHARE = 0.8  # of planted features, at the paper's target
+SCORES = {  # of a curve, and the arrays of a record that they are in
+    "accuracy": "right_test",
+    "balanced_accuracy": "balanced_test",
+    "train_accuracy": "right_train",
+    "train_balanced_accuracy": "balanced_train",
+}
 
 
 @dataclass(frozen=True)
@@ -52,105 +48,64 @@ class Curve:
         return np.arange(1, len(self.stages) + 1)
 
 
-SCORES = ("accuracy", "balanced_accuracy", "train_accuracy", "train_balanced_accuracy")
-
-
-def _scores(
-    arrays: Arrays, scene: Scene, s: int, g: int, prefix: str = ""
-) -> list[Floats]:
-    """Return the SCORES, point by point."""
-    n_test = scene.tables.X_test.shape[2]
-    n_train = scene.tables.X.shape[2]
-    return [
-        arrays[f"{prefix}right_test"][:, s, g] / n_test,
-        arrays[f"{prefix}balanced_test"][:, s, g],
-        arrays[f"{prefix}right_train"][:, s, g] / n_train,
-        arrays[f"{prefix}balanced_train"][:, s, g],
-    ]
-
-
-def _named(scores: Sequence[Floats]) -> dict[str, Any]:
-    return dict(zip(SCORES, scores, strict=True))
-
-
 def plain_curve(scene: Scene, place: Place, seed: int) -> Curve:
     """Return the curve of VFL without selection."""
-    scores = _scores(place.arrays, scene, seed, place.index)
-    n_points = len(scores[0])
-    full = _full_pass(scene)
-    epochs = np.arange(1, n_points + 1)
-    wire = scene.tables.X.element_size() / BYTES
-    tables = scene.tables
-    return Curve(
-        ["train"] * n_points,
-        **_named(scores),
-        removed=np.zeros(n_points),
-        paper_mib=epochs * full / MIB,
-        payload_mib=2 * epochs * full * wire / MIB,
-        n_kept=int(tables.present.sum()),
-        real_kept=1.0,
-        diverged=False,
-        record=f"{place.file}#{place.index}/{seed}",
-    )
-
-
-def _full_pass(scene: Scene) -> int:
-    """Return the bytes of the embeddings of all rows, in the paper's account."""
-    tables = scene.tables
-    n_rows: int = tables.X.shape[2]
-    return n_rows * len(tables.widths) * scene.n_components * BYTES
+    return selection_curve(scene, Spec("plain"), place, seed)
 
 
 def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
-    """Return the curve of a run with selection: one setting, one seed (by place)."""
-    tables, arrays, g = scene.tables, place.arrays, place.index
-    features = arrays["features"][:, seed, g]  # (P, D)
-    components = arrays["components"][:, seed, g].sum(axis=1)  # (P,)
-    scores = _scores(arrays, scene, seed, g)
+    """Return the curve of one setting and one seed (by place)."""
+    tables, arrays = scene.tables, place.arrays
+    at = (slice(None), seed, place.index)
+    selects, joint = spec.method != "plain", spec.method == "group-lasso"
+    alone = selects and not joint  # parties select on their own, after pre-training
+    n_before = int(scene.config(spec.method).joint_epochs) if joint else 0
+    n_before = spec.pretrain_epochs if alone else n_before
+    sizes = {"right_test": tables.X_test.shape[2], "right_train": tables.X.shape[2]}
+    scores = {}
+    for name, source in SCORES.items():
+        points = arrays[source][at]
+        if alone:
+            first = arrays[f"pretrain_{source}"][at][:n_before]
+            points = np.concatenate([first, points])
+        scores[name] = points / sizes.get(source, 1)
+    n_points = len(points)
+    n_train = n_points - n_before - alone
+    stages = ["joint_lasso" if joint else "pretrain"] * n_before
+    stages += ["select_features"] * alone + ["train"] * n_train
+
+    features = arrays["features"][at] if selects else tables.present  # (P, D)
     planted, real = tables.planted, tables.present & ~tables.planted
-    removed_share = float((planted & ~features).sum() / max(planted.sum(), 1))
-    n_rows, full = tables.X.shape[2], _full_pass(scene)
-    silent = np.zeros(len(components), dtype=bool)
-    if scene.config(spec.method).empty_party == "constant":
-        silent = ~features.any(axis=1) | (components == 0)
-    live = int(components[~silent].sum()) * n_rows * BYTES  # a pass from now on
-    wire = tables.X.element_size() / BYTES  # float64 doubles what is sent
-    constants = int(components[silent].sum()) * BYTES * wire
-    if spec.method == "group-lasso":
-        n_joint = int(scene.config("group-lasso").joint_epochs)
-        n_train = len(scores[0]) - n_joint
-        stages = ["joint_lasso"] * n_joint + ["train"] * n_train
-        gone = arrays["planted_gone"][:, seed, g] / max(planted.sum(), 1)
-        removed = np.concatenate([gone, np.full(n_train, removed_share)])
-        before = full * np.arange(1, n_joint + 1)
-        after = before[-1] + live * np.arange(1, n_train + 1)
-        paper = np.concatenate([before, after])
-        payload = np.concatenate([2 * wire * before, 2 * wire * after + constants])
-        payload[n_joint - 1] += constants
-    else:
-        E = spec.pretrain_epochs
-        first = [part[:E] for part in _scores(arrays, scene, seed, g, "pretrain_")]
-        n_train = len(scores[0]) - 1
-        scores = [np.concatenate(pair) for pair in zip(first, scores, strict=True)]
-        stages = ["pretrain"] * E + ["select_features"] + ["train"] * n_train
-        removed = np.concatenate([np.zeros(E), np.full(n_train + 1, removed_share)])
-        before = full * np.arange(1, E + 1)
-        later = live * np.arange(n_train + 1)
-        paper = np.concatenate([before, (E + 1) * full + later])
-        extra = constants
-        if spec.method == "less-vfl":  # the stored pass, and the components' numbers
-            extra += wire * full + int(components.sum()) * BYTES
-        after = 2 * wire * (E * full + later) + extra
-        payload = np.concatenate([2 * wire * before, after])
+    removed = np.full(n_points, float((planted & ~features).sum()))
+    removed[:n_before] = arrays["planted_gone"][at] if joint else 0.0
+
+    # Values of embeddings sent so far: by training, and once besides.
+    n_rows, n_parties = tables.X.shape[2], len(tables.widths)
+    components = np.full(n_parties, scene.n_components)
+    silent = np.zeros(n_parties, dtype=bool)  # they send a constant, once
+    if selects:
+        components = arrays["components"][at].sum(axis=1)
+        if scene.config(spec.method).empty_party == "constant":
+            silent = ~features.any(axis=1) | (components == 0)
+    full = n_rows * n_parties * scene.n_components
+    live = n_rows * int(components[~silent].sum())
+    before = full * np.arange(1, n_before + 1)
+    later = n_before * full + live * np.arange(1 - alone, n_train + 1)
+    trained = np.concatenate([before, later])
+    selected = np.arange(n_points) >= n_before - joint
+    stored = spec.method == "less-vfl"  # a pass, and the numbers of its components
+    once = selected * (int(components[silent].sum()) + stored * full)
+    listed = selected * stored * int(components.sum())
+    payload = closed_payload(trained, once, listed, tables.X.element_size())
     return Curve(
         stages,
-        **_named(scores),
-        removed=removed,
-        paper_mib=paper / MIB,
+        **scores,
+        removed=removed / max(planted.sum(), 1),
+        paper_mib=(trained + selected * alone * full) * BYTES / MIB,
         payload_mib=payload / MIB,
         n_kept=int(features.sum()),
         real_kept=float((real & features).sum() / real.sum()),
-        diverged=bool(arrays["diverged"][seed, g]),
+        diverged=selects and bool(arrays["diverged"][seed, place.index]),
         record=f"{place.file}#{place.index}/{seed}",
     )
 
@@ -174,19 +129,3 @@ def ending(scene: Scene, place: Place, seed: int) -> Ending:
         float((planted & gone).sum() / max(planted.sum(), 1)),
         bool(place.arrays["diverged"][seed, place.index]),
     )
-
-
-def first_hit(scores: Floats, removed: Floats, threshold: float, strict: bool) -> int:
-    """Return the first point at the target, -1 where there is none.
-
-    The target: a score and 80 % of planted features removed, together; `strict` where
-    equality does not do (the released code).
-
-    >>> first_hit(np.array([0.9, 0.95]), np.array([0.0, 0.8]), 0.9, strict=False)
-    1
-    >>> first_hit(np.array([0.9, 0.95]), np.array([0.0, 0.8]), 0.9, strict=True)
-    -1
-    """
-    above = np.greater if strict else np.greater_equal
-    hits = np.flatnonzero(above(scores, threshold) & above(removed, REMOVED_SHARE))
-    return int(hits[0]) if len(hits) else -1

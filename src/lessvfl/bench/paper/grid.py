@@ -22,35 +22,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lessvfl.bench.paper import stages
 from lessvfl.bench.paper.model import Model
 from lessvfl.bench.paper.nets import ALIGNED, Stack, leaf, pick
 from lessvfl.bench.paper.scene import Scene, Spec
-from lessvfl.bench.paper.stages import (
-    Arrays,
-    Fusion,
-    Points,
-    Pretrained,
-    feature_norms,
-    select_features,
-    train_jointly,
-)
+from lessvfl.bench.paper.stages import Arrays, Points, Pretrained, select_features
 
-Part = Callable[[str], AbstractContextManager[None]]
+TimePart = Callable[[str], AbstractContextManager[None]]
 
 WORTHWHILE = 16  # columns: fewer are not worth a model of their own
 
 
 def bytes_per_setting(scene: Scene) -> int:
-    """Estimate the memory that one setting takes while all its seeds are trained.
-
-    Parameters, gradients and two moments; the collapsed maps, or the hidden units of a
-    batch; the logits of all rows.
-    """
+    """Estimate the memory that one setting takes while all its seeds are trained."""
     tables, net = scene.tables, scene.settings("plain").net
     D = tables.X.shape[3] - ALIGNED
     widths = net.party_widths(D)
     n_params = sum((a + 1) * b for a, b in itertools.pairwise(widths))
-    n_values = 5 * n_params
+    n_values = 5 * n_params  # with gradients and two moments
     if net.activation == "none":
         n_values += 6 * widths[-1] * tables.X.shape[3]
         n_rows = max(tables.X.shape[2], tables.X_test.shape[2])
@@ -59,11 +48,6 @@ def bytes_per_setting(scene: Scene) -> int:
         n_values += 5 * n_rows * sum(widths[1:])
     parties = len(tables.widths) * n_values + 4 * n_rows * tables.n_outputs
     return len(scene.seeds) * parties * tables.X.element_size()
-
-
-def _still(features: Tensor, components: Tensor) -> Tensor:
-    """Tell which parties kept nothing, (P, S, G)."""
-    return ~features.any(dim=3) | ~components.any(dim=3)
 
 
 def _outcome(model: Model, points: Points) -> Arrays:
@@ -84,20 +68,9 @@ def _tasks(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Find the distinct (epochs, lambda_m, K_m) of every party and seed.
 
-    Parameters
-    ----------
-    K : array (P, S, G, E)
-        Kept components.
-    epochs, lam : array (G,)
-        Of every setting.
-
-    Returns
-    -------
-    chosen : array (P, S, T)
-        A setting that stands for each task; where a party has fewer than T, the first
-        one again.
-    task : array (P, S, G)
-        The task of every setting.
+    `K` (P, S, G, E) are the kept components, `epochs` and `lam` (G,) those of every
+    setting. Returns a setting that stands for each task, (P, S, T), where a party has
+    fewer the first one again, and the task of every setting, (P, S, G).
     """
     P, S, G, _ = K.shape
     task = np.zeros((P, S, G), dtype=np.int64)
@@ -120,19 +93,19 @@ def _tasks(
 def run_selection(
     scene: Scene,
     start: Pretrained,
-    fusion: Fusion,
+    fusion: stages.Fusion,
+    kept: Tensor,
     specs: Sequence[Spec],
     curve: bool = True,
-    part: Part = lambda name: nullcontext(),
+    part: TimePart = lambda name: nullcontext(),
 ) -> Arrays:
     """Run stage 3 and training of LESS-VFL and local lasso, all `specs` at once.
 
-    `part` takes the time of the stages.
+    `kept` (S, T, P E) are the components of stage 2's tasks; `part` takes the time.
     """
     config, tables = scene.config("less-vfl"), scene.tables
     device, dtype = tables.X.device, tables.X.dtype
-    P, E, S = len(tables.widths), scene.n_components, len(scene.seeds)
-    G = len(specs)
+    P, E, S, G = len(tables.widths), scene.n_components, len(scene.seeds), len(specs)
     epochs = np.array([spec.pretrain_epochs for spec in specs])
     lam = np.array([spec.lam_party for spec in specs])
     which = torch.as_tensor(epochs - 1).to(device)
@@ -142,7 +115,7 @@ def run_selection(
         if spec.method == "less-vfl":
             t = fusion.tasks.index((spec.pretrain_epochs, spec.lam_server))
             own_w[:, g], own_b[:, g] = fusion.w[:, t], fusion.b[:, t]
-            K[:, g] = fusion.kept[:, t]
+            K[:, g] = kept[:, t]
     components = K.view(S, G, P, E).permute(2, 0, 1, 3).contiguous()  # (P, S, G, E)
 
     chosen, task = _tasks(components.cpu().numpy(), epochs, lam)
@@ -158,7 +131,7 @@ def run_selection(
         mine = place[:, :, some]
         model = Model(nets.take(mine), leaf(own_w[:, some]), leaf(own_b[:, some]))
         model.features, model.components = pick(features, mine), components[:, :, some]
-        model.still = _still(model.features, model.components)
+        model.empty = ~model.features.any(dim=3) | ~model.components.any(dim=3)
         if config.empty_party == "frozen":
             model.rest = start.model.nets.take(which[some].expand(P, S, -1))
         else:
@@ -207,11 +180,7 @@ def _constant(nets: Stack) -> Tensor:
 
 
 def _train_on(
-    scene: Scene,
-    model: Model,
-    config: Any,
-    curve: bool,
-    points: Points | None = None,
+    scene: Scene, model: Model, config: Any, curve: bool, points: Points | None = None
 ) -> Arrays:
     """Train on with what is left; evaluate after every epoch, or after the last."""
     n_epochs = int(config.train_epochs)
@@ -224,7 +193,7 @@ def _train_on(
         if curve or epoch == n_epochs:
             points.add(model)
 
-    train_jointly(scene, model, config, "train", n_epochs, after_epoch)
+    stages.train_jointly(scene, model, config, "train", n_epochs, after_epoch)
     return _outcome(model, points)
 
 
@@ -235,25 +204,24 @@ def run_group_lasso(scene: Scene, specs: Sequence[Spec], curve: bool = True) -> 
     one = Model.create(scene)
     P, S, G = len(scene.tables.widths), len(scene.seeds), len(specs)
     index = torch.zeros(P, S, G, dtype=torch.long, device=device)
-    model = Model(
-        one.nets.take(index),
-        leaf(one.w.expand(-1, G, -1, -1)),
-        leaf(one.b.expand(-1, G, -1)),
-    )
+    w, b = leaf(one.w.expand(-1, G, -1, -1)), leaf(one.b.expand(-1, G, -1))
+    model = Model(one.nets.take(index), w, b)
     lam = torch.tensor([spec.lam_party for spec in specs], device=device, dtype=dtype)
     points = Points(scene)
 
     def after_epoch(epoch: int) -> None:
         if curve:
             points.add(model)
-            points.add_features(feature_norms(model.nets) > 0)
+            points.add_features(stages.feature_norms(model.nets) > 0)
 
     n_epochs = int(config.joint_epochs)
-    train_jointly(scene, model, config, "joint_lasso", n_epochs, after_epoch, lam)
-    model.features = feature_norms(model.nets) > 0
+    stages.train_jointly(
+        scene, model, config, "joint_lasso", n_epochs, after_epoch, lam
+    )
+    model.features = stages.feature_norms(model.nets) > 0
     shape = (P, S, G, scene.n_components)
     model.components = torch.ones(shape, dtype=torch.bool, device=device)
-    model.still = _still(model.features, model.components)
+    model.empty = ~model.features.any(dim=3) | ~model.components.any(dim=3)
     model.constant = _constant(model.nets)
     if model.nets.is_linear:
         model.compact()
@@ -263,10 +231,11 @@ def run_group_lasso(scene: Scene, specs: Sequence[Spec], curve: bool = True) -> 
 
 def run_plain(scene: Scene) -> Arrays:
     """Run VFL without selection."""
-    model, points = Model.create(scene), Points(scene)
-    config = scene.config("plain")
+    model, points, config = Model.create(scene), Points(scene), scene.config("plain")
+
+    def after_epoch(epoch: int) -> None:
+        points.add(model)
+
     n_epochs = int(config.train_epochs)
-    train_jointly(
-        scene, model, config, "train", n_epochs, lambda epoch: points.add(model)
-    )
+    stages.train_jointly(scene, model, config, "train", n_epochs, after_epoch)
     return points.arrays()

@@ -9,55 +9,39 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lessvfl.bench.paper.nets import ALIGNED, Stack, leaf
 from lessvfl.bench.paper.scene import Scene
 from lessvfl.core.network import MLP
-from lessvfl.errors import ConfigError
 
 
 @dataclass
 class Model:
-    """Party networks and fusion networks of all seeds and settings.
-
-    `features` (P, S, G, D) and `components` (P, S, G, E) are masks of what is left,
-    None where nothing was removed. Where `still` (P, S, G), a party kept nothing: it
-    contributes `rest`, its pre-trained network, or that network's `constant`. The first
-    layers of a compact model have only the `columns` (P, S, G, D') that are left.
-    """
+    """Party networks and fusion networks of all seeds and settings."""
 
     nets: Stack
     w: Tensor  # (S, G, C, P E)
     b: Tensor  # (S, G, C)
-    features: Tensor | None = None
-    components: Tensor | None = None
-    still: Tensor | None = None
-    rest: Stack | None = None
-    constant: Tensor | None = None  # (P, S, G, E)
-    columns: Tensor | None = None
+    features: Tensor | None = None  # (P, S, G, D), what is left; None: everything
+    components: Tensor | None = None  # (P, S, G, E), likewise
+    empty: Tensor | None = None  # (P, S, G): a party kept nothing, and contributes
+    rest: Stack | None = None  # its pre-trained network, or
+    constant: Tensor | None = None  # (P, S, G, E), what that gives for zeros
+    columns: Tensor | None = None  # (P, S, G, D'), all that a compact model has
     _mask: Tensor | None = None
     _offset: Tensor | None = None
 
     @classmethod
     def create(cls, scene: Scene) -> Model:
         """Draw the networks of every seed, as ``lessvfl run`` does; G = 1."""
-        tables, net = scene.tables, scene.settings("plain").net
-        device, dtype = tables.X.device, tables.X.dtype
+        tables, build = scene.tables, scene.builder()
         parties = [
-            MLP.create(
-                net.party_widths(width), net.activation, scene.seeds, name, dtype,
-                device,
-            )
+            build.party_network(name, width)
             for name, width in zip(tables.names, tables.widths, strict=True)
-        ]  # fmt: skip
-        widths = net.fusion_widths(len(parties) * net.embedding_size, tables.n_outputs)
-        if len(widths) > 2:
-            raise ConfigError(
-                "The paper's benchmark needs a linear fusion network: 'fusion_depth' "
-                f"must be 1. Got {len(widths) - 1}."
-            )
-        fusion = MLP.create(widths, "none", scene.seeds, "the server", dtype, device)
+        ]
+        n_components = len(parties) * scene.n_components
+        fusion = build.fusion_network(n_components, tables.n_outputs)
+        assert isinstance(fusion, MLP)
         D = tables.X.shape[3] - ALIGNED
         w, b = fusion.weights[0].detach(), fusion.biases[0].detach()
         return cls(Stack.of(parties, D), w.unsqueeze(1), b.unsqueeze(1)).copy()
@@ -75,7 +59,7 @@ class Model:
         if self.features is None or not self.nets.is_linear:
             return
         assert self.components is not None
-        assert self.still is not None
+        assert self.empty is not None
         outputs = self.components.unsqueeze(4)  # (P, S, G, E, 1)
         used = self.features
         if self.columns is not None:
@@ -83,9 +67,9 @@ class Model:
         ones = torch.ones_like(self.features[..., :ALIGNED])
         inputs = torch.cat([used, ones], dim=3).unsqueeze(3)
         dtype = self.w.dtype
-        awake = ~self.still.view(*self.still.shape, 1, 1)
-        self._mask = (outputs & inputs & awake).to(dtype)
-        if not self.still.any():
+        active = ~self.empty.view(*self.empty.shape, 1, 1)
+        self._mask = (outputs & inputs & active).to(dtype)
+        if not self.empty.any():
             return
         with torch.no_grad():
             if self.rest is not None:
@@ -95,7 +79,7 @@ class Model:
                 shape = (*self.constant.shape, self.features.shape[3] + ALIGNED)
                 whole = self.constant.new_zeros(shape)
                 whole[..., -ALIGNED] = self.constant
-            self._offset = whole * (outputs & ~awake).to(dtype)
+            self._offset = whole * (outputs & ~active).to(dtype)
 
     def compact(self) -> None:
         """Cut the first layers to as many columns as the one with most has left."""
@@ -141,28 +125,17 @@ class Model:
         return torch.cat([wide, M[..., -ALIGNED:]], dim=4)
 
     def _embed(self, X: Tensor) -> Tensor:
-        """Return embeddings (P, S, G, n, E), what a still party contributes put in."""
+        """Return embeddings (P, S, G, n, E), what an empty party contributes put in."""
         h = self.nets.embed(X, self.features)
         if self.features is None:
             return h
         assert self.components is not None
-        assert self.still is not None
+        assert self.empty is not None
         if self.rest is not None:
             with torch.no_grad():
                 other = self.rest.embed(X)
         else:
             assert self.constant is not None
             other = self.constant.unsqueeze(3)
-        h = torch.where(self.still.view(*self.still.shape, 1, 1), other, h)
+        h = torch.where(self.empty.view(*self.empty.shape, 1, 1), other, h)
         return h * self.components.unsqueeze(3)
-
-
-def losses(z: Tensor, classes: Tensor, task: str) -> Tensor:
-    """Return R_B of every seed and setting, (S, G), of logits (S, b, G, C)."""
-    if task == "multiclass":
-        chosen = F.one_hot(classes, z.shape[3]).to(z.dtype).unsqueeze(2)
-        return -(z.log_softmax(dim=3) * chosen).sum(dim=3).mean(dim=1)
-    z = z.squeeze(3)
-    y = classes.to(z.dtype).unsqueeze(2).expand_as(z)
-    losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
-    return losses.mean(dim=1)

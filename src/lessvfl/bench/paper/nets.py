@@ -16,21 +16,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lessvfl.core.network import ACTIVATIONS, MLP
+from lessvfl.core.network import ACTIVATIONS, MLP, Network
 
 ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
 
 
 class Stack:
-    """Party networks: weights (P, S, G, out, in) and biases (P, S, G, out).
-
-    Parameters
-    ----------
-    weights, biases : list of Tensor
-        One of each a layer.
-    activation : str
-        A key of ``ACTIVATIONS``.
-    """
+    """Party networks: weights (P, S, G, out, in) and biases (P, S, G, out) by layer."""
 
     def __init__(
         self, weights: list[Tensor], biases: list[Tensor], activation: str
@@ -40,14 +32,15 @@ class Stack:
         self.activation = activation
 
     @classmethod
-    def of(cls, nets: Sequence[MLP], n_columns: int) -> Stack:
+    def of(cls, parties: Sequence[Network], n_columns: int) -> Stack:
         """Stack one network a party (R = S seeds each); G = 1."""
+        nets = [net for net in parties if isinstance(net, MLP)]
         weights, biases = [], []
         for layer in range(len(nets[0].weights)):
             width = n_columns if layer == 0 else nets[0].weights[layer].shape[2]
-            parts = [net.weights[layer].detach() for net in nets]
             padded = [
-                torch.nn.functional.pad(w, (0, width - w.shape[2])) for w in parts
+                torch.nn.functional.pad(w, (0, width - w.shape[2]))
+                for w in (net.weights[layer].detach() for net in nets)
             ]
             weights.append(torch.stack(padded).unsqueeze(2))
             offsets = [net.biases[layer].detach() for net in nets]
@@ -57,42 +50,38 @@ class Stack:
     @classmethod
     def join(cls, stacks: Sequence[Stack]) -> Stack:
         """Put stacks of equal networks side by side along the settings."""
-        return cls(
-            [
-                torch.cat(ws, dim=2)
-                for ws in zip(*(s.weights for s in stacks), strict=True)
-            ],
-            [
-                torch.cat(bs, dim=2)
-                for bs in zip(*(s.biases for s in stacks), strict=True)
-            ],
-            stacks[0].activation,
-        )
+        layers = zip(*(stack.parameters() for stack in stacks), strict=True)
+        return stacks[0]._of_tensors([torch.cat(some, dim=2) for some in layers])
+
+    def _of_tensors(self, tensors: list[Tensor]) -> Stack:
+        """Return the stack with these parameters in the place of its own."""
+        n_layers = len(self.weights)
+        return Stack(tensors[:n_layers], tensors[n_layers:], self.activation)
 
     @property
     def is_linear(self) -> bool:
         """Tell whether the network is one linear map."""
         return ACTIVATIONS[self.activation] is None
 
+    @property
+    def input_weights(self) -> Tensor:
+        """Return all first layers side by side, (P S G, out, in)."""
+        return self.weights[0].detach().flatten(0, 2)
+
     def parameters(self) -> list[Tensor]:
         """Return every parameter."""
         return [*self.weights, *self.biases]
 
+    def train(self, mode: bool) -> None:
+        """Do nothing: no layer here changes between training and use."""
+
     def take(self, index: Tensor) -> Stack:
         """Return trainable copies of the settings `index` (P, S, G) names."""
-        return Stack(
-            [leaf(pick(w, index)) for w in self.weights],
-            [leaf(pick(b, index)) for b in self.biases],
-            self.activation,
-        )
+        return self._of_tensors([leaf(pick(p, index)) for p in self.parameters()])
 
     def copy(self) -> Stack:
         """Return trainable copies of all."""
-        return Stack(
-            [leaf(w) for w in self.weights],
-            [leaf(b) for b in self.biases],
-            self.activation,
-        )
+        return self._of_tensors([leaf(p) for p in self.parameters()])
 
     def collapse(self) -> Tensor:
         """Return the one linear map that all layers make, (P, S, G, E, D + ALIGNED).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -92,41 +93,36 @@ def of_figure(use: str, profile: str, dataset: Dataset) -> dict[str, Spec]:
     found = {}
     for method in METHODS:
         row = _row(use, method, dataset.name)
-        if method == "group-lasso":
-            found[method] = Spec(method, row[0])
-        elif method == "local-lasso":
-            found[method] = Spec(method, row[0], 0.0, int(row[1]))
-        else:
-            found[method] = Spec(method, row[0], row[1], int(row[2]))
+        lam_server = row[1] if method == "less-vfl" else 0.0
+        epochs = 0 if method == "group-lasso" else int(row[-1])
+        found[method] = Spec(method, row[0], lam_server, epochs)
     return found
 
 
 def by_epochs(profile: str, dataset: Dataset) -> list[Spec]:
     """Return the settings of Table 5: every length of pre-training."""
     specs = []
-    for method, epochs in itertools.product(
-        ("local-lasso", "less-vfl"), published()["grid"]["pretrain_epochs"]
-    ):
+    lengths = published()["grid"]["pretrain_epochs"]
+    for method in ("local-lasso", "less-vfl"):
         base = communication(profile, dataset)[method]
         lam_party, lam_server = base.lam_party, base.lam_server
         if profile == "official-code":
             row = _row("pretraining", method, dataset.name)
-            lam_party = row[0]
-            lam_server = row[1] if method == "less-vfl" else 0.0
-        specs.append(Spec(method, lam_party, lam_server, epochs))
+            lam_party, lam_server = row[0], row[1] if method == "less-vfl" else 0.0
+        specs += [Spec(method, lam_party, lam_server, epochs) for epochs in lengths]
     return specs
 
 
-def lambda_rows(table: int, data: str) -> list[tuple[float, float]]:
-    """Return the (lambda_m, lambda_s) that a table prints for a data set."""
-    rows = printed.rows(table)
-    return list(
-        dict.fromkeys(
-            (row.settings["lam_party"], row.settings["lam_server"])
-            for row in rows
-            if row.data == paper_name(data)
-        )
-    )
+def lambda_rows(
+    table: int, data: str, whole: bool = False
+) -> list[tuple[float, float]]:
+    """Return the (lambda_m, lambda_s) printed for a data set, or of the grid too."""
+    rows = [row.settings for row in printed.rows(table) if row.data == paper_name(data)]
+    pairs = {(row["lam_party"], row["lam_server"]) for row in rows}
+    if whole:
+        own = {spec.lam_party for spec in whole_grid(data)}
+        pairs |= set(itertools.product(own, published()["grid"]["lam_server"]))
+    return sorted(pairs, reverse=True)
 
 
 def lambda_spec(base: Spec | None, pair: tuple[float, float]) -> Spec:
@@ -142,24 +138,17 @@ def whole_grid(data: str) -> list[Spec]:
     own = grid.get(paper_name(data), {}).get("lam_party", grid["lam_party"])
     lengths = grid["pretrain_epochs"]
     specs = [Spec("group-lasso", lam) for lam in grid["lam_party"]]
-    specs += [
-        Spec("local-lasso", lam, 0.0, epochs)
-        for lam, epochs in itertools.product(own, lengths)
-    ]
-    specs += [
-        Spec("less-vfl", lam, lam_server, epochs)
-        for lam, lam_server, epochs in itertools.product(
-            own, grid["lam_server"], lengths
-        )
-    ]
-    return specs
+    pairs = itertools.product(own, lengths)
+    specs += [Spec("local-lasso", lam, 0.0, epochs) for lam, epochs in pairs]
+    triples = itertools.product(own, grid["lam_server"], lengths)
+    return specs + [Spec("less-vfl", *triple) for triple in triples]
 
 
 def needed(
     profile: str,
     dataset: Dataset,
-    tables: tuple[int, ...],
-    figures: tuple[int, ...],
+    tables: Sequence[int],
+    figures: Sequence[int],
     choose: bool,
 ) -> list[Spec]:
     """Return the settings to run with evenly planted noise, each once."""

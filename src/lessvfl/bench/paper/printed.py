@@ -31,17 +31,6 @@ class Printed:
 def rows(table: int | None = None) -> tuple[Printed, ...]:
     """Return the numbers of one table, or of all, in the paper's order.
 
-    Parameters
-    ----------
-    table : int, optional
-        Number of a table; all tables by default.
-
-    Returns
-    -------
-    tuple of Printed
-
-    Examples
-    --------
     >>> rows(2)[0].data, rows(2)[0].method, rows(2)[0].mean
     ('MIMIC-III', 'group-lasso', 57.35)
     """
@@ -57,44 +46,14 @@ def find(
 ) -> Printed | None:
     """Return the number printed for exactly these settings, or None.
 
-    Parameters
-    ----------
-    table : int
-        Number of the table.
-    data : str
-        The paper's name of the data set.
-    method, measure : str
-        As in the rows.
-    **settings : float
-        All the settings that the table prints: none in Tables 2 and 3,
-        ``pretrain_epochs`` in Table 5, ``lam_party`` and ``lam_server`` in 6 to 8.
+    Tables 2 and 3 have no settings, Table 5 ``pretrain_epochs``, and Tables 6 to 8
+    ``lam_party`` and ``lam_server``.
 
-    Returns
-    -------
-    Printed or None
-
-    Examples
-    --------
     >>> find(5, "Gina", "less-vfl", "total_mib", pretrain_epochs=1).mean
     1.48
-    >>> find(5, "Gina", "less-vfl", "total_mib") is None
-    True
     """
-    return _by_key().get(_key(table, data, method, measure, settings))
-
-
-Key = tuple[int, str, str, str, frozenset[tuple[str, float]]]
-
-
-def _key(
-    table: int, data: str, method: str, measure: str, settings: Mapping[str, float]
-) -> Key:
-    return table, data, method, measure, frozenset(settings.items())
-
-
-@functools.cache
-def _by_key() -> Mapping[Key, Printed]:
-    return {
-        _key(row.table, row.data, row.method, row.measure, row.settings): row
-        for row in rows()
-    }
+    wanted = (data, method, measure, settings)
+    for row in rows(table):
+        if (row.data, row.method, row.measure, row.settings) == wanted:
+            return row
+    return None

@@ -12,20 +12,16 @@ from typing import Any
 import numpy as np
 
 from lessvfl import __version__, data
-from lessvfl.bench.paper import plan, printed, tables
+from lessvfl.bench.options import check_options
+from lessvfl.bench.paper import curves, plan, printed, tables
 from lessvfl.bench.paper.chunks import Bench, Say
-from lessvfl.bench.paper.curves import (
-    Curve,
-    Ending,
-    ending,
-    plain_curve,
-    selection_curve,
-)
+from lessvfl.bench.paper.curves import Curve, Ending
 from lessvfl.bench.paper.scene import Scene, Spec
 from lessvfl.bench.paper.store import Place, Store
+from lessvfl.bench.paper.tables import PUBLISHED
 from lessvfl.core.device import resolve_device
 from lessvfl.data import Dataset
-from lessvfl.errors import ConfigError, DataError, LessVFLError
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.run import profiles
 from lessvfl.run.record import write_atomically
 
@@ -35,39 +31,12 @@ DATA = ("phishing", "sylva_train", "gina_reconstruction", "activity_time265", "m
 SEEDS = (0, 1, 2, 3, 4)
 FILE_NAME = "bench.json"
 
-PUBLISHED = "published"
-BY_TRAINING = "training accuracy"
-BY_VALIDATION = "validation accuracy"
-
 
 @dataclass(frozen=True)
 class Options:
-    """What to run and how; names as on the command line.
+    """What to run and how; names as on the command line."""
 
-    Parameters
-    ----------
-    data : sequence of str
-        Names of data sets, or files; one that cannot be had is listed without numbers
-        of ours.
-    profile, settings : str
-        ``official-code`` or ``paper``; ``published`` or ``grid``.
-    tables, figures : sequence of int
-        Numbers of the paper's.
-    seeds : sequence of int
-        One run of every setting each.
-    device : str
-        ``cpu``, ``cuda`` or ``auto``.
-    data_dir : Path or None
-        Folder of local data sets.
-    memory : int or None
-        Bytes a chunk may take.
-    tf32 : bool
-        Rounded matrix products on CUDA.
-    overrides : mapping
-        Settings that differ from the profile's.
-    """
-
-    data: Sequence[str] = DATA
+    data: Sequence[str] = DATA  # names or files; one that cannot be had has no numbers
     profile: str = "official-code"
     settings: str = "published"
     tables: Sequence[int] = plan.TABLES
@@ -75,44 +44,22 @@ class Options:
     seeds: Sequence[int] = SEEDS
     device: str = "auto"
     data_dir: Path | None = None
-    memory: int | None = None
-    tf32: bool = False
+    memory: int | None = None  # bytes a chunk may take
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what is not known."""
-        for name, value, allowed in (
-            ("profile", self.profile, PROFILES),
-            ("settings", self.settings, CHOICES),
-        ):
-            if value not in allowed:
-                raise ConfigError(
-                    f"The '{name}' option must be one of {', '.join(allowed)}. "
-                    f"Got {value!r} instead."
-                )
-        for name, numbers, known in (
-            ("tables", self.tables, plan.TABLES),
-            ("figures", self.figures, plan.FIGURES),
-        ):
-            wrong = [n for n in numbers if n not in known]
-            if wrong:
-                raise ConfigError(
-                    f"The '{name}' option must hold numbers out of "
-                    f"{', '.join(map(str, known))}. Got {wrong[0]}."
-                )
+        check_options(
+            {"data": self.data, "seeds": self.seeds},
+            {
+                "profile": (self.profile, PROFILES),
+                "settings": (self.settings, CHOICES),
+                "tables": (self.tables, plan.TABLES),
+                "figures": (self.figures, plan.FIGURES),
+            },
+        )
         if not self.tables and not self.figures:
             raise ConfigError("At least one table or figure must be asked for.")
-        for name, values in (("data", self.data), ("seeds", self.seeds)):
-            if not values or len(set(values)) < len(values):
-                raise ConfigError(
-                    f"The '{name}' option must name at least one, each once. "
-                    f"Got {list(values)}."
-                )
-        if any(not 0 <= seed < 2**63 for seed in self.seeds):
-            raise ConfigError(
-                "Every seed must be a whole number in [0, 2**63). "
-                f"Got {list(self.seeds)}."
-            )
         if self.memory is not None and self.memory <= 0:
             raise ConfigError(
                 f"The 'memory' option must be above 0 bytes. Got {self.memory}."
@@ -120,11 +67,7 @@ class Options:
 
 
 def options_of(
-    *,
-    tables: Sequence[int] | None,
-    figures: Sequence[int] | None,
-    memory: float | None,
-    **others: Any,
+    *, tables: Any, figures: Any, memory: float | None, **others: Any
 ) -> Options:
     """Read the options of a command.
 
@@ -144,61 +87,37 @@ def run(
 ) -> dict[str, Any]:
     """Run what the tables and figures need, once, and put them together.
 
-    Parameters
-    ----------
-    options : Options
-        What to run.
-    folder : Path, optional
-        Where records and ``bench.json``, what is returned, go.
-    resume : bool
-        Go on after the records that the folder holds.
-    say : callable
-        Told what is being run.
-
-    Returns
-    -------
-    dict
-        The object that ``lessvfl bench paper --json`` prints (docs/benchmarks.md).
+    Records and ``bench.json`` go into `folder`; `resume` goes on after those it holds.
+    Returns the object that ``lessvfl bench paper --json`` prints (docs/benchmarks.md).
     """
     start = time.perf_counter()
-    if resume and folder is None:
-        raise ConfigError("The '--resume' option needs the '--out' folder to go on in.")
-    store = Store(folder, resume)
-    bench = Bench(
-        options.profile,
-        tuple(options.seeds),
-        resolve_device(options.device).type,
-        store,
-        options.memory,
-        options.overrides,
-        options.tf32,
-        say,
-    )
+    store, seeds = Store(folder, resume), tuple(options.seeds)
+    device = resolve_device(options.device).type
+    limits = (options.memory, options.overrides)
+    bench = Bench(options.profile, seeds, device, store, *limits, say)
     found: dict[str, tables.Findings | None] = {}
     facts: list[dict[str, Any]] = []
     for name, dataset in _load(options).items():
         if isinstance(dataset, DataError):
             found[name] = None
-            facts.append(_no_facts(name, dataset))
+            fact = {"paper_name": plan.paper_name(name), "note": str(dataset)}
+            facts.append({"name": name} | fact)
         else:
             found[name], fact = _run_data(bench, options, dataset)
             facts.append(fact)
-    with bench.clock.part("tables"):
+    with bench.part("tables"):
         results = {
             "lessvfl": __version__,
             "profile": options.profile,
             "settings": options.settings,
             "seeds": list(options.seeds),
-            "tf32": options.tf32,
             "data": facts,
             "tables": {
-                str(n): _table(n, options, found) for n in sorted(set(options.tables))
+                str(n): _table(n, options, found) for n in sorted(options.tables)
             },
-            "figures": {
-                str(n): _figure(n, found) for n in sorted(set(options.figures))
-            },
+            "figures": {str(n): _figure(n, found) for n in sorted(options.figures)},
         }
-    seconds = dict(bench.clock.seconds)
+    seconds = dict(bench.seconds)
     seconds["total"] = time.perf_counter() - start
     results |= {"seconds": seconds, "device": "+".join(sorted(store.devices))}
     if folder is not None:
@@ -222,81 +141,74 @@ def _load(options: Options) -> dict[str, Dataset | DataError]:
     return found
 
 
-def _no_facts(name: str, error: LessVFLError) -> dict[str, Any]:
-    return {"name": name, "paper_name": plan.paper_name(name), "note": str(error)}
-
-
 # ---------------------------------------------------------------------- one data set
 
 
 def _run_data(
     bench: Bench, options: Options, dataset: Dataset
 ) -> tuple[tables.Findings, dict[str, Any]]:
-    wanted, figures = tuple(options.tables), tuple(options.figures)
-    choosing = options.settings == "grid"
+    choosing, figures = options.settings == "grid", options.figures
     bare = bench.scene(dataset, 0.0)
     original = _plain(bench, bare, "original")
     scene = bench.scene(dataset, plan.EVEN)
     drawn = any(plan.is_shown(n, dataset.name) for n in figures if n in (2, 4, 6))
     spurious = _plain(bench, scene, "spurious") if drawn else []
-    specs = plan.needed(bench.profile, dataset, wanted, figures, choosing)
+    specs = plan.needed(bench.profile, dataset, options.tables, figures, choosing)
     even = _curves(scene, bench.selections(scene, specs))
     choices: dict[str, dict[str, Spec | None]] = {
         PUBLISHED: dict(plan.communication(bench.profile, dataset))
     }
     by_epochs = {PUBLISHED: plan.by_epochs(bench.profile, dataset)}
     if choosing:
-        held = scene.held_out()
-        grid = plan.whole_grid(dataset.name)
+        held, grid = scene.held_out(), plan.whole_grid(dataset.name)
         places = bench.selections(held, grid, curve=False)
-        readings = {
-            BY_TRAINING: {
-                spec: [tables.training_ending(c, bench.profile) for c in even[spec]]
-                for spec in grid
-            },
-            BY_VALIDATION: {
-                spec: [ending(held, places[spec], s) for s in range(len(bench.seeds))]
-                for spec in grid
-            },
-        }
-        for name, runs in readings.items():
+        by_training, by_validation = {}, {}
+        for spec in grid:
+            by_training[spec] = [
+                tables.training_ending(curve, bench.profile) for curve in even[spec]
+            ]
+            by_validation[spec] = [
+                curves.ending(held, places[spec], s) for s in range(len(bench.seeds))
+            ]
+        for name, runs in (
+            ("training accuracy", by_training),
+            ("validation accuracy", by_validation),
+        ):
             choices[name], by_epochs[name] = _choose(runs, grid)
     uneven: Mapping[Spec, Sequence[Curve]] = {}
     n_parties = len(scene.tables.widths)
     shares = (*plan.UNEVEN, *[0.0] * n_parties)[:n_parties]
-    if 3 in wanted:
+    if 3 in options.tables:
         other = bench.scene(dataset, shares)
         chosen = {s for by in choices.values() for s in by.values() if s is not None}
         uneven = _curves(other, bench.selections(other, sorted(chosen)))
     tally = np.bincount(scene.problem.y_test)
+    uses = ("removal", "accuracy")
     found = tables.Findings(
-        dataset.name,
-        bench.profile,
-        float(tally.max() / tally.sum()),
-        scene.tables.n_classes,
-        original,
-        spurious,
-        even,
-        uneven,
-        shares,
-        choices,
-        by_epochs,
-        {
-            use: plan.of_figure(use, bench.profile, dataset)
-            for use in ("removal", "accuracy")
-        },
+        data=dataset.name,
+        profile=bench.profile,
+        majority=float(tally.max() / tally.sum()),
+        n_classes=scene.tables.n_classes,
+        original=original,
+        spurious=spurious,
+        even=even,
+        uneven=uneven,
+        uneven_shares=shares,
+        choices=choices,
+        by_epochs=by_epochs,
+        figures={use: plan.of_figure(use, bench.profile, dataset) for use in uses},
     )
     return found, _facts(scene, found)
 
 
 def _plain(bench: Bench, scene: Scene, name: str) -> list[Curve]:
-    place = bench.baseline(scene, name)
-    return [plain_curve(scene, place, s) for s in range(len(scene.seeds))]
+    return _curves(scene, {Spec("plain"): bench.baseline(scene, name)})[Spec("plain")]
 
 
 def _curves(scene: Scene, places: Mapping[Spec, Place]) -> dict[Spec, list[Curve]]:
+    n_seeds = range(len(scene.seeds))
     return {
-        spec: [selection_curve(scene, spec, place, s) for s in range(len(scene.seeds))]
+        spec: [curves.selection_curve(scene, spec, place, s) for s in n_seeds]
         for spec, place in places.items()
     }
 
@@ -316,9 +228,7 @@ def _choose(
 
 
 def _facts(scene: Scene, found: tables.Findings) -> dict[str, Any]:
-    problem = scene.problem
-    name = scene.dataset.name
-    notes = list(problem.notes)
+    problem, name = scene.problem, scene.dataset.name
     return {
         "name": name,
         "paper_name": plan.paper_name(name),
@@ -333,7 +243,7 @@ def _facts(scene: Scene, found: tables.Findings) -> dict[str, Any]:
             score: max(float(getattr(c, score).max()) for c in found.original)
             for score in ("accuracy", "balanced_accuracy")
         },
-        "note": " ".join(notes) or None,
+        "note": " ".join(problem.notes) or None,
     }
 
 
@@ -352,25 +262,9 @@ def _table(
         elif number == 5:
             entries += tables.epochs_table(one)
         elif plan.paper_name(name) in plan.LAMBDA_TABLES[number]:
-            entries += _lambda_table(number, options, one)
+            pairs = plan.lambda_rows(number, name, options.settings == "grid")
+            entries += tables.lambda_table(number, one, pairs)
     return entries
-
-
-def _lambda_table(
-    number: int, options: Options, one: tables.Findings
-) -> list[dict[str, Any]]:
-    pairs = plan.lambda_rows(number, one.data)
-    if options.settings == "grid":
-        own = {s.lam_party for s in plan.whole_grid(one.data)}
-        servers = plan.published()["grid"]["lam_server"]
-        pairs = list(dict.fromkeys([*pairs, *((m, s) for m in own for s in servers)]))
-    pairs.sort(reverse=True)
-    return tables.lambda_table(
-        number,
-        one,
-        pairs,
-        lambda method, pair: plan.lambda_spec(one.choices[PUBLISHED][method], pair),
-    )
 
 
 def _paper_alone(number: int, name: str) -> list[dict[str, Any]]:
@@ -401,6 +295,5 @@ def _figure(
         elif number in (3, 5):
             panels.append(tables.removal_panel(one))
         else:
-            last = tables.FIRST_EPOCHS if number == 6 else None
-            panels.append(tables.cost_panel(one, last))
+            panels.append(tables.cost_panel(one, tables.COST_EPOCHS[number]))
     return panels

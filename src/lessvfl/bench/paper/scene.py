@@ -6,7 +6,7 @@ Axes: parties P, seeds S, rows N, columns D (+ ALIGNED, the first of them a one)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,39 @@ from lessvfl.core.plans import Batches, stream
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles
+from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Stage
 
+Allows = Callable[[Any], str | None]
+
+
+def _only(*allowed: Any) -> Allows:
+    """Allow some values; return what is allowed where another was given."""
+    texts = [str(value).lower() for value in allowed]
+    return lambda v: None if str(v).lower() in texts else " or ".join(texts)
+
+
+def _whole(value: Any) -> str | None:
+    return None if float(value).is_integer() else "whole epochs"
+
+
+# Settings that the grid reads in part or not at all, and what they must be.
+GRID_ALLOWS: dict[str, Allows] = {
+    "optimizer": _only("adam", "sgd"),
+    "train_optimizer": _only("adam", "sgd"),
+    "fusion_depth": _only(1),
+    "party_net": _only(None),
+    "fusion_net": _only(None),
+    "schedule": _only("constant"),
+    "bits": _only(32),
+    "plateau_tolerance": _only(0.0, 0),
+    "pretrain_batch_size": _only(None),
+    "adaptive": _only(0.0, 0),
+    "pretrain_epochs": _whole,
+    "joint_epochs": _whole,
+    "train_epochs": _whole,
+}
 VALIDATION_SHARE = 0.2  # of the training rows, where settings are chosen on them
 
 
@@ -37,16 +67,8 @@ class Spec:
     pretrain_epochs: int = 0  # less-vfl and local-lasso
 
 
-class Tables:
-    """The rows of all parties and seeds as a few tensors.
-
-    Parameters
-    ----------
-    problems : sequence of Problem
-        One a seed, of equal shapes.
-    dtype, device
-        Of the tensors.
-    """
+class GridTables:
+    """The rows of all parties and seeds (a problem each) as a few tensors."""
 
     def __init__(
         self, problems: Sequence[Problem], dtype: torch.dtype, device: torch.device
@@ -66,14 +88,12 @@ class Tables:
         self.X = self._stack([[t.X_train for t in p.parties] for p in problems], D)
         self.X_test = self._stack([[t.X_test for t in p.parties] for p in problems], D)
         self.X, self.X_test = (x.to(device, dtype) for x in (self.X, self.X_test))
-        y, y_test = (
-            torch.as_tensor(np.stack(labels)).to(device)
-            for labels in (
-                [p.y_train for p in problems],
-                [p.y_test for p in problems],
-            )
-        )
-        self.classes, self.classes_test = y.long(), y_test.long()
+        y = np.stack([p.y_train for p in problems])
+        y_test = np.stack([p.y_test for p in problems])
+        self.classes = torch.as_tensor(y).to(device).long()
+        self.classes_test = torch.as_tensor(y_test).to(device).long()
+        is_binary = self.task == "binary"
+        self.labels = self.classes.to(dtype) if is_binary else self.classes
         self.joint, self.joint_test = _side_by_side(self.X), _side_by_side(self.X_test)
 
     def _stack(
@@ -91,7 +111,7 @@ class Tables:
     @property
     def n_outputs(self) -> int:
         """Return the width of the fusion network's output."""
-        return self.n_classes if self.task == "multiclass" else 1
+        return n_outputs(self.task, self.n_classes)
 
 
 def _side_by_side(X: Tensor) -> Tensor:
@@ -101,37 +121,17 @@ def _side_by_side(X: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scene:
-    """What all runs over one data set share: rows, settings, seeds, device.
+    """What all runs over one data set share: rows, settings, seeds, device."""
 
-    Parameters
-    ----------
-    dataset : Dataset
-        A classification task whose features are numbers.
-    profile : str
-        ``official-code`` or ``paper``.
-    seeds : sequence of int
-        One run of every setting each.
-    spurious : float or sequence of float
-        Planted noise.
-    device : str
-        ``cpu`` or ``cuda``.
-    overrides : mapping
-        Settings that differ from the profile's.
-    holdout : bool
-        The test rows are training rows held out.
-    problems : sequence of Problem
-        The prepared rows, one a seed; prepared here unless given.
-    """
-
-    dataset: Dataset
-    profile: str
-    seeds: tuple[int, ...]
-    spurious: float | tuple[float, ...]
+    dataset: Dataset  # a classification task whose features are numbers
+    profile: str  # official-code or paper
+    seeds: tuple[int, ...]  # one run of every setting each
+    spurious: float | tuple[float, ...]  # planted noise
     device: str = "cpu"
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    holdout: bool = False
+    holdout: bool = False  # the test rows are training rows held out
     problems: Sequence[Problem] = dataclasses.field(default=(), repr=False)
-    tables: Tables = dataclasses.field(init=False, repr=False)
+    tables: GridTables = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Prepare the rows of every seed."""
@@ -140,8 +140,23 @@ class Scene:
                 "The paper's benchmark needs a data set with classes. Got "
                 f"'{self.dataset.name}', a regression."
             )
+        for name, value in self.overrides.items():
+            wrong = GRID_ALLOWS.get(name, lambda value: None)(value)
+            if wrong is not None:
+                raise ConfigError(
+                    f"The '{name}' setting of the paper's benchmark must be {wrong}. "
+                    f"Got {value!r} instead."
+                )
         if not self.problems:
-            object.__setattr__(self, "problems", self._prepare())
+            config, planted = self.settings("plain").data, self.spurious
+            where: dict[str, Any] = {"spurious": planted}
+            if isinstance(planted, tuple):
+                where = {"spurious": list(planted), "parties": len(planted)}
+            problems = [
+                data.prepare(self.dataset, config, seed=seed, **where)
+                for seed in self.seeds
+            ]
+            object.__setattr__(self, "problems", problems)
         for party in self.problem.parties:
             if len(party.features) != party.X_train.shape[1]:
                 raise ConfigError(
@@ -150,19 +165,8 @@ class Scene:
                     f"columns at party '{party.name}' of '{self.dataset.name}'."
                 )
         dtype = DTYPES[self.settings("plain").net.dtype]
-        tables = Tables(self.problems, dtype, torch.device(self.device))
+        tables = GridTables(self.problems, dtype, torch.device(self.device))
         object.__setattr__(self, "tables", tables)
-
-    def _prepare(self) -> list[Problem]:
-        config = self.settings("plain").data
-        parties = len(self.spurious) if isinstance(self.spurious, tuple) else None
-        spurious = self.spurious if parties is None else list(self.spurious)  # type: ignore[arg-type]
-        return [
-            data.prepare(
-                self.dataset, config, parties=parties, spurious=spurious, seed=seed
-            )
-            for seed in self.seeds
-        ]
 
     @property
     def problem(self) -> Problem:
@@ -171,10 +175,18 @@ class Scene:
 
     def held_out(self) -> Scene:
         """Return the scene whose test rows are a share of the training rows."""
-        problems = [
-            _hold_out(problem, seed)
-            for problem, seed in zip(self.problems, self.seeds, strict=True)
-        ]
+        problems = []
+        for problem, seed in zip(self.problems, self.seeds, strict=True):
+            n_rows, y = len(problem.y_train), problem.y_train
+            order = torch.randperm(n_rows, generator=stream(seed, "validation")).numpy()
+            cut = int(n_rows * VALIDATION_SHARE)
+            held, left = np.sort(order[:cut]), np.sort(order[cut:])
+            parties = tuple(
+                dataclasses.replace(t, X_train=t.X_train[left], X_test=t.X_train[held])
+                for t in problem.parties
+            )
+            rows = {"parties": parties, "y_train": y[left], "y_test": y[held]}
+            problems.append(dataclasses.replace(problem, **rows))
         return dataclasses.replace(self, holdout=True, problems=problems)
 
     def settings(self, method: str) -> Settings:
@@ -185,10 +197,11 @@ class Scene:
 
     def config(self, method: str) -> Any:
         """Return the method's own settings, its batches no larger than the table."""
-        config: Any = self.settings(method).config
-        n_rows = self.tables.X.shape[2]
-        size = min(config.batch_size, n_rows)
-        return dataclasses.replace(config, batch_size=size)
+        return clamp_batch(self.settings(method).config, self.tables.X.shape[2])
+
+    def builder(self) -> Builder:
+        """Return what builds the networks of every seed."""
+        return Builder(self.settings("plain"), self.seeds, self.device)
 
     @property
     def n_components(self) -> int:
@@ -197,22 +210,5 @@ class Scene:
 
     def batches(self, config: Any, stage: Stage, *who: str) -> Batches:
         """Return the mini-batches of a stage."""
-        name = (stage, *who)
-        n_rows = self.tables.X.shape[2]
+        name, n_rows = (stage, *who), self.tables.X.shape[2]
         return Batches(n_rows, config.batch_size, self.seeds, name, config.shuffle)
-
-
-def _hold_out(problem: Problem, seed: int) -> Problem:
-    """Return the problem with a random share of its training rows as test rows."""
-    n_rows = len(problem.y_train)
-    order = torch.randperm(n_rows, generator=stream(seed, "validation")).numpy()
-    cut = int(n_rows * VALIDATION_SHARE)
-    held, left = np.sort(order[:cut]), np.sort(order[cut:])
-    parties = tuple(
-        dataclasses.replace(t, X_train=t.X_train[left], X_test=t.X_train[held])
-        for t in problem.parties
-    )
-    y = problem.y_train
-    return dataclasses.replace(
-        problem, parties=parties, y_train=y[left], y_test=y[held]
-    )

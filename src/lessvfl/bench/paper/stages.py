@@ -1,10 +1,13 @@
 """The stages of the paper for many runs at once, and the points of their curves.
 
-Axes: parties P, seeds S, settings G or tasks T, rows N, components E, classes C.
+The formulas are those of :mod:`lessvfl.algorithm` and its core; here are parties as an
+axis, and the moments of linear networks. Axes: parties P, seeds S, settings G or tasks
+T, rows N, components E, classes C.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,36 +15,36 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from lessvfl.bench.paper.loop import Loop
-from lessvfl.bench.paper.model import Model, losses
+from lessvfl import algorithm
+from lessvfl.bench.paper.loop import captured
+from lessvfl.bench.paper.model import Model
 from lessvfl.bench.paper.nets import Stack, leaf
 from lessvfl.bench.paper.scene import Scene
-from lessvfl.core.plans import Batches, Rows
+from lessvfl.core import metrics
+from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.plans import Batches, Rows, SelectPlan
 from lessvfl.core.prox import GroupLasso
-from lessvfl.errors import ConfigError
+from lessvfl.core.solve import Step, minimise, optimizer_step
 from lessvfl.terms import Stage
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def _take(table: Tensor, rows: Rows) -> Tensor:
-    """Return rows of a table (S, N, ...) or, by (P, S, b), of one (P, S, N, ...)."""
+    """Return rows (S, b) of a table (S, N, ...), or (P, S, b) of (P, S, N, ...)."""
     if isinstance(rows, slice):
-        return table[:, rows]
-    S = torch.arange(table.shape[0], device=table.device).unsqueeze(1)
-    return table[S, rows]
+        return table[..., rows, :]
+    places = [
+        torch.arange(size, device=table.device).view(-1, *[1] * (rows.dim() - 1 - axis))
+        for axis, size in enumerate(rows.shape[:-1])
+    ]
+    return table[(*places, rows)]
 
 
-def _take_each(tables: Tensor, rows: Rows) -> Tensor:
-    """Return rows of every party's table, (P, S, N, ...)."""
-    if isinstance(rows, slice):
-        return tables[:, :, rows]
-    P, S = tables.shape[:2]
-    p = torch.arange(P, device=tables.device).view(-1, 1, 1)
-    s = torch.arange(S, device=tables.device).view(1, -1, 1)
-    return tables[p, s, rows]
+def _labels(scene: Scene, rows: Rows) -> Tensor:
+    """Return labels (S, b, 1) for the risk of logits (S, b, G, C)."""
+    return _take(scene.tables.labels.unsqueeze(2), rows)
 
 
 # --------------------------------------------------------------------------- evaluation
@@ -66,11 +69,16 @@ class Points:
             ("test", t.joint_test, t.classes_test),
             ("train", t.joint, t.classes),
         ):
-            counts = self._right(model, rows, classes)  # (S, C, G)
-            members = F.one_hot(classes, t.n_classes).sum(dim=1).unsqueeze(2)
-            shares = counts.double() / members.clamp_min(1)
-            present = (members > 0).double()
-            balanced = (shares * present).sum(dim=1) / present.sum(dim=1)
+            hits, step = [], self.block or rows.shape[1]
+            with torch.no_grad():
+                for start in range(0, rows.shape[1], step):
+                    cut = slice(start, start + step)
+                    some = classes[:, cut]
+                    right = metrics.is_right(model.logits(rows[:, cut]), some)
+                    hits.append(metrics.class_hits(right, some, t.n_classes))
+            counts = torch.stack(hits).sum(dim=0)  # (S, C, G)
+            sizes = metrics.class_sizes(classes, t.n_classes)
+            balanced = metrics.balanced_accuracy(counts, sizes)
             self.seen.setdefault(f"right_{name}", []).append(counts.sum(dim=1).int())
             self.seen.setdefault(f"balanced_{name}", []).append(balanced)
 
@@ -79,26 +87,6 @@ class Points:
         planted = torch.as_tensor(self.tables.planted).to(kept.device)
         gone = (~kept & planted[:, None, None]).sum(dim=(0, 3))
         self.seen.setdefault("planted_gone", []).append(gone.int())
-
-    def _right(self, model: Model, rows: Tensor, classes: Tensor) -> Tensor:
-        """Return how many rows of every class are predicted right."""
-        n_rows = rows.shape[1]
-        step = self.block or max(n_rows, 1)
-        total: Tensor | None = None
-        with torch.no_grad():
-            for start in range(0, n_rows, step):
-                cut = slice(start, start + step)
-                z = model.logits(rows[:, cut])
-                y = classes[:, cut]
-                if z.shape[3] == 1:
-                    right = (z.squeeze(3) > 0) == y.unsqueeze(2).bool()
-                else:
-                    right = z.argmax(dim=3) == y.unsqueeze(2)
-                members = F.one_hot(y, self.tables.n_classes).to(z.dtype)
-                counts = members.mT @ right.to(z.dtype)  # (S, C, G), whole numbers
-                total = counts if total is None else total + counts
-        assert total is not None
-        return total
 
     def arrays(self) -> Arrays:
         """Return everything seen, on the host."""
@@ -109,15 +97,11 @@ class Points:
 
 
 def _optimizer(name: str, params: list[Tensor], lr: float) -> torch.optim.Optimizer:
-    on_cuda = params[0].device.type == "cuda"
+    """Return the optimiser in a form that a graph can capture."""
     if name == "adam":
+        on_cuda = params[0].device.type == "cuda"
         return torch.optim.Adam(params, lr=lr, fused=True, capturable=on_cuda)
-    if name == "sgd":
-        return torch.optim.SGD(params, lr=lr)
-    raise ConfigError(
-        "The 'optimizer' setting of the paper's benchmark must be adam or sgd. "
-        f"Got {name!r} instead."
-    )
+    return torch.optim.SGD(params, lr=lr)
 
 
 def train_jointly(
@@ -130,30 +114,31 @@ def train_jointly(
     lam: Tensor | None = None,
 ) -> None:
     """Train all models at once: Algorithm 2, with proximal steps by `lam` (G,)."""
-    if n_epochs == 0:
-        return
     tables, params = scene.tables, model.parameters()
     optimizer = _optimizer(config.optimizer, params, config.learning_rate)
-    first = model.nets.weights[0]
-    R = first.shape[:3].numel()
-    eta = torch.tensor([config.learning_rate], device=first.device, dtype=first.dtype)
+    shrink = None
+    if lam is not None:
+        w = model.nets.input_weights
+        each = lam.expand(model.nets.weights[0].shape[:3]).reshape(len(w))
+        eta = torch.full_like(each, config.learning_rate)
+
+        def shrink() -> Tensor:
+            return GroupLasso(each).prox(w, eta)
+
     model.prepare()
 
-    def step(number: int, rows: Rows) -> None:
+    def loss(rows: Rows) -> Tensor:
         z = model.logits(_take(tables.joint, rows))
-        loss = losses(z, _take(tables.classes, rows), tables.task).sum()
-        for param, grad in zip(params, torch.autograd.grad(loss, params), strict=True):
-            param.grad = grad.contiguous()
-        optimizer.step()
-        if lam is not None:
-            with torch.no_grad():
-                each = lam.expand(first.shape[:3]).reshape(R)
-                GroupLasso(each).prox(first.view(R, *first.shape[3:]), eta)
+        return risk(z, _labels(scene, rows), tables.task)  # (S, G)
 
-    loop = Loop([scene.batches(config, stage)], step, params, optimizer)
-    for epoch in range(n_epochs):
-        loop.epoch(epoch)
-        after_epoch(epoch + 1)
+    minimise(
+        params,
+        loss,
+        lambda grads: optimizer_step(optimizer, params, grads, shrink),
+        captured([scene.batches(config, stage)], params, optimizer),
+        n_epochs,
+        lambda epoch, losses: after_epoch(epoch),
+    )
     for param in params:
         param.grad = None
 
@@ -167,20 +152,16 @@ def feature_norms(nets: Stack) -> Tensor:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Models after every epoch of pre-training, side by side: setting e = epoch e + 1.
-
-    `H` are the embeddings of all rows, (S, e, N, P E).
-    """
+    """Models after every epoch of pre-training: setting e is epoch e + 1."""
 
     model: Model
-    H: Tensor
+    H: Tensor  # (S, e, N, P E), the embeddings of all rows
     arrays: Arrays
 
 
 def pretrain(scene: Scene, n_epochs: int) -> Pretrained:
     """Run stage 1 once, and keep the model after every epoch."""
-    model = Model.create(scene)
-    points = Points(scene)
+    model, points = Model.create(scene), Points(scene)
     kept: list[Model] = []
 
     def after_epoch(epoch: int) -> None:
@@ -206,50 +187,52 @@ def pretrain(scene: Scene, n_epochs: int) -> Pretrained:
 
 @dataclass(frozen=True)
 class Fusion:
-    """What stage 2 leaves of every task: (pre-training epochs, lambda_s)."""
+    """Linear fusion networks of every task: (pre-training epochs, lambda_s)."""
 
     tasks: Sequence[tuple[int, float]]
     w: Tensor  # (S, T, C, P E)
     b: Tensor  # (S, T, C)
-    kept: Tensor  # (S, T, P E)
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return all input weights side by side, (S T, C, P E)."""
+        return self.w.detach().flatten(0, 1)
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter."""
+        return [self.w, self.b]
+
+    def train(self, mode: bool) -> None:
+        """Do nothing: no layer here changes between training and use."""
 
 
 def select_components(
     scene: Scene, start: Pretrained, tasks: Sequence[tuple[int, float]]
-) -> Fusion:
-    """Run stage 2 for all (pre-training epochs, lambda_s) at once."""
+) -> tuple[Fusion, Tensor]:
+    """Run stage 2 for all (pre-training epochs, lambda_s) at once.
+
+    Returns the fusion networks, and the components kept as a mask (S, T, P E).
+    """
     config, tables = scene.config("less-vfl"), scene.tables
-    device, dtype = tables.X.device, tables.X.dtype
+    device = tables.X.device
     which = torch.tensor([e - 1 for e, _ in tasks], dtype=torch.long, device=device)
-    lam = torch.tensor([lam for _, lam in tasks], device=device, dtype=dtype)
     H = start.H[:, which]  # (S, T, N, P E)
-    w, b = leaf(start.model.w[:, which]), leaf(start.model.b[:, which])
-    S, T = w.shape[:2]
-    penalty = GroupLasso(lam.expand(S, T).reshape(S * T))
-    eta = torch.tensor([config.server_step_size], device=device, dtype=dtype)
-    classes = tables.classes
+    fusion = Fusion(tasks, leaf(start.model.w[:, which]), leaf(start.model.b[:, which]))
+    S, T = fusion.w.shape[:2]
+    if not tasks:
+        return fusion, H.new_zeros(S, 0, H.shape[3]).bool()
 
-    def step(number: int, rows: Rows) -> None:
-        if isinstance(rows, slice):
-            H_b = H[:, :, rows]
-        else:
-            s = torch.arange(S, device=device).view(-1, 1, 1)
-            t = torch.arange(T, device=device).view(1, -1, 1)
-            H_b = H[s, t, rows.unsqueeze(1)]
-        z = (H_b @ w.mT + b.unsqueeze(2)).transpose(1, 2)  # (S, b, T, C)
-        loss = losses(z, _take(classes, rows), tables.task).sum()
-        grads = torch.autograd.grad(loss, [w, b])
-        with torch.no_grad():
-            torch._foreach_add_([w, b], grads, alpha=-config.server_step_size)
-            penalty.prox(w.view(S * T, *w.shape[2:]), eta)
+    def loss(rows: Rows) -> Tensor:
+        each = rows if isinstance(rows, slice) else rows.unsqueeze(1).expand(-1, T, -1)
+        z = _take(H, each) @ fusion.w.mT + fusion.b.unsqueeze(2)  # (S, T, b, C)
+        return risk(z.transpose(1, 2), _labels(scene, rows), tables.task)
 
-    if tasks:
-        loop = Loop([scene.batches(config, "select_components")], step, [w, b])
-        for epoch in range(config.server_epochs):
-            loop.epoch(epoch)
-    with torch.no_grad():
-        kept = torch.linalg.vector_norm(w, dim=2) > 0
-    return Fusion(tasks, w.detach(), b.detach(), kept)
+    lam = tuple(lam for _ in range(S) for _, lam in tasks)
+    plan: SelectPlan = dataclasses.replace(config.server_plan(), lam=lam)
+    batches = scene.batches(config, "select_components")
+    schedule = captured([batches], fusion.parameters())
+    kept = algorithm.select_components(fusion, loss, plan, schedule, lambda event: None)
+    return fusion, kept.view(S, T, -1)
 
 
 def select_features(
@@ -257,77 +240,51 @@ def select_features(
 ) -> Tensor:
     """Run stage 3 of all parties, seeds and tasks at once, in place.
 
-    Parameters
-    ----------
-    nets : Stack (P, S, T)
-        Pre-trained networks; their embeddings at the start are the target.
-    components : Tensor (P, S, T, E)
-        K_m, as masks.
-    lam : Tensor (P, S, T)
-        lambda_m.
-
-    Returns
-    -------
-    Tensor (P, S, T, D)
-        The features kept, as masks.
+    `nets` (P, S, T) are pre-trained, and their embeddings at the start the target;
+    `components` (P, S, T, E) is K_m as masks, `lam` (P, S, T) lambda_m. Returns the
+    features kept, as masks (P, S, T, D).
     """
     config, tables = scene.config("less-vfl"), scene.tables
-    X, first, params = tables.X, nets.weights[0], nets.parameters()
-    R = first.shape[:3].numel()
-    eta = config.party_step_size
-    penalty = GroupLasso(lam.reshape(R) * config.lam_scale)
-    threshold = torch.tensor([eta], device=X.device, dtype=X.dtype)
     who = [f"party '{name}'" for name in tables.names]
     batches = [scene.batches(config, "select_features", name) for name in who]
-    n_kept = components.sum(dim=3).clamp_min(1).to(X.dtype)
-    divisor = n_kept if config.reduction == "mean" else torch.ones_like(n_kept)
-    loss_of = _matching(scene, nets, components, batches[0])
-
-    def step(number: int, rows: Rows) -> None:
-        loss = (loss_of(number, rows) / divisor).sum()
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            torch._foreach_add_(params, grads, alpha=-eta)
-            penalty.prox(first.view(R, *first.shape[3:]), threshold)
-
-    loop = Loop(batches if config.shuffle else batches[:1], step, params)
-    for epoch in range(config.party_epochs):
-        loop.epoch(epoch)
-    if not config.drain:  # nothing to match: the exact minimiser of λ_m G is zero
-        idle = (components.sum(dim=3) == 0) & (lam > 0)
-        with torch.no_grad():
-            first.mul_((~idle).view(*idle.shape, 1, 1))
-    return feature_norms(nets) > 0
+    n_components = components.sum(dim=3)
+    mean = config.reduction == "mean"
+    divisor = n_components.clamp_min(1).to(tables.X.dtype) if mean else 1
+    matching = _matching(scene, nets, components, batches[0])
+    plan = dataclasses.replace(config.party_plan(), lam=tuple(lam.flatten().tolist()))
+    kept = algorithm.select_features(
+        nets,
+        lambda rows: matching(rows) / divisor,
+        n_components.flatten(),
+        None,
+        plan,
+        captured(batches, nets.parameters()),
+        lambda event: None,
+        "the parties",
+    )
+    return kept.view(*lam.shape, -1)
 
 
-def _matching(
-    scene: Scene, nets: Stack, components: Tensor, batches: Batches
-) -> Callable[[int, Rows], Tensor]:
-    """Return H_B as a function of the step, (P, S, T): summed over K_m, mean of rows.
+def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -> Step:
+    """Return H_B as a function of the rows, (P, S, T): summed over K_m, mean of rows.
 
     A linear network's loss is quadratic in its collapsed map A: with the batch's moment
     matrix X'X, |X (A - A₀)'|² needs no row at all. Where batches change from epoch to
     epoch, or have fewer rows than half the columns, the rows meet A - A₀ instead.
     """
     X = scene.tables.X
-    keep = components.to(X.dtype).unsqueeze(4)
     P, S, T = components.shape[:3]
     if not nets.is_linear:
-        with torch.no_grad():
-            frozen = Stack(
-                [w.detach().clone() for w in nets.weights],
-                [b.detach().clone() for b in nets.biases],
-                nets.activation,
-            )
+        frozen, mask = nets.copy(), components.unsqueeze(3)
 
-        def by_network(number: int, rows: Rows) -> Tensor:
-            X_b = _take_each(X, rows)
+        def by_network(rows: Rows) -> Tensor:
+            X_b = _take(X, rows)
             with torch.no_grad():
-                target = frozen.embed(X_b)
-            gap = (nets.embed(X_b) - target) * components.unsqueeze(3)
-            return gap.square().sum(dim=(3, 4)) / X_b.shape[2]
+                target = frozen.embed(X_b) * mask
+            return proxy_loss(nets.embed(X_b) * mask, target, 1)
 
         return by_network
+    keep = components.to(X.dtype).unsqueeze(4)
     with torch.no_grad():
         start = nets.collapse()
     E, width = start.shape[3:]
@@ -337,20 +294,22 @@ def _matching(
 
     if batches.shuffle or 2 * batches.batch_size < width:
 
-        def by_rows(number: int, rows: Rows) -> Tensor:
-            X_b = _take_each(X, rows)
+        def by_rows(rows: Rows) -> Tensor:
+            X_b = _take(X, rows)
             n_rows = X_b.shape[2]
             left = X_b.reshape(P * S, n_rows, width) @ gap().mT  # (P S, b, T E)
             return left.view(P, S, n_rows, T, E).square().sum(dim=(2, 4)) / n_rows
 
         return by_rows
-    moments = []
+    moments = {}
     for rows in batches.epoch(0, X.device):
-        X_b = _take_each(X, rows).reshape(P * S, -1, width)
-        moments.append(X_b.mT @ X_b / X_b.shape[1])
+        assert isinstance(rows, slice)
+        X_b = _take(X, rows).reshape(P * S, -1, width)
+        moments[rows.start] = X_b.mT @ X_b / X_b.shape[1]
 
-    def by_moments(number: int, rows: Rows) -> Tensor:
+    def by_moments(rows: Rows) -> Tensor:
+        assert isinstance(rows, slice)
         change = gap()
-        return (change * (change @ moments[number])).view(P, S, T, -1).sum(dim=3)
+        return (change * (change @ moments[rows.start])).view(P, S, T, -1).sum(dim=3)
 
     return by_moments

@@ -1,8 +1,7 @@
-"""Records of a benchmark: one file a finished chunk, so that a killed run resumes.
+"""Records of the paper's benchmark: the arrays of a finished chunk in a file.
 
-``records/<data>-<scene>-<program>-<digest>.npz`` holds the arrays of a chunk (see
-:mod:`~lessvfl.bench.paper.grid`) and, as JSON under ``meta``, what was run. Files are
-written atomically; a record is found again by what was run, not by its name.
+``records/<data>-<scene>-<program>-<digest>.npz`` has, as JSON under ``meta``, what was
+run; a record is found again by that, not by its name.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,11 +19,11 @@ import numpy as np
 from lessvfl import __version__
 from lessvfl.bench.paper.scene import Spec
 from lessvfl.bench.paper.stages import Arrays
-from lessvfl.errors import ConfigError, RecordError
+from lessvfl.bench.store import FOLDER, reading, record_folder
+from lessvfl.errors import ConfigError
 from lessvfl.run.record import write_atomically
 
 FORMAT = 1
-FOLDER = "records"
 
 
 @dataclass(frozen=True)
@@ -38,25 +36,13 @@ class Place:
 
 
 class Store:
-    """The records of one benchmark, in a folder or in memory alone.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where to write; None keeps records in memory.
-    resume : bool
-        Read what an earlier run left in the folder; without it, such a folder is
-        refused.
-    """
+    """The records of one benchmark, in a folder or in memory alone."""
 
     def __init__(self, folder: Path | None, resume: bool = False) -> None:
-        self.folder = None if folder is None else folder / FOLDER
+        self.folder = record_folder(folder, resume)
         self._places: dict[tuple[str, Spec], Place] = {}
         self.devices: set[str] = set()
-        if self.folder is None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        found = sorted(self.folder.glob("*.npz"))
+        found = [] if self.folder is None else sorted(self.folder.glob("*.npz"))
         if found and not resume:
             raise ConfigError(
                 f"The '--out' folder must not hold records of an earlier benchmark, "
@@ -71,24 +57,13 @@ class Store:
         return self._places.get((scene, spec))
 
     def add(
-        self,
-        scene: str,
-        specs: Sequence[Spec],
-        arrays: Arrays,
-        about: Mapping[str, Any],
-        name: str,
+        self, about: Mapping[str, Any], specs: Sequence[Spec], arrays: Arrays, name: str
     ) -> None:
         """Keep the arrays of a finished chunk."""
-        meta = {
-            "format": FORMAT,
-            "lessvfl": __version__,
-            "scene": scene,
-            "specs": [asdict(spec) for spec in specs],
-            **about,
-        }
+        meta = {"format": FORMAT, "lessvfl": __version__, **about}
+        meta["specs"] = [asdict(spec) for spec in specs]
         text = json.dumps(meta, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        file = f"{name}-{digest}.npz"
+        file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.npz"
         if self.folder is not None:
             buffer = io.BytesIO()
             values: dict[str, Any] = {"meta": np.array(text), **arrays}
@@ -103,31 +78,10 @@ class Store:
             self._places[meta["scene"], Spec(**spec)] = place
 
     def _read(self, path: Path) -> None:
-        try:
+        with reading(path):
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-                meta = json.loads(str(found["meta"]))
-                arrays = {k: found[k] for k in found.files if k != "meta"}
+                arrays = dict(found)
+            meta = json.loads(str(arrays.pop("meta")))
             if meta["format"] != FORMAT or meta["lessvfl"] != __version__:
                 raise ValueError(f"a record of lessvfl {meta['lessvfl']}")
             self._take(meta, arrays, path.name)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            EOFError,
-            OSError,
-            zipfile.BadZipFile,
-        ) as error:
-            raise RecordError(
-                f"'{path}' must be a record of a benchmark of lessvfl {__version__}; "
-                f"remove it to run its part again. Got {type(error).__name__}: {error}."
-            ) from None
-
-
-def scene_key(**about: Any) -> str:
-    """Return a name for everything that the runs of a scene depend on.
-
-    >>> scene_key(data="phishing", seeds=[0]) == scene_key(seeds=[0], data="phishing")
-    True
-    """
-    return json.dumps(about, sort_keys=True)

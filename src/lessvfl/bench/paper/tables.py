@@ -6,16 +6,19 @@ describes both.
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lessvfl.bench.paper import plan, printed
-from lessvfl.bench.paper.curves import REMOVED_SHARE, Curve, Ending, Floats, first_hit
+from lessvfl.bench.paper.curves import Curve, Ending
 from lessvfl.bench.paper.scene import Spec
+from lessvfl.data.frame import Floats
+from lessvfl.run.target import REMOVED_SHARE, first_hit
 
 TITLES = {
     "group-lasso": "Group lasso",
@@ -24,21 +27,19 @@ TITLES = {
 }
 SHARE_OF_BASELINE = "90 % of VFL (Original)"
 ABSOLUTE = "80 % absolute"
+PUBLISHED = "published"  # a choice of settings
 BAR_EPOCHS = (1, 2, 3, 5, 10, 25, 50, 100, 150)
-FIRST_EPOCHS = 50  # of Figure 6's axis
+COST_EPOCHS = {4: 100, 6: 50}  # of the figures' axes
 TABLE_EPOCH = 51  # after selection: where the released tables read training accuracy
 
 Entry = dict[str, Any]
+Sides = dict[str, Any]  # our side of an entry, by measure
 Panel = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was run on one data set.
-
-    `even` and `uneven` are the curves (one a seed) of every setting with even and with
-    uneven noise.
-    """
+    """What was run on one data set: the curves (one a seed) of every setting."""
 
     data: str
     profile: str
@@ -46,7 +47,7 @@ class Findings:
     n_classes: int
     original: Sequence[Curve]
     spurious: Sequence[Curve]
-    even: Mapping[Spec, Sequence[Curve]]
+    even: Mapping[Spec, Sequence[Curve]]  # with even noise
     uneven: Mapping[Spec, Sequence[Curve]]
     uneven_shares: Sequence[float]
     choices: Mapping[str, Mapping[str, Spec | None]]  # choice -> method -> setting
@@ -69,6 +70,31 @@ class Findings:
         constant = self.majority if score == "accuracy" else 1 / self.n_classes
         return self.threshold(target, score) <= constant
 
+    def hits(
+        self, curves: Sequence[Curve], target: str
+    ) -> Iterator[tuple[str, list[int], bool]]:
+        """Yield, by either accuracy, where curves hit and whether a constant does."""
+        for suffix, score in (("", "accuracy"), ("_balanced", "balanced_accuracy")):
+            goal = self.threshold(target, score)
+            found = [
+                first_hit(getattr(curve, score), curve.removed, goal, self.strict)
+                for curve in curves
+            ]
+            yield suffix, found, self.is_degenerate(target, score)
+
+    def entries(
+        self, table: int, method: str, settings: Entry, sides: Sides, **at: float
+    ) -> list[Entry]:
+        """Return an entry of every measure; the paper prints its number `at` these."""
+        made = []
+        for measure, side in sides.items():
+            name = plan.paper_name(self.data)
+            row = printed.find(table, name, method, measure, **at)
+            one = {"data": self.data, "method": method, "measure": measure}
+            paper = None if row is None else {"mean": row.mean, "std": row.std}
+            made.append({**one, "settings": settings, "paper": paper, "ours": side})
+        return made
+
 
 def settings_of(spec: Spec, **more: Any) -> dict[str, Any]:
     """Return the settings of an entry."""
@@ -81,38 +107,26 @@ def settings_of(spec: Spec, **more: Any) -> dict[str, Any]:
 
 
 def ours(
-    curves: Sequence[Curve],
-    values: Sequence[float | None],
-    degenerate: bool = False,
+    curves: Sequence[Curve], values: Sequence[float | None], degenerate: bool = False
 ) -> dict[str, Any]:
     """Return our side of an entry: mean ± std of the seeds that hit."""
     kept = [
-        None if v is None or curve.diverged else float(v)
-        for v, curve in zip(values, curves, strict=True)
+        None if value is None or curve.diverged else float(value)
+        for value, curve in zip(values, curves, strict=True)
     ]
     found = [v for v in kept if v is not None]
+    empty = [c.n_kept == 0 for v, c in zip(kept, curves, strict=True) if v is not None]
     return {
         "mean": statistics.fmean(found) if found else None,
         "std": statistics.stdev(found) if len(found) > 1 else None,
         "hits": len(found),
         "seeds": len(curves),
         "by_seed": kept,
-        "unsupported": sum(
-            v is not None and curve.n_kept == 0
-            for v, curve in zip(kept, curves, strict=True)
-        ),
+        "unsupported": sum(empty),
         "degenerate": degenerate,
         "diverged": sum(curve.diverged for curve in curves),
         "records": [curve.record for curve in curves],
     }
-
-
-def paper_side(
-    table: int, data: str, method: str, measure: str, **settings: float
-) -> dict[str, float | None] | None:
-    """Return the printed number, None where there is none."""
-    found = printed.find(table, plan.paper_name(data), method, measure, **settings)
-    return None if found is None else {"mean": found.mean, "std": found.std}
 
 
 def choose(
@@ -157,56 +171,28 @@ def cost_table(number: int, found: Findings) -> list[Entry]:
     shares = plan.EVEN if number == 2 else list(found.uneven_shares)
     entries = []
     for choice, by_method in found.choices.items():
+        common = {"choice": choice, "spurious": shares, "target": SHARE_OF_BASELINE}
         for method, spec in by_method.items():
-            common: dict[str, Any] = {"choice": choice, "spurious": shares}
-            common["target"] = SHARE_OF_BASELINE
             if spec is None or spec not in runs:
                 note = "no setting of the grid removed 80 % of the planted features"
-                entries += [
-                    _entry(found, number, method, "cost_mib", common | {"note": note})
-                ]
-                continue
-            settings = settings_of(spec, **common)
-            for measure, side in _cost_sides(found, runs[spec]).items():
-                entries.append(_entry(found, number, method, measure, settings, side))
+                settings, sides = common | {"note": note}, {"cost_mib": None}
+            else:
+                settings = settings_of(spec, **common)
+                sides = _cost_sides(found, runs[spec])
+            entries += found.entries(number, method, settings, sides)
     return entries
 
 
-def _entry(
-    found: Findings,
-    table: int,
-    method: str,
-    measure: str,
-    settings: dict[str, Any],
-    side: dict[str, Any] | None = None,
-    **printed_settings: float,
-) -> Entry:
-    paper = paper_side(table, found.data, method, measure, **printed_settings)
-    return {
-        "data": found.data,
-        "method": method,
-        "measure": measure,
-        "settings": settings,
-        "paper": paper,
-        "ours": side,
-    }
-
-
-def _cost_sides(found: Findings, curves: Sequence[Curve]) -> dict[str, dict[str, Any]]:
+def _cost_sides(found: Findings, curves: Sequence[Curve]) -> Sides:
     """Return our side of every measure of Tables 2 and 3."""
     sides = {}
-    for suffix, score in (("", "accuracy"), ("_balanced", "balanced_accuracy")):
-        goal = found.threshold(SHARE_OF_BASELINE, score)
-        low = found.is_degenerate(SHARE_OF_BASELINE, score)
-        hits = [
-            first_hit(getattr(c, score), c.removed, goal, found.strict) for c in curves
-        ]
-        measured = [("cost_mib", "paper_mib"), ("payload_mib", "payload_mib")]
-        for measure, cost in measured:
-            values = [
-                None if hit < 0 else getattr(c, cost)[hit]
-                for c, hit in zip(curves, hits, strict=True)
-            ]
+    for suffix, hits, low in found.hits(curves, SHARE_OF_BASELINE):
+        pairs = list(zip(curves, hits, strict=True))
+        for measure, cost in (
+            ("cost_mib", "paper_mib"),
+            ("payload_mib", "payload_mib"),
+        ):
+            values = [None if at < 0 else getattr(c, cost)[at] for c, at in pairs]
             sides[measure + suffix] = ours(curves, values, low)
     sides["removed_share"] = ours(curves, [c.removed[-1] for c in curves])
     sides["real_kept_share"] = ours(curves, [c.real_kept for c in curves])
@@ -219,38 +205,25 @@ def epochs_table(found: Findings) -> list[Entry]:
     """Return Table 5 of one data set: cost by length of pre-training."""
     entries = []
     for choice, specs in found.by_epochs.items():
-        for spec in specs:
-            curves = found.even[spec]
-            for target in (SHARE_OF_BASELINE, ABSOLUTE):
-                settings = settings_of(
-                    spec, choice=choice, target=target, spurious=plan.EVEN
-                )
-                for measure, side in _epoch_sides(found, spec, curves, target).items():
-                    entries.append(
-                        _entry(
-                            found,
-                            5,
-                            spec.method,
-                            measure,
-                            settings,
-                            side,
-                            pretrain_epochs=spec.pretrain_epochs,
-                        )
-                    )
+        for spec, target in itertools.product(specs, (SHARE_OF_BASELINE, ABSOLUTE)):
+            more = {"choice": choice, "target": target, "spurious": plan.EVEN}
+            settings, epochs = settings_of(spec, **more), spec.pretrain_epochs
+            sides = _epoch_sides(found, epochs, found.even[spec], target)
+            entries += found.entries(
+                5, spec.method, settings, sides, pretrain_epochs=epochs
+            )
     return entries
 
 
 def _epoch_sides(
-    found: Findings, spec: Spec, curves: Sequence[Curve], target: str
-) -> dict[str, dict[str, Any]]:
+    found: Findings, epochs: int, curves: Sequence[Curve], target: str
+) -> Sides:
+    """Return our side of every measure of Table 5."""
     sides = {}
-    for suffix, score in (("", "accuracy"), ("_balanced", "balanced_accuracy")):
-        goal = found.threshold(target, score)
-        low = found.is_degenerate(target, score)
+    for suffix, hits, low in found.hits(curves, target):
         parts: dict[str, list[float | None]] = {"pretrain": [], "post": [], "total": []}
-        for curve in curves:
-            hit = first_hit(getattr(curve, score), curve.removed, goal, found.strict)
-            start = float(curve.paper_mib[spec.pretrain_epochs])
+        for curve, hit in zip(curves, hits, strict=True):
+            start = float(curve.paper_mib[epochs])
             total = None if hit < 0 else float(curve.paper_mib[hit])
             parts["pretrain"].append(None if total is None else start)
             parts["post"].append(None if total is None else total - start)
@@ -261,108 +234,82 @@ def _epoch_sides(
 
 
 def lambda_table(
-    number: int,
-    found: Findings,
-    pairs: Sequence[tuple[float, float]],
-    spec_of: Callable[[str, tuple[float, float]], Spec],
+    number: int, found: Findings, pairs: Sequence[tuple[float, float]]
 ) -> list[Entry]:
     """Return Table 6, 7 or 8 of one data set: accuracy and removal by lambda."""
     entries = []
-    for pair in pairs:
-        for method in plan.METHODS:
-            spec = spec_of(method, pair)
-            if spec not in found.even:
-                continue
-            curves = found.even[spec]
-            settings = settings_of(spec, choice="grid", spurious=plan.EVEN)
-            settings["lam_server"] = pair[1]
-            for measure, values in _lambda_values(found, curves).items():
-                side = ours(curves, [100 * v for v in values])
-                entries.append(
-                    _entry(
-                        found,
-                        number,
-                        method,
-                        measure,
-                        settings,
-                        side,
-                        lam_party=pair[0],
-                        lam_server=pair[1],
-                    )
-                )
+    for pair, method in itertools.product(pairs, plan.METHODS):
+        spec = plan.lambda_spec(found.choices[PUBLISHED][method], pair)
+        if spec not in found.even:
+            continue
+        more = {"choice": "grid", "spurious": plan.EVEN, "lam_server": pair[1]}
+        curves, sides = found.even[spec], {}
+        for name in ("train_accuracy", "train_balanced_accuracy"):
+            shares = [table_accuracy(curve, found.profile, name) for curve in curves]
+            sides[f"{name}_percent"] = ours(curves, [100 * share for share in shares])
+        gone = [100 * float(curve.removed[-1]) for curve in curves]
+        sides["removed_percent"] = ours(curves, gone)
+        lams = dict(zip(("lam_party", "lam_server"), pair, strict=True))
+        settings = settings_of(spec, **more)
+        entries += found.entries(number, method, settings, sides, **lams)
     return entries
-
-
-def _lambda_values(found: Findings, curves: Sequence[Curve]) -> dict[str, list[float]]:
-    """Return the shares that Tables 6 to 8 print in per cent."""
-    values = {
-        f"{name}_percent": [table_accuracy(c, found.profile, name) for c in curves]
-        for name in ("train_accuracy", "train_balanced_accuracy")
-    }
-    return values | {"removed_percent": [float(c.removed[-1]) for c in curves]}
 
 
 # ------------------------------------------------------------------------------ figures
 
 
-def _series(name: str, x: Any, y: Floats) -> dict[str, Any]:
+def _series(name: str, x: Any, y: Sequence[Floats]) -> dict[str, Any]:
     """Return a line: the mean over seeds and the sample standard deviation."""
-    std = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
+    table = np.stack(y)
+    std = table.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(table.shape[1])
     return {
         "name": name,
         "x": np.asarray(x, dtype=float).tolist(),
-        "mean": y.mean(axis=0).tolist(),
+        "mean": table.mean(axis=0).tolist(),
         "std": std.tolist(),
         "seeds": len(y),
     }
 
 
-def _panel(found: Findings, x: str, y: str, kind: str, series: list[Any]) -> Panel:
-    return {"data": found.data, "x": x, "y": y, "kind": kind, "series": series}
+def _panel(found: Findings, x: str, y: str, kind: str, use: str | None) -> Panel:
+    panel: Panel = {"data": found.data, "x": x, "y": y, "kind": kind, "series": []}
+    if use is not None:
+        specs = found.figures[use]
+        panel["settings"] = {TITLES[m]: settings_of(s) for m, s in specs.items()}
+    return panel
 
 
 def hurt_panel(found: Findings) -> Panel:
     """Return Figure 2: spurious features hurt."""
-    series = [
-        _series(name, curves[0].epochs, np.stack([c.accuracy for c in curves]))
-        for name, curves in (
-            ("VFL (Original)", found.original),
-            ("VFL (Spurious)", found.spurious),
-        )
-    ]
-    return _panel(found, "epochs", "test accuracy", "line", series)
+    panel = _panel(found, "epochs", "test accuracy", "line", None)
+    plain = {"VFL (Original)": found.original, "VFL (Spurious)": found.spurious}
+    for name, curves in plain.items():
+        y = [curve.accuracy for curve in curves]
+        panel["series"].append(_series(name, curves[0].epochs, y))
+    return panel
 
 
 def removal_panel(found: Findings) -> Panel:
     """Return Figures 3 and 5: planted features removed over communication epochs."""
-    series = []
-    specs = found.figures["removal"]
-    for method, spec in specs.items():
+    words = ("communication epochs", "spurious features removed")
+    panel = _panel(found, *words, "bar", "removal")
+    for method, spec in found.figures["removal"].items():
         curves = found.even[spec]
         at = [min(n, len(curves[0].stages)) - 1 for n in BAR_EPOCHS]
-        y = np.stack([curve.removed[at] for curve in curves])
-        series.append(_series(TITLES[method], BAR_EPOCHS, y))
-    panel = _panel(
-        found, "communication epochs", "spurious features removed", "bar", series
-    )
-    return panel | {"settings": {TITLES[m]: settings_of(s) for m, s in specs.items()}}
+        y = [curve.removed[at] for curve in curves]
+        panel["series"].append(_series(TITLES[method], BAR_EPOCHS, y))
+    return panel
 
 
-def cost_panel(found: Findings, first_epochs: int | None) -> Panel:
-    """Return Figures 4 and 6: accuracy against cost, up to some epochs' cost."""
-    full = float(found.original[0].paper_mib[0])
-    limit = (first_epochs or 2 * FIRST_EPOCHS) * full
-    specs = found.figures["accuracy"]
-    lines: dict[str, Sequence[Curve]] = {
-        "VFL (Original)": found.original,
-        "VFL (Spurious)": found.spurious,
-    }
-    lines |= {TITLES[method]: found.even[spec] for method, spec in specs.items()}
-    series = []
+def cost_panel(found: Findings, n_epochs: int) -> Panel:
+    """Return Figures 4 and 6: accuracy against cost, up to that of some epochs."""
+    panel = _panel(found, "MiB", "test accuracy", "line", "accuracy")
+    limit = n_epochs * float(found.original[0].paper_mib[0])
+    lines = {"VFL (Original)": found.original, "VFL (Spurious)": found.spurious}
+    for method, spec in found.figures["accuracy"].items():
+        lines[TITLES[method]] = found.even[spec]
     for name, curves in lines.items():
-        x = np.stack([c.paper_mib for c in curves]).mean(axis=0)
-        shown = x <= limit
-        y = np.stack([c.accuracy for c in curves])
-        series.append(_series(name, x[shown], y[:, shown]))
-    panel = _panel(found, "MiB", "test accuracy", "line", series)
-    return panel | {"settings": {TITLES[m]: settings_of(s) for m, s in specs.items()}}
+        x = np.stack([curve.paper_mib for curve in curves]).mean(axis=0)
+        y = [curve.accuracy[x <= limit] for curve in curves]
+        panel["series"].append(_series(name, x[x <= limit], y))
+    return panel

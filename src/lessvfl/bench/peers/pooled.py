@@ -41,8 +41,9 @@ LASSONET_BATCH = 256
 LASSONET_START = 1.0  # its own search for a first lambda takes longer than the path
 LASSONET_PATH = 1.2  # from one lambda to the next
 LASSONET_EPOCHS = 5  # at every lambda
-LASSONET_STEPS = 50  # at least, where so many epochs have fewer
+LASSONET_STEPS = 50  # at least, where those epochs have fewer
 LASSONET_DENSE = 20  # times as many epochs at most without a penalty
+LEAST_WEIGHT = 1e-5  # of a column that logistic regression keeps
 LOGISTIC_C = tuple(10.0 ** (-k / 2) for k in range(7))  # 1 to 0.001
 STG_PLAN = stg.Plan(lams=tuple(10.0 ** (-4 + k / 4) for k in range(11)))
 N_TREES = 100
@@ -73,11 +74,6 @@ class Pooled:
         """Return the seed as scikit-learn takes one."""
         return stream_seed(self.seed, "peers") % 2**32
 
-    @property
-    def n_bytes(self) -> int:
-        """Return what it costs to move the training rows to one place, as float32."""
-        return 4 * self.X_train.size
-
     def features(self, columns: Mask) -> Mask:
         """Return the features of which any column is marked."""
         kept = np.zeros(self.n_features, dtype=bool)
@@ -86,17 +82,7 @@ class Pooled:
 
 
 def pool(problem: Problem, seed: int, device: torch.device) -> Pooled:
-    """Put the tables of all parties side by side.
-
-    Parameters
-    ----------
-    problem : Problem
-        A classification problem with enough rows of every class.
-    seed : int
-        Of whatever the references draw.
-    device : torch.device
-        Where networks are trained.
-    """
+    """Put the tables of all parties side by side, if every class has enough rows."""
     counts = np.bincount(problem.y_train, minlength=problem.n_classes)
     if counts.min() < LEAST_ROWS:
         scarce = problem.label_names[int(counts.argmin())]
@@ -108,15 +94,10 @@ def pool(problem: Problem, seed: int, device: torch.device) -> Pooled:
     for party in problem.parties:
         groups.append(party.groups + n_features)
         n_features += len(party.features)
-    return Pooled(
-        X_train=np.hstack([party.X_train for party in problem.parties]),
-        y_train=problem.y_train,
-        X_test=np.hstack([party.X_test for party in problem.parties]),
-        groups=np.concatenate(groups),
-        n_classes=problem.n_classes,
-        seed=seed,
-        device=device,
-    )
+    X_train = np.hstack([party.X_train for party in problem.parties])
+    X_test = np.hstack([party.X_test for party in problem.parties])
+    about = (np.concatenate(groups), problem.n_classes, seed, device)
+    return Pooled(X_train, problem.y_train, X_test, *about)
 
 
 @dataclass(frozen=True)
@@ -144,15 +125,8 @@ def enough(best: int, n_rows: int) -> float:
 def strongest(n_right: NDArray[Any], n_rows: int) -> int:
     """Return the strongest penalty that is as good as the best.
 
-    Parameters
-    ----------
-    n_right : array
-        Held-out rows predicted right, penalties in rising order.
-    n_rows : int
-        Held-out rows in all.
+    Penalties are in rising order; `n_right` of the `n_rows` held out were right.
 
-    Examples
-    --------
     >>> strongest(np.array([92, 95, 93, 80]), 100)
     2
     """
@@ -161,20 +135,15 @@ def strongest(n_right: NDArray[Any], n_rows: int) -> int:
 
 
 def majority(y: Classes, n_rows: int) -> Classes:
-    """Return the most frequent class, once a row: the prediction from nothing."""
+    """Return the most frequent class for every row: the prediction from nothing."""
     return np.full(n_rows, np.bincount(y).argmax())
 
 
 def _hold_out(pooled: Pooled) -> list[Any]:
     """Return rows to train on and rows to choose by, then the classes of both."""
-    X = pooled.X_train.astype(np.float32)
-    parts: list[Any] = train_test_split(
-        X,
-        pooled.y_train,
-        test_size=VALIDATION_SHARE,
-        stratify=pooled.y_train,
-        random_state=pooled.random_state,
-    )
+    X, y = pooled.X_train.astype(np.float32), pooled.y_train
+    how = {"stratify": y, "random_state": pooled.random_state}
+    parts: list[Any] = train_test_split(X, y, test_size=VALIDATION_SHARE, **how)
     return parts
 
 
@@ -194,14 +163,10 @@ def lassonet(pooled: Pooled) -> Selection:
         n_right.append(int((model.predict(X_held) == y_held).sum()))
 
     with torch.random.fork_rng(devices=[]):  # it seeds PyTorch
-        path = _network(pooled, len(y), pooled.groups).path(
-            X,
-            y,
-            X_val=X_held,
-            y_val=y_held,
-            callback=score,
-            disable_lambda_warning=True,  # small data may lose features at the first
-        )
+        net = _network(pooled, len(y), pooled.groups)
+        given: dict[str, Any] = {"X_val": X_held, "y_val": y_held, "callback": score}
+        # Small data may lose features at the first lambda: no warning of that.
+        path = net.path(X, y, **given, disable_lambda_warning=True)
         least = enough(max(n_right), len(y_held))
         sets = {step.selected.numpy().tobytes(): step for step in path}
         for step in reversed([step for step in sets.values() if step.selected.any()]):
@@ -211,11 +176,9 @@ def lassonet(pooled: Pooled) -> Selection:
             model.fit(X[:, columns], y, X_val=held, y_val=y_held, dense_only=True)
             if (model.predict(held) == y_held).sum() >= least:
                 break
-    return Selection(
-        pooled.features(columns),
-        model.predict(pooled.X_test[:, columns].astype(np.float32)),
-        {"lambda": float(step.lambda_)},
-    )
+    predicted = model.predict(pooled.X_test[:, columns].astype(np.float32))
+    lam = float(step.lambda_)
+    return Selection(pooled.features(columns), predicted, {"lambda": lam})
 
 
 def _network(pooled: Pooled, n_rows: int, groups: NDArray[np.int64]) -> Any:
@@ -243,22 +206,12 @@ def _network(pooled: Pooled, n_rows: int, groups: NDArray[np.int64]) -> Any:
 def stochastic_gates(pooled: Pooled) -> Selection:
     """Train stochastic gates for a path of penalties and choose one."""
     X, X_held, y, y_held = _hold_out(pooled)
-    gated = stg.train(
-        X,
-        y,
-        pooled.groups,
-        pooled.n_classes,
-        STG_PLAN,
-        pooled.seed,
-        pooled.device,
-    )
+    how = (pooled.n_classes, STG_PLAN, pooled.seed, pooled.device)
+    gated = stg.train(X, y, pooled.groups, *how)
     n_right = (gated.predict(X_held) == y_held).sum(axis=1)
     chosen = strongest(n_right, len(y_held))
-    return Selection(
-        gated.kept()[chosen],
-        gated.predict(pooled.X_test)[chosen],
-        {"lambda": STG_PLAN.lams[chosen]},
-    )
+    predicted = gated.predict(pooled.X_test)[chosen]
+    return Selection(gated.kept()[chosen], predicted, {"lambda": STG_PLAN.lams[chosen]})
 
 
 # -- scikit-learn ----------------------------------------------------------------------
@@ -271,13 +224,6 @@ def _logistic(C: float, random_state: int) -> Any:
     l1 = {"penalty": "l1"} if old else {"l1_ratio": 1.0}
     model = LogisticRegression(C=C, solver="liblinear", random_state=random_state, **l1)
     return OneVsRestClassifier(model)
-
-
-def _weights(model: Any) -> NDArray[np.float64]:
-    """Return the greatest weight of every column over all classes."""
-    weights = np.vstack([one.coef_ for one in model.estimators_])
-    found: NDArray[np.float64] = np.abs(weights).max(axis=0)
-    return found
 
 
 def l1_logistic(pooled: Pooled) -> Selection:
@@ -293,24 +239,21 @@ def l1_logistic(pooled: Pooled) -> Selection:
                 model = _logistic(C, state).fit(X[train], y[train])
                 n_right[index] += int((model.predict(X[held]) == y[held]).sum())
         C = LOGISTIC_C[strongest(n_right, len(y))]
-        selector = SelectFromModel(
-            _logistic(C, state), threshold=1e-5, importance_getter=_weights
-        ).fit(X, y)
-    return Selection(
-        pooled.features(selector.get_support()),
-        selector.estimator_.predict(pooled.X_test),
-        {"C": C},
-    )
+        model = _logistic(C, state).fit(X, y)
+    weights = np.abs(np.vstack([one.coef_ for one in model.estimators_]))
+    columns = weights.max(axis=0) >= LEAST_WEIGHT
+    return Selection(pooled.features(columns), model.predict(pooled.X_test), {"C": C})
 
 
-def _forest(pooled: Pooled, columns: Mask) -> Classes:
-    """Return the classes that a new forest on these columns gives the test rows."""
+def _by_forest(pooled: Pooled, columns: Mask) -> Selection:
+    """Keep the features of these columns; a new forest on them predicts."""
+    kept = pooled.features(columns)
+    columns = kept[pooled.groups]
     if not columns.any():
-        return majority(pooled.y_train, len(pooled.X_test))
+        return Selection(kept, majority(pooled.y_train, len(pooled.X_test)))
     forest = RandomForestClassifier(N_TREES, random_state=pooled.random_state)
     forest.fit(pooled.X_train[:, columns], pooled.y_train)
-    predicted: Classes = forest.predict(pooled.X_test[:, columns])
-    return predicted
+    return Selection(kept, forest.predict(pooled.X_test[:, columns]))
 
 
 def random_forest(pooled: Pooled) -> Selection:
@@ -318,28 +261,21 @@ def random_forest(pooled: Pooled) -> Selection:
     forest = RandomForestClassifier(N_TREES, random_state=pooled.random_state)
     selector = SelectFromModel(forest, threshold="mean")
     selector.fit(pooled.X_train, pooled.y_train)
-    kept = pooled.features(selector.get_support())
-    return Selection(kept, _forest(pooled, kept[pooled.groups]))
+    return _by_forest(pooled, selector.get_support())
 
 
 def boruta(pooled: Pooled) -> Selection:
     """Keep the columns that beat shuffled copies of all (Kursa and Rudnicki, 2010)."""
     from boruta import BorutaPy
 
+    n_rows = min(BORUTA_ROWS, len(pooled.y_train))
     forest = RandomForestClassifier(
-        max_depth=BORUTA_DEPTH,
-        max_samples=min(BORUTA_ROWS, len(pooled.y_train)),
-        class_weight="balanced_subsample",
+        max_depth=BORUTA_DEPTH, max_samples=n_rows, class_weight="balanced_subsample"
     )
-    selector = BorutaPy(
-        forest,
-        n_estimators=N_TREES,
-        max_iter=BORUTA_ROUNDS,
-        random_state=pooled.random_state,
-    )
+    seed = pooled.random_state
+    selector = BorutaPy(forest, N_TREES, max_iter=BORUTA_ROUNDS, random_state=seed)
     selector.fit(pooled.X_train, pooled.y_train)
-    kept = pooled.features(selector.support_)
-    return Selection(kept, _forest(pooled, kept[pooled.groups]))
+    return _by_forest(pooled, selector.support_)
 
 
 # -- the registry ----------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import hashlib
 import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +22,25 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lessvfl import __version__, data, settings
+from lessvfl.bench.options import check_options
 from lessvfl.bench.peers import pooled
 from lessvfl.bench.peers.pooled import REFERENCES, Classes, Mask
+from lessvfl.bench.store import Records
 from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.data import DataConfig, Dataset, Problem
 from lessvfl.errors import ConfigError, LessVFLWarning
-from lessvfl.run import experiment, profiles, simulate
-from lessvfl.run.record import write_atomically
+from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.simulate import Job
 
-DATA = (
-    "phishing",
-    "sylva_train",
-    "gina_reconstruction",
-    "activity_time265",
-    "synthetic",
-)
-SEEDS = (0, 1, 2, 3, 4)
 OPTIONS = {"synthetic": {"task": "binary"}}  # every reference is a classifier
-JOURNAL = "peers.jsonl"
 COMMON_C = 0.1  # of the logistic regression that judges every selection
 
+LAMBDA_FREE = "less-vfl-auto"  # our method that selects without a lambda: the default
 # Our own methods: name -> method, profile. All of them see the data as `default` has
 # them, so that every row of a table is about the same problem.
 OURS = {
-    "less-vfl": ("less-vfl", "default"),
+    LAMBDA_FREE: (LAMBDA_FREE, "default"),
     "less-vfl-official-code": ("less-vfl", "official-code"),
     "local-lasso": ("local-lasso", "default"),
     "group-lasso": ("group-lasso", "default"),
@@ -55,100 +48,68 @@ OURS = {
 }
 METHODS = (*OURS, *REFERENCES)
 
-# What is measured once a seed and averaged over seeds.
-NUMBERS = (
-    "n_kept",
-    "removed_share",
-    "real_kept_share",
-    "f1",
-    "accuracy",
-    "balanced_accuracy",
-    "own_accuracy",
-    "own_balanced_accuracy",
-    "bytes",
-    "seconds",
-)
+# What is measured for every seed and averaged.
+SCORES = ("accuracy", "balanced_accuracy", "own_accuracy", "own_balanced_accuracy")
+SHARES = ("removed_share", "real_kept_share", "f1")
+NUMBERS = ("n_kept", *SHARES, *SCORES, "bytes", "seconds")
 
-Line = dict[str, Any]  # the numbers of one data set, method and seed
-Progress = Callable[[str], None]
+PeerLine = dict[str, Any]  # the numbers of one data set, method and seed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to compare.
+    """What to compare."""
 
-    Parameters
-    ----------
-    data : sequence of str
-        Names of data sets with classes, or files.
-    methods : sequence of str, optional
-        Out of ``METHODS``; unless given all of them whose packages are installed.
-    spurious : float
-        Planted columns of noise, as a share of a party's own columns.
-    seeds : sequence of int
-        One run of every method each.
-    device : str
-        cpu, cuda or auto; for networks, the rest is on the CPU.
-    data_dir : Path, optional
-        Folder of local data sets.
-    """
-
-    data: Sequence[str] = DATA
-    methods: Sequence[str] | None = None
-    spurious: float = 0.5
-    seeds: Sequence[int] = SEEDS
-    device: str = "auto"
-    data_dir: Path | None = None
+    data: Sequence[str]  # names of data sets with classes, or files
+    methods: Sequence[str] | None  # None: all whose packages are installed
+    spurious: float  # planted columns, as a share of a party's own
+    seeds: Sequence[int]
+    device: str  # of networks; the rest is on the CPU
+    data_dir: Path | None
 
 
 def run(
     comparison: Comparison,
     folder: Path | None = None,
     resume: bool = False,
-    progress: Progress = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Run every method on every data set and seed.
+    """Run every method on every data set and seed; docs/peers.md has the results.
 
-    Parameters
-    ----------
-    comparison : Comparison
-        What to compare.
-    folder : Path, optional
-        Where ``peers.jsonl`` gets a line after every finished run.
-    resume : bool
-        Take over the lines that are in the folder already.
-    progress : callable
-        Told a sentence after every finished run.
-
-    Returns
-    -------
-    dict
-        The object that ``lessvfl bench peers --json`` prints.
+    Every finished run leaves a record in the folder; `resume` goes on after them.
     """
     began = time.perf_counter()
-    skipped = _check(comparison, folder, resume)
+    skipped = _check(comparison)
+    records = Records(folder, resume)
     device = resolve_device(comparison.device)
     methods = METHODS if comparison.methods is None else comparison.methods
     tables = {name: _load(name, comparison.data_dir) for name in comparison.data}
-    journal = _Journal(folder, resume, comparison.spurious)
     total = len(tables) * (len(methods) - len(skipped)) * len(comparison.seeds)
     results, notes, n_done = [], {}, 0
     for name, dataset in tables.items():
-        bench = _Bench(dataset, comparison.spurious, device)
+        bench = _PeerBench(dataset, comparison.spurious, device)
         for method in methods:
-            lines: dict[int, Line] = {}
-            if method not in skipped:
-                lines = journal.known(name, method)
-                waiting = [seed for seed in comparison.seeds if seed not in lines]
-                n_done += len(comparison.seeds) - len(waiting)
-                for line in bench.lines(method, waiting):
-                    journal.add(name, method, line)
-                    lines[line["seed"]] = line
-                    n_done += 1
-                    progress(f"{n_done} of {total}: {name}, {_sentence(method, line)}")
-            found = [lines[seed] for seed in comparison.seeds if seed in lines]
-            results.append(_summary(name, method, found, skipped.get(method)))
-        notes[name] = bench.notes(comparison.seeds[0])
+            lines: dict[int, PeerLine] = {}
+            seeds = [] if method in skipped else comparison.seeds
+            about = {"data": name, "method": method, "spurious": bench.spurious}
+            digest = hashlib.sha256(repr(about).encode()).hexdigest()[:10]
+            for seed in seeds:
+                found = records.find(f"{method}-{digest}-{seed}", about)
+                if found is not None:
+                    lines[seed] = found
+            n_done += len(lines)
+            for line in bench.lines(method, [s for s in seeds if s not in lines]):
+                records.add(f"{method}-{digest}-{line['seed']}", about, line)
+                lines[line["seed"]] = line
+                n_done += 1
+                say(f"{n_done} of {total}: {name}, {_sentence(method, line)}")
+            ordered = [lines[seed] for seed in seeds]
+            spreads = {key: _spread([one[key] for one in ordered]) for key in NUMBERS}
+            entry: dict[str, Any] = {"data": name, "method": method}
+            entry |= {"seeds": list(seeds), **spreads}
+            entry |= {"skipped": skipped.get(method), "by_seed": ordered}
+            results.append(entry)
+        notes[name] = list(bench.problem(comparison.seeds[0]).notes)
     return {
         "data": list(comparison.data),
         "methods": list(methods),
@@ -180,28 +141,15 @@ def how(method: str) -> str:
 # -- checks ----------------------------------------------------------------------------
 
 
-def _check(comparison: Comparison, folder: Path | None, resume: bool) -> dict[str, str]:
+def _check(comparison: Comparison) -> dict[str, str]:
     """Refuse what cannot be run; return the methods to skip, each with a sentence."""
-    for option in ("data", "methods", "seeds"):
-        many = getattr(comparison, option)
-        if many is not None and (not many or len(set(many)) < len(many)):
-            raise ConfigError(
-                f"The '{option}' of the comparison must be one or more, each given "
-                f"once. Got {list(many)}."
-            )
-    for seed in comparison.seeds:
-        if not 0 <= seed < 2**63:
-            raise ConfigError(
-                f"Every seed must be a whole number in [0, 2**63). Got {seed}."
-            )
+    lists = {"data": comparison.data, "seeds": comparison.seeds}
+    if comparison.methods is not None:
+        lists["methods"] = comparison.methods
+    check_options(lists, {})
     share = settings.a_float(0.0, 10.0)
     if not share.accepts(comparison.spurious):
         raise settings.refuse("spurious", "share", share.allowed, comparison.spurious)
-    if resume and folder is None:
-        raise ConfigError(
-            "A comparison can only be resumed in its folder: '--resume' must come with "
-            "'--out'. Got no folder."
-        )
     skipped = {}
     for method in comparison.methods or METHODS:
         if method not in METHODS:
@@ -213,8 +161,6 @@ def _check(comparison: Comparison, folder: Path | None, resume: bool) -> dict[st
             raise ConfigError(sentence)
         skipped[method] = sentence
         warnings.warn(sentence, LessVFLWarning, stacklevel=3)
-    if folder is not None:
-        experiment.claim(folder)
     return skipped
 
 
@@ -231,14 +177,14 @@ def _load(name: str, folder: Path | None) -> Dataset:
 # -- one data set ----------------------------------------------------------------------
 
 
-class _Bench:
-    """One data set, prepared once a seed for all methods."""
+@dataclass
+class _PeerBench:
+    """One data set, whose problem of a seed is the same for all methods."""
 
-    def __init__(self, dataset: Dataset, spurious: float, device: torch.device) -> None:
-        self.dataset = dataset
-        self.spurious = spurious
-        self.device = device
-        self._problems: dict[int, Problem] = {}
+    dataset: Dataset
+    spurious: float
+    device: torch.device
+    _problems: dict[int, Problem] = field(default_factory=dict)
 
     def problem(self, seed: int) -> Problem:
         """Return the problem that every method gets for a seed."""
@@ -248,46 +194,36 @@ class _Bench:
             )
         return self._problems[seed]
 
-    def notes(self, seed: int) -> list[str]:
-        """Return the sentences to read the numbers with."""
-        return list(self.problem(seed).notes)
-
-    def lines(self, method: str, seeds: Sequence[int]) -> Iterator[Line]:
+    def lines(self, method: str, seeds: Sequence[int]) -> Iterator[PeerLine]:
         """Run a method; yield the numbers of every seed."""
-        if method in OURS:
-            yield from self._ours(method, seeds)
-        else:
+        if method in REFERENCES:
             yield from (self._reference(method, seed) for seed in seeds)
+        elif seeds:
+            yield from self._ours(method, seeds)
 
-    def _ours(self, method: str, seeds: Sequence[int]) -> Iterator[Line]:
+    def _ours(self, method: str, seeds: Sequence[int]) -> Iterator[PeerLine]:
         """Run one of our methods, all seeds as one batch."""
-        if not seeds:
-            return
         name, profile = OURS[method]
         same_data = dataclasses.asdict(DataConfig())
         chosen = profiles.resolve(name, profile, self.dataset, same_data)
         job = Job(self.dataset, chosen, spurious=self.spurious, device=self.device.type)
         for one in simulate.simulate(job, seeds):
-            numbers = one.numbers
-            kept = np.concatenate(
-                [
-                    np.isin(table.features, numbers["features"][table.name]["kept"])
-                    for table in one.problem.parties
-                ]
-            )
-            took = numbers["seconds"]
-            sent = numbers["communication"]["payload_bytes"]
+            found, took = one.numbers, one.numbers["seconds"]
+            kept = [
+                np.isin(table.features, found["features"][table.name]["kept"])
+                for table in one.problem.parties
+            ]
             yield {
-                "seed": numbers["seed"],
-                **judge(one.problem, kept),
-                "own_accuracy": numbers["accuracy"]["final"],
-                "own_balanced_accuracy": numbers["balanced_accuracy"]["final"],
-                "bytes": sent["up"] + sent["down"],
+                "seed": found["seed"],
+                **judge(one.problem, np.concatenate(kept)),
+                "own_accuracy": found["accuracy"]["final"],
+                "own_balanced_accuracy": found["balanced_accuracy"]["final"],
+                "bytes": sum(found["communication"]["payload_bytes"].values()),
                 "seconds": (took["total"] - took.get("evaluate", 0.0)) / len(seeds),
                 "setting": {},
             }
 
-    def _reference(self, method: str, seed: int) -> Line:
+    def _reference(self, method: str, seed: int) -> PeerLine:
         problem = self.problem(seed)
         tables = pooled.pool(problem, seed, self.device)
         began = time.perf_counter()
@@ -298,57 +234,32 @@ class _Bench:
             "seed": seed,
             **judge(problem, selection.kept),
             **{f"own_{name}": value for name, value in own.items()},
-            "bytes": tables.n_bytes,
+            "bytes": 4 * tables.X_train.size,  # moved to one place as float32
             "seconds": seconds,
             "setting": dict(selection.setting),
         }
 
 
 def judge(problem: Problem, kept: Mask) -> dict[str, Any]:
-    """Return how good a selection is, by the truth and by one common model.
-
-    Parameters
-    ----------
-    problem : Problem
-        What was selected from.
-    kept : array of bool
-        One entry a feature, parties in order.
-
-    Returns
-    -------
-    dict
-        ``n_features``, ``n_kept``, ``removed_share`` of the planted features,
-        ``real_kept_share``, ``f1`` where the truth is known, ``accuracy`` and
-        ``balanced_accuracy`` on test rows of a standardised logistic regression trained
-        on the kept columns.
-    """
+    """Return how good a mask of all features is, by the truth and by a common model."""
     planted = np.concatenate([table.spurious for table in problem.parties])
-    known = [table.significant for table in problem.parties]
-    truth = [mask.tolist() for mask in known if mask is not None]
-    f1 = None
-    if len(truth) == len(known):
-        f1 = metrics.support_f1(
-            kept.tolist(), [flag for part in truth for flag in part]
-        )
+    truth = numbers.truth(problem.parties, [kept])
     return {
         "n_features": len(kept),
         "n_kept": int(kept.sum()),
         "removed_share": float((~kept[planted]).mean()) if planted.any() else None,
         "real_kept_share": float(kept[~planted].mean()),
-        "f1": f1,
+        "f1": None if truth is None else truth["f1"],
         **_scores(_common_model(problem, kept), problem),
     }
 
 
 def _common_model(problem: Problem, kept: Mask) -> Classes:
     """Train the common model on the kept columns; return the test rows' classes."""
-    train, test, start = [], [], 0
-    for table in problem.parties:
-        columns = kept[start : start + len(table.features)][table.groups]
-        train.append(table.X_train[:, columns])
-        test.append(table.X_test[:, columns])
-        start += len(table.features)
-    X_train, X_test = np.hstack(train), np.hstack(test)
+    ends = np.cumsum([len(table.features) for table in problem.parties])
+    parts = list(zip(problem.parties, np.split(kept, ends[:-1]), strict=True))
+    X_train = np.hstack([table.X_train[:, mask[table.groups]] for table, mask in parts])
+    X_test = np.hstack([table.X_test[:, mask[table.groups]] for table, mask in parts])
     if X_train.shape[1] == 0:
         return pooled.majority(problem.y_train, len(problem.y_test))
     model = make_pipeline(
@@ -359,72 +270,17 @@ def _common_model(problem: Problem, kept: Mask) -> Classes:
 
 
 def _scores(predicted: NDArray[Any], problem: Problem) -> dict[str, float]:
-    guess = torch.as_tensor(predicted).long().unsqueeze(0)
     truth = torch.as_tensor(problem.y_test).long().unsqueeze(0)
-    balanced = metrics.balanced_accuracy(guess, truth, problem.n_classes)
+    right = torch.as_tensor(predicted).long().view(1, -1, 1) == truth.unsqueeze(2)
+    hits = metrics.class_hits(right, truth, problem.n_classes)
+    sizes = metrics.class_sizes(truth, problem.n_classes)
     return {
-        "accuracy": float(metrics.accuracy(guess, truth)),
-        "balanced_accuracy": float(balanced),
+        "accuracy": float(metrics.accuracy(hits, sizes)),
+        "balanced_accuracy": float(metrics.balanced_accuracy(hits, sizes)),
     }
 
 
 # -- results ---------------------------------------------------------------------------
-
-
-class _Journal:
-    """Finished runs, one JSON line each, in memory and perhaps in a folder."""
-
-    def __init__(self, folder: Path | None, resume: bool, spurious: float) -> None:
-        self.path = None if folder is None else folder / JOURNAL
-        self.spurious = spurious
-        self._lines = list(self._read()) if resume else []
-        if self.path is not None:
-            text = "".join(json.dumps(line) + "\n" for line in self._lines)
-            write_atomically(self.path, text.encode())
-
-    def _read(self) -> Iterator[Line]:
-        """Yield the lines of the folder, but for one that was cut off."""
-        if self.path is None or not self.path.is_file():
-            return
-        for text in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict) and {"data", "method", *NUMBERS} <= set(line):
-                yield line
-
-    def known(self, name: str, method: str) -> dict[int, Line]:
-        """Return the numbers of a data set and method by seed."""
-        wanted = (name, method, self.spurious)
-        tags = ("data", "method", "spurious")
-        return {
-            line["seed"]: {key: line[key] for key in line if key not in tags}
-            for line in self._lines
-            if tuple(line[tag] for tag in tags) == wanted
-        }
-
-    def add(self, name: str, method: str, line: Line) -> None:
-        """Write one line down at once."""
-        if self.path is None:
-            return
-        tagged = {"data": name, "method": method, "spurious": self.spurious, **line}
-        with open(self.path, "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(tagged, allow_nan=False) + "\n")
-
-
-def _summary(
-    name: str, method: str, lines: Sequence[Line], skipped: str | None
-) -> dict[str, Any]:
-    """Average over seeds."""
-    return {
-        "data": name,
-        "method": method,
-        "seeds": [line["seed"] for line in lines],
-        **{key: _spread([line[key] for line in lines]) for key in NUMBERS},
-        "skipped": skipped,
-        "by_seed": list(lines),
-    }
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float | None] | None:

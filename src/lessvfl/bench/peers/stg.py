@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
+from lessvfl.core.losses import risk
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Batches, stream, take
 
@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Gated:
-    """Networks behind gates, one replica a λ."""
+    """Networks behind gates, a replica for every λ."""
 
     net: MLP
     mu: Tensor  # (R, features)
@@ -96,23 +96,7 @@ def train(
     seed: int,
     device: torch.device,
 ) -> Gated:
-    """Train network and gates for every λ of a plan.
-
-    Parameters
-    ----------
-    X, y : arrays (n, columns), (n,)
-        Training rows and their classes.
-    groups : array (columns,)
-        The feature of each column.
-    n_classes : int
-        Number of classes.
-    plan : Plan
-        The path of λ, and how long to train.
-    seed : int
-        Seed of weights, batches and noise.
-    device : torch.device
-        Where to compute.
-    """
+    """Train network and gates for every λ of a plan; `groups` as in :class:`Gated`."""
     n_replicas, n_features = len(plan.lams), int(groups.max()) + 1
     widths = (X.shape[1], plan.hidden, plan.hidden, n_classes)
     seeds = (seed,) * n_replicas
@@ -129,10 +113,9 @@ def train(
     for _, rows in batches.steps(n_epochs, device):
         noise = SIGMA * torch.randn(1, n_features, generator=draws).to(device)
         logits = gated(take(table, rows), noise)  # (R, b, classes)
-        target = take(labels, rows).expand(n_replicas, -1)
-        risk = functional.cross_entropy(logits.mT, target, reduction="none").mean(dim=1)
         penalty = lams * open_probability(mu).sum(dim=1)
+        loss = risk(logits, take(labels, rows), "multiclass") + penalty
         optimizer.zero_grad()
-        torch.autograd.backward((risk + penalty).sum())  # replicas are independent
+        torch.autograd.backward(loss.sum())  # replicas are independent
         optimizer.step()
     return gated

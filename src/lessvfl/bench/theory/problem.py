@@ -26,7 +26,7 @@ N_EMPTY = 2  # blocks at the end without a significant column: with 4 or 8 parti
 UNITS = 2  # hidden units of a block, generating and fitted
 N_COLUMNS = N_BLOCKS * BLOCK
 SIGMA = 0.3  # noise in the label; the generating function has variance 1
-N_TEST = 20_000  # fresh rows to measure the distance on
+N_SCALE = 20_000  # rows that a block's part of f(Θ*) is scaled by
 CHUNK = 50_000  # rows drawn at a time: the first rows are the same for every N
 # Stage 2 alone: one component built from non-significant features is correlated so with
 # four significant ones that the lasso keeps it for large N (4 * 0.4 > 1 > 4 * 0.4²).
@@ -36,10 +36,10 @@ N_TABLE = 64  # rows of a table that stands for all; more than columns and label
 
 @dataclass(frozen=True)
 class Family:
-    """Networks of one kind, generating and fitted; `n_layers` are a party's."""
+    """Networks of one kind, generating and fitted."""
 
     activation: str
-    n_layers: int
+    n_layers: int  # of a party
     dtype: torch.dtype
 
 
@@ -60,7 +60,7 @@ def significant() -> Tensor:
 def generating_network(
     seeds: Sequence[int], family: Family, device: torch.device
 ) -> MLP:
-    """Draw f(Θ*), one a seed: a sum over blocks of Linear, activation and Linear.
+    """Draw f(Θ*) of every seed: a sum over blocks of Linear, activation and Linear.
 
     A block's units see its two significant columns at an angle, so that both matter,
     and all blocks that matter have the same variance. Linear units see one column each,
@@ -82,7 +82,7 @@ def generating_network(
             bias = 0.5 * torch.randn(UNITS, generator=draw)
             size = 0.7 + 0.6 * torch.rand(UNITS, generator=draw)
             sign = 2 * torch.randint(0, 2, (UNITS,), generator=draw) - 1
-            x = torch.randn(N_TEST, N_SIGNIFICANT, generator=draw)
+            x = torch.randn(N_SCALE, N_SIGNIFICANT, generator=draw)
             part = _activate(x @ w.T + bias, family.activation) @ (sign * size)
             W[r, units, k * BLOCK : k * BLOCK + N_SIGNIFICANT] = w
             b[r, units] = bias
@@ -104,9 +104,7 @@ def _chunks(seed: int, n: int, name: str, width: int) -> Iterator[Tensor]:
         yield chunk[: n - start]
 
 
-def draw_rows(
-    seeds: Sequence[int], n: int, name: str, width: int, like: Tensor
-) -> Tensor:
+def _rows(seeds: Sequence[int], n: int, name: str, width: int, like: Tensor) -> Tensor:
     """Draw standard normal rows of every seed, (R, n, width)."""
     rows = like.new_empty(len(seeds), n, width)
     for r, seed in enumerate(seeds):
@@ -116,70 +114,51 @@ def draw_rows(
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Rows of every seed: X (R, rows, columns), f(Θ*; x) and y, (R, rows) each.
+class TheorySample:
+    """Rows of every seed, perhaps a table that stands for more of them."""
 
-    `n` is the number of samples N; the rows may be a table that stands for them.
-    """
-
-    X: Tensor
-    f: Tensor
-    y: Tensor
-    n: int
-
-    def first(self, n: int) -> Sample:
-        """Return the first rows, where they are the samples themselves."""
-        assert self.X.shape[1] == self.n
-        return Sample(self.X[:, :n], self.f[:, :n], self.y[:, :n], n)
+    X: Tensor  # (R, rows, columns)
+    f: Tensor  # f(Θ*; x), (R, rows)
+    y: Tensor  # (R, rows)
+    n: int  # samples N
 
 
-def draw_sample(truth: MLP, seeds: Sequence[int], n: int, name: str) -> Sample:
+def draw_sample(truth: MLP, seeds: Sequence[int], n: int, name: str) -> TheorySample:
     """Draw x of a positive continuous density and y = f(Θ*; x) + ε (Assumption 4.1)."""
     like = truth.weights[0]
-    X = draw_rows(seeds, n, name, N_COLUMNS, like)
+    X = _rows(seeds, n, name, N_COLUMNS, like)
     f = torch.cat([truth(x) for x in torch.split(X, CHUNK, dim=1)], dim=1).squeeze(2)
-    noise = draw_rows(seeds, n, f"{name} noise", 1, like).squeeze(2)
-    return Sample(X, f, f + SIGMA * noise, n)
+    noise = _rows(seeds, n, f"{name} noise", 1, like).squeeze(2)
+    return TheorySample(X, f, f + SIGMA * noise, n)
 
 
-def draw_table(truth: MLP, seeds: Sequence[int], n: int, name: str) -> Sample:
+def draw_table(truth: MLP, seeds: Sequence[int], n: int, name: str) -> TheorySample:
     """Draw the same for a linear f(Θ*), and return a table that stands for all rows."""
+    tables = []
     with torch.no_grad():
-        table = torch.stack(
-            [
-                condense(_labelled_chunks(truth.replica(r), seed, n, name))
-                for r, seed in enumerate(seeds)
-            ]
-        )
+        for r, seed in enumerate(seeds):
+            chunks = _labelled_chunks(truth.replica(r), seed, n, name)
+            tables.append(condense(chunks))
+    table = torch.stack(tables)
     X = table[..., :-1].contiguous()
-    return Sample(X, truth(X).squeeze(2), table[..., -1].contiguous(), n)
+    return TheorySample(X, truth(X).squeeze(2), table[..., -1].contiguous(), n)
 
 
 def _labelled_chunks(truth: MLP, seed: int, n: int, name: str) -> Iterator[Tensor]:
     """Draw the rows of one seed some at a time, the label as the last column."""
     like = truth.weights[0].detach()
-    draws = (
-        _chunks(seed, n, name, N_COLUMNS),
-        _chunks(seed, n, f"{name} noise", 1),
-    )
-    for x, noise in zip(*draws, strict=True):
+    columns = _chunks(seed, n, name, N_COLUMNS)
+    noises = _chunks(seed, n, f"{name} noise", 1)
+    for x, noise in zip(columns, noises, strict=True):
         x, noise = x.to(like), noise.to(like)
         yield torch.cat([x, truth(x.unsqueeze(0))[0] + SIGMA * noise], dim=1)
 
 
 def condense(chunks: Iterable[Tensor]) -> Tensor:
-    """Return a few rows with the means and second moments of all rows.
+    """Return a table (N_TABLE, width) with the means and second moments of all rows.
 
-    Parameters
-    ----------
-    chunks : iterable of Tensor
-        Rows, some at a time, (n, width) each, in double precision.
-
-    Returns
-    -------
-    Tensor (N_TABLE, width)
-        μ + √2 C Lᵀ with covariance LLᵀ (divided by n) and cosines C, whose columns are
-        orthogonal to each other and to a constant.
+    It is μ + √2 C Lᵀ with covariance LLᵀ (divided by n) and cosines C, whose columns
+    are orthogonal to each other and to a constant.
     """
     n, total, squares = 0, torch.zeros(()), torch.zeros(())
     for rows in chunks:
@@ -197,10 +176,10 @@ def condense(chunks: Iterable[Tensor]) -> Tensor:
 def known_components(truth: MLP, X: Tensor, *, correlated: bool) -> Tensor:
     """Return embeddings of known party networks, the ones that matter first.
 
-    The components that matter are the units of the generating network; as many a block
-    again see one non-significant feature each. If `correlated`, the first of these
-    features is a mixture with what four of the units see, signed as the server's
-    weights on them; it stays non-significant, for y does not depend on it.
+    These are the units of the generating network; as many of every block see one
+    non-significant feature each. If `correlated`, the first of these features is a
+    mixture with what four of the units see, signed as the server's weights on them; it
+    stays non-significant, for y does not depend on it.
     """
     W, b = truth.weights[0], truth.biases[0]
     seen = X @ W.mT  # (R, n, units)

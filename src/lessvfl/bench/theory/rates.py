@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NU = 2  # the smallest exponent a smooth risk can have in Lemma B.2: the fastest rate
+THEOREM_RATE = -1 / (4 * (NU - 1))  # exponent of N in Theorem 4.3 (ii), without its log
 N_RESAMPLES = 2000
 TITLES = {
     "less-vfl": "LESS-VFL",
@@ -20,65 +21,38 @@ TITLES = {
 }
 
 
-def theorem_rate(nu: float = NU) -> float:
-    """Return the exponent of N in Theorem 4.3 (ii) without its logarithm.
-
-    >>> theorem_rate(2)
-    -0.25
-    """
-    return -1 / (4 * (nu - 1))
-
-
-def wilson(n_hits: int, n_runs: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a probability.
-
-    >>> low, high = wilson(10, 10)
-    >>> round(low, 3), high
-    (0.722, 1.0)
-    """
-    share = n_hits / n_runs
-    middle = share + z**2 / (2 * n_runs)
-    half = z * math.sqrt(share * (1 - share) / n_runs + z**2 / (4 * n_runs**2))
-    scale = 1 + z**2 / n_runs
-    low = (middle - half) / scale if n_hits else 0.0
-    return low, (middle + half) / scale if n_hits < n_runs else 1.0
-
-
-def bound_slope(n: Sequence[int], nu: float = NU) -> float:
+def bound_slope(n: Sequence[int]) -> float:
     """Return the slope of the theorem's bound over these N, its logarithm included.
 
     >>> round(bound_slope([1000, 10_000, 100_000, 1_000_000]), 3)
     -0.225
     """
     sizes = np.asarray(n, dtype=np.float64)
-    bound = (np.log(sizes) / sizes) ** -theorem_rate(nu)
-    return _slope(np.log10(sizes), bound) or theorem_rate(nu)
+    bound = (np.log(sizes) / sizes) ** -THEOREM_RATE
+    return _slope(np.log10(sizes), bound) or THEOREM_RATE
 
 
 def recovery(recovered: Sequence[bool]) -> dict[str, float]:
-    """Return the share of exact recoveries and its interval."""
-    low, high = wilson(sum(recovered), len(recovered))
-    return {"mean": sum(recovered) / len(recovered), "low": low, "high": high}
+    """Return the share of exact recoveries and Wilson's 95 % interval.
+
+    >>> {key: round(value, 3) for key, value in recovery([True] * 10).items()}
+    {'mean': 1.0, 'low': 0.722, 'high': 1.0}
+    """
+    n, z = len(recovered), 1.959964
+    share = sum(recovered) / n
+    middle = share + z**2 / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
+    low = (middle - half) / scale if share > 0 else 0.0
+    high = (middle + half) / scale if share < 1 else 1.0
+    return {"mean": share, "low": low, "high": high}
 
 
-def fit_rate(
-    n: Sequence[int], values: Sequence[Sequence[float]]
-) -> dict[str, float | int | str | None]:
+def fit_rate(n: Sequence[int], values: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Fit mean ~ N^slope by least squares of logarithms, and bootstrap over seeds.
 
-    Parameters
-    ----------
-    n : sequence of int
-        Sample sizes.
-    values : sequence of sequence of float
-        One list of seeds a size. Zeros count in a mean; a size whose mean is zero has
-        no logarithm and is left out.
-
-    Returns
-    -------
-    dict
-        `slope` and its 95 % percentile interval `low` and `high`, None where fewer than
-        three sizes are left; `n_points`, and a `note` on what was left out.
+    `values` holds the seeds of every size. Zeros count in a mean; a size whose mean is
+    zero has no logarithm and is left out. Without three sizes there is no slope.
     """
     table = np.asarray(values, dtype=np.float64)  # (sizes, seeds)
     logs = np.log10(np.asarray(n, dtype=np.float64))
@@ -91,22 +65,16 @@ def fit_rate(
         notes.append(f"{len(n) - n_points} of {len(n)} sizes are 0 in all, left out")
     if n_points < 3:
         notes.append("fewer than 3 sizes are left, so there is no fit")
-    result: dict[str, float | int | str | None] = {
-        "slope": None,
-        "low": None,
-        "high": None,
-        "n_points": n_points,
-        "note": "; ".join(notes),
-    }
+    slope = low = high = None
     if n_points >= 3:
-        result["slope"] = _slope(logs, table.mean(axis=1))
+        slope = _slope(logs, table.mean(axis=1))
         draw = np.random.default_rng(0)
         picks = draw.integers(table.shape[1], size=(N_RESAMPLES, table.shape[1]))
         drawn = [_slope(logs, table[:, pick].mean(axis=1)) for pick in picks]
-        known = [slope for slope in drawn if slope is not None]
-        low, high = np.percentile(known, [2.5, 97.5])
-        result["low"], result["high"] = float(low), float(high)
-    return result
+        known = [value for value in drawn if value is not None]
+        low, high = map(float, np.percentile(known, [2.5, 97.5]))
+    interval = {"slope": slope, "low": low, "high": high}
+    return {**interval, "n_points": n_points, "note": "; ".join(notes)}
 
 
 def _slope(logs: NDArray[np.float64], means: NDArray[np.float64]) -> float | None:
@@ -118,16 +86,20 @@ def _slope(logs: NDArray[np.float64], means: NDArray[np.float64]) -> float | Non
     return float((x * y).sum() / (x * x).sum())
 
 
+def _series(entry: dict[str, Any]) -> str:
+    """Name the rows that a rate is fitted to."""
+    if "design" in entry:
+        return f"stage 2, {entry['design']}"
+    method, n_components = str(entry["method"]), entry["components"]
+    return method if n_components == 1 else f"{method}, {n_components} components"
+
+
 def fit_all(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Fit both quantities of every method and M, and of stage 2 alone."""
     series: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
-    for entry in results["results"]:
-        series.setdefault((entry["method"], entry["parties"]), []).append(entry)
-    for entry in results["surplus"]:
-        key = (f"{entry['method']}, {entry['components']} components", entry["parties"])
+    for entry in [*results["results"], *results["surplus"], *results["stage2"]]:
+        key = _series(entry), entry.get("parties")
         series.setdefault(key, []).append(entry)
-    for entry in results["stage2"]:
-        series.setdefault((f"stage 2, {entry['design']}", None), []).append(entry)
     return [
         {"method": method, "parties": n_parties, "quantity": quantity}
         | fit_rate([e["n"] for e in entries], [e[quantity] for e in entries])
@@ -170,7 +142,7 @@ def _recovery_verdict(title: str, entries: Sequence[dict[str, Any]]) -> str:
 
 
 def _rate_verdict(title: str, method: str, results: dict[str, Any]) -> list[str]:
-    rates, bound = results["rates"], bound_slope(results["n"])
+    rates, bound = results["rates"], results["bound_slope"]
     said = []
     for quantity, words in (
         ("norm", "the norm of the non-significant weights goes as"),
@@ -214,7 +186,6 @@ def _judge(fits: Sequence[dict[str, Any]], bound: float) -> str:
 
 
 def _stage2_verdict(results: dict[str, Any]) -> list[str]:
-    bound = bound_slope(results["n"])
     said = [
         "Stage 2 alone: the theorem bounds the distance to server weights that are "
         "zero on non-significant components. It promises no exact recovery."
@@ -226,10 +197,10 @@ def _stage2_verdict(results: dict[str, Any]) -> list[str]:
             f"exact in {entry['recovery']['mean']:.0%} of the runs."
         )
         for rate in results["rates"]:
-            if rate["method"] == f"stage 2, {design}" and rate["slope"] is not None:
+            if rate["method"] == _series(entry) and rate["slope"] is not None:
                 said.append(
                     f"Stage 2 alone, {design} components: the {rate['quantity']} goes "
-                    f"as {_interval(rate)}. {_judge([rate], bound)}"
+                    f"as {_interval(rate)}. {_judge([rate], results['bound_slope'])}"
                 )
     return said
 
@@ -257,11 +228,10 @@ def _surplus_verdict(results: dict[str, Any]) -> list[str]:
                 "practice does not agree"
             )
         words += "."
-        name = f"{entry['method']}, {entry['components']} components"
         for rate in results["rates"]:
-            own = (rate["method"], rate["quantity"]) == (name, "norm")
+            own = (rate["method"], rate["quantity"]) == (_series(entry), "norm")
             if own and rate["slope"] is not None:
-                judged = _judge([rate], bound_slope(results["n"]))
+                judged = _judge([rate], results["bound_slope"])
                 words += f" The norm goes as {_interval(rate)}. {judged}"
         said.append(words)
     return said

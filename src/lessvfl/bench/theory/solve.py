@@ -6,24 +6,23 @@ stage 3 they act alone; in joint training their outputs meet in the fusion netwo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lessvfl.algorithm import prox_sgd, select_features
+from lessvfl import algorithm
 from lessvfl.bench.theory.problem import BLOCK, N_BLOCKS, UNITS, Family
 from lessvfl.core.losses import risk
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Batches, Rows, SelectPlan
+from lessvfl.core.plans import Batches, Labels, Rows, SelectPlan, TrainPlan
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import OPTIMIZERS, gradients
-from lessvfl.terms import Event, Stage
+from lessvfl.core.solve import OPTIMIZERS, Schedule, gradients, in_order, optimizer_step
+from lessvfl.terms import Stage
 
-# λ = constant * N^(-1/4), one constant a kind for all N and M. Chosen once by looking
-# at seeds 100 to 102, none of them a seed of the programme, at N up to 1,000,000 (tanh:
+# λ = constant * N^(-1/4), the same constants for all N and M. Chosen once by looking at
+# seeds 100 to 102, none of them a seed of the programme, at N up to 1,000,000 (tanh:
 # 30,000), so that recovery begins and ends within these N.
 LAMBDA = {
     "linear": {"server": 0.1, "party": 0.15, "joint": 0.15},
@@ -31,7 +30,7 @@ LAMBDA = {
     "tanh": {"server": 0.1, "party": 0.3, "joint": 0.2},
 }
 FIRST_LAYER = 0.3  # first-layer weights start at this share of Glorot's
-LEARNING_RATE = 0.03  # Adam, down to zero along half a cosine
+LEARNING_RATE = 0.03  # of Adam, at the start of half a cosine
 FEW_ROWS = 100_000  # the first steps of pre-training see no more rows than this ...
 PRETRAIN_STEPS = (1000, 300)  # ... and the last ones all of them
 SERVER_STEPS = 2000  # of size 1/L, L the Lipschitz constant of the gradient
@@ -68,18 +67,12 @@ def start(
     family: Family,
     device: torch.device,
 ) -> tuple[MLP, MLP]:
-    """Draw party networks, (seed, party) a replica, and fusion networks."""
+    """Draw party networks, a replica for every seed and party, and fusion networks."""
     width = N_BLOCKS // n_parties
     hidden = (width * UNITS,) * (family.n_layers - 1)
+    widths, kind = (width * BLOCK, *hidden, n_components), family.activation
     drawn = [
-        MLP.create(
-            (width * BLOCK, *hidden, n_components),
-            family.activation,
-            (seed,),
-            f"party{m}",
-            family.dtype,
-            device,
-        )
+        MLP.create(widths, kind, (seed,), f"party{m}", family.dtype, device)
         for seed in seeds
         for m in range(n_parties)
     ]
@@ -89,17 +82,14 @@ def start(
     weights[0] *= FIRST_LAYER
     ones = weights[0].new_ones(len(seeds), 1, n_parties * n_components)
     zero = weights[0].new_zeros(len(seeds), 1)
-    parties = MLP(weights, biases, family.activation)
-    return trainable(parties), trainable(MLP([ones], [zero], "none"))
+    return trainable(MLP(weights, biases, kind)), trainable(MLP([ones], [zero], "none"))
 
 
 def trainable(net: MLP, outputs: Tensor | None = None) -> MLP:
     """Return a network of its own with these values and, maybe, a mask of outputs."""
-    leaves = [
-        [tensor.detach().clone().requires_grad_() for tensor in tensors]
-        for tensors in (net.weights, net.biases)
-    ]
-    return MLP(leaves[0], leaves[1], net.activation, None, outputs)
+    weights = [w.detach().clone().requires_grad_() for w in net.weights]
+    biases = [b.detach().clone().requires_grad_() for b in net.biases]
+    return MLP(weights, biases, net.activation, None, outputs)
 
 
 def fused(net: MLP, fusion: MLP, n_parties: int) -> MLP:
@@ -134,7 +124,7 @@ class _Passes(Batches):
 
 
 class _FullBatch(SelectPlan):
-    """A plan whose every step takes all rows: mini-batch noise re-wakes features."""
+    """A plan whose every step takes all rows: noise would bring features back."""
 
     def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
         return _Passes(n_samples, n_samples, seeds, (self.stage, *who), False)
@@ -147,14 +137,8 @@ def _plan(
     return _FullBatch(stage, n_steps // PASSES, X.shape[1], False, step_size, weights)
 
 
-def server_plan(H: Tensor, lam: float) -> SelectPlan:
-    """Plan stage 2 on these embeddings, for a linear server network."""
-    curvature = 2 * torch.linalg.eigvalsh(_moments(H)).max()
-    return _plan("select_components", lam, H, SERVER_STEPS, 1 / float(curvature))
-
-
 def _with_ones(H: Tensor) -> Tensor:
-    """Return embeddings and the constant beside them, in double precision."""
+    """Put a constant beside embeddings, in double precision."""
     return torch.nn.functional.pad(H, (0, 1), value=1.0).double()
 
 
@@ -163,26 +147,21 @@ def _moments(H: Tensor) -> Tensor:
     return table.mT @ table / H.shape[1]
 
 
-def ignore(event: Event) -> None:
-    """Observe nothing."""
-
-
 def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
     """Minimise R_N by Adam, in place: stage 1, Eq. 3."""
     n_parties = net.n_replicas // fusion.n_replicas
     params = [*net.parameters(), *fusion.parameters()]
-    optimizer = OPTIMIZERS["adam"](params, LEARNING_RATE)
-    n_steps = sum(PRETRAIN_STEPS)
+    n_rows, n_steps = X.shape[1], sum(PRETRAIN_STEPS)
+    plan = TrainPlan(
+        "pretrain", n_steps, n_rows, False, "adam", LEARNING_RATE, schedule="cosine"
+    )
+    optimizer = OPTIMIZERS[plan.optimizer](params, plan.learning_rate)
     for step in range(n_steps):
-        rows = slice(0, FEW_ROWS if step < PRETRAIN_STEPS[0] else None)
-        rate = LEARNING_RATE * (1 + math.cos(math.pi * step / n_steps)) / 2
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        rows = slice(0, FEW_ROWS if step < PRETRAIN_STEPS[0] else n_rows)
+        plan.set_rate(optimizer, step, n_steps)
         z = fusion(join(net(X[:, rows]), n_parties))
         loss = risk(z, y[:, rows], "regression").sum()
-        for param, grad in zip(params, gradients(loss, params), strict=True):
-            param.grad = grad.contiguous()
-        optimizer.step()
+        optimizer_step(optimizer, params, gradients(loss, params))
 
 
 def joint_lasso(net: MLP, X: Tensor, y: Tensor, lam: float) -> None:
@@ -195,16 +174,32 @@ def joint_lasso(net: MLP, X: Tensor, y: Tensor, lam: float) -> None:
         shared = risk(z, y[:, rows], "regression") / n_parties
         return shared.repeat_interleave(n_parties)  # a replica is a party
 
-    batches = plan.batches(X.shape[1], (0,))
-    prox_sgd(net, loss, GroupLasso(plan.weights(X)), plan, batches, ignore, "all")
+    penalty = GroupLasso(plan.weights(X))
+    how = (plan, _schedule(plan, X), lambda event: None)
+    algorithm.prox_sgd(net, loss, penalty, *how, "all")
 
 
 def match_embeddings(net: MLP, X: Tensor, lam: float, kept: Tensor | None) -> MLP:
     """Solve stage 3, Eq. 5, at all parties of all seeds; (R * M, E) masks are K_m."""
     found = trainable(net, kept)
     plan = _plan("select_features", lam, X, PARTY_STEPS, PARTY_STEP_SIZE)
-    select_features(found, X, None, plan, (0,), ignore, "all parties")
+    loss, counts = algorithm.matching_loss(found, X, plan), found.output_mask.sum(dim=1)
+    how = (plan, _schedule(plan, X), lambda event: None)
+    algorithm.select_features(found, loss, counts, None, *how, "all parties")
     return found
+
+
+def match_labels(fusion: MLP, H: Tensor, y: Tensor, lam: float) -> Tensor:
+    """Solve stage 2, Eq. 4, of all seeds in place; return K as a mask (R, E)."""
+    curvature = 2 * torch.linalg.eigvalsh(_moments(H)).max()
+    plan = _plan("select_components", lam, H, SERVER_STEPS, 1 / float(curvature))
+    loss = algorithm.stored_risk(fusion, H, Labels(y, "regression", (0,)))
+    how = (plan, _schedule(plan, H), lambda event: None)
+    return algorithm.select_components(fusion, loss, *how)
+
+
+def _schedule(plan: SelectPlan, X: Tensor) -> Schedule:
+    return in_order(plan.batches(X.shape[1], (0,)), X.device)
 
 
 def rematch(local: MLP, net: MLP, X: Tensor, lam: float, kept: Tensor) -> MLP:
@@ -215,10 +210,8 @@ def rematch(local: MLP, net: MLP, X: Tensor, lam: float, kept: Tensor) -> MLP:
     less = trainable(local, kept)
     again = ~kept.all(dim=1)
     if bool(again.any()):
-        weights, biases = (
-            [tensor[again] for tensor in tensors]
-            for tensors in (net.weights, net.biases)
-        )
+        weights = [weight[again] for weight in net.weights]
+        biases = [bias[again] for bias in net.biases]
         picked = MLP(weights, biases, net.activation)
         found = match_embeddings(picked, X[again], lam, kept[again])
         with torch.no_grad():

@@ -1,0 +1,73 @@
+"""Records of a benchmark: a file for each finished part, so that a killed run resumes.
+
+Files are written atomically, and found again by what was run.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lessvfl import __version__
+from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.folder import claim
+from lessvfl.run.record import write_atomically
+
+FOLDER = "records"
+
+
+def record_folder(folder: Path | None, resume: bool) -> Path | None:
+    """Make the folder of the records; without one they are in memory alone."""
+    if folder is None:
+        if not resume:
+            return None
+        raise ConfigError("The '--resume' option needs the '--out' folder to go on in.")
+    claim(folder / FOLDER)
+    return folder / FOLDER
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name a file that cannot be read as a record."""
+    wrong = (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile)
+    try:
+        yield
+    except wrong as error:
+        raise RecordError(
+            f"'{path}' must be a record of a benchmark of lessvfl {__version__}; "
+            f"remove it to run its part again. Got {type(error).__name__}: {error}."
+        ) from None
+
+
+class Records:
+    """What parts of a benchmark gave, a JSON file each."""
+
+    def __init__(self, folder: Path | None, resume: bool) -> None:
+        self.folder = record_folder(folder, resume)
+        self.resume = resume
+
+    def find(self, name: str, about: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what an earlier run kept, None where it was about something else."""
+        if self.folder is None or not self.resume:
+            return None
+        path = self.folder / f"{name}.json"
+        if not path.is_file():
+            return None
+        with reading(path):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found: dict[str, Any] = record["found"]
+            same = record["about"] == {**about, "lessvfl": __version__}
+        return found if same else None
+
+    def add(
+        self, name: str, about: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> None:
+        """Keep what a part gave."""
+        if self.folder is not None:
+            about = {**about, "lessvfl": __version__}
+            text = json.dumps({"about": about, "found": found}, allow_nan=False)
+            write_atomically(self.folder / f"{name}.json", text.encode())
