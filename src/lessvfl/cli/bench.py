@@ -9,30 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from lessvfl.cli import options
 from lessvfl.errors import ConfigError
 
-app = typer.Typer(
-    no_args_is_help=True, help="Benchmarks: the paper, its theory, its peers."
-)
+HELP = "Benchmarks: the paper, its theory, its peers."
+app = typer.Typer(no_args_is_help=True, help=HELP)
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+PUBLIC = "phishing,sylva_train,gina_reconstruction,activity_time265"
 
-
-def _numbers(text: str | None, option: str) -> list[int] | None:
-    """Read whole numbers as in 2,3; None where the option was not given."""
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(
-            f"The '{option}' option must be whole numbers as in 2,3. Got {text!r}."
-        ) from None
-
-
-def _names(text: str) -> list[str]:
-    """Read names as in phishing,digits."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+DataNames = Annotated[str, typer.Option(help="By name or file: phishing,digits.")]
 
 
 def _speak(quiet: bool) -> Callable[[str], None]:
@@ -40,11 +25,27 @@ def _speak(quiet: bool) -> Callable[[str], None]:
     return lambda line: None if quiet else typer.echo(line, err=True)
 
 
+def _finish(
+    results: dict[str, Any],
+    out: Path | None,
+    as_json: bool,
+    show: Callable[[dict[str, Any]], None],
+    build: Callable[[dict[str, Any], Path], Path],
+) -> None:
+    """Print results, as JSON or as tables, and write their page."""
+    if as_json:
+        typer.echo(json.dumps(results, allow_nan=False))
+    else:
+        show(results)
+    if out is not None:
+        page = build(results, out)
+        if not as_json:
+            typer.echo(f"Report: {page}")
+
+
 @app.command()
 def paper(
-    data: Annotated[
-        str, typer.Option(help="Names of data sets: phishing,sylva_train.")
-    ] = "phishing,sylva_train,gina_reconstruction,activity_time265,mimic3",
+    data: DataNames = f"{PUBLIC},mimic3",
     profile: Annotated[
         str, typer.Option(help="official-code or paper.")
     ] = "official-code",
@@ -59,68 +60,42 @@ def paper(
         str | None,
         typer.Option(help="2,3,4,5,6; all, or none where --tables is given alone."),
     ] = None,
-    seeds: Annotated[
-        str, typer.Option(help="One run of every setting each.")
-    ] = "0,1,2,3,4",
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of local data sets (LESSVFL_DATA).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for records, tables, figures, page.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the records in --out.")
-    ] = False,
+    seeds: options.SeedsText = "0,1,2,3,4",
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
     memory: Annotated[
         float | None,
         typer.Option(help="GiB a chunk of runs may take; else asked of the device."),
     ] = None,
-    tf32: Annotated[
-        bool, typer.Option("--tf32", help="Matrix products on CUDA in TF32.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    quiet: Quiet = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Reproduce the paper's tables and figures, its numbers beside ours."""
     from lessvfl import report
-    from lessvfl.bench.paper import run as room
+    from lessvfl.bench.paper import run
 
-    options = room.options_of(
-        data=_names(data),
+    chosen = run.options_of(
+        data=options.read_names(data),
         profile=profile,
         settings=settings,
-        tables=_numbers(tables, "--tables"),
-        figures=_numbers(figures, "--figures"),
-        seeds=_numbers(seeds, "--seeds"),
+        tables=None if tables is None else options.read_numbers(tables, "--tables"),
+        figures=None if figures is None else options.read_numbers(figures, "--figures"),
+        seeds=options.read_numbers(seeds, "--seeds"),
         device=device,
         data_dir=data_dir,
         memory=memory,
-        tf32=tf32,
     )
-    results = room.run(options, out, resume, _speak(quiet))
-    if as_json:
-        typer.echo(json.dumps(results, allow_nan=False))
-    else:
-        _print_tables(results)
-    if out is not None:
-        page = report.build_bench(results, out)
-        if not as_json:
-            typer.echo(f"Report: {page}")
+    results = run.run(chosen, out, resume, _speak(quiet))
+    _finish(results, out, as_json, _print_paper, report.build_bench)
 
 
 # The measure of every table that stands for it in the terminal.
-HEADLINES = (
-    "cost_mib",
-    "total_mib",
-    "train_accuracy_percent",
-    "removed_percent",
-)
+HEADLINES = ("cost_mib", "total_mib", "train_accuracy_percent", "removed_percent")
 
 
-def _print_tables(results: dict[str, Any]) -> None:
+def _print_paper(results: dict[str, Any]) -> None:
     """Show the numbers that the paper prints beside ours."""
     from rich.console import Console
     from rich.table import Table
@@ -131,11 +106,9 @@ def _print_tables(results: dict[str, Any]) -> None:
     for fact in results["data"]:
         if fact.get("note"):
             console.print(f"{fact['name']}: {fact['note']}", highlight=False)
+    heads = ("data", "method", "settings", "measure", "paper", "ours", "hits")
     for number, found in entries.read(results).items():
-        table = Table(title=f"Table {number}", title_justify="left")
-        heads = ("data", "method", "settings", "measure", "paper", "ours", "hits")
-        for head in heads:
-            table.add_column(head)
+        table = Table(*heads, title=f"Table {number}", title_justify="left")
         for entry in found:
             if entry.measure not in HEADLINES or None in (entry.paper, entry.ours):
                 continue
@@ -159,11 +132,10 @@ def _print_tables(results: dict[str, Any]) -> None:
 def _short(settings: Mapping[str, Any]) -> str:
     """Write the settings of an entry in few letters."""
     names = {"pretrain_epochs": "E", "lam_party": "λm", "lam_server": "λs"}
-    text = " ".join(
-        f"{name}={settings[key]:g}" for key, name in names.items() if key in settings
-    )
-    choice = settings["choice"]
-    return text if choice in ("published", "grid") else f"{text} ({choice})"
+    parts = [f"{names[key]}={settings[key]:g}" for key in names if key in settings]
+    if settings["choice"] not in ("published", "grid"):
+        parts.append(f"({settings['choice']})")
+    return " ".join(parts)
 
 
 @app.command()
@@ -172,44 +144,26 @@ def theory(
         str, typer.Option(help="Sample sizes.")
     ] = "1000,3000,10000,30000,100000,300000,1000000",
     parties: Annotated[str, typer.Option(help="Numbers of parties.")] = "1,2,4,8",
-    seeds: Annotated[
-        str, typer.Option(help="One data set and one run each.")
-    ] = "0,1,2,3,4,5,6,7,8,9",
+    seeds: options.SeedsText = "0,1,2,3,4,5,6,7,8,9",
     network: Annotated[
         str, typer.Option(help="linear, deep-linear, or tanh (slow for large N).")
     ] = "linear",
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for numbers, figures and page.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the records in --out.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    quiet: Quiet = False,
+    device: options.Device = "auto",
+    out: options.Out = None,
+    resume: options.Resume = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Check the theory: weights, recovery and distance against N."""
-    from lessvfl.bench.theory import run as room
+    from lessvfl.bench.theory import run
     from lessvfl.report.theory import build_theory
 
-    programme = room.Programme(
-        tuple(_numbers(n, "--n") or ()),
-        tuple(_numbers(parties, "--parties") or ()),
-        tuple(_numbers(seeds, "--seeds") or ()),
-        network,
-        device,
-    )
-    results = room.run(programme, out, resume, _speak(quiet))
-    if as_json:
-        typer.echo(json.dumps(results, allow_nan=False))
-    else:
-        _print_theory(results)
-    if out is not None:
-        page = build_theory(results, out)
-        if not as_json:
-            typer.echo(f"Report: {page}")
+    sizes = tuple(options.read_numbers(n, "--n"))
+    counts = tuple(options.read_numbers(parties, "--parties"))
+    numbers = tuple(options.read_numbers(seeds, "--seeds"))
+    programme = run.Programme(sizes, counts, numbers, network, device)
+    results = run.run(programme, out, resume, _speak(quiet))
+    _finish(results, out, as_json, _print_theory, build_theory)
 
 
 def _print_theory(results: dict[str, Any]) -> None:
@@ -220,9 +174,8 @@ def _print_theory(results: dict[str, Any]) -> None:
     console = Console()
     table = Table(title="Exact recovery, and the norm of non-significant weights")
     table.add_column("method")
-    table.add_column("M", justify="right")
-    for size in results["n"]:
-        table.add_column(f"N = {size:,}", justify="right")
+    for head in ("M", *(f"N = {size:,}" for size in results["n"])):
+        table.add_column(head, justify="right")
     rows: dict[tuple[str, int], list[str]] = {}
     for entry in results["results"]:
         mean = sum(entry["norm"]) / len(entry["norm"])
@@ -238,36 +191,24 @@ def _print_theory(results: dict[str, Any]) -> None:
 
 @app.command()
 def peers(
-    data: Annotated[
-        str, typer.Option(help="Names of data sets with classes, or files.")
-    ] = "phishing,sylva_train,gina_reconstruction,activity_time265,synthetic",
+    data: DataNames = f"{PUBLIC},synthetic",
     methods: Annotated[
         str | None,
-        typer.Option(help="As in less-vfl,stg; all that are installed unless given."),
+        typer.Option(help="As in plain,stg; all that are installed unless given."),
     ] = None,
     spurious: Annotated[
         str, typer.Option(help="Planted noise, a share of every party's columns.")
     ] = "0.5",
-    seeds: Annotated[
-        str, typer.Option(help="One run of every method each.")
-    ] = "0,1,2,3,4",
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of local data sets (LESSVFL_DATA).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for numbers, tables and page.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the runs in --out.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    quiet: Quiet = False,
+    seeds: options.SeedsText = "0,1,2,3,4",
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare with feature selection on pooled data: LassoNet, Boruta and others."""
-    from lessvfl.bench.peers import run as room
+    from lessvfl.bench.peers import run
     from lessvfl.report.peers import build_peers
 
     try:
@@ -276,23 +217,16 @@ def peers(
         raise ConfigError(
             f"The '--spurious' option must be a share as in 0.5. Got {spurious!r}."
         ) from None
-    comparison = room.Comparison(
-        data=_names(data),
-        methods=None if methods is None else _names(methods),
+    comparison = run.Comparison(
+        data=options.read_names(data),
+        methods=None if methods is None else options.read_names(methods),
         spurious=share,
-        seeds=_numbers(seeds, "--seeds") or [],
+        seeds=options.read_numbers(seeds, "--seeds"),
         device=device,
         data_dir=data_dir,
     )
-    results = room.run(comparison, out, resume, _speak(quiet))
-    if as_json:
-        typer.echo(json.dumps(results, allow_nan=False))
-    else:
-        _print_peers(results)
-    if out is not None:
-        page = build_peers(results, out)
-        if not as_json:
-            typer.echo(f"Report: {page}")
+    results = run.run(comparison, out, resume, _speak(quiet))
+    _finish(results, out, as_json, _print_peers, build_peers)
 
 
 def _print_peers(results: dict[str, Any]) -> None:
@@ -301,18 +235,18 @@ def _print_peers(results: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from lessvfl.report import peers as page
+    from lessvfl.report.peers import COLUMNS, NARROW_LEGEND, cells, rows_of
 
     console = Console()
     for name in results["data"]:
         table = Table(title=name, title_justify="left", box=box.SIMPLE, padding=0)
         table.add_column("method", no_wrap=True)
-        for _, _, head, _ in page.COLUMNS:
+        for _, _, head, _ in COLUMNS:
             table.add_column(head, justify="right")
-        for row in page.rows_of(results, name):
-            table.add_row(*page.cells(row, narrow=True))
+        for row in rows_of(results, name):
+            table.add_row(*cells(row, narrow=True))
         console.print(table)
         for note in results["notes"][name]:
             console.print(f"Note: {note}", highlight=False, style="dim")
-    console.print(page.NARROW_LEGEND, highlight=False, style="dim")
+    console.print(NARROW_LEGEND, highlight=False, style="dim")
     console.print(f"{results['seconds']:.1f} s on {results['device']}", highlight=False)

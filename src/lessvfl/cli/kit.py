@@ -15,11 +15,12 @@ app = typer.Typer(
 )
 
 Days = Annotated[int, typer.Option(help="How long certificates are valid.")]
+NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")]
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    folder: NewFolder,
     parties: Annotated[str, typer.Option(help="Their names: clinic,insurer.")],
     server_name: Annotated[
         list[str] | None,
@@ -42,8 +43,7 @@ def init(
 
 @app.command()
 def request(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    name: Annotated[str, typer.Option(help="The party's name.")],
+    folder: NewFolder, name: Annotated[str, typer.Option(help="The party's name.")]
 ) -> None:
     """Make a party's own key, which stays here, and a request to sign it."""
     from lessvfl.remote import certificates

@@ -11,37 +11,39 @@ import typer
 
 if TYPE_CHECKING:
     from lessvfl.remote.config import Common
-    from lessvfl.wire.flight import Pass
+    from lessvfl.wire.flight import Credentials
 
-Config = Annotated[Path, typer.Option("--config", help="The YAML file of this side.")]
+ConfigFile = Annotated[
+    Path, typer.Option("--config", help="The YAML file of this side.")
+]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No encryption; on this machine alone.")
 ]
 LogJson = Annotated[
     bool, typer.Option("--log-json", help="Logs as one JSON object a line.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
+WarningsAlone = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
 
 
 def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
     """Set up logs, threads and memory."""
     from lessvfl.core.device import keep_freed_memory, use_threads
-    from lessvfl.status import terminal
+    from lessvfl.remote.logs import json_logs
 
     use_threads(config.threads)
     keep_freed_memory()
     if log_json:
-        stack.enter_context(terminal.json_logs())
+        stack.enter_context(json_logs())
     else:
         logging.basicConfig(
             level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
 
 
-def _pass(config: Common, insecure: bool) -> Pass | None:
+def _credentials(config: Common, insecure: bool) -> Credentials | None:
     """Return the files that say who this is, or None where that was asked for."""
     from lessvfl.errors import ConfigError
-    from lessvfl.wire.flight import Pass
+    from lessvfl.wire.flight import Credentials
 
     files = (config.certificate, config.key, config.ca)
     if insecure:
@@ -52,39 +54,41 @@ def _pass(config: Common, insecure: bool) -> Pass | None:
             "or --insecure must be given. Got a config without one of them."
         )
     certificate, key, ca = (Path(str(file)) for file in files)
-    return Pass(certificate, key, ca)
+    return Credentials(certificate, key, ca)
 
 
 def server(
-    config: Config,
+    config: ConfigFile,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in 'out'.")
     ] = False,
     insecure: Insecure = False,
     log_json: LogJson = False,
-    quiet: Quiet = False,
+    quiet: WarningsAlone = False,
 ) -> None:
     """Run a method with parties on other machines."""
     from lessvfl import data
     from lessvfl.errors import LessVFLError
     from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
-    from lessvfl.remote.server import Host, LabelTable
+    from lessvfl.remote.server import LabelTable, ServerProcess
     from lessvfl.status import Status, StatusServer, terminal
     from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
     dataset, ids, is_test = data.load_labels(Path(own.data), own.label, own.id)
-    papers = _pass(own, insecure)
-    if papers is not None:
-        certificates.check_pair(papers.certificate, papers.key, papers.ca, "server")
-    status = Status(Path(own.out).name, own.method, dataset.name, own.parties, {})
+    credentials = _credentials(own, insecure)
+    if credentials is not None:
+        certificates.check_pair(
+            credentials.certificate, credentials.key, credentials.ca, "server"
+        )
+    status = Status(Path(own.out).name, own.method, dataset.name, own.parties)
     with contextlib.ExitStack() as stack:
         _start(own, log_json, stack)
         hub = Hub(
             own.listen,
             own.parties,
-            papers,
+            credentials,
             patience=own.wait,
             name_of=certificates.name_of_peer,
         )
@@ -94,7 +98,7 @@ def server(
         stack.enter_context(terminal.show(status, quiet=quiet or log_json))
         try:
             table = LabelTable(dataset, is_test, ids)
-            Host(own, table, hub, status, resume).run()
+            ServerProcess(own, table, hub, status, resume).run()
         except LessVFLError as error:
             status.ended(str(error))
             hub.close(str(error))
@@ -104,7 +108,7 @@ def server(
 
 
 def party(
-    config: Config,
+    config: ConfigFile,
     insecure: Insecure = False,
     log_json: LogJson = False,
 ) -> None:
@@ -113,15 +117,15 @@ def party(
     from lessvfl.errors import ConfigError
     from lessvfl.remote import certificates
     from lessvfl.remote.config import PartyConfig, read
-    from lessvfl.remote.party import Guest
+    from lessvfl.remote.party import PartyProcess
     from lessvfl.wire import flight
 
     own = read(PartyConfig, config)
-    papers = _pass(own, insecure)
+    credentials = _credentials(own, insecure)
     name = own.name
-    if papers is not None:
+    if credentials is not None:
         name = certificates.check_pair(
-            papers.certificate, papers.key, papers.ca, "party"
+            credentials.certificate, credentials.key, credentials.ca, "party"
         )
     if name is None:
         raise ConfigError(
@@ -129,14 +133,14 @@ def party(
             "Got none."
         )
     frame, ids = data.load_columns(Path(own.data), own.id)
-    guest = Guest(name, own, frame, ids)
-    if guest.has_finished:
+    process = PartyProcess(name, own, frame, ids)
+    if process.has_finished:
         typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
         return
-    address = flight.Address(own.server, papers, own.server_name)
+    address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         _start(own, log_json, stack)
-        flight.serve(address, guest.hello(), guest.handle, patience=own.wait)
+        flight.serve(address, process.hello(), process.handle, patience=own.wait)
 
 
 def register(app: typer.Typer) -> None:

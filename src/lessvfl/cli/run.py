@@ -1,0 +1,305 @@
+"""The commands that run a method: ``lessvfl run``, ``try`` and ``demo``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lessvfl.cli.options import (
+    AsJson,
+    DataDir,
+    Device,
+    MethodName,
+    Profile,
+    Quiet,
+    SeedsText,
+)
+from lessvfl.errors import ConfigError, DivergenceError, ProtocolError
+
+if TYPE_CHECKING:
+    from lessvfl.run.record import RunRecord
+    from lessvfl.run.simulate import Job
+
+DEFAULT_METHOD = "less-vfl-auto"  # methods.DEFAULT, without loading it for --help
+
+DataName = Annotated[str, typer.Argument(help="A data set's name, or a file.")]
+PartiesText = Annotated[
+    str | None,
+    typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
+]
+Spurious = Annotated[
+    str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
+]
+Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
+GroupsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--groups", help="YAML file of feature name -> columns that are one feature."
+    ),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
+]
+Target = Annotated[
+    str | None, typer.Option(help="'paper': also give the cost to its target.")
+]
+RunFolder = Annotated[
+    Path | None, typer.Option("--out", help="Run folder: record, networks, report.")
+]
+
+
+# ------------------------------------------------------------------------------ reading
+
+
+def _read_numbers(text: str) -> list[int] | None:
+    """Read whole numbers as in 0,1,2; None where the text is something else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        return None
+
+
+def _read_seeds(text: str) -> list[int]:
+    seeds = _read_numbers(text)
+    if seeds is None:
+        raise ConfigError(
+            f"The '--seeds' option must be whole numbers as in 0,1,2. Got {text!r}."
+        )
+    return seeds
+
+
+def _read_parties(text: str | None) -> Any:
+    """Read a number, sizes as in 10,20, or a YAML file of party name -> columns."""
+    from lessvfl import data
+
+    if text is None:
+        return None
+    numbers = _read_numbers(text)
+    if numbers is not None:
+        return numbers[0] if len(numbers) == 1 else numbers
+    if text.endswith((".yaml", ".yml")):
+        return data.read_parties(text)
+    raise ConfigError(
+        "The '--parties' option must be a number, sizes as in 10,20, or a .yaml file "
+        f"of party name -> columns. Got {text!r}."
+    )
+
+
+def _read_spurious(text: str) -> Any:
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            "The '--spurious' option must be a share as in 0.5, or one for each party "
+            f"as in 0.8,0.25,0.1,0. Got {text!r}."
+        ) from None
+    return shares[0] if len(shares) == 1 else shares
+
+
+def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split KEY=VALUE pairs into settings and (``data.KEY``) options of a data set."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
+        found[name.strip()] = value.strip()
+    options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
+    return {k: v for k, v in found.items() if not k.startswith("data.")}, options
+
+
+def _read_job(
+    name: str,
+    method: str,
+    profile: str,
+    parties: str | None,
+    spurious: str,
+    device: str,
+    data_dir: Path | None,
+    label: str | None,
+    groups: Path | None,
+    pairs: list[str] | None,
+) -> tuple[Job, dict[str, str]]:
+    """Read what is to be run, and the options of its data set."""
+    from lessvfl import data
+    from lessvfl.run import profiles
+    from lessvfl.run.simulate import Job
+
+    overrides, options = _read_settings(pairs or [])
+    dataset = data.load(name, data_dir=data_dir, label=label, options=options or None)
+    job = Job(
+        dataset,
+        profiles.resolve(method, profile, dataset, overrides),
+        parties=_read_parties(parties),
+        spurious=_read_spurious(spurious),
+        groups=None if groups is None else data.read_parties(groups, of="feature"),
+        device=device,
+    )
+    return job, options
+
+
+def _check_target(target: str | None) -> bool:
+    if target not in (None, "paper"):
+        raise ConfigError(f"The '--target' option must be paper. Got {target!r}.")
+    return target is not None
+
+
+# ----------------------------------------------------------------------------- commands
+
+
+def run(
+    data: DataName,
+    method: MethodName = DEFAULT_METHOD,
+    profile: Profile = "default",
+    parties: PartiesText = None,
+    spurious: Spurious = "0",
+    seeds: SeedsText = "0",
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    label: Label = None,
+    groups: GroupsFile = None,
+    set_: Pairs = None,
+    target: Target = None,
+    out: RunFolder = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a method on a data set or on a table of your own."""
+    with_target = _check_target(target)
+    job, options = _read_job(
+        data, method, profile, parties, spurious, device, data_dir, label, groups, set_
+    )
+    record = _run_and_save(job, _read_seeds(seeds), options, with_target, out, quiet)
+    _say(record, out, as_json)
+
+
+def try_(
+    data: DataName,
+    method: MethodName = DEFAULT_METHOD,
+    profile: Profile = "default",
+    parties: PartiesText = None,
+    spurious: Spurious = "0",
+    seeds: SeedsText = "0",
+    data_dir: DataDir = None,
+    label: Label = None,
+    groups: GroupsFile = None,
+    set_: Pairs = None,
+    target: Target = None,
+    out: RunFolder = None,
+    port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a method between real processes on this machine, with mutual TLS."""
+    from lessvfl.remote import localhost
+
+    with_target = _check_target(target)
+    job, options = _read_job(
+        data, method, profile, parties, spurious, "cpu", data_dir, label, groups, set_
+    )
+
+    def tell(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    record = localhost.run_all(
+        job, _read_seeds(seeds), options, with_target, out, port, tell
+    )
+    _say(record, out, as_json)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(
+        "lessvfl-demo"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
+    from lessvfl import data, report
+    from lessvfl.run import profiles
+    from lessvfl.run.simulate import Job
+
+    dataset = data.load("digits")
+    records = []
+    for method in (DEFAULT_METHOD, "plain"):
+        settings = profiles.resolve(method, "default", dataset)
+        job = Job(dataset, settings, spurious=0.5)
+        records.append(_run_and_save(job, [0, 1, 2], {}, False, out / method, quiet))
+        report.build(out / method)
+    print_summary(records)
+    page = report.compare([out / DEFAULT_METHOD, out / "plain"], out / "report.html")
+    typer.echo(f"Report: {page}")
+
+
+def _run_and_save(
+    job: Job,
+    seeds: list[int],
+    options: dict[str, str],
+    target: bool,
+    out: Path | None,
+    quiet: bool,
+) -> RunRecord:
+    """Run a job; once it has begun, the run folder says how it ended."""
+    from lessvfl.run import experiment, folder
+    from lessvfl.status import Status, terminal
+
+    if out is not None:
+        folder.claim(out)  # before the hours, not after them
+    name = "" if out is None else out.name
+    status = Status(name, job.settings.method, job.dataset.name)
+    try:
+        with terminal.show(status, quiet=quiet, times=False):
+            record, runs = experiment.run(
+                job, seeds, options=options, target=target, progress=status.observe
+            )
+        if out is not None:
+            folder.save(out, record, runs)
+    except (KeyboardInterrupt, DivergenceError, ProtocolError) as ending:
+        if out is not None:
+            folder.save_unfinished(out, experiment.bare_header(job, options), ending)
+        raise
+    return record
+
+
+def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
+    """Print a record, and make the page of its run folder."""
+    from lessvfl import report
+
+    if as_json:
+        typer.echo(json.dumps(record.to_json(), allow_nan=False))
+    else:
+        print_summary([record])
+    if out is not None:
+        page = report.build(out)
+        if not as_json:
+            typer.echo(f"Report: {page}")
+
+
+def print_summary(records: list[RunRecord]) -> None:
+    """Print the key numbers of records, one column each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lessvfl.report import tables
+
+    console = Console()
+    for record in records:
+        console.print(tables.headline(record), highlight=False)
+        for note in record.header["notes"]:
+            console.print(f"Note: {note}", highlight=False, style="dim")
+    heads, rows = tables.summary_rows(records)
+    table = Table(show_header=False)
+    for head, *cells in zip(heads, *rows, strict=True):
+        table.add_row(head, *cells)
+    console.print(table)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(run)
+    app.command("try")(try_)
+    app.command()(demo)
