@@ -20,12 +20,13 @@ from typing import Any
 from lessvfl import data
 from lessvfl.bench.paper import plan, tables
 from lessvfl.bench.paper.chunks import Bench
-from lessvfl.bench.paper.curves import first_hit, plain_curve, selection_curve
+from lessvfl.bench.paper.curves import plain_curve, selection_curve
 from lessvfl.bench.paper.scene import Spec
 from lessvfl.bench.paper.store import Store
 from lessvfl.core.device import resolve_device
 from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
+from lessvfl.run.target import first_hit
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as published": {},

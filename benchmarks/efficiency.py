@@ -32,7 +32,8 @@ from torch import nn
 from lessvfl import algorithm
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
-from lessvfl.party import Party
+from lessvfl.core.solve import in_order
+from lessvfl.party import Holding, Party
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
@@ -113,7 +114,7 @@ def make_parties(
     for m in range(N_PARTIES):
         net = network(widths, R, device, plain, f"party{m}")
         X = torch.randn(R, N_SAMPLES, widths[0], device=device)
-        parties.append(Party(f"party{m}", net, (X, X[:, :0]), columns, seeds))
+        parties.append(Party(f"party{m}", net, Holding(X, X[:, :0], columns), seeds))
     transport = InProcess({party.name: party.handle for party in parties})
     server = Parties(transport, [party.name for party in parties], Ledger(R))
     return server, network(HEAD, R, device, plain, "server")
@@ -146,9 +147,20 @@ def stage3(
     net = MLP.create(widths, "tanh", seeds, "party", torch.float32, device)
     X = torch.randn(R, N_SAMPLES, widths[0], device=device)
     plan = SelectPlan("select_features", n_epochs, BATCH, False, 0.001, (0.01,))
+    batches = plan.batches(N_SAMPLES, seeds, "party")
+    n_components = net.output_mask.sum(dim=1)
 
     def work() -> None:
-        algorithm.select_features(net, X, None, plan, seeds, quiet, "party")
+        algorithm.select_features(
+            net,
+            algorithm.matching_loss(net, X, plan),
+            n_components,
+            None,
+            plan,
+            in_order(batches, device),
+            quiet,
+            "party",
+        )
 
     return work, n_epochs * (N_SAMPLES // BATCH)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lessvfl import data
 from lessvfl.bench.paper import stages
-from lessvfl.bench.paper.loop import Loop
+from lessvfl.bench.paper.loop import captured
 from lessvfl.bench.paper.model import Model
 from lessvfl.bench.paper.nets import leaf
 from lessvfl.bench.paper.scene import Scene
@@ -94,7 +94,7 @@ def seconds(work: Callable[[], None], device: str) -> float:
     return time.perf_counter() - start
 
 
-def collapse_products(weights: list[Tensor], change: Tensor) -> None:
+def collapse_products(weights: list[Tensor], change: Tensor) -> Tensor:
     """Multiply as collapsing the layers and its backward pass do."""
     W1, W2, W3 = weights
     B = W3 @ W2
@@ -102,7 +102,7 @@ def collapse_products(weights: list[Tensor], change: Tensor) -> None:
     dB = change @ W1.mT
     B.mT @ change
     dB @ W2.mT
-    W3.mT @ dB
+    return W3.mT @ dB
 
 
 def bare_selection(
@@ -118,7 +118,7 @@ def bare_selection(
     by_rows = 2 * batches.batch_size < width
     moment = X.new_zeros(P * S, width, width)
 
-    def step(number: int, rows: Rows) -> None:
+    def step(rows: Rows) -> Tensor:
         if by_rows:
             X_b = X[:, :, rows].reshape(P * S, -1, width)
             left = X_b @ gap.mT
@@ -126,12 +126,12 @@ def bare_selection(
         else:
             change = gap @ moment
         narrow = change.view(P, S, G, E, width)[..., : weights[0].shape[4]]
-        collapse_products(weights, narrow)
+        return collapse_products(weights, narrow)
 
     def work() -> None:
-        loop = Loop([batches], step, [weights[0]])
+        run_epoch = captured([batches], [weights[0]])(step)
         for epoch in range(n_epochs):
-            loop.epoch(epoch)
+            run_epoch(epoch)
 
     return work
 
@@ -152,19 +152,19 @@ def bare_training(
     M = w.new_zeros(S, G * C, P * width)
     by_party = w.new_zeros(P, S, G, C, width)
 
-    def step(number: int, rows: Rows) -> None:
+    def step(rows: Rows) -> Tensor:
         X_b = rows_of[:, rows]
         w @ A
         z = X_b @ M.mT
         z.mT @ X_b
         by_party @ A.mT
         change = w.mT @ by_party
-        collapse_products(weights, change[..., : weights[0].shape[4]])
+        return collapse_products(weights, change[..., : weights[0].shape[4]])
 
     def work() -> None:
-        loop = Loop([batches], step, [weights[0]])
+        run_epoch = captured([batches], [weights[0]])(step)
         for epoch in range(n_epochs):
-            loop.epoch(epoch)
+            run_epoch(epoch)
 
     return work
 

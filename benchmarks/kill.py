@@ -19,13 +19,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from lessvfl import data
+from lessvfl import data, methods
 from lessvfl.errors import LessVFLWarning
 from lessvfl.remote import localhost
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job
 
-SETTINGS = {"train_epochs": 60, "party_epochs": 30, "server_epochs": 30}
+SETTINGS = {"train_epochs": 60, "batch_size": 16}
 LONGEST = 300.0  # seconds of exchanges after which a run counts as hanging
 
 
@@ -37,8 +37,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load("breast-cancer")
-    more = {**SETTINGS, "batch_size": 16}
-    settings = profiles.resolve("less-vfl", "default", dataset, more)
+    settings = profiles.resolve(methods.DEFAULT, "default", dataset, SETTINGS)
     job = Job(dataset, settings, parties=2, spurious=0.5, device="cpu")
     rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -77,13 +76,7 @@ def once(
     job: Job, folder: Path, due: list[float], rng: random.Random
 ) -> tuple[dict[str, Any], float, list[str]]:
     """Run to the end, killing at the times given; return numbers, seconds, victims."""
-    problem = data.prepare(
-        job.dataset,
-        job.settings.data,
-        parties=job.parties,
-        spurious=job.spurious,
-        seed=0,
-    )
+    problem = job.problem(0)
     localhost.write_folders(job, problem, 0, folder, localhost.free_port(), 1, 10)
     names = ["server", *(table.name for table in problem.parties)]
     running = {name: start(folder, name) for name in names}

@@ -1,20 +1,23 @@
-"""Selection without tuning: what every part of the profile ``default`` is worth.
+"""Selection without tuning: what every part of ``less-vfl-auto`` is worth.
 
-Runs LESS-VFL with 50 % planted noise on real data, as it is and with one part changed
-at a time, and VFL on the original columns with the same networks (twice: steps of
-``plain`` and steps of ``default``; the better counts). For every variant and data
-set: bytes in both directions until the paper's target (90 % of the best accuracy of VFL
-(Original), 80 % of the noise removed), noise removed, real features kept, the share of
-shadows kept (what the parties believe), accuracy straight after selection and at the
-end, balanced accuracy as a share of the best, rounds, and seconds to the target over
-three links. Settings are the same for all data; test rows are for this table alone.
+Runs it with 50 % planted noise on real data, as it is and with one part changed at a
+time, beside the published stages (``less-vfl``, profile ``default``) and VFL on the
+original columns with the same networks (twice: steps of ``plain`` and steps of
+``less-vfl-auto``; the better counts). For every variant and data set: bytes in both
+directions until the paper's target (90 % of the best accuracy of VFL (Original), 80 %
+of the noise removed), noise removed, real features kept, the share of shadows kept
+(what the parties believe), accuracy straight after selection and at the end, balanced
+accuracy as a share of the best, rounds, and seconds to the target over three links.
+Settings are the same for all data; test rows are for this table alone.
 
     python benchmarks/selection.py --data-dir DIR --out selection.json
     python benchmarks/selection.py --data-dir DIR --only default --data phishing
     python benchmarks/selection.py --data-dir DIR --choose --try server_errors=0.5
+    python benchmarks/selection.py --data-dir DIR --try method=less-vfl,adaptive=1
 
 `--jobs` runs that many processes at once. `--choose` leaves the test rows out and
-splits the training rows again: for choosing settings, which `--try` gives.
+splits the training rows again: for choosing settings, which `--try` gives; there,
+`method` and `profile` may be given, too.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessvfl import data
+from lessvfl import data, methods
 from lessvfl.data import DataConfig, Dataset
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
@@ -57,15 +60,14 @@ LINKS = {  # bits a second, seconds there and back
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "aim at bytes": {"aim": "bytes"},
+    "steps of 32 rows before selection": {"pretrain_batch_size": 32},
     "one look": {"second_look": 0},
     "no pairs": {"pairs": False},
     "no refit": {"refit_epochs": 0},
-    "no stage 2": {"server_selector": "none"},
-    "published stage 3 (lambda 4)": {"selector": "network", "lam_party": 4.0},
     "plain initialisation": {"input_scale": 1.0},
     "32 bits": {"bits": 32},
     "constant learning rate": {"schedule": "constant"},
+    "published stages 2 and 3": {"method": "less-vfl"},
 }
 ORIGINAL = "VFL (Original)"
 MIB = 2**20
@@ -73,18 +75,19 @@ MIB = 2**20
 
 def run_job(
     name: str,
-    method: str,
     seeds: list[int],
     folder: str | None,
     choose: bool,
+    method: str = methods.DEFAULT,
+    profile: str = "default",
     **given: Any,
 ) -> list[dict[str, Any]]:
     """Run one method on one data set with several seeds; return the numbers."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load(name, data_dir=folder)
-    resolved = profiles.resolve(method, "default", dataset, given)
-    share = 0.5 if method == "less-vfl" else 0.0
+    resolved = profiles.resolve(method, profile, dataset, given)
+    share = 0.0 if method == "plain" else 0.5
     if not choose:
         job = simulate.Job(dataset, resolved, PARTIES[name], share)
         return [run.numbers for run in simulate.simulate(job, seeds)]
@@ -117,14 +120,15 @@ def task(
     name, variant = which
     if variant != ORIGINAL:
         given = VARIANTS.get(variant) or tried(variant)
-        return run_job(name, "less-vfl", seeds, folder, choose, **given)
-    own = profiles._DEFAULT["less-vfl"]
-    net = {key: own[key] for key in ("embedding_size",)}
+        return run_job(name, seeds, folder, choose, **given)
+    dataset = data.load(name, data_dir=folder)
+    own = profiles.resolve(methods.DEFAULT, "default", dataset).flat()
+    net = {"method": "plain", "embedding_size": own["embedding_size"]}
     keys = ("batch_size", "learning_rate", "train_epochs", "schedule")
     steps = {key: own[key] for key in keys}
     both = [
-        run_job(name, "plain", seeds, folder, choose, **net),
-        run_job(name, "plain", seeds, folder, choose, **net, **steps),
+        run_job(name, seeds, folder, choose, **net),
+        run_job(name, seeds, folder, choose, **net, **steps),
     ]
     return [
         {

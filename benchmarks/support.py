@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lessvfl import data
+from lessvfl import data, methods
 from lessvfl.bench.peers import pooled
 from lessvfl.core import metrics
 from lessvfl.data import Dataset
@@ -95,7 +95,7 @@ def task(which: tuple[str, int, str]) -> tuple[float, float, float]:
     dataset = make(shape, seed)
     assert dataset.significant is not None
     began = time.monotonic()
-    settings = profiles.resolve("less-vfl", "default", dataset)
+    settings = profiles.resolve(methods.DEFAULT, "default", dataset)
     if method == OURS:
         (run,) = simulate.simulate(simulate.Job(dataset, settings, curve=False), [seed])
         names = {n for party in run.numbers["features"].values() for n in party["kept"]}
@@ -121,8 +121,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     seeds = [int(part) for part in given.seeds.split(",")]
-    methods, shapes = given.methods.split(","), given.shapes.split(",")
-    cells = [(s, seed, m) for s in reversed(shapes) for m in methods for seed in seeds]
+    names, shapes = given.methods.split(","), given.shapes.split(",")
+    cells = [(s, seed, m) for s in reversed(shapes) for m in names for seed in seeds]
     found: dict[Any, tuple[float, float, float]] = {}
     with ProcessPoolExecutor(given.jobs) as pool:
         for cell, result in zip(cells, pool.map(task, cells), strict=True):
@@ -131,12 +131,13 @@ def main() -> None:
             if given.out is not None:
                 lines = {" / ".join(map(str, key)): v for key, v in found.items()}
                 given.out.write_text(json.dumps(lines, indent=1))
-    print("\n| shape | " + " | ".join(methods) + " |\n|---|" + "---|" * len(methods))
+    print("\n| shape | " + " | ".join(names) + " |\n|---|" + "---|" * len(names))
     for shape in shapes:
         line = []
-        for method in methods:
+        for method in names:
             scores = [found[shape, seed, method][0] for seed in seeds]
-            error = statistics.stdev(scores) / math.sqrt(len(scores))
+            spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+            error = spread / math.sqrt(len(scores))
             line.append(f"{statistics.mean(scores):.3f} ± {error:.3f}")
         print(f"| {shape} | " + " | ".join(line) + " |")
 

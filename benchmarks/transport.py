@@ -48,13 +48,13 @@ METHOD = "/bench/Exchange"
 PATIENCE = 300.0
 
 Iteration = Callable[[], Any]
-Pass = flight.Pass
+Credentials = flight.Credentials
 
 
-def pass_of(folder: Path, name: str) -> Pass:
+def credentials_of(folder: Path, name: str) -> Credentials:
     """Return the files of the server or a party in a kit."""
     where = folder / name
-    return Pass(where / "cert.pem", where / "key.pem", where / "ca.pem")
+    return Credentials(where / "cert.pem", where / "key.pem", where / "ca.pem")
 
 
 def answer(request: Any) -> Any:
@@ -66,7 +66,7 @@ def answer(request: Any) -> Any:
 
 def our_party(folder: Path, name: str, address: str) -> None:
     """Answer the hub until it says that the run is over."""
-    where = flight.Address(address, pass_of(folder, name))
+    where = flight.Address(address, credentials_of(folder, name))
     hello = Hello(name, 1, 1, "cpu", {})
     flight.serve(where, hello, answer, patience=PATIENCE)
 
@@ -74,7 +74,7 @@ def our_party(folder: Path, name: str, address: str) -> None:
 @contextmanager
 def ours(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteration]]:
     """Connect parties over Flight; give what makes an iteration with a block."""
-    server = pass_of(folder, "server")
+    server = credentials_of(folder, "server")
     hub = flight.Hub("127.0.0.1:0", names, server, name_of=certificates.name_of_peer)
 
     def prepare(values: Tensor) -> Iteration:
@@ -96,7 +96,7 @@ def ours(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteratio
 def work(data: bytes) -> bytes:
     """Answer a frame as our parties do."""
     frame = codec.decode(data)
-    return codec.encode(codec.Frame(answer(frame.message), frame.number))
+    return codec.encode(codec.WireFrame(answer(frame.message), frame.number))
 
 
 def working_party(folder: Path, name: str, address: str) -> None:
@@ -111,7 +111,7 @@ def grpc_party(
     reply: Callable[[bytes], bytes] = lambda data: data,
 ) -> None:
     """Send back whatever comes, until the stream ends."""
-    certificate, key, ca = pass_of(folder, name).read()
+    certificate, key, ca = credentials_of(folder, name).read()
     secrets = grpc.ssl_channel_credentials(ca, key, certificate)
     options = [("grpc.ssl_target_name_override", "localhost")]
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -139,7 +139,7 @@ def over_grpc(
             yield data
             replies[name].put(next(incoming))
 
-    def iterate(given: bytes | codec.Frame) -> list[bytes]:
+    def iterate(given: bytes | codec.WireFrame) -> list[bytes]:
         for name in names:
             data = given if isinstance(given, bytes) else codec.encode(given)
             requests[name].put(data)
@@ -147,14 +147,14 @@ def over_grpc(
 
     def prepare(values: Tensor) -> Iteration:
         message = Descend("train", Block(values, (values.shape[-1],)))
-        frame = codec.Frame(message, 1)
+        frame = codec.WireFrame(message, 1)
         data = codec.encode(frame)
         if not works:
             assert iterate(data) == [data] * len(names)
             return lambda: iterate(data)
         return lambda: [codec.decode(reply) for reply in iterate(frame)]
 
-    certificate, key, ca = pass_of(folder, "server").read()
+    certificate, key, ca = credentials_of(folder, "server").read()
     secrets = grpc.ssl_server_credentials([(key, certificate)], ca, True)
     server = grpc.server(ThreadPoolExecutor(len(names)))
     handler = grpc.stream_stream_rpc_method_handler(talk)

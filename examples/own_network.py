@@ -10,6 +10,7 @@ from torch import nn
 
 from lessvfl import data
 from lessvfl.run import profiles, simulate
+from lessvfl.run.build import Networks
 
 
 class Residual(nn.Module):
@@ -39,7 +40,7 @@ def deep_fusion(n_inputs: int, n_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(n_inputs, 16), nn.Tanh(), nn.Linear(16, n_outputs))
 
 
-def main(n_samples: int = 2000, epochs: int = 30) -> tuple[set[str], set[str]]:
+def main(n_samples: int = 1000, epochs: int = 10) -> tuple[set[str], set[str]]:
     """Run LESS-VFL with these networks on data whose significant features are known."""
     options = {
         "n_samples": n_samples,
@@ -57,14 +58,14 @@ def main(n_samples: int = 2000, epochs: int = 30) -> tuple[set[str], set[str]]:
             "batch_size": 100,
             "pretrain_epochs": epochs,
             "lam_server": 0.03,
-            "server_epochs": 5 * epochs,
-            "lam_party": 7.0,
-            "party_epochs": 5 * epochs,
+            "server_epochs": 3 * epochs,
+            "lam_party": 6.0,
+            "party_epochs": 3 * epochs,
             "train_epochs": epochs,
         },
     )
     # The same from the command line: --set party_net=examples/own_network.py:Residual
-    networks = simulate.Networks(party=Residual, fusion=deep_fusion)
+    networks = Networks(party=Residual, fusion=deep_fusion)
     job = simulate.Job(dataset, settings, networks=networks, curve=False)
     (run,) = simulate.simulate(job, seeds=[0])
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from lessvfl import data, report
-from lessvfl.run import experiment, profiles, simulate
+from lessvfl.run import experiment, folder, profiles, simulate
 
 # Which party holds which columns; names or globs. On the command line this is a YAML
 # file: lessvfl run patients.csv --label risk --parties parties.yaml
@@ -39,37 +39,26 @@ def write_table(path: Path, n_rows: int) -> None:
             writer.writerow([*cells, "high" if score > 1 else "low"])
 
 
-def main(n_rows: int = 2000, epochs: int = 30) -> dict[str, tuple[str, ...]]:
+def main(n_rows: int = 1000, epochs: int = 12) -> dict[str, tuple[str, ...]]:
     """Write a table, run LESS-VFL on it, save the run, load it, predict."""
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / "patients.csv"
+    with tempfile.TemporaryDirectory() as scratch:
+        table = Path(scratch) / "patients.csv"
         write_table(table, n_rows)
 
         dataset = data.load(table, label="risk")
         settings = profiles.resolve(
-            "less-vfl",
-            "default",
-            dataset,
-            {
-                "batch_size": 100,
-                "pretrain_epochs": epochs,
-                "lam_server": 0.03,
-                "server_epochs": 5 * epochs,
-                "lam_party": 14.0,
-                "party_epochs": 5 * epochs,
-                "train_epochs": epochs,
-            },
+            "less-vfl-auto", "default", dataset, {"train_epochs": epochs}
         )
         job = simulate.Job(dataset, settings, parties=PARTIES)
         record, runs = experiment.run(job, seeds=[0])
         for note in record.header["notes"]:
             print(f"Note: {note}")
 
-        run_folder = Path(folder) / "run"
-        experiment.save(run_folder, record, runs)
+        run_folder = Path(scratch) / "run"
+        folder.save(run_folder, record, runs)
         print(f"Report: {report.build(run_folder).name}")
 
-        model = experiment.load(run_folder)
+        model = folder.load(run_folder)
         for party, kept in model.features.items():
             print(f"{party} keeps {', '.join(kept) or 'nothing'}")
         print(f"Test accuracy: {record.runs[0]['accuracy']['final']:.3f}")
