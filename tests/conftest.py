@@ -1,11 +1,18 @@
-"""What all tests share: one thread, one hypothesis profile, the command line."""
+"""What all tests share: one thread, one hypothesis profile, the command line.
+
+With LESSVFL_SKIPPED=FILE the skipped tests are written to FILE, with the reasons.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -19,6 +26,48 @@ torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("lessvfl", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("lessvfl")
+
+# What less-vfl does in the paper where the profile default does something else.
+PUBLISHED: dict[str, Any] = {
+    "embedding_size": 16,
+    "input_scale": 1.0,
+    "pretrain_epochs": 1,
+    "pretrain_batch_size": None,
+    "bits": 32,
+    "batch_size": 1000,
+    "learning_rate": 0.01,
+    "train_epochs": 100,
+    "schedule": "constant",
+}
+
+
+@functools.cache
+def _has_module_fixture(path: Path) -> bool:
+    return 'scope="module"' in path.read_text(encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand tests out one by one, but a file with something made once as a whole."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if _has_module_fixture(config.rootpath / file) else nodeid
+
+    return Scheduler(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write how many tests of which file were skipped, and why."""
+    if file := os.environ.get("LESSVFL_SKIPPED"):
+        skipped = Counter[str]()
+        for report in terminalreporter.stats.get("skipped", []):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            skipped[f"{report.nodeid.partition('::')[0]}: {reason}"] += 1
+        lines = [f"{n} in {what}\n" for what, n in sorted(skipped.items())]
+        Path(file).write_text("".join(lines), encoding="utf-8")
 
 
 @dataclass(frozen=True)

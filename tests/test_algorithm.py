@@ -1,16 +1,29 @@
+"""The paper's stages: against other solvers, optimality, closed forms, and breaks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from lessvfl import algorithm
-from lessvfl.core.head_path import PathPlan, _head_path, choose_components
-from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import risk
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Batches, Labels, SelectPlan, take
-from lessvfl.core.solve import Watch
+from lessvfl.core.plans import Labels, SelectPlan, TrainPlan, take
+from lessvfl.core.prox import GroupLasso
+from lessvfl.core.solve import gradients, in_order
 from lessvfl.errors import DivergenceError
+from lessvfl.party import Holding, Party
 from lessvfl.terms import Event, Task
+from lessvfl.wire.inprocess import InProcess
+from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.parties import Parties
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -33,6 +46,34 @@ def table(n, d, seed=0, correlation=0.3):
 
 def plan(stage, n_epochs, step_size, lam, **more):
     return SelectPlan(stage, n_epochs, 10**6, False, step_size, lam, **more)
+
+
+def stage3(net, X, observe=quiet, who="party 'a'", membership=None, **more):
+    """Run stage 3 as a party does."""
+    told = plan("select_features", **more)
+    batches = told.batches(X.shape[1], tuple(range(net.n_replicas)), who)
+    return algorithm.select_features(
+        net,
+        algorithm.matching_loss(net, X, told),
+        net.output_mask.sum(dim=1),
+        membership,
+        told,
+        in_order(batches, CPU),
+        observe,
+        who,
+    )
+
+
+def stage2(fusion, H, y, task, **more):
+    """Run stage 2 as the server does."""
+    told = plan("select_components", **more)
+    return algorithm.select_components(
+        fusion,
+        lambda rows: risk(fusion(take(H, rows)), take(y, rows), task),
+        told,
+        in_order(told.batches(H.shape[1], (0,)), CPU),
+        quiet,
+    )
 
 
 def fista(gradient, lipschitz, lam, w, b, steps=4_000):
@@ -78,15 +119,7 @@ def test_stage_3_of_a_linear_party_agrees_with_an_independent_solver():
         return loss + lam * group_penalty(w)
 
     best_w, best_b = fista(gradient, lipschitz, lam, w0.copy(), b0.copy())
-    kept = algorithm.select_features(
-        net,
-        X[None],
-        None,
-        plan("select_features", 3000, 1 / lipschitz, (lam,)),
-        (0,),
-        quiet,
-        "party",
-    )
+    kept = stage3(net, X[None], n_epochs=3000, step_size=1 / lipschitz, lam=(lam,))
     ours = objective(
         net.weights[0][0].detach().numpy(), net.biases[0][0].detach().numpy()
     )
@@ -139,12 +172,14 @@ def test_stage_2_agrees_with_an_independent_solver(n_classes):
     task: Task = "binary" if n_classes == 2 else "multiclass"
     labels = torch.as_tensor(y)[None]
     labels = labels.double() if n_classes == 2 else labels
-    kept = algorithm.select_components(
+    kept = stage2(
         fusion,
         H[None],
-        Labels(labels, task, (0,)),
-        plan("select_components", 4000, 1 / lipschitz, (lam,)),
-        quiet,
+        labels,
+        task,
+        n_epochs=4000,
+        step_size=1 / lipschitz,
+        lam=(lam,),
     )
     ours = objective(
         fusion.weights[0][0].detach().numpy(), fusion.biases[0][0].detach().numpy()
@@ -155,45 +190,16 @@ def test_stage_2_agrees_with_an_independent_solver(n_classes):
     assert kept[0].tolist() == expected.tolist()
 
 
-def test_risk_is_what_pytorch_computes():
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(2, 7, 1, generator=generator, dtype=F64)
-    y = torch.randint(0, 2, (2, 7), generator=generator).double()
-    losses = risk(z, y, "binary")
-    for r in range(2):
-        expected = torch.nn.BCEWithLogitsLoss()(z[r, :, 0], y[r])
-        assert losses[r] == pytest.approx(float(expected))
-    squares = risk(z, y, "regression")
-    assert squares[1] == pytest.approx(float(torch.nn.MSELoss()(z[1, :, 0], y[1])))
-    z = torch.randn(2, 7, 3, generator=generator, dtype=F64)
-    y = torch.randint(0, 3, (1, 7), generator=generator)
-    losses = risk(z, y, "multiclass")
-    expected = torch.nn.CrossEntropyLoss()(z[1], y[0])
-    assert losses[1] == pytest.approx(float(expected))
-
-
-def test_the_proxy_sums_over_components_or_averages_them():
-    h, target = torch.zeros(1, 2, 3), torch.ones(1, 2, 3)
-    assert proxy_loss(h, target, 1).tolist() == [3.0]
-    assert proxy_loss(h, target, torch.tensor([3])).tolist() == [1.0]
-
-
-def stage3(net, X, **more):
-    arguments = plan("select_features", **more)
-    seeds = tuple(range(net.n_replicas))
-    return algorithm.select_features(net, X, None, arguments, seeds, quiet, "party 'a'")
-
-
-def test_without_components_every_feature_goes_at_once_or_drains_step_by_step():
+def test_without_components_every_feature_goes_at_once_or_step_by_step():
     X = table(20, 3)[None]
     empty = torch.zeros(1, 2, dtype=torch.bool)
     settings = {"n_epochs": 1, "step_size": 0.01, "lam": (0.1,)}
     at_once = net_of((3, 2)).narrow(outputs=empty)
     assert not stage3(at_once, X, **settings).any()
-    draining = net_of((3, 4, 2)).narrow(outputs=empty)
-    before = draining.input_weights.norm(dim=1).detach().clone()
-    assert stage3(draining, X, drain=True, **settings).all()
-    lost = before - draining.input_weights.norm(dim=1).detach()
+    slow = net_of((3, 4, 2)).narrow(outputs=empty)
+    before = slow.input_weights.norm(dim=1).detach().clone()
+    assert stage3(slow, X, stepwise_removal=True, **settings).all()
+    lost = before - slow.input_weights.norm(dim=1).detach()
     assert torch.allclose(lost, torch.full_like(lost, 0.001))
 
 
@@ -201,23 +207,14 @@ def test_a_plateau_stops_each_replica_on_its_own():
     X = table(50, 4)[None]
     seen: list[Event] = []
     net = net_of((4, 2), seeds=(0, 1))
-    arguments = plan(
-        "select_features", 500, 0.05, (0.0, 0.5), tolerance=1e-3, patience=3
-    )
-    algorithm.select_features(net, X, None, arguments, (0, 1), seen.append, "party 'a'")
+    stops = {"n_epochs": 500, "step_size": 0.05, "tolerance": 1e-3, "patience": 3}
+    stage3(net, X, seen.append, lam=(0.0, 0.5), **stops)
     assert 3 < len(seen) < 500
     alone = net_of((4, 2), seeds=(1,))
-    arguments = plan("select_features", 500, 0.05, (0.5,), tolerance=1e-3, patience=3)
-    algorithm.select_features(
-        alone, X, None, arguments, (1,), lambda event: None, "party 'a'"
-    )
+    stage3(alone, X, lam=(0.5,), **stops)
     assert torch.allclose(net.weights[0][1], alone.weights[0][0], rtol=1e-9)
     never: list[Event] = []
-    other = net_of((4, 2))
-    arguments = plan("select_features", 30, 0.05, (0.5,))
-    algorithm.select_features(
-        other, X, None, arguments, (0,), never.append, "party 'a'"
-    )
+    stage3(net_of((4, 2)), X, never.append, n_epochs=30, step_size=0.05, lam=(0.5,))
     assert len(never) == 30
 
 
@@ -227,97 +224,253 @@ def test_a_loss_that_is_not_finite_names_who_stage_and_step():
         stage3(net_of((3, 4, 2)), X, n_epochs=400, step_size=1e4, lam=(0.1,))
 
 
-def test_watch_names_the_first_step_and_the_one_to_blame():
-    watch = Watch("train", ["party 'a'", "the server"])
-    good, bad = torch.ones(2, 1), torch.tensor([[1.0], [float("nan")]])
-    watch.look(good, good)
-    watch.check()
-    watch.look(good, good)
-    watch.look(good, bad)
-    watch.look(bad, bad)
-    with pytest.raises(DivergenceError, match=r"the server .*'train' at step 2"):
-        watch.check()
+# -------------------------------------------------------------------------- optimality
 
 
-def shuffled(batches, epoch):
-    rows = batches.epoch(epoch, CPU)
-    assert all(isinstance(some, Tensor) for some in rows)
-    return torch.cat(rows, dim=1)
+def residual_of(penalty, net, loss):
+    """Return how far the input weights are from optimal, at all rows."""
+    (gradient,) = gradients(loss(slice(None)).sum(), [net.input_weights])
+    return penalty.residual(net.input_weights.detach(), gradient)
 
 
-def test_batches_cover_every_row_once_an_epoch():
-    batches = Batches(10, 4, (3, 4), ("train",), True)
-    assert batches.n_per_epoch == 3
-    rows = shuffled(batches, 0)
-    assert rows.shape == (2, 10)
-    assert rows.sort().values.tolist() == [list(range(10))] * 2
-    assert rows[0].tolist() != rows[1].tolist()
-    again = shuffled(batches, 0)
-    assert torch.equal(rows, again)
-    assert not torch.equal(rows, shuffled(batches, 1))
-    fixed = Batches(10, 4, (3, 4), ("train",), False)
-    assert fixed.epoch(0, CPU) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+PAIRS = torch.eye(6, dtype=F64).repeat_interleave(2, dim=0)
 
 
-@pytest.mark.parametrize(
-    ("n_epochs", "n_steps"), [(0, 0), (0.01, 1), (0.5, 2), (1, 3), (2.5, 8)]
+@pytest.mark.parametrize("membership", [None, PAIRS], ids=["columns", "pairs"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_proximal_sgd_ends_where_the_optimality_condition_holds(membership, weighted):
+    """Convex: a linear network that matches its own start, two lambdas at once."""
+    X = table(200, 12)[None]
+    net = net_of((12, 4), seeds=(0, 1))
+    with torch.no_grad():
+        net.weights[0][:, :, [0, 1, 6, 7, 9]] *= 0.05
+    n_groups = 12 if membership is None else 6
+    weights = torch.linspace(0.2, 2, n_groups, dtype=F64) if weighted else None
+    penalty = GroupLasso(torch.tensor([0.5, 0.9], dtype=F64), membership, weights)
+    told = plan("select_features", 1000, 0.1, (0.5, 0.9))
+    loss = algorithm.matching_loss(net, X, told)
+    schedule = in_order(told.batches(200, (0, 1)), CPU)
+    algorithm.prox_sgd(net, loss, penalty, told, schedule, quiet, "party 'a'")
+    w = net.input_weights
+    is_kept = penalty.norms(w.detach()) > 0
+    assert ((0 < is_kept.sum(dim=1)) & (is_kept.sum(dim=1) < n_groups)).all()
+    assert residual_of(penalty, net, loss).max() < 1e-6
+    with torch.no_grad():
+        solution = w.clone()
+        w.mul_(1.01)
+    assert (residual_of(penalty, net, loss)[is_kept] > 1e-3).all()
+    with torch.no_grad():
+        w.copy_(torch.where(solution == 0, 1e-6, solution))  # removed ones come back
+    assert (residual_of(penalty, net, loss)[~is_kept] > 1e-3).all()
+
+
+def test_stage_2_ends_where_the_optimality_condition_holds():
+    H = table(500, 8, seed=1)[None]
+    y = (H[:, :, 0] - 2 * H[:, :, 3] > 0.3).double()
+    fusion = net_of((8, 1))
+    kept = stage2(fusion, H, y, "binary", n_epochs=1000, step_size=1.5, lam=(0.05,))
+    assert 0 < kept.sum() < 8
+    penalty = GroupLasso(torch.tensor([0.05], dtype=F64))
+
+    def loss(rows):
+        return risk(fusion(take(H, rows)), take(y, rows), "binary")
+
+    assert residual_of(penalty, fusion, loss).max() < 1e-6
+    other = GroupLasso(torch.tensor([0.06], dtype=F64))
+    assert residual_of(other, fusion, loss)[kept].min() > 1e-3
+
+
+# -------------------------------------------------------------- adaptive group weights
+
+
+def whitened(n, d):
+    """Return columns of mean 0 with X'X = n I, so that stage 3 has a closed form."""
+    X = table(n, d)
+    q, _ = torch.linalg.qr(X - X.mean(dim=0))
+    return q[None] * n**0.5
+
+
+def sized(norms, seeds=(0,)):
+    """Return a linear network whose input groups have these norms."""
+    net = net_of((len(norms), 3), seeds=seeds)
+    with torch.no_grad():
+        net.weights[0].mul_(torch.tensor(norms, dtype=F64) / net.weights[0].norm(dim=1))
+    return net
+
+
+@pytest.mark.parametrize("adaptive", [0.0, 0.5, 1.0, 2.0])
+def test_stage_3_subtracts_half_of_lambda_by_weight_from_every_norm(adaptive):
+    """Closed form with X'X = n I: |w_j| = (n_j - lam weight_j / 2)+."""
+    norms, lam = [0.3, 0.5, 1.0, 1.1, 2.0], 1.2
+    net = sized(norms)
+    kept = stage3(
+        net,
+        whitened(100, 5),
+        n_epochs=200,
+        step_size=0.4,
+        lam=(lam,),
+        adaptive=adaptive,
+    )
+    weights = (torch.tensor(norms, dtype=F64) / 1.0) ** -adaptive  # 1.0: the middle one
+    expected = torch.relu(torch.tensor(norms, dtype=F64) - lam * weights / 2)
+    found = net.input_weights[0].norm(dim=0).detach()
+    assert torch.allclose(found, expected, atol=1e-9)
+    assert torch.equal(kept[0], expected > 0)
+
+
+def test_the_smaller_a_group_after_pretraining_the_more_it_is_penalised():
+    norms = torch.tensor([[0.1, 0.5, 1.0, 4.0, 9.0], [2.0, 4.0, 6.0, 8.0, 10.0]])
+    weights = algorithm.adaptive_weights(norms, 1.0)
+    assert (weights.diff(dim=1) < 0).all()
+    assert weights[:, 2].tolist() == [1.0, 1.0]  # the middle one, of every replica
+    stronger = algorithm.adaptive_weights(norms, 2.0)
+    assert torch.allclose(stronger, weights.square())
+    extreme = algorithm.adaptive_weights(torch.tensor([[0.0, 1.0, 1e9]]), 1.0)
+    assert extreme[0].tolist() == pytest.approx([20.0, 1.0, 0.05])
+
+
+def test_an_exponent_of_zero_is_the_plain_penalty_to_the_bit(monkeypatch):
+    X, lam = table(60, 5)[None], (0.7,)
+    settings = {"n_epochs": 40, "step_size": 0.05, "lam": lam}
+    assert torch.equal(
+        algorithm.adaptive_weights(torch.rand(2, 7), 0.0), torch.ones(2, 7)
+    )
+    plain, weighted, adaptive = (net_of((5, 3)) for _ in range(3))
+    kept = stage3(plain, X, **settings)
+    assert 0 < kept.sum() < 5
+    stage3(adaptive, X, adaptive=1.0, **settings)
+    monkeypatch.setattr(algorithm, "adaptive_weights", lambda n, p: torch.ones_like(n))
+    stage3(weighted, X, adaptive=1.0, **settings)
+    assert torch.equal(plain.input_weights, weighted.input_weights)
+    assert not torch.equal(plain.input_weights, adaptive.input_weights)
+
+
+# --------------------------------------------------------------- going on after a break
+
+
+class Notebook(Keeper):
+    """Keeps what a run says of itself, so that another can go on from stage 3."""
+
+    def __init__(self, made: dict[str, Party]) -> None:
+        self.made = made
+        self.said: list[tuple[str, int]] = []
+        self.kept: Tensor | None = None
+        self.params: list[Tensor] = []
+        self.states: dict[str, Any] = {}
+
+    def reached(self, stage, step, n_steps):
+        self.said.append((stage, step))
+        if stage == "select_features":
+            self.states = copy.deepcopy({n: p.state() for n, p in self.made.items()})
+
+    def note(self, stage, found, params):
+        self.kept, self.params = found, [p.detach().clone() for p in params]
+
+
+class GoingOn(Notebook):
+    """Everything up to the end of stage 3 is over."""
+
+    def enter(self, stage, n_steps, params, optimizer):
+        return n_steps if stage == "pretrain" else 0
+
+    def is_behind(self, stage):
+        return stage == "select_features"
+
+    def recall(self, stage):
+        return self.kept
+
+    def put_back(self, params):
+        with torch.no_grad():
+            for param, value in zip(params, self.params, strict=True):
+                param.copy_(value)
+
+
+def two_parties():
+    found = {}
+    for seed, name in enumerate("ab"):
+        X = table(40, 4, seed=seed)[None]
+        holding = Holding(X, X[:, :5], torch.arange(4))
+        found[name] = Party(name, net_of((4, 3), name=name), holding, (0,))
+    return found
+
+
+def train_plan(stage):
+    return TrainPlan(stage, 2, 20, True, "adam", 0.05)
+
+
+STAGES = algorithm.Stages(
+    train_plan("pretrain"),
+    plan("select_components", 30, 0.2, (0.05,)),
+    plan("select_features", 30, 0.05, (0.8,)),
+    train_plan("train"),
 )
-def test_fractional_epochs_are_steps(n_epochs, n_steps):
-    batches = Batches(10, 4, (0,), ("train",), False)
-    assert batches.n_steps(n_epochs) == n_steps
-    assert len(list(batches.steps(n_epochs, CPU))) == n_steps
 
 
-def test_take_picks_rows_of_every_replica():
-    shared = torch.arange(12.0).view(1, 4, 3)
-    own = torch.stack([shared[0], -shared[0]])
-    rows = torch.tensor([[1, 0], [3, 2]])
-    assert torch.equal(take(own, rows)[1], -shared[0, [3, 2]])
-    assert torch.equal(take(shared, rows)[1], shared[0, [3, 2]])
-    assert torch.equal(take(own, rows[:1])[1], -shared[0, [1, 0]])
-    assert torch.equal(take(own, slice(1, 3)), own[:, 1:3])
-
-
-# ----------------------------------------------------- components along a path, stage 2
-
-
-def head_data(task, strength=2.0, seed=0):
-    """Return embeddings (1, 600, 6) of which 1 and 4 matter, and labels (1, 600)."""
-    generator = torch.Generator().manual_seed(seed)
-    H = torch.randn(1, 600, 6, generator=generator)
-    score = strength * (H[0, :, 1] - H[0, :, 4])
-    score = score + 0.5 * torch.randn(600, generator=generator)
-    if task == "binary":
-        return H, (score > 0).float()[None]
-    if task == "multiclass":
-        return H, torch.bucketize(score, torch.tensor([-1.0, 1.0]))[None]
-    return H, score[None]
-
-
-@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
-def test_the_path_finds_the_components_that_matter(task):
-    H, y = head_data(task)
-    plan = PathPlan(600, n_errors=1.0)
-    labels = Labels(y, task, (0,))
-    kept = choose_components(H, y, labels, plan, [3, H.shape[2] - 3])
-    assert kept[0, [1, 4]].all()
-    assert not kept.all()
-
-
-def test_the_path_begins_at_the_lambda_that_removes_everything():
-    H, y = head_data("binary")
-    plan = PathPlan(600)
-    weights, _ = _head_path(H[0], y, "binary", 1, plan)
-    norms = weights.norm(dim=1)  # (L, E)
-    assert not (norms[0] > 1e-3).any()
-    assert (norms[1] > 0).any()
-    assert (norms[-1] > 0).sum() >= 4
-
-
-def test_one_component_of_every_party_stays_where_none_matters():
-    H, y = head_data("binary", strength=0.0)
-    plan = PathPlan(600, n_errors=10.0)
+def run_less_vfl(made, keeper, stages=STAGES):
+    handlers = {name: party.handle for name, party in made.items()}
+    parties = Parties(InProcess(handlers), list(made), Ledger(1))
+    if isinstance(keeper, GoingOn):
+        assert keeper.kept is not None
+        for name, party in made.items():
+            party.restore(*keeper.states[name])
+        kept = [int(keeper.kept[0, m * 3 : m * 3 + 3].sum()) for m in range(2)]
+        parties.sizes = dict(zip(made, kept, strict=True))
+        parties._widths = {name: (size,) for name, size in parties.sizes.items()}
+        parties._masks = {
+            name: torch.ones(1, size, dtype=torch.bool)
+            for name, size in parties.sizes.items()
+        }
+    y = (table(40, 4)[:, 0] > 0).double()[None]
+    seen: list[Event] = []
     labels = Labels(y, "binary", (0,))
-    kept = choose_components(H, y, labels, plan, [2, H.shape[2] - 2])
-    assert kept[0, :2].sum() == 1
-    assert kept[0, 2:].sum() == 1
+    fusion = algorithm.less_vfl(
+        parties, net_of((6, 1), name="server"), labels, stages, seen.append, keeper
+    )
+    return fusion, seen, parties
+
+
+def test_a_run_that_goes_on_after_stage_3_ends_as_one_without_a_break():
+    made = two_parties()
+    first = Notebook(made)
+    whole, events, _ = run_less_vfl(made, first)
+    assert [stage for stage, _ in first.said] == [
+        *["pretrain"] * 4,
+        "select_features",
+        *["train"] * 4,
+    ]
+    assert first.kept is not None
+    assert 0 < first.kept.sum() < 6
+    assert not all(bool(party.kept.all()) for party in made.values())
+    second = GoingOn(two_parties())
+    second.kept, second.params, second.states = first.kept, first.params, first.states
+    rest, later, _ = run_less_vfl(second.made, second)
+    assert [stage for stage, _ in second.said] == ["train"] * 4
+    assert [event.stage for event in later] == ["train", "train"]
+    assert [event.stage for event in events[-2:]] == ["train", "train"]
+    for mine, theirs in zip(rest.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    for name, party in made.items():
+        other = second.made[name]
+        for a, b in zip(party.net.parameters(), other.net.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_without_stage_2_all_components_stay_and_a_pass_is_charged():
+    local = dataclasses.replace(STAGES, server=None)
+    fusion, events, parties = run_less_vfl(two_parties(), Keeper(), local)
+    assert parties.component_counts() == {"a": (3,), "b": (3,)}
+    assert fusion.input_weights.shape[2] == 6
+    assert {event.stage for event in events} == {"pretrain", "select_features", "train"}
+    _, _, ours = run_less_vfl(two_parties(), Keeper())
+    assert ours.ledger.by_stage(0)["embed"]["rounds"] == 1
+    assert "embed" not in parties.ledger.by_stage(0)
+    n_epochs = 2 + 1 + 2  # the stored pass is in the paper's figure all the same
+    assert parties.ledger.paper_mib(0) == n_epochs * 40 * 6 * 4 / 2**20
+
+
+def test_no_epochs_are_no_messages():
+    nothing = dataclasses.replace(STAGES.pretrain, n_epochs=0)
+    none = dataclasses.replace(STAGES, pretrain=nothing)
+    _, events, parties = run_less_vfl(two_parties(), Keeper(), none)
+    assert "pretrain" not in parties.ledger.by_stage(0)
+    assert events[0].stage == "embed"

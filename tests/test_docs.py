@@ -27,8 +27,9 @@ from lessvfl.cli import app
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig
 from lessvfl.data.sets.synthetic import SyntheticConfig
-from lessvfl.methods import group_lasso, less_vfl
+from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto
 from lessvfl.methods.base import Joint, PartySelection
+from lessvfl.remote.config import Common, PartyConfig, ServerConfig
 from lessvfl.run import profiles
 from lessvfl.wire import messages
 from lessvfl.wire.parties import Parties
@@ -138,10 +139,10 @@ def test_commands_are_understood(page: Path) -> None:
             command = command.commands[rest.pop(0)]
         with command.make_context("lessvfl", rest) as context:
             given = context.params
-        if command.name != "run":
+        if command.name not in ("run", "try"):
             continue
         method, profile = given["method"], given["profile"]
-        assert profile in profiles.PROFILES, words
+        assert profile in methods.get(method).profiles, words
         fields = settings.fields_of(profiles.sections(method))
         options = settings.fields_of([SyntheticConfig])
         for pair in given["set_"] or []:
@@ -203,6 +204,7 @@ def settings_table(section: type, *bases: type) -> str:
         (DataConfig,),
         (NetConfig,),
         (Joint,),
+        (less_vfl_auto.Config, Joint),
         (PartySelection, Joint),
         (less_vfl.Config, PartySelection),
         (group_lasso.Config, Joint),
@@ -263,6 +265,33 @@ def test_command_line_page_has_every_option_of_run() -> None:
     top: Any = typer.main.get_command(app.app)
     options = [param for param in top.commands["run"].params if param.opts != ["data"]]
     assert documented == {name for param in options for name in param.opts}
+
+
+@pytest.mark.parametrize(
+    ("page", "head"), [("README.md", "Methods"), ("docs/cli.md", "lessvfl methods")]
+)
+def test_pages_have_every_method_in_order(page: str, head: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    section = text.split(f"\n## {head}\n")[1].split("\n## ")[0]
+    heads = ("--method", "--profile")
+    named = [name for name in named_rows(section) if name not in heads]
+    assert named == list(methods.METHODS)
+
+
+@pytest.mark.parametrize(
+    ("head", "config"),
+    [
+        ("in both files", Common),
+        ("in `server.yaml`", ServerConfig),
+        ("in `party.yaml`", PartyConfig),
+    ],
+)
+def test_machines_page_has_every_line_of_the_configs(head: str, config: type) -> None:
+    table = read("machines.md").split(f"| {head} |")[1].split("\n\n")[0]
+    names = {n for first, *_ in rows(table) for n in re.findall(r"`(\w+)`", first)}
+    shared = set(settings.fields_of([Common])) - {"data", "id"}  # said of each side
+    known = set(settings.fields_of([config]))
+    assert names == (shared if config is Common else known - shared)
 
 
 def test_estimator_page_has_every_parameter() -> None:
@@ -376,8 +405,8 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
 def test_json_page_has_every_field() -> None:
     outputs = [
         printed(
-            *("--set", "data.task=binary", "--target", "paper", "--set"),
-            *("train_epochs=2", "--set", "party_epochs=2", "--set", "server_epochs=2"),
+            *("--set", "data.task=binary", "--target", "paper"),
+            *("--set", "train_epochs=2"),
         ),
         printed("--method", "plain", "--set", "train_epochs=1"),
     ]

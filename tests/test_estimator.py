@@ -18,8 +18,18 @@ from torch import nn
 from lessvfl import LessVFLClassifier, LessVFLRegressor
 from lessvfl.errors import ConfigError, LessVFLWarning
 
-SHORT: dict[str, Any] = {"party_epochs": 40, "server_epochs": 40, "random_state": 0}
-QUICK: dict[str, Any] = {**SHORT, "train_epochs": 15}
+QUICK: dict[str, Any] = {"train_epochs": 15, "random_state": 0}  # nothing to choose
+LAMBDAS: dict[str, Any] = {  # the paper's, with a lambda to be given
+    **QUICK,
+    "method": "less-vfl",
+    "party_epochs": 40,
+    "server_epochs": 40,
+}
+CHECKED: dict[str, Any] = {  # the default, cheaper: it is fitted a few hundred times
+    "train_epochs": 25,
+    "random_state": 0,
+    "settings": {"shadows": 10, "second_look": 0},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +40,7 @@ def _no_warnings():
 
 
 @pytest.mark.filterwarnings("ignore:No features were selected")  # some have none
-@parametrize_with_checks([LessVFLClassifier(**SHORT), LessVFLRegressor(**SHORT)])
+@parametrize_with_checks([LessVFLClassifier(**CHECKED), LessVFLRegressor(**CHECKED)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -50,7 +60,7 @@ def noisy(cancer):
 def test_selects_predicts_and_keeps_names(cancer):
     X, y = noisy(cancer)
     parties = {"hospital": ["mean *", "noise*"], "insurer": ["worst *", "* error"]}
-    model = LessVFLClassifier(parties=parties, lam_party=9.0, **QUICK).fit(X, y)
+    model = LessVFLClassifier(parties=parties, lam_party=9.0, **LAMBDAS).fit(X, y)
     assert model.score(X, y) > 0.9
     kept = model.get_feature_names_out().tolist()
     assert kept == X.columns[model.get_support()].tolist()
@@ -73,7 +83,7 @@ def test_selects_predicts_and_keeps_names(cancer):
 
 def test_set_output_gives_pandas(cancer):
     X, y = cancer
-    model = LessVFLClassifier(lam_party=3.0, **QUICK).set_output(transform="pandas")
+    model = LessVFLClassifier(lam_party=3.0, **LAMBDAS).set_output(transform="pandas")
     out = model.fit_transform(X, y)
     assert out.columns.tolist() == model.get_feature_names_out().tolist()
 
@@ -81,7 +91,7 @@ def test_set_output_gives_pandas(cancer):
 def test_works_in_pipelines_grids_and_pickles(cancer):
     X, y = cancer
     pipeline = make_pipeline(
-        StandardScaler(), LessVFLClassifier(**QUICK), LogisticRegression()
+        StandardScaler(), LessVFLClassifier(**LAMBDAS), LogisticRegression()
     )
     grid = GridSearchCV(pipeline, {"lessvflclassifier__lam_party": [0.0, 4.0]}, cv=2)
     grid.fit(X, y)
@@ -95,7 +105,7 @@ def test_works_in_pipelines_grids_and_pickles(cancer):
 def test_text_classes_and_many_classes():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = LessVFLClassifier(lam_party=0.5, **QUICK).fit(X, names)
+    model = LessVFLClassifier(lam_party=0.5, **LAMBDAS).fit(X, names)
     assert model.score(X, names) > 0.8
     assert model.decision_function(X).shape == (150, 3)
 
@@ -110,7 +120,7 @@ def test_categories_missing_cells_and_polars():
         }
     )
     y = (frame["colour"] == "red").astype(int)
-    model = LessVFLClassifier(parties=3, lam_party=0.1, **QUICK).fit(frame, y)
+    model = LessVFLClassifier(parties=3, lam_party=0.1, **LAMBDAS).fit(frame, y)
     assert model.score(frame, y) > 0.95
     assert model.support_.shape == (3,)
     other = pl.DataFrame(
@@ -124,7 +134,7 @@ def test_a_regressor_copes_with_labels_of_any_scale():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 6))
     y = 1e4 + 500 * X[:, 0] - 300 * X[:, 3]
-    model = LessVFLRegressor(lam_party=0.5, **{**QUICK, "train_epochs": 150}).fit(X, y)
+    model = LessVFLRegressor(lam_party=0.5, **LAMBDAS | {"train_epochs": 150}).fit(X, y)
     assert model.score(X, y) > 0.9
     assert 9_000 < model.predict(X).mean() < 11_000
 
@@ -144,7 +154,9 @@ def test_parties_by_number_and_sizes_and_own_networks(cancer):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"lam_party": -1}, "'lam_party' setting must be a float"),
+        ({"lam_party": -1, "method": "less-vfl"}, "'lam_party' setting must be a"),
+        ({"lam_party": 1.0}, "'lam_party' setting is not read by method less-vfl-auto"),
+        ({"profile": "paper"}, "has the profile default alone"),
         ({"method": "lasso"}, "Unknown method 'lasso'"),
         ({"profile": "fast"}, "Unknown profile 'fast'"),
         ({"settings": {"no_such": 1}}, "Unknown setting"),

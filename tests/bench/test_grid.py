@@ -12,7 +12,7 @@ import torch
 from lessvfl import data, settings
 from lessvfl.bench.paper import curves, grid, stages
 from lessvfl.bench.paper.chunks import Bench
-from lessvfl.bench.paper.scene import Scene, Spec
+from lessvfl.bench.paper.scene import GRID_ALLOWS, Scene, Spec
 from lessvfl.bench.paper.store import Place, Store
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
@@ -256,16 +256,52 @@ def test_without_a_curve_only_the_end_is_seen():
             assert end.removed == whole.removed[-1]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        ({"optimizer": "rmsprop"}, "'optimizer' setting of the paper's benchmark must"),
-        ({"fusion_depth": 2}, "'fusion_depth' must be 1. Got 2"),
-    ],
-)
-def test_what_the_program_cannot_do_is_refused(overrides, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        grid.run_plain(a_scene(**overrides))
+# Of every setting that the program reads in part: a value it refuses, what it takes.
+REFUSED: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
+    "optimizer": ("rmsprop", "adam or sgd", ("adam", "sgd")),
+    "train_optimizer": ("adagrad", "adam or sgd", ("adam", "sgd")),
+    "fusion_depth": (2, "1", (1, "1")),
+    "party_net": ("nets.py:make", "none", (None, "none")),
+    "fusion_net": ("nets.py:make", "none", (None, "None")),
+    "schedule": ("cosine", "constant", ("constant",)),
+    "bits": (8, "32", (32, "32")),
+    "plateau_tolerance": (0.01, "0.0 or 0", (0, 0.0, "0")),
+    "pretrain_batch_size": (32, "none", (None, "none")),
+    "adaptive": (1.0, "0.0 or 0", (0, 0.0, "0")),
+    "pretrain_epochs": (0.5, "whole epochs", (1, 2.0, "3")),
+    "joint_epochs": (1.5, "whole epochs", (2, 2.0)),
+    "train_epochs": (2.5, "whole epochs", (2, "2")),
+}
+
+
+def test_every_setting_read_in_part_is_tried():
+    assert REFUSED.keys() == GRID_ALLOWS.keys()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_program_cannot_do_is_refused_by_name(name):
+    value, allowed, fine = REFUSED[name]
+    with pytest.raises(ConfigError) as error:
+        a_scene(**{name: value})
+    assert str(error.value) == (
+        f"The '{name}' setting of the paper's benchmark must be {allowed}. "
+        f"Got {value!r} instead."
+    )
+    for other in fine:
+        a_scene(**{name: other})
+
+
+def test_the_scale_of_first_weights_is_honoured():
+    """The networks come from where those of a run come from."""
+    scene = a_scene(input_scale=0.5, dtype="float64")
+    spec = Spec("local-lasso", 0.3, pretrain_epochs=1)
+    (place,) = run_all(scene, (spec,)).values()
+    for s, one in enumerate(simulated(scene, spec)):
+        mine = curves.selection_curve(scene, spec, place, s)
+        theirs = [point["train_accuracy"] for point in one.numbers["curve"]]
+        np.testing.assert_allclose(mine.train_accuracy, theirs, atol=1e-12)
+    (whole,) = run_all(a_scene(dtype="float64"), (spec,)).values()
+    assert not np.array_equal(place.arrays["right_train"], whole.arrays["right_train"])
 
 
 def test_data_that_do_not_fit_are_refused():
@@ -285,8 +321,9 @@ def test_a_device_gives_the_same_support(profile):
     host = a_scene(profile)
     device = Scene(a_dataset(), profile, SEEDS, 0.5, "cuda", SHORT)
     start = stages.pretrain(device, 2)
-    fusion = stages.select_components(device, start, [(1, 0.02), (2, 0.7), (2, 0.02)])
-    found = grid.run_selection(device, start, fusion, SPECS)["features"]
+    tasks = [(1, 0.02), (2, 0.7), (2, 0.02)]
+    fusion, kept = stages.select_components(device, start, tasks)
+    found = grid.run_selection(device, start, fusion, kept, SPECS)["features"]
     places = run_all(host)
     for g, spec in enumerate(SPECS):
         place = places[spec]

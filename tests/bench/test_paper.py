@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from lessvfl import data
-from lessvfl.bench.paper import curves, plan, printed, run, tables
+from lessvfl.bench.paper import plan, printed, run, tables
 from lessvfl.bench.paper.curves import Curve, Ending
 from lessvfl.bench.paper.scene import Spec
 from lessvfl.bench.paper.store import Store
 from lessvfl.errors import ConfigError, DataError, RecordError
+from lessvfl.wire import ledger
 
 SHORT: dict[str, Any] = {
     "train_epochs": 3,
@@ -435,6 +436,6 @@ def test_the_closed_form_of_an_epoch_is_the_papers():
     """16 components, 8,844 rows, 3 parties, 4 bytes: 1.619 MiB an epoch."""
     first = printed.find(5, "Phishing", "less-vfl", "pretrain_mib", pretrain_epochs=1)
     assert first is not None
-    assert 2 * 16 * 8844 * 3 * curves.BYTES / 2**20 == pytest.approx(
+    assert 2 * 16 * 8844 * 3 * ledger.BYTES / 2**20 == pytest.approx(
         first.mean, abs=0.005
     )

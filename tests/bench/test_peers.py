@@ -199,7 +199,7 @@ def test_pooled_data_are_the_parties_tables_side_by_side() -> None:
     first, second = problem.parties
     assert np.array_equal(one.X_train, np.hstack([first.X_train, second.X_train]))
     assert np.array_equal(one.X_test, np.hstack([first.X_test, second.X_test]))
-    assert one.n_bytes == 320 * 12 * 4  # rows, 8 columns and 4 planted, float32
+    assert one.X_train.shape == (320, 12)  # 8 columns and 4 planted
 
 
 @pytest.mark.parametrize("method", run.OURS)
@@ -213,7 +213,7 @@ def test_our_methods_see_the_same_problem_under_every_profile(
         return []
 
     monkeypatch.setattr(simulate, "simulate", watched)
-    bench = run._Bench(dataset, 0.5, CPU)
+    bench = run._PeerBench(dataset, 0.5, CPU)
     assert list(bench.lines(method, [3])) == []
     ((job, seeds),) = jobs
     assert job.settings.profile == run.OURS[method][1]
@@ -250,7 +250,7 @@ def test_nothing_kept_predicts_the_majority() -> None:
     assert numbers["balanced_accuracy"] == pytest.approx(1 / 3)
     assert numbers["removed_share"] is None
     one = pooled.pool(problem, 0, CPU)
-    assert (pooled._forest(one, np.zeros(8, dtype=bool)) == most).all()
+    assert (pooled._by_forest(one, np.zeros(8, dtype=bool)).predicted == most).all()
 
 
 def test_a_class_with_too_few_rows_is_refused() -> None:
@@ -288,7 +288,7 @@ def test_json_holds_every_number(run_cli: Cli, file: Path) -> None:
             values = [line[key] for line in row["by_seed"]]
             assert row[key]["mean"] == pytest.approx(np.mean(values))
             assert row[key]["std"] == pytest.approx(np.std(values, ddof=1))
-    assert forest["bytes"] == {"mean": 320 * 12 * 4, "std": 0.0}
+    assert forest["bytes"] == {"mean": 320 * 12 * 4, "std": 0.0}  # as float32
     assert plain["n_kept"]["mean"] == 12
     # Plain VFL, one step an epoch: 16 components of four parties up and down a step.
     assert plain["bytes"]["mean"] >= 100 * 320 * 4 * 16 * 4 * 2
@@ -308,13 +308,13 @@ def test_progress_can_be_silenced(run_cli: Cli, file: Path) -> None:
     ("options", "sentence"),
     [
         (["--data", "nothing"], "data set"),
-        (["--data", "digits,digits"], "each given once"),
-        (["--data", ""], "one or more"),
+        (["--data", "digits,digits"], "each once"),
+        (["--data", ""], "at least one"),
         (["--data", "synthetic", "--methods", "lasso"], "method"),
-        (["--data", "synthetic", "--methods", ""], "one or more"),
+        (["--data", "synthetic", "--methods", ""], "at least one"),
         (["--data", "synthetic", "--seeds", "a"], "'--seeds'"),
         (["--data", "synthetic", "--seeds", "-1"], "Every seed"),
-        (["--data", "synthetic", "--seeds", ""], "one or more"),
+        (["--data", "synthetic", "--seeds", ""], "at least one"),
         (["--data", "synthetic", "--spurious", "much"], "'--spurious'"),
         (["--data", "synthetic", "--spurious", "-1"], "'spurious'"),
         (["--data", "synthetic", "--device", "tpu"], "'device'"),
@@ -412,6 +412,11 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seeds
 
 
+def records(out: Path) -> dict[str, str]:
+    paths = sorted((out / "records").iterdir())
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
 def test_a_run_goes_on_where_it_ended(
     run_cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,23 +424,21 @@ def test_a_run_goes_on_where_it_ended(
     out = tmp_path / "out"
     command = ("bench", "peers", "--data", file, "--methods", "stg", "--out", out)
     assert run_cli(*command, "--seeds", "0,1").code == 0
-    journal = out / run.JOURNAL
-    first = journal.read_text(encoding="utf-8")
-    with open(journal, "a", encoding="utf-8") as stream:
-        stream.write('{"data": "cut o')  # the end of a killed run
+    first = records(out)
+    assert len(first) == 2
     result = run_cli(*command, "--seeds", "1,0,2", "--resume", "--json")
     assert result.code == 0, result.err
     assert calls == [0, 1, 2]
     assert "3 of 3: " in result.err
     assert result.json["results"][0]["seeds"] == [1, 0, 2]
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [line["seed"] for line in lines] == [0, 1, 2]
-    assert journal.read_text(encoding="utf-8").startswith(first)
+    assert first.items() < records(out).items()
+    found = [json.loads(text)["found"]["seed"] for text in records(out).values()]
+    assert found == [0, 1, 2]
     assert run_cli(*command, "--seeds", "0", "--spurious", "1", "--resume").code == 0
     assert calls == [0, 1, 2, 0]  # another share of noise is another run
     assert run_cli(*command, "--seeds", "0").code == 0
     assert calls == [0, 1, 2, 0, 0]  # without --resume everything is run
-    assert len(journal.read_text().splitlines()) == 1
+    assert len(records(out)) == 4
 
 
 def results(**changes: Any) -> dict[str, Any]:

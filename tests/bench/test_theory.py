@@ -6,15 +6,14 @@ import csv
 import dataclasses
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.conftest import Cli
 
 from lessvfl.bench.theory import problem, rates, run, solve
-from lessvfl.cli import app
 from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan
@@ -39,9 +38,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "N_RESAMPLES", 50)
 
 
-def a_problem(n: int, network: str = "tanh") -> tuple[MLP, problem.Sample]:
+def a_problem(n: int, network: str = "tanh") -> tuple[MLP, problem.TheorySample]:
     truth = problem.generating_network(SEEDS, FAMILIES[network], CPU)
     return truth, problem.draw_sample(truth, SEEDS, n, "train")
+
+
+def first(sample: problem.TheorySample, n: int) -> problem.TheorySample:
+    X, f, y = sample.X[:, :n], sample.f[:, :n], sample.y[:, :n]
+    return problem.TheorySample(X, f, y, n)
 
 
 def start(n_parties: int, n_components: int, network: str = "tanh") -> tuple[MLP, MLP]:
@@ -86,7 +90,7 @@ def test_first_rows_are_the_same_for_every_n() -> None:
     _, small = a_problem(100)
     _, large = a_problem(60_000)
     assert torch.equal(small.X, large.X[:, :100])
-    assert torch.equal(small.y, large.first(100).y)
+    assert torch.equal(small.y, first(large, 100).y)
 
 
 @networks
@@ -115,7 +119,7 @@ def test_a_table_has_the_moments_of_all_rows(n: int) -> None:
     assert table.X.shape == (len(SEEDS), problem.N_TABLE, rows.X.shape[2])
     assert table.n == rows.n == n
 
-    def moments(sample: problem.Sample) -> torch.Tensor:
+    def moments(sample: problem.TheorySample) -> torch.Tensor:
         z = torch.cat([sample.X, sample.y[..., None], sample.f[..., None]], dim=2)
         z = torch.nn.functional.pad(z, (0, 1), value=1.0)
         return z.mT @ z / z.shape[1]
@@ -241,11 +245,12 @@ def test_norm_zeros_and_recovery_follow_their_definitions() -> None:
     truth = torch.zeros(2, 4)
     found = run.measure(net, truth + torch.tensor([[0.0], [2.0]]), truth)
     n_others = int((~mask).sum())
-    assert found.norm.tolist() == [0, 5]
-    assert found.zeros.tolist() == [n_others, n_others - 2]
-    assert found.missed.tolist() == [0, 0]
-    assert found.recovered.tolist() == [True, False]
-    assert found.distance.tolist() == [0, 2]
+    assert found["norm"] == [0, 5]
+    assert found["zero_share"] == (n_others - 1) / n_others  # 0 and 2 missing
+    assert found["zero_runs"] == 0.5
+    assert found["missed"] == [0, 0]
+    assert found["recovered"] == [True, False]
+    assert found["distance"] == [0, 2]
 
 
 def test_a_missed_feature_is_no_recovery() -> None:
@@ -254,15 +259,18 @@ def test_a_missed_feature_is_no_recovery() -> None:
     W[:, :, 0] = 0.0
     net = MLP([W], [torch.zeros(1, 3)], "none")
     found = run.measure(net, torch.zeros(1, 4), torch.zeros(1, 4))
-    assert found.missed.tolist() == [1]
-    assert found.recovered.tolist() == [False]
+    assert found["missed"] == [1]
+    assert found["recovered"] == [False]
 
 
 @pytest.mark.parametrize(
     ("n_hits", "low", "high"), [(0, 0.0, 0.2775), (5, 0.2366, 0.7634), (10, 0.7225, 1)]
 )
 def test_wilson_intervals(n_hits: int, low: float, high: float) -> None:
-    assert rates.wilson(n_hits, 10) == pytest.approx((low, high), abs=1e-4)
+    hit = rates.recovery([True] * n_hits + [False] * (10 - n_hits))
+    assert hit == pytest.approx(
+        {"mean": n_hits / 10, "low": low, "high": high}, abs=1e-4
+    )
 
 
 # -------------------------------------------------------------------------------- rates
@@ -326,13 +334,13 @@ def test_recovery_improves_with_n(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve, "JOINT_STEPS", 100)
     truth, sample = a_problem(8000)
     test = problem.draw_sample(truth, SEEDS, 1000, "test")
-    small, _ = run.run_split(sample.first(300), test, SEEDS, "tanh", 8)
-    large, _ = run.run_split(sample.first(2000), test, SEEDS, "tanh", 8)
+    small, _ = run.run_split(first(sample, 300), test, SEEDS, "tanh", 8)
+    large, _ = run.run_split(first(sample, 2000), test, SEEDS, "tanh", 8)
     for method in ("less-vfl", "local-lasso"):
-        assert large[method].zeros.sum() > small[method].zeros.sum()
-        assert large[method].norm.sum() < small[method].norm.sum()
-        assert large[method].distance.sum() < small[method].distance.sum()
-    few = run.run_stage2(truth, sample.first(300), SEEDS, "tanh", "independent")
+        assert large[method]["zero_share"] > small[method]["zero_share"]
+        for quantity in ("norm", "distance"):
+            assert sum(large[method][quantity]) < sum(small[method][quantity])
+    few = run.run_stage2(truth, first(sample, 300), SEEDS, "tanh", "independent")
     many = run.run_stage2(truth, sample, SEEDS, "tanh", "independent")
     assert sum(many["norm"]) < 0.2 * sum(few["norm"])
     assert sum(many["distance"]) < sum(few["distance"])
@@ -347,17 +355,17 @@ def test_linear_networks_find_the_support_of_many_samples(
         monkeypatch.setattr(solve, name, 300)
     truth = problem.generating_network((0,), FAMILIES["linear"], CPU)
     test = problem.draw_sample(truth, (0,), 500, "test")
-    few, many = (problem.draw_table(truth, (0,), n, "train") for n in (1000, 300_000))
-    first, _ = run.run_split(few, test, (0,), "linear", 1)
+    rows, many = (problem.draw_table(truth, (0,), n, "train") for n in (1000, 300_000))
+    few, _ = run.run_split(rows, test, (0,), "linear", 1)
     found = {m: run.run_split(many, test, (0,), "linear", m)[0] for m in (1, 4)}
     for m, results in found.items():
         for method, measured in results.items():
-            assert measured.recovered.all(), (method, m)
-            assert measured.distance < first[method].distance / 2, (method, m)
-    assert not any(measured.recovered.any() for measured in first.values())
-    torch.testing.assert_close(
-        found[1]["group-lasso"].distance, found[4]["group-lasso"].distance
-    )
+            assert measured["recovered"] == [True], (method, m)
+            ratio = measured["distance"][0] / few[method]["distance"][0]
+            assert ratio < 0.5, (method, m)
+    assert all(measured["recovered"] == [False] for measured in few.values())
+    one, four = (found[m]["group-lasso"]["distance"] for m in (1, 4))
+    assert one == pytest.approx(four, rel=1e-7)
 
 
 def test_results_have_the_documented_shape(quick: None, tmp_path: Path) -> None:
@@ -466,48 +474,26 @@ def test_a_torn_record_is_named(kept: Kept) -> None:
             run.run(programme, folder, resume=True)
 
 
-def test_resume_needs_a_folder() -> None:
-    with pytest.raises(ConfigError, match="'--out'"):
-        run.run(run.Programme((100,)), resume=True)
-
-
 # -------------------------------------------------------------------------- the command
 
 
-def call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["lessvfl", "bench", "theory", *words])
-    with pytest.raises(SystemExit) as ending:
-        app.main()
-    said = capsys.readouterr()
-    code = ending.value.code
-    assert isinstance(code, int)
-    return code, said.out, said.err
-
-
-def test_command_prints_json_and_nothing_else(
-    quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_json_and_nothing_else(quick: None, run_cli: Cli) -> None:
     words = ("--n", "100,200", "--parties", "8", "--seeds", "0", "--json", "--quiet")
-    code, out, err = call(monkeypatch, capsys, *words)
-    assert code == 0
-    assert json.loads(out)["parties"] == [8]
-    assert json.loads(out)["network"] == "linear"
-    assert err == ""
+    result = run_cli("bench", "theory", *words)
+    assert result.code == 0
+    assert result.json["parties"] == [8]
+    assert result.json["network"] == "linear"
+    assert result.err == ""
 
 
 def test_command_prints_a_table_and_writes_a_page(
-    quick: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    quick: None, run_cli: Cli, tmp_path: Path
 ) -> None:
-    words = ("--n", "100", "--parties", "1", "--seeds", "0,1", "--out", str(tmp_path))
-    code, out, err = call(monkeypatch, capsys, *words)
-    assert code == 0
-    assert "less-vfl" in out
-    assert "N = 100: M = 1" in err
+    words = ("--n", "100", "--parties", "1", "--seeds", "0,1", "--out", tmp_path)
+    result = run_cli("bench", "theory", *words)
+    assert result.code == 0
+    assert "less-vfl" in result.out
+    assert "N = 100: M = 1" in result.err
     assert (tmp_path / "theory.html").exists()
     assert not (tmp_path / "theory-surplus-norm.png").exists()  # M = 4 was not asked
 
@@ -529,16 +515,19 @@ def test_command_prints_a_table_and_writes_a_page(
     ],
 )
 def test_bad_options_are_one_sentence_and_code_2(
-    option: str,
-    value: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    option: str, value: str, run_cli: Cli
 ) -> None:
-    code, out, err = call(monkeypatch, capsys, f"{option}={value}")
-    assert code == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    assert option.lstrip("-") in err
+    result = run_cli("bench", "theory", f"{option}={value}")
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert option.lstrip("-") in result.err
+
+
+def test_resume_needs_a_folder(run_cli: Cli) -> None:
+    result = run_cli("bench", "theory", "--n", "100", "--resume")
+    assert result.code == 2
+    assert "'--out'" in result.err
 
 
 def test_programme_refuses_what_it_cannot_run() -> None:

@@ -14,7 +14,7 @@ import torch
 from lessvfl.errors import DataError
 
 # Settings under which a run that is not refused ends at once.
-SHORT = ("train_epochs=2", "party_epochs=3", "server_epochs=3", "batch_size=100")
+SHORT = ("train_epochs=2", "batch_size=100")
 
 NETWORKS = """
 from torch import nn
@@ -95,6 +95,12 @@ def run_of(data="breast-cancer", *options, **settings):
     return ["run", data, *options, *(w for p in pairs for w in ("--set", p))]
 
 
+def with_lambdas(data="breast-cancer", **settings):
+    """Return a short command line of a method that reads lambdas."""
+    epochs = {"party_epochs": 3, "server_epochs": 3}
+    return run_of(data, "--method", "less-vfl", **epochs | settings)
+
+
 # What is wrong: the command, and what its sentence must say.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "unknown data set": (run_of("brest-cancer"), "Unknown data set", "breast-cancer"),
@@ -106,7 +112,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "Did you mean 'paper'?",
     ),
     "unknown setting": (
-        run_of(lam_serv=1),
+        with_lambdas(lam_serv=1),
         "Unknown setting 'lam_serv' of method less-vfl. Did you mean 'lam_server'?",
     ),
     "setting without value": (
@@ -187,18 +193,63 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "'clinic'",
         "party",
     ),
-    "negative lambda": (run_of(lam_party=-1), "'lam_party'", "[0, inf)", "-1"),
-    "negative server lambda": (run_of(lam_server=-0.1), "'lam_server'", "-0.1"),
-    "infinite lambda": (run_of(lam_party="inf"), "'lam_party'", "inf"),
-    "lambda of no number": (run_of(lam_party="nan"), "'lam_party'", "nan"),
-    "lambda of words": (run_of(lam_party="big"), "'lam_party'", "'big'"),
-    "negative lambda elsewhere": (
-        run_of("breast-cancer", "--method", "plain", lam_party=-1),
+    "negative lambda": (with_lambdas(lam_party=-1), "'lam_party'", "[0, inf)", "-1"),
+    "negative server lambda": (with_lambdas(lam_server=-0.1), "'lam_server'", "-0.1"),
+    "infinite lambda": (with_lambdas(lam_party="inf"), "'lam_party'", "inf"),
+    "lambda of no number": (with_lambdas(lam_party="nan"), "'lam_party'", "nan"),
+    "lambda of words": (with_lambdas(lam_party="big"), "'lam_party'", "'big'"),
+    "lambda where there is none": (
+        run_of("breast-cancer", "--method", "plain", lam_party=4),
         "'lam_party'",
-        "-1",
+        "not read by method plain",
+        "less-vfl, local-lasso, group-lasso",
+    ),
+    "lambda of no method": (
+        run_of(lam_party=4),
+        "'lam_party'",
+        "not read by method less-vfl-auto",
+        "less-vfl, local-lasso, group-lasso",
+    ),
+    "server's lambda of no method": (
+        run_of(lam_server=0.1),
+        "'lam_server'",
+        "not read by method less-vfl-auto",
+        "It is one of less-vfl.",
+    ),
+    "lambda in a run between processes": (
+        ["try", *run_of(lam_party=4)[1:]],
+        "'lam_party'",
+        "not read by method less-vfl-auto",
+    ),
+    "shadows of another method": (
+        with_lambdas(shadows=100),
+        "'shadows'",
+        "not read by method less-vfl",
+        "It is one of less-vfl-auto.",
+    ),
+    "no lambda in a published profile": (
+        run_of("digits", "--method", "less-vfl-auto", "--profile", "paper"),
+        "less-vfl-auto",
+        "default alone",
+        "'paper'",
+    ),
+    "no method in a published profile": (
+        run_of("digits", "--profile", "official-code"),
+        "less-vfl-auto",
+        "default alone",
+        "'official-code'",
+    ),
+    "settings of no method": (["methods", "lasso"], "Unknown method 'lasso'"),
+    "settings of no profile": (
+        ["methods", "plain", "--profile", "papper"],
+        "Did you mean 'paper'?",
+    ),
+    "settings on no data": (
+        ["methods", "plain", "--data", "brest-cancer"],
+        "Unknown data set",
     ),
     "batch of nothing": (run_of(batch_size=0), "'batch_size'", ">= 1", "Got 0"),
-    "half a step": (run_of(party_epochs=0.5), "'party_epochs'", "whole", "'0.5'"),
+    "half a step": (with_lambdas(party_epochs=0.5), "'party_epochs'", "whole", "'0.5'"),
     "no such activation": (run_of(activation="sine"), "'activation'", "tanh", "'sine'"),
     "no such optimiser": (run_of(optimizer="lbfgs"), "'optimizer'", "adam"),
     "no widths": (run_of(hidden="64,wide"), "'hidden'", "64,32", "'64,wide'"),
@@ -306,12 +357,14 @@ def test_cuda_where_there_is_none(run_cli):
 
 DIVERGING: dict[str, tuple[Any, ...]] = {
     "a party in stage 3": (
-        run_of(activation="none", party_step_size=1e3, party_epochs=20, lam_party=1e-3),
+        with_lambdas(
+            activation="none", party_step_size=1e3, party_epochs=20, lam_party=1e-3
+        ),
         "party 'party0'",
         "'select_features'",
     ),
     "the server in stage 2": (
-        run_of(
+        with_lambdas(
             "synthetic",
             server_step_size=1e3,
             server_epochs=40,

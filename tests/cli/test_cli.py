@@ -19,8 +19,8 @@ from lessvfl import data, methods, report
 from lessvfl.cli import app
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import experiment, profiles, simulate
+from lessvfl.run.folder import load, save_unfinished
 from lessvfl.run.record import RunRecord
-from lessvfl.terms import Event
 
 SHORT = {
     "train_epochs": 2,
@@ -29,14 +29,15 @@ SHORT = {
     "batch_size": 100,
     "lam_party": 0.1,
     "lam_server": 0.01,
-    "aim": "none",
     "pretrain_epochs": 1,
 }
 
 
 def run_of(data="breast-cancer", *options, **settings):
+    """Return a short command line of the method that most can be said about."""
     pairs = [f"{key}={value}" for key, value in (SHORT | settings).items()]
-    return ["run", data, *options, *(w for p in pairs for w in ("--set", p))]
+    sets = [word for pair in pairs for word in ("--set", pair)]
+    return ["run", data, "--method", "less-vfl", *options, *sets]
 
 
 def a_job(method="less-vfl", **overrides):
@@ -76,9 +77,47 @@ def test_help_is_instant():
 def test_methods(run_cli):
     result = run_cli("methods")
     assert result.code == 0
-    for name in methods.METHODS:
-        assert f"\n{name}: " in f"\n{result.out}"
-    assert "    lam_server = " in result.out
+    names = [line.split(":")[0] for line in result.out.splitlines()]
+    assert names == ["less-vfl-auto", "less-vfl", "local-lasso", "group-lasso", "plain"]
+    assert names == list(methods.METHODS)
+
+
+def listed(result):
+    """Return the settings that a method's list shows, as text."""
+    assert result.code == 0, result.err
+    heads = [line.partition(": ")[0] for line in result.out.splitlines()]
+    return dict(head.split(" = ") for head in heads)
+
+
+@pytest.mark.parametrize(
+    ("method", "profile"),
+    [
+        (method.name, profile)
+        for method in methods.METHODS.values()
+        for profile in method.profiles
+    ],
+)
+def test_the_settings_of_a_method_are_those_of_a_run(run_cli, method, profile):
+    asked = ("--profile", profile)
+    shown = listed(run_cli("methods", method, *asked, "--data", "breast-cancer"))
+    job = ("run", "breast-cancer", "--method", method, *asked, "--json", "-q")
+    short = {"joint_epochs", "train_epochs", "party_epochs", "server_epochs"}
+    pairs = [f"{name}=1" for name in short & shown.keys()]
+    result = run_cli(*job, *(word for pair in pairs for word in ("--set", pair)))
+    assert result.code == 0, result.err
+    used = result.json["config"]
+    assert list(used) == list(shown)
+    for name, value in used.items():
+        if name not in short:
+            assert str(value) == shown[name], name
+
+
+def test_published_settings_differ_by_data_set(run_cli):
+    asked = ("methods", "less-vfl", "--profile", "official-code")
+    result = run_cli(*asked)
+    elsewhere, images = listed(result), listed(run_cli(*asked, "--data", "digits"))
+    assert (elsewhere["scale"], images["scale"]) == ("standardize", "global")
+    assert elsewhere["lam_party"] == images["lam_party"] == "0.1"  # of Phishing
     assert "[a float in [0, inf)]" in result.out
 
 
@@ -109,17 +148,20 @@ def test_notes_stand_beside_the_numbers(run_cli):
 
 def test_demo(run_cli, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setitem(app.DEMO, "train_epochs", 2)
-    monkeypatch.setitem(app.DEMO, "server_epochs", 2)
-    monkeypatch.setitem(app.DEMO, "party_epochs", 2)
+    resolve = profiles.resolve
+
+    def short(method, profile, dataset, overrides=None):
+        assert overrides is None  # nothing chosen by hand
+        fast = {"pairs": False, "refit_epochs": 1} if method != "plain" else {}
+        return resolve(method, profile, dataset, {"train_epochs": 2} | fast)
+
+    monkeypatch.setattr(profiles, "resolve", short)
     result = run_cli("demo", "--out", tmp_path / "demo", "--quiet")
     assert result.code == 0
-    assert "less-vfl" in result.out
-    assert "plain" in result.out
-    assert "has no effect" not in result.err
     page = (tmp_path / "demo" / "report.html").read_text()
-    assert "plain" in page
-    for method in ("less-vfl", "plain"):
+    for method in ("less-vfl-auto", "plain"):
+        assert method in result.out
+        assert method in page
         record = RunRecord.read(tmp_path / "demo" / method)
         assert [run["seed"] for run in record.runs] == [0, 1, 2]
         assert (tmp_path / "demo" / method / "report.html").is_file()
@@ -128,22 +170,11 @@ def test_demo(run_cli, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------- warnings
 
 
-def test_a_setting_of_another_method_has_no_effect(run_cli):
-    bare = ["run", "breast-cancer", "--method", "local-lasso", "--json", "-q"]
-    bare += ["--set", "train_epochs=2", "--set", "party_epochs=3"]
-    without, withit = run_cli(*bare), run_cli(*bare, "--set", "lam_server=3")
-    assert withit.code == 0
-    warning = "The 'lam_server' setting has no effect with method local-lasso."
-    assert withit.warnings[0] == warning
-    assert withit.warnings[1:] == without.warnings
-    assert "lam_server" not in withit.json["config"]
-    assert withit.json["config"] == without.json["config"]
-
-
 def test_fewer_rows_than_the_batch(run_cli):
     """One full batch, said once although target and seeds ask several times."""
     more = ("--spurious", "0.5", "--target", "paper", "--seeds", "0,1", "--json")
-    result = run_cli(*run_of("breast-cancer", *more, batch_size=1000))
+    whole = {"batch_size": 1000, "pretrain_batch_size": "none"}
+    result = run_cli(*run_of("breast-cancer", *more, **whole))
     assert result.code == 0
     said = [line for line in result.warnings if "batch_size" in line]
     assert said == [
@@ -219,50 +250,24 @@ def test_warnings_of_python_are_as_before(run_cli):
 # ------------------------------------------------------------------------- progress
 
 
-@pytest.mark.parametrize(
-    ("method", "overrides"),
-    [
-        ("less-vfl", {"pretrain_epochs": 0.5}),
-        (
-            "less-vfl",
-            profiles.without("less-vfl") | {"server_epochs": 3, "party_epochs": 2},
-        ),
-        ("local-lasso", {"pretrain_epochs": 2, "party_epochs": 2}),
-        ("group-lasso", {"joint_epochs": 3}),
-        ("plain", {}),
-    ],
-)
-def test_total_of_the_progress_bar(method, overrides):
-    job = a_job(method, **overrides | {"train_epochs": 2, "batch_size": 200})
-    seen: list[Event] = []
-    simulate.simulate(job, [0], seen.append)
-    assert app.n_epochs(job) == len(seen)
-
-
-def test_total_counts_parties():
-    none = {"server_epochs": 0, "pretrain_epochs": 0, "train_epochs": 0}
-    job = a_job(**profiles.without("less-vfl") | none | {"party_epochs": 10})
-    counts = []
-    for parties in (None, 2, [10, 20], {"a": ["mean*"]}):
-        other = simulate.Job(job.dataset, job.settings, parties)
-        counts.append(app.n_epochs(other) - 2)
-    assert counts == [40, 20, 20, 10]
-
-
 def test_plain_lines_where_there_is_no_terminal(run_cli):
     result = run_cli(*run_of(lam_party=1))
     lines = [line for line in result.err.splitlines() if ": epoch " in line]
     assert lines == [
         "pretrain: epoch 1 of 1",
         "embed: epoch 1 of 1",
-        "select_components: epoch 1 of 3",
-        "select_features: epoch 1 of 3",
+        "select components: epoch 1 of 3",
+        "select features: epoch 1 of 3",
         "train: epoch 1 of 2",
     ]
 
 
-def test_bars_on_a_terminal():
-    """Bars with a stage and an ETA, warnings on lines of their own, JSON untouched."""
+def test_quiet_shows_no_progress(run_cli):
+    assert run_cli(*run_of("breast-cancer", "--quiet", lam_party=1)).err == ""
+
+
+def test_progress_on_a_terminal():
+    """A view with a bar, warnings on lines of their own, JSON untouched."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "lessvfl.cli", *run_of(lam_party=0), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
@@ -285,8 +290,10 @@ def test_bars_on_a_terminal():
     text = seen.decode()
     assert process.returncode == 0
     assert found["method"] == "less-vfl"
-    assert " %" in text
-    assert "pretrain: epoch" not in text
+    assert "less-vfl on breast-cancer" in text
+    assert "━" in text
+    assert "\x1b[2K" in text  # it is erased
+    assert "on the wire" not in text
     assert "lessvfl: warning: Selection removed nothing (seed 0)" in text
 
 
@@ -327,7 +334,7 @@ def test_a_run_folder_written_again(run_cli, tmp_path):
     (new,) = tmp_path.glob("networks-*")
     assert new != old
     assert RunRecord.read(tmp_path).header["networks"] == new.name
-    assert list(experiment.load(tmp_path).features) == ["party0", "party1"]
+    assert list(load(tmp_path).features) == ["party0", "party1"]
     assert [path.name for path in new.iterdir()] == ["seed-7"]
 
 
@@ -345,9 +352,11 @@ def test_report_is_rebuilt_from_the_record_alone(run_cli, tmp_path):
 def test_compare(run_cli, tmp_path):
     for method in ("less-vfl", "plain"):
         out = tmp_path / method
+        epochs = ("party_epochs", "server_epochs") if method == "less-vfl" else ()
+        pairs = [f"{name}=1" for name in ("train_epochs", *epochs)]
         run_cli(
             *("run", "breast-cancer", "--method", method, "--out", out, "-q"),
-            *("--set", "train_epochs=1", "--set", "batch_size=100"),
+            *(word for pair in pairs for word in ("--set", pair)),
         )
     page = tmp_path / "both pages.html"
     result = run_cli(
@@ -428,7 +437,7 @@ def test_ctrl_c(tmp_path, run_cli):
     assert result.code == 0
     assert "interrupted" in (folder / "report.html").read_text()
     with pytest.raises(lessvfl.errors.RecordError, match="Got interrupted"):
-        experiment.load(folder)
+        load(folder)
 
 
 @pytest.mark.parametrize("command", [["methods"], ["data", "list"]])
@@ -444,10 +453,10 @@ def test_ctrl_c_in_any_command(run_cli, monkeypatch, command):
 
 
 def test_interrupted_and_failed_runs_can_be_compared(run_cli, tmp_path):
-    job = a_job()
+    header = experiment.bare_header(a_job(), {})
     for name, ending in (("a", KeyboardInterrupt()), ("b", ValueError("it burnt"))):
         (tmp_path / name).mkdir()
-        experiment.save_unfinished(tmp_path / name, job, {}, ending)
+        save_unfinished(tmp_path / name, header, ending)
     assert RunRecord.read(tmp_path / "b").status == "failed"
     assert RunRecord.read(tmp_path / "b").message == "it burnt"
     page = report.compare([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html")

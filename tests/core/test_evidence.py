@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from lessvfl import data
 from lessvfl.core import evidence
-from lessvfl.core.evidence import Groups
+from lessvfl.core.evidence import ShadowGroups
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import FitPlan, ShadowPlan
 from lessvfl.errors import ConfigError
@@ -59,7 +61,7 @@ def groups_of(n, n_own, membership=None, pinned=()):
     eye = torch.eye(n).double() if membership is None else membership
     must = torch.zeros(n, dtype=torch.bool)
     must[list(pinned)] = True
-    return Groups(eye, torch.arange(n) >= n_own, must)
+    return ShadowGroups(eye, torch.arange(n) >= n_own, must)
 
 
 def with_sixty(X):
@@ -79,11 +81,10 @@ def test_the_path_begins_where_nothing_is_kept():
     assert found.path[1][1] >= 1
 
 
-@pytest.mark.parametrize("adaptive", [0.0, 1.0])
-def test_what_predicts_is_kept_and_shadows_go(adaptive):
+def test_what_predicts_is_kept_and_shadows_go():
     X, Z = problem()
     whole, groups = with_sixty(X)
-    plan = ShadowPlan("select_features", 0.03, adaptive)
+    plan = ShadowPlan("select_features", 0.03)
     found = evidence.choose(whole, Z, groups, plan)
     assert found.kept[:3].all()
     assert found.kept[3:].sum() <= 2
@@ -92,34 +93,80 @@ def test_what_predicts_is_kept_and_shadows_go(adaptive):
     assert (found.scores[:3] > found.scores[3:].max()).all()
 
 
-def test_subsamples_vote():
-    X, Z = problem()
-    whole, groups = with_sixty(X)
-    plan = ShadowPlan("select_features", 0.05, subsamples=8)
-    found = evidence.choose(whole, Z, groups, plan)
-    assert found.frequency is not None
-    assert (found.frequency[:3] == 1).all()
-    assert torch.equal(found.kept, found.frequency >= 0.5)
-    assert not found.kept[12:].any()
-    again = evidence.choose(whole, Z, groups, plan)
-    assert torch.equal(again.kept, found.kept)
-
-
-def test_at_most_so_many():
+def test_the_limit_is_the_most_that_is_kept():
     X, Z = problem()
     none = groups_of(12, 12)
     plan = ShadowPlan("select_features", 1.0, most=2)
-    assert evidence.choose(X, Z, none, plan).kept.sum() <= 2
-    free = ShadowPlan("select_features", 1.0)
-    assert evidence.choose(X, Z, none, free).kept.sum() > 2
+    kept = evidence.choose(X, Z, none, plan).kept
+    free = evidence.choose(X, Z, none, ShadowPlan("select_features", 1.0))
+    assert kept.sum() == 2
+    assert free.kept.sum() > 2
+    strongest = free.scores.topk(2).indices  # those that enter the path first
+    assert kept.nonzero().flatten().tolist() == sorted(strongest.tolist())
 
 
-def test_columns_of_one_feature_stay_or_go_together():
-    X, Z = problem(d=6)
-    membership = torch.zeros(6, 3).double()
-    membership[torch.arange(6), torch.tensor([0, 0, 1, 1, 2, 2])] = 1
-    found = evidence.choose(X, Z, groups_of(3, 3, membership), PLAN)
-    assert found.kept.shape == (3,)
+@pytest.mark.parametrize("own", [[0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2]])
+def test_columns_of_one_feature_stay_or_go_together(own):
+    """One column that predicts keeps its feature; by itself its partner would go."""
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(400, 6)))
+    Z = X[:, [0]] - X[:, [3]] + 0.5 * torch.as_tensor(rng.normal(size=(400, 1)))
+    owner = torch.tensor(own)
+    n_own = int(owner.max()) + 1
+    (whole, _), owners = evidence.with_shadows((X[None], X[None]), owner, 60, (0,), "a")
+    membership = torch.nn.functional.one_hot(owners).to(X)
+    groups = groups_of(membership.shape[1], n_own, membership)
+    found = evidence.choose(whole[0], Z, groups, PLAN)
+    columns = found.kept[owner].nonzero().flatten().tolist()
+    assert columns == ([0, 3] if n_own == 6 else [0, 1, 2, 3])
+    assert not found.kept[n_own:].any()
+
+
+def test_what_must_stay_is_kept_whatever_it_says():
+    X, Z = problem()
+    whole, groups = with_sixty(X)
+    assert not evidence.choose(whole, Z, groups, PLAN).kept[11]
+    groups.pinned[11] = True
+    found = evidence.choose(whole, Z, groups, PLAN)
+    assert found.kept[[0, 1, 2, 11]].all()
+    assert all(n_kept >= 1 for _, n_kept, _ in found.path)
+
+
+def test_memory_holds_what_was_exchanged_and_gives_it_once():
+    memory = evidence.Memory()
+    assert memory.tensors() == []
+    h, g = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
+    memory.add(slice(0, 3), h[:, :3], g[:, :3] / 3)  # gradients of a mean over rows
+    memory.add(torch.tensor([[7, 9]]), h[:, 3:], g[:, 3:] / 2)
+    rows, seen, gradient = memory.tensors()
+    assert rows.tolist() == [[0, 1, 2, 7, 9]] * 2
+    assert torch.equal(seen, h)
+    assert torch.allclose(gradient, g)  # of every row by itself again
+    again = evidence.Memory()
+    again.restore(memory.tensors())
+    places, Z = memory.responses()
+    assert torch.equal(places, rows)
+    assert torch.allclose(Z, evidence.responses(h, g))
+    assert memory.tensors() == []
+    assert torch.equal(again.responses()[1], Z)
+
+
+def test_candidates_are_compared_on_rows_held_out():
+    """Without the columns that predict, the loss is that of a constant."""
+    X, Z = (table[None] for table in problem(n=600))
+    net = MLP.create((12, 3), "none", (0,), "a", torch.float64, torch.device("cpu"))
+    with torch.no_grad():
+        net.input_weights.copy_(torch.linalg.lstsq(X, Z).solution.mT)
+    candidates = torch.zeros(3, 1, 12, dtype=torch.bool)
+    candidates[0] = True
+    candidates[1, 0, :3] = True
+    candidates[2, 0, 6:] = True
+    losses, alone = evidence.compare(net, torch.arange(12), X, Z, candidates, (0,))
+    assert losses.shape == (3, 1)
+    assert losses[2, 0] > 0.9 * alone[0]
+    assert losses[1, 0] < 0.5 * alone[0]
+    assert losses[0, 0] == pytest.approx(float(losses[1, 0]), rel=0.1)
+    assert alone[0] == pytest.approx(float(Z.var(dim=1, correction=0).mean()), rel=1e-5)
 
 
 def test_a_response_is_one_newton_step_of_logistic_regression_further():
@@ -157,8 +204,8 @@ def test_a_second_look_offers_both_looks_this_one_and_what_says_something():
     before = torch.zeros(len(groups.pinned), dtype=torch.bool)
     before[11] = True
     plan = ShadowPlan("select_again", 0.03)
-    choice, (both, second, pruned) = evidence.look_again(
-        whole, Z, groups, plan, 0, before
+    choice, (both, second, pruned) = evidence.choose_again(
+        whole, Z, groups, plan, before
     )
     assert torch.equal(second, choice.kept)
     assert torch.equal(both, before | second)
@@ -173,7 +220,7 @@ def test_a_second_look_respects_the_limit_and_what_must_stay():
     before = groups.pinned.clone()
     before[5:12] = True
     plan = ShadowPlan("select_again", 0.03, most=4)
-    _, candidates = evidence.look_again(whole, Z, groups, plan, 0, before)
+    _, candidates = evidence.choose_again(whole, Z, groups, plan, before)
     assert (candidates.sum(dim=1) <= 4).all()
     assert candidates[:, [0, 3]].all()
 
@@ -225,16 +272,18 @@ def test_refit_predicts_held_out_responses_better_and_replicas_equal_single_runs
         assert torch.allclose(alone(X[r : r + 1])[0], both(X)[r], atol=1e-6)
 
 
-def run(seeds=(0,), **more):
-    dataset = data.load("synthetic", options={"n_samples": 2000})
+@functools.cache
+def run(seeds=(0,), n_samples=2000, **more):
+    dataset = data.load("synthetic", options={"n_samples": n_samples})
     given = {"train_epochs": 2} | more
-    settings = profiles.resolve("less-vfl", "default", dataset, given)
+    settings = profiles.resolve("less-vfl-auto", "default", dataset, given)
     job = Job(dataset, settings, spurious=0.5)
     return [run.numbers for run in simulate.simulate(job, list(seeds))]
 
 
 def test_the_default_finds_what_matters_without_a_lambda():
-    for numbers in run(seeds=(0, 1)):
+    for seed in (0, 1):
+        (numbers,) = run(seeds=(seed,))
         assert numbers["truth"]["f1"] > 0.7
         assert numbers["spurious"]["removed_share"] > 0.9
         for how in numbers["selection"].values():
@@ -255,28 +304,23 @@ def test_a_second_look_brings_features_back_and_removes_others():
     assert twice["truth"]["f1"] > once["truth"]["f1"]
     stages = [point["stage"] for point in twice["curve"]]
     assert stages == [
-        *("pretrain", "select_features", "settle", "select_again", "train")
+        *("pretrain", "select_features", "train_first", "select_again", "train")
     ]
-    for numbers in (once, twice):  # as many rounds of training, and no bytes for a look
-        by_stage = numbers["communication"]["by_stage"]
-        assert by_stage.get("select_again", {"up": 0, "down": 0})["up"] == 0
+    by_stage = twice["communication"]["by_stage"]
+    # A look is a round without a byte, but for the constant of who kept nothing now.
+    assert by_stage["select_again"] == {"up": 0, "down": 0, "rounds": 1}
+    assert by_stage["train_first"]["rounds"] == by_stage["train"]["rounds"]
+    whole = once["communication"]["by_stage"]["train"]["rounds"]
+    assert whole == 2 * by_stage["train"]["rounds"] - 1  # as many steps in all
 
 
 def test_a_second_look_needs_epochs_to_follow():
-    (numbers,) = run(train_epochs=1)
+    (numbers,) = run(train_epochs=1, n_samples=500)
     assert {how["rule"] for how in numbers["selection"].values()} == {"first look"}
 
 
-def test_both_aims_exchange_the_same_rows_in_other_steps():
-    (slow,), (fast,) = (run(train_epochs=0, aim=aim) for aim in ("bytes", "time"))
-    rounds = [
-        n["communication"]["by_stage"]["pretrain"]["rounds"] for n in (slow, fast)
-    ]
-    assert rounds == [33, 2]  # half of 2,000 rows, in steps of 32 or of 1,000
-
-
 def test_replicas_select_as_single_runs_do():
-    more = {"dtype": "float64", "bits": 32}
+    more: dict[str, Any] = {"dtype": "float64", "bits": 32, "n_samples": 300}
     together = run(seeds=(0, 1), **more)
     for seed, numbers in enumerate(together):
         (alone,) = run(seeds=(seed,), **more)
@@ -286,8 +330,9 @@ def test_replicas_select_as_single_runs_do():
 
 
 def test_what_must_stay_stays():
-    (free,) = run()
-    (held,) = run(must_keep="x0_1?, x3_19")
+    short: dict[str, Any] = {"train_epochs": 0, "n_samples": 500}
+    (free,) = run(**short)
+    (held,) = run(must_keep="x0_1?, x3_19", **short)
     asked = {f"x0_1{digit}" for digit in range(10)} | {"x3_19"}
     kept = {n for party in held["features"].values() for n in party["kept"]}
     assert asked <= kept
@@ -295,60 +340,26 @@ def test_what_must_stay_stays():
         n for party in free["features"].values() for n in party["kept"]
     }
     with pytest.raises(ConfigError, match="'nobody', which matches none"):
-        run(must_keep="x0_1,nobody")
+        run(must_keep="x0_1,nobody", **short)
 
 
-def test_frequencies_are_told_by_name():
-    (numbers,) = run(subsamples=3, second_look=0)
-    for party, how in numbers["selection"].items():
-        kept = set(numbers["features"][party]["kept"])
-        assert {
-            name for name, share in how["frequency"].items() if share >= 0.5
-        } == kept
+def pretraining(**more):
+    """Return the bill of stage 1, and nothing after stage 3."""
+    (numbers,) = run(train_epochs=0, refit_epochs=0, pairs=False, **more)
+    return numbers["communication"]["by_stage"]["pretrain"]
 
 
-def test_pretraining_ends_when_no_selection_changes_any_more():
-    more = {"pretrain_epochs": 4, "train_epochs": 0, "aim": "bytes"}
-    (whole,) = run(**more)
-    seeds = (0, 1)
-    stopped = run(seeds=seeds, pretrain_check=8, **more)
-    bills = [n["communication"]["by_stage"]["pretrain"] for n in (whole, *stopped)]
-    assert bills[0]["rounds"] == 4 * 63 + 1
-    for bill in bills[1:]:
-        assert 16 < bill["rounds"] < bills[0]["rounds"]
-        n_steps = bill["rounds"] - 1
-        assert n_steps % 8 == 1  # all said so with the blocks of this step
-        assert bill["up"] - bill["down"] == 4 * (n_steps // 8)  # a byte a party a check
-    for seed, numbers in zip(seeds, stopped, strict=True):
-        (alone,) = run(seeds=(seed,), pretrain_check=8, **more)
-        assert numbers["communication"] == alone["communication"]
-        assert numbers["features"] == alone["features"]
-
-
-def test_a_check_compares_what_is_above_the_shadows():
-    X, Z = problem()
-    whole, groups = with_sixty(X)
-    found = evidence.above(whole, Z, groups)
-    assert found[:3].all()
-    assert not found[groups.is_shadow].any()
-
-
-def test_the_server_may_fit_its_head_to_the_rows_it_has():
-    (plain,), (fitted,) = (run(server_refit=n, train_epochs=0) for n in (0, 20))
-    assert fitted["features"] == plain["features"]  # the parties know nothing of it
-    assert fitted["communication"] == plain["communication"]
-    assert fitted["r2"]["pretrained"] == plain["r2"]["pretrained"]
-    assert fitted["r2"]["selected"] != plain["r2"]["selected"]
+def test_pretraining_may_be_many_steps_or_few():
+    """As many rows are exchanged, half of 2,000, in steps of 32 or of 1,000."""
+    slow, fast = pretraining(pretrain_batch_size=32), pretraining()
+    assert [slow["rounds"], fast["rounds"]] == [33, 2]
+    assert slow["up"] == pytest.approx(fast["up"], rel=0.1)
 
 
 def test_fewer_bits_are_cheaper_in_proportion():
-    bills = [
-        run(bits=bits)[0]["communication"]["by_stage"]["pretrain"]["up"]
-        for bits in (32, 8)
-    ]
-    assert bills[0] / bills[1] == pytest.approx(4, rel=0.1)
+    assert pretraining(bits=32)["up"] / pretraining()["up"] == pytest.approx(4, rel=0.1)
 
 
 def test_shadows_need_a_column_of_their_own():
-    with pytest.raises(ConfigError, match="selector=network does without"):
+    with pytest.raises(ConfigError, match="method less-vfl does without"):
         run(empty_party="frozen")

@@ -9,6 +9,7 @@ from sklearn.linear_model import LinearRegression, MultiTaskLasso
 
 from lessvfl.core import moments
 from lessvfl.core.moments import Moments
+from lessvfl.core.prox import GroupLasso
 
 
 def problem(n=400, d=12, E=3, seed=0):
@@ -53,6 +54,39 @@ def test_what_the_strong_rule_leaves_out_would_be_zero():
     whole = moments._solve(data, lams, weights, everybody, torch.zeros_like(data.C))
     assert 0 < (ours > 0).sum() < ours.numel()
     assert torch.allclose(ours, data.group_norms(whole), atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_path_meets_the_optimality_condition(weighted, monkeypatch):
+    """Of every group at every lambda, also of those that the strong rule left out."""
+    X, Z = problem(d=24)
+    data = seen(X, Z, [j // 2 for j in range(24)])
+    weights = torch.linspace(0.3, 3, 12).to(X) if weighted else torch.ones(12).to(X)
+    lams = torch.logspace(0.5, -1.5, 12, dtype=X.dtype)
+    solved: dict[float, torch.Tensor] = {}  # by the first lambda, the last solution
+    original = moments._solve
+
+    def spy(data, some, *others):
+        solved[float(some[0])] = original(data, some, *others)
+        return solved[float(some[0])]
+
+    monkeypatch.setattr(moments, "_solve", spy)
+    norms = moments.group_path(data, lams, weights)
+    B = torch.cat(list(solved.values()))
+    assert torch.equal(data.group_norms(B), norms)
+    is_kept = norms > 0
+    assert 0 < is_kept.sum() < is_kept.numel()
+    penalty = GroupLasso(lams, data.membership, weights)
+
+    def residual(B):
+        return penalty.residual(B.mT, (data.G @ B - data.C).mT)
+
+    assert residual(B).max() < 1e-5
+    stretched = residual(1.01 * B)
+    assert (stretched[is_kept] > 1e-3).all()
+    columns = (~is_kept).to(X) @ data.membership.T  # (L, columns)
+    brought_back = residual(B + 1e-6 * columns.unsqueeze(2))
+    assert (brought_back[~is_kept] > 1e-3).all()
 
 
 def test_the_path_ends_where_it_is_enough():

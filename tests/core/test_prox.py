@@ -1,8 +1,15 @@
+"""The group lasso by its definition: value, proximal step, optimality."""
+
+from __future__ import annotations
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessvfl.core.prox import GroupLasso
+from lessvfl.core.prox import GroupLasso, per_replica
+
+F64 = torch.float64
 
 
 def weights(seed, shape):
@@ -12,32 +19,46 @@ def weights(seed, shape):
     return w
 
 
-def objective(v, w, threshold, penalty):
+def objective(v, w, step, penalty):
+    """Return what a proximal step minimises: its definition."""
     smooth = 0.5 * (v - w).square().flatten(1).sum(dim=1)
-    return smooth + threshold * penalty.norms(v).sum(dim=1)
+    return smooth + step * penalty.value(v)
+
+
+# Of four inputs: all of the paper's weight, one that is free, one for every replica.
+WEIGHTS = {
+    "none": None,
+    "of groups": torch.tensor([1.0, 0.0, 5.0, 0.3], dtype=F64),
+    "of replicas": torch.tensor(
+        [[1.0, 0.0, 5.0, 0.3], [2.0, 1.0, 0.0, 1.0]], dtype=F64
+    ),
+}
 
 
 @given(
     seed=st.integers(0, 10_000),
     lam=st.sampled_from([0.0, 0.01, 0.5, 2.0, 100.0]),
     step=st.sampled_from([1e-3, 0.1, 1.0]),
-    shape=st.sampled_from([(1, 3, 4), (2, 5, 3), (2, 3, 4, 2), (1, 2, 3, 2, 2)]),
+    shape=st.sampled_from([(2, 3, 4), (2, 5, 4), (2, 3, 4, 2), (2, 2, 4, 2, 2)]),
+    weighting=st.sampled_from(list(WEIGHTS)),
 )
-def test_prox_minimises_its_own_objective(seed, lam, step, shape):
+def test_prox_minimises_its_own_objective(seed, lam, step, shape, weighting):
     w = weights(seed, shape)
-    penalty = GroupLasso(torch.tensor([lam], dtype=torch.float64))
+    penalty = GroupLasso(
+        torch.tensor([lam], dtype=torch.float64), weights=WEIGHTS[weighting]
+    )
     step_size = torch.tensor([step], dtype=torch.float64)
     found = penalty.prox(w.clone(), step_size)
-    best = objective(found, w, lam * step, penalty)
+    best = objective(found, w, step, penalty)
     generator = torch.Generator().manual_seed(seed + 1)
     for size in (1e-1, 1e-3, 1e-5):
         other = found + size * torch.randn(
             found.shape, generator=generator, dtype=torch.float64
         )
-        assert (objective(other, w, lam * step, penalty) >= best - 1e-12).all()
-    assert (objective(w, w, lam * step, penalty) >= best - 1e-12).all()
+        assert (objective(other, w, step, penalty) >= best - 1e-12).all()
+    assert (objective(w, w, step, penalty) >= best - 1e-12).all()
     zero = torch.zeros_like(w)
-    assert (objective(zero, w, lam * step, penalty) >= best - 1e-12).all()
+    assert (objective(zero, w, step, penalty) >= best - 1e-12).all()
 
 
 def test_a_norm_at_the_threshold_becomes_an_exact_zero():
@@ -73,3 +94,65 @@ def test_columns_declared_one_feature_are_penalised_and_removed_as_one():
     moved = penalty.prox(w.clone(), torch.tensor([1.0]))
     assert torch.allclose(moved, torch.tensor([[[1.8, 2.4, 0.0]]]))
     assert not penalty.prox(w.clone(), torch.tensor([2.5])).any()
+
+
+def test_a_weight_multiplies_the_threshold_of_its_group():
+    w = torch.tensor([[[3.0, 3.0, 3.0]]])
+    each = torch.tensor([0.0, 1.0, 2.0])
+    penalty = GroupLasso(torch.tensor([0.5]), weights=each)
+    assert penalty.value(w).tolist() == [0.5 * (0 + 3 + 6)]
+    moved = penalty.prox(w.clone(), torch.tensor([2.0]))
+    assert torch.allclose(moved, torch.tensor([[[3.0, 2.0, 1.0]]]))
+    assert penalty.norms(w).tolist() == [[3.0, 3.0, 3.0]]  # not weighted
+
+
+def test_weights_of_one_change_nothing_not_even_a_bit():
+    w, step = weights(5, (2, 4, 5)), torch.tensor([0.1, 0.3], dtype=F64)
+    lam = torch.tensor([1.0, 2.0], dtype=F64)
+    plain, ones = GroupLasso(lam), GroupLasso(lam, weights=torch.ones(5, dtype=F64))
+    assert torch.equal(plain.prox(w.clone(), step), ones.prox(w.clone(), step))
+    assert torch.equal(plain.value(w), ones.value(w))
+
+
+def test_weights_are_those_of_groups_where_columns_are_one_feature():
+    w = torch.tensor([[[3.0, 4.0, 1.0]]])
+    membership = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    penalty = GroupLasso(torch.tensor([1.0]), membership, torch.tensor([2.0, 0.0]))
+    assert penalty.value(w).tolist() == [10.0]
+    moved = penalty.prox(w.clone(), torch.tensor([1.0]))
+    assert torch.allclose(moved, torch.tensor([[[1.8, 2.4, 1.0]]]))
+
+
+# --------------------------------------------------------------------------- optimality
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    lam=st.sampled_from([0.0, 0.3, 2.0]),
+    weighting=st.sampled_from(list(WEIGHTS)),
+    grouped=st.booleans(),
+)
+def test_a_proximal_point_is_optimal_and_a_neighbour_is_not(
+    seed, lam, weighting, grouped
+):
+    """prox(u) minimises 1/2 ||v - u||^2 + lam G(v): the gradient there is v - u."""
+    u = weights(seed, (2, 3, 8 if grouped else 4))
+    membership = torch.eye(4, dtype=F64).repeat_interleave(2, 0) if grouped else None
+    lams = torch.tensor([lam, 2 * lam], dtype=F64)
+    penalty = GroupLasso(lams, membership, WEIGHTS[weighting])
+    v = penalty.prox(u.clone(), torch.ones(2, dtype=F64))
+    assert penalty.residual(v, v - u).max() < 1e-12
+    moved = v + 0.01 * per_replica(torch.ones(2, dtype=F64), v)
+    assert (penalty.residual(moved, moved - u).max(dim=1).values > 1e-3).all()
+
+
+def test_the_residual_of_every_group_by_hand():
+    """Kept: |gradient + lam w / |w||; removed: how far the gradient is above lam."""
+    w = torch.tensor([[[3.0, 0.0, 0.0], [4.0, 0.0, 0.0]]])
+    gradient = torch.tensor([[[-0.6, 0.0, 3.0], [-0.8, 0.5, 4.0]]])
+    penalty = GroupLasso(torch.tensor([1.0]))
+    assert penalty.residual(w, gradient)[0].tolist() == pytest.approx([0, 0, 4])
+    wrong = GroupLasso(torch.tensor([3.0]))
+    assert wrong.residual(w, gradient)[0].tolist() == pytest.approx([2, 0, 2])
+    weighted = GroupLasso(torch.tensor([1.0]), weights=torch.tensor([2.0, 0.2, 6.0]))
+    assert weighted.residual(w, gradient)[0].tolist() == pytest.approx([1, 0.3, 0])

@@ -7,9 +7,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from lessvfl.data import from_arrays, load
+from lessvfl.data import Frame, frame_of, from_arrays, load, load_columns, write_columns
 from lessvfl.errors import ConfigError, DataError
 
 TABLE = pd.DataFrame(
@@ -204,3 +206,43 @@ def test_what_is_a_path(tmp_path, monkeypatch):
         load("digit")
     with pytest.raises(ConfigError, match="'options' must be left out for the file"):
         load("t.csv", options={"sigma": 1.0})
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
+cells = st.tuples(
+    st.floats(), st.none() | texts, st.none() | st.booleans(), st.integers(0, 10**15)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(cells, min_size=1, max_size=6))
+def test_columns_come_back_from_a_file_as_they_were_written(tmp_path_factory, rows):
+    """Floats to the bit; texts and truth values, with their missing cells."""
+    rows.append((0.5, "a", True, 1))  # no column is missing altogether
+    numbers, words, truths, ids = zip(*rows, strict=True)
+    numeric = np.full((len(rows), 3), np.nan)
+    numeric[:, 0] = numbers
+    numeric[:, 2] = [np.nan if truth is None else truth for truth in truths]
+    frame = Frame(
+        ("n.0", "w", "t"), numeric, {1: np.array(words, object)}, frozenset({2})
+    )
+    path = tmp_path_factory.mktemp("columns") / "columns.parquet"
+    write_columns(path, frame, np.array(ids))
+    back, back_ids = load_columns(path, "row")
+    assert back.names == frame.names
+    assert back.numeric.tobytes() == numeric.tobytes()
+    assert {i: list(c) for i, c in back.text.items()} == {1: list(words)}
+    assert back.boolean == frame.boolean
+    assert back_ids is not None
+    assert back_ids.tolist() == list(ids)
+
+
+def test_columns_that_cannot_be_written_are_refused(tmp_path):
+    path, ids = tmp_path / "t.parquet", np.arange(2)
+    with pytest.raises(DataError, match="Got 'row' more than once"):
+        write_columns(path, frame_of([[1.0], [2.0]], ["row"]), ids)
+    with pytest.raises(DataError, match="'a' must hold truth values"):
+        write_columns(
+            path, Frame(("a",), np.array([[0.5], [1.0]]), boolean=frozenset({0})), ids
+        )
+    assert not path.exists()

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from lessvfl.data import DataConfig, describe, load, prepare
-from lessvfl.data.sets import local
+from lessvfl.data.sets import published
 from lessvfl.errors import DataError, LessVFLWarning
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 FOLDER = Path(os.environ.get("LESSVFL_DATA", BESIDE))
-REAL = [*local.NOTES, "phishing"]
+REAL = [*published.STAND_INS, "phishing"]
 
 
-@pytest.mark.parametrize("name", list(local.NOTES))
+@pytest.mark.parametrize("name", list(published.STAND_INS))
 def test_a_stand_in_is_called_what_it_is(tmp_path, name):
     np.savez(tmp_path / f"{name}.npz", X=np.eye(4), y=[0, 1, 0, 1])
     data = load(name, data_dir=tmp_path)
@@ -25,7 +25,7 @@ def test_a_stand_in_is_called_what_it_is(tmp_path, name):
     assert data.scale == ("none" if name.startswith("activity") else "global")
 
 
-@pytest.mark.parametrize("name", list(local.NOTES))
+@pytest.mark.parametrize("name", list(published.STAND_INS))
 def test_missing_folder_or_file(tmp_path, name, monkeypatch):
     monkeypatch.delenv("LESSVFL_DATA", raising=False)
     with pytest.raises(DataError, match=f"{name}.npz; give its folder.*Got no folder"):

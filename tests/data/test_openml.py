@@ -9,10 +9,10 @@ import sklearn.datasets
 from scipy import sparse
 
 from lessvfl.data import DataConfig, load, prepare
-from lessvfl.data.sets import openml
+from lessvfl.data.sets import published
 from lessvfl.errors import DataError
 
-NAMES = tuple(openml.SOURCES)
+NAMES = tuple(published.PAPER)
 
 
 class Catalogue:
@@ -27,12 +27,14 @@ class Catalogue:
         self.calls.append(data_id)
         if self.error is not None:
             raise self.error
-        source = next(s for s in openml.SOURCES.values() if s.data_id == data_id)
+        known = published.FACTS.items()
+        (name,) = (name for name, one in known if one.data_id == data_id)
+        info = published.INFOS[name]
         rng = np.random.default_rng(data_id)
         bunch = SimpleNamespace(
-            data=rng.integers(0, 3, size=source.shape).astype(float),
-            target=rng.integers(0, source.classes, size=source.shape[0]).astype(str),
-            feature_names=[f"V{i}" for i in range(source.shape[1])],
+            data=rng.integers(0, 3, size=(info.rows, info.features)).astype(float),
+            target=rng.integers(0, info.classes, size=info.rows).astype(str),
+            feature_names=[f"V{i}" for i in range(info.features)],
             categories={},
         )
         self.change(bunch)
@@ -51,12 +53,13 @@ def catalogue(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_download(catalogue, name):
     data = load(name)
-    source = openml.SOURCES[name]
-    assert catalogue.calls == [source.data_id]
+    info = published.INFOS[name]
+    assert catalogue.calls == [published.FACTS[name].data_id]
     assert data.name == name
-    assert data.X.numeric.shape == source.shape
+    assert data.X.numeric.shape == (info.rows, info.features)
     assert data.n_parties == (3 if name == "phishing" else 4)
     assert data.scale == ("none" if name == "activity" else "global")
+    assert data.split == ("stratified" if name == "activity" else "first")
     assert len(data.notes) == (1 if name == "activity" else 0)
 
 
@@ -150,4 +153,5 @@ def test_real_download(name, monkeypatch, tmp_path, pytestconfig):
         pytest.skip("needs the internet: run with -m network")
     monkeypatch.delenv("LESSVFL_DATA", raising=False)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    assert load(name).X.numeric.shape == openml.SOURCES[name].shape
+    info = published.INFOS[name]
+    assert load(name).X.numeric.shape == (info.rows, info.features)

@@ -265,3 +265,91 @@ def test_regression():
 def test_the_room_exports_what_it_says():
     for name in data.__all__:
         assert hasattr(data, name)
+
+
+def mixed(n=60):
+    """Numbers, truth values and categories, with missing cells in each."""
+    rng = np.random.default_rng(5)
+    cells = np.empty((n, 6), dtype=object)
+    cells[:, 0] = rng.normal(40, 11, n)
+    cells[:, 1] = rng.lognormal(0, 2, n)
+    cells[:, 2] = rng.random(n) < 0.3
+    cells[:, 3] = rng.choice(["a", "b", "ü c"], n)
+    cells[:, 4] = rng.integers(0, 9, n).astype(float)
+    cells[:, 5] = rng.choice(["left", "right"], n)
+    cells[rng.random(cells.shape) < 0.1] = None
+    return cells, np.arange(n) % 2
+
+
+@pytest.mark.parametrize("own_test_rows", [False, True])
+@pytest.mark.parametrize("scale", ["standardize", "global", "none"])
+def test_a_party_with_the_raw_columns_gets_the_prepared_rows(
+    tmp_path, scale, own_test_rows
+):
+    """The columns go through a file, are encoded anew, and are equal to the bit."""
+    X, y = mixed()
+    tests = {"X_test": X[45:], "y_test": y[45:]} if own_test_rows else {}
+    n = 45 if own_test_rows else 60
+    problem = prepare(
+        from_arrays(X[:n], y[:n], **tests),
+        DataConfig(scale=scale, noise="range", max_categories=3),
+        parties=2,
+        spurious=1.0,
+        groups={"first": ["x0", "x2"], "x3": ["x3", "x5"]},
+        seed=3,
+    )
+    train = np.arange(len(problem.y_train))
+    test = len(train) + np.arange(len(problem.y_test))
+    for table in problem.parties:
+        data.write_columns(
+            tmp_path / f"{table.name}.parquet",
+            data.raw_frame(problem, table),
+            np.arange(60),
+        )
+        frame, ids = data.load_columns(tmp_path / f"{table.name}.parquet", "row")
+        assert ids is not None
+        assert ids.tolist() == list(range(60))
+        planted = [f"spurious_{table.name}_{i}" for i in range(3)]
+        encoding = data.Encoding.fit(
+            table.name,
+            frame.take(train),
+            frame.names,
+            scale=scale,
+            bounds=problem.bounds,
+            max_categories=3,
+            groups={"x0": "first", "x2": "first", "x5": "x3"},
+            as_is=planted,
+        )
+        assert encoding == table.encoding
+        assert encoding.features == table.features
+        assert encoding.features[-3:] == tuple(planted)
+        assert encoding.groups.tolist() == table.groups.tolist()
+        for rows, prepared in ((train, table.X_train), (test, table.X_test)):
+            assert encoding.apply(frame.take(rows))[0].tobytes() == prepared.tobytes()
+
+
+def test_raw_columns_are_the_source_rows_in_the_order_of_the_labels():
+    X, _ = mixed()
+    X[:, 0] = np.arange(60.0)  # the number of the row
+    source = from_arrays(X, np.arange(60) % 2)
+    problem = prepare(source, DataConfig(), parties=2, spurious=0.5, seed=1)
+    first, second = (data.raw_frame(problem, table) for table in problem.parties)
+    rows = first.numeric[:, 0].astype(int)
+    assert sorted(rows) == list(range(60))
+    assert (rows % 2).tolist() == [*problem.y_train, *problem.y_test]
+    assert first.names == ("x0", "x1", "x2", "spurious_party0_0")
+    assert (list(first.boolean), list(first.text)) == ([2], [])
+    assert (list(second.boolean), list(second.text)) == ([], [0, 2])
+    np.testing.assert_array_equal(first.numeric[:, 1:3], source.X.numeric[rows, 1:3])
+    assert second.text[0].tolist() == source.X.text[3][rows].tolist()
+    noise = np.concatenate([problem.parties[0].X_train, problem.parties[0].X_test])
+    np.testing.assert_array_equal(first.numeric[:, 3], noise[:, 3])
+
+
+def test_a_category_without_a_text_in_the_test_rows_is_raw_too():
+    X = np.array([["ab"[i % 2], float(i)] for i in range(20)], dtype=object)
+    X_test = np.array([[None, 1.0], [None, 2.0]], dtype=object)
+    source = from_arrays(X, [0, 1] * 10, X_test=X_test, y_test=[0, 1])
+    problem = prepare(source, DataConfig(), parties=1)
+    frame = data.raw_frame(problem, problem.parties[0])
+    assert frame.text[0].tolist() == ["a", "b"] * 10 + [None, None]

@@ -99,7 +99,7 @@ def test_arguments_without_effect_are_refused():
 
 
 def test_npz_and_first_split_need_numpy_and_torch_alone(tmp_path):
-    """On a machine without the other libraries, the room still does this much."""
+    """On a machine without the other libraries, this much of the room works."""
     np.savez(
         tmp_path / "t.npz",
         X=np.random.default_rng(0).normal(size=(20, 4)),

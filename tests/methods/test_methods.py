@@ -1,20 +1,24 @@
 """One conformance suite over every method: replicas, collapse, bills, groups."""
 
+import functools
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from tests.conftest import PUBLISHED
 from torch import nn
 
 from lessvfl import data, methods
 from lessvfl.core.network import MLP
+from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.run import profiles, simulate
-from lessvfl.run.simulate import Job, Networks, Replica
+from lessvfl.run.build import Networks
+from lessvfl.run.simulate import Job, Replica
 from lessvfl.settings import fields_of
 
-SMALL = profiles.without("less-vfl") | {
+SMALL = PUBLISHED | {
     "train_epochs": 2,
     "pretrain_epochs": 2,
     "party_epochs": 25,
@@ -52,11 +56,13 @@ def job_of(method, profile="default", task="binary", **overrides):
     dataset = make_data(task)
     fields = fields_of(profiles.sections(method))
     chosen = {k: v for k, v in {**SMALL, **overrides}.items() if k in fields}
+    if method == "less-vfl-auto":
+        chosen |= {"pretrain_batch_size": 50, "shadows": 12}
     settings = profiles.resolve(method, profile, dataset, chosen)
     return Job(dataset, settings, parties=3, spurious=0.5)
 
 
-def assert_same_run(one, other, rel=1e-5):
+def assert_same_run(one, other, rel=1e-5, atol=1e-8):
     a, b = one.numbers, other.numbers
     assert a["features"] == b["features"]
     assert a["components"] == b["components"]
@@ -71,15 +77,15 @@ def assert_same_run(one, other, rel=1e-5):
                 assert value == pytest.approx(q[name], rel=rel, abs=1e-9)
     for party, same in zip(one.model.parties, other.model.parties, strict=True):
         for name, tensor in party.net.state().items():
-            assert torch.allclose(tensor, same.net.state()[name], rtol=rel, atol=1e-8)
+            assert torch.allclose(tensor, same.net.state()[name], rtol=rel, atol=atol)
     for name, tensor in one.model.fusion.state().items():
         own = other.model.fusion.state()[name]
-        assert torch.allclose(tensor, own, rtol=rel, atol=1e-8)
+        assert torch.allclose(tensor, own, rtol=rel, atol=atol)
 
 
 def replicas_of(method):
     """Different seeds and lambdas, some that remove nothing, some everything."""
-    if method == "plain":
+    if method in ("plain", "less-vfl-auto"):
         return [Replica(0), Replica(1), Replica(2)]
     if method == "less-vfl":
         return [
@@ -92,17 +98,26 @@ def replicas_of(method):
     return [Replica(0, 0.9), Replica(1, 1.3), Replica(0, 0.0), Replica(1, 50.0)]
 
 
-@pytest.mark.parametrize("method", methods.METHODS)
-@pytest.mark.parametrize("profile", ["default", "official-code"])
+@pytest.mark.parametrize(
+    ("method", "profile"),
+    [
+        (method, profile)
+        for method in methods.METHODS
+        for profile in ("default", "official-code")
+        if profile in methods.get(method).profiles
+    ],
+)
 def test_a_batch_of_replicas_equals_single_runs(method, profile):
     """Same support, same bill, same numbers; masks and cuts give the same."""
     job = job_of(method, profile, lam_scale=1.0)
     replicas = replicas_of(method)
+    # A party's own fit by Adam divides by gradients near zero: last bits grow.
+    atol = 1e-5 if method == "less-vfl-auto" else 1e-8
     together = simulate.simulate(job, replicas)
     supports = set()
     for replica, run in zip(replicas, together, strict=True):
         (alone,) = simulate.simulate(job, [replica])
-        assert_same_run(run, alone)
+        assert_same_run(run, alone, atol=atol)
         supports.add(str(run.numbers["features"]))
     if method != "plain":
         assert len(supports) > 1
@@ -132,6 +147,47 @@ def test_lambda_server_zero_keeps_all_components_and_selects_as_local_lasso():
     assert kept == local.numbers["features"]
     assert any(party["removed"] for party in kept.values())
     assert any(party["kept"] for party in kept.values())
+
+
+def test_an_exponent_of_zero_is_the_paper_s_penalty_to_the_bit():
+    (plain,) = simulate.simulate(job_of("less-vfl", lam_party=1.0), [0])
+    (zero,) = simulate.simulate(job_of("less-vfl", lam_party=1.0, adaptive=0.0), [0])
+    for numbers in (plain.numbers, zero.numbers):
+        numbers.pop("seconds")
+    assert plain.numbers == zero.numbers
+    for party, same in zip(plain.model.parties, zero.model.parties, strict=True):
+        for name, tensor in party.net.state().items():
+            assert torch.equal(tensor, same.net.state()[name])
+
+
+def test_adaptive_weights_remove_what_pretraining_left_small():
+    """At one lambda: small groups go that stayed, large ones come back."""
+    (start,) = simulate.simulate(job_of("less-vfl", lam_party=0.0, train_epochs=0), [0])
+    before = start.numbers["importance"]
+    kept = {}
+    for adaptive in (0.0, 1.0, 3.0):
+        job = job_of("less-vfl", lam_party=1.0, adaptive=adaptive)
+        (run,) = simulate.simulate(job, [0])
+        kept[adaptive] = {
+            (party, name)
+            for party, features in run.numbers["features"].items()
+            for name in features["kept"]
+        }
+
+    def mean_rank(names):
+        """Return the mean place of features among their party's, by size; 0: least."""
+        ranks = {
+            (party, name): place
+            for party, norms in before.items()
+            for place, name in enumerate(sorted(norms, key=norms.__getitem__))
+        }
+        return sum(ranks[name] for name in names) / len(names)
+
+    gone, back = kept[0.0] - kept[3.0], kept[3.0] - kept[0.0]
+    assert gone
+    assert back
+    assert mean_rank(gone) < mean_rank(back)
+    assert mean_rank(kept[0.0]) < mean_rank(kept[1.0]) < mean_rank(kept[3.0])
 
 
 @pytest.mark.parametrize("method", ["less-vfl", "local-lasso", "group-lasso"])
@@ -190,10 +246,26 @@ def test_proximal_adam_removes_where_proximal_sgd_does():
     assert run.numbers["accuracy"]["selected"] is not None
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adagrad", "nadam", "rmsprop", "sgd"])
+@functools.cache
+def trained(optimizer):
+    rate = 0.5 if optimizer == "sgd" else 0.02
+    more = {"optimizer": optimizer, "learning_rate": rate, "train_epochs": 25}
+    (run,) = simulate.simulate(job_of("plain", **more), [0])
+    return run
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_any_optimiser_trains(optimizer):
-    (run,) = simulate.simulate(job_of("plain", optimizer=optimizer), [0])
-    assert run.numbers["accuracy"]["final"] > 0.3
+    """Of two classes of about equal size nearly all training rows are right."""
+    run = trained(optimizer)
+    assert 0.4 < run.problem.y_train.mean() < 0.6
+    assert run.numbers["curve"][-1]["train_accuracy"] > 0.93
+    assert run.numbers["accuracy"]["final"] > 0.8
+    if optimizer != "adam":  # each in its own way
+        weights = run.model.parties[0].net.input_weights
+        assert not torch.equal(
+            weights, trained("adam").model.parties[0].net.input_weights
+        )
 
 
 def test_columns_of_one_category_are_kept_or_removed_as_one():
@@ -311,6 +383,32 @@ def test_a_deeper_fusion_network_by_settings():
     (run,) = simulate.simulate(job_of("less-vfl", fusion_depth=2, fusion_hidden=6), [0])
     assert isinstance(run.model.fusion, MLP)
     assert len(run.model.fusion.weights) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "replica", "name"),
+    [
+        ("less-vfl-auto", Replica(0, lam_party=1.0), "lam_party"),
+        ("less-vfl-auto", Replica(0, lam_server=1.0), "lam_server"),
+        ("plain", Replica(0, lam_party=1.0), "lam_party"),
+        ("local-lasso", Replica(0, 1.0, 1.0), "lam_server"),
+    ],
+)
+def test_a_lambda_of_a_replica_is_refused_where_none_is_read(method, replica, name):
+    sentence = (
+        f"A replica's '{name}' must be left out with method {method}, which does not "
+        r"read it. Got \[1.0\]."
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        simulate.simulate(job_of(method), [replica])
+
+
+def test_replicas_without_a_lambda_take_the_setting():
+    job = job_of("local-lasso", lam_party=0.9)
+    both = simulate.simulate(job, [Replica(0), Replica(0, lam_party=50.0)])
+    (alone,) = simulate.simulate(job, [0])
+    assert_same_run(both[0], alone)
+    assert not any(party["kept"] for party in both[1].numbers["features"].values())
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_name():

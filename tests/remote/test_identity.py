@@ -10,11 +10,11 @@ from lessvfl.errors import ConfigError, PartyLostError
 from lessvfl.remote import certificates
 from lessvfl.wire import flight
 from lessvfl.wire.control import Agreed, Finish, Hello
-from lessvfl.wire.flight import Address, Hub, Pass
+from lessvfl.wire.flight import Address, Credentials, Hub
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory):
+def kits(tmp_path_factory):
     """Return a kit for two parties, and one of somebody else's CA."""
     base = tmp_path_factory.mktemp("kits")
     certificates.init(base / "ours", ["clinic", "bank"])
@@ -22,15 +22,15 @@ def papers(tmp_path_factory):
     return base
 
 
-def a_pass(folder):
-    return Pass(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
+def credentials(folder):
+    return Credentials(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
 
 
-def a_hub(papers, **more):
+def a_hub(kits, **more):
     return Hub(
         "127.0.0.1:0",
         ("clinic", "bank"),
-        a_pass(papers / "ours" / "server"),
+        credentials(kits / "ours" / "server"),
         name_of=certificates.name_of_peer,
         patience=10,
         **more,
@@ -39,17 +39,17 @@ def a_hub(papers, **more):
 
 def dial(hub, folder, party, patience=0.5):
     hello = Hello(party, 1, 1, "cpu", {})
-    address = Address(f"127.0.0.1:{hub.port}", a_pass(folder))
+    address = Address(f"127.0.0.1:{hub.port}", credentials(folder))
     flight.serve(address, hello, lambda message: Agreed(), patience=patience)
 
 
-def test_a_party_with_our_certificate_takes_part(papers):
+def test_a_party_with_our_certificate_takes_part(kits):
     import threading
 
-    hub = a_hub(papers)
+    hub = a_hub(kits)
     threads = [
         threading.Thread(
-            target=dial, args=(hub, papers / "ours" / name, name, 10), daemon=True
+            target=dial, args=(hub, kits / "ours" / name, name, 10), daemon=True
         )
         for name in ("clinic", "bank")
     ]
@@ -65,38 +65,38 @@ def test_a_party_with_our_certificate_takes_part(papers):
         assert not thread.is_alive()
 
 
-def test_a_name_that_is_not_in_the_certificate_is_refused(papers):
+def test_a_name_that_is_not_in_the_certificate_is_refused(kits):
     seen = []
-    hub = a_hub(papers, refused=lambda who, why: seen.append((who, why)))
+    hub = a_hub(kits, refused=lambda who, why: seen.append((who, why)))
     with pytest.raises(ConfigError, match="name in its certificate, 'clinic'"):
-        dial(hub, papers / "ours" / "clinic", "bank")
+        dial(hub, kits / "ours" / "clinic", "bank")
     assert hub.connected == ()
     assert seen[0][0] == "clinic"
     hub.close()
 
 
-def test_a_foreign_ca_is_refused(papers):
-    hub = a_hub(papers)
+def test_a_foreign_ca_is_refused(kits):
+    hub = a_hub(kits)
     with pytest.raises(PartyLostError, match="no connection"):
-        dial(hub, papers / "theirs" / "clinic", "clinic")
+        dial(hub, kits / "theirs" / "clinic", "clinic")
     assert hub.connected == ()
     hub.close()
 
 
-def test_a_foreign_certificate_with_our_ca_is_refused(papers, tmp_path):
+def test_a_foreign_certificate_with_our_ca_is_refused(kits, tmp_path):
     """The party trusts our server, but nobody we trust signed its certificate."""
     folder = tmp_path / "clinic"
-    shutil.copytree(papers / "theirs" / "clinic", folder)
-    shutil.copy(papers / "ours" / "ca" / "ca.pem", folder / "ca.pem")
-    hub = a_hub(papers)
+    shutil.copytree(kits / "theirs" / "clinic", folder)
+    shutil.copy(kits / "ours" / "ca" / "ca.pem", folder / "ca.pem")
+    hub = a_hub(kits)
     with pytest.raises(PartyLostError, match="no connection"):
         dial(hub, folder, "clinic")
     assert hub.connected == ()
     hub.close()
 
 
-def test_no_certificate_is_no_connection(papers):
-    hub = a_hub(papers)
+def test_no_certificate_is_no_connection(kits):
+    hub = a_hub(kits)
     hello = Hello("clinic", 1, 1, "cpu", {})
     address = Address(f"127.0.0.1:{hub.port}", None)
     with pytest.raises(PartyLostError, match="no connection"):
@@ -107,4 +107,4 @@ def test_no_certificate_is_no_connection(papers):
 
 def test_missing_files_are_one_sentence(tmp_path):
     with pytest.raises(ConfigError, match="must be files that can be read"):
-        Hub("127.0.0.1:0", ("clinic",), a_pass(tmp_path))
+        Hub("127.0.0.1:0", ("clinic",), credentials(tmp_path))

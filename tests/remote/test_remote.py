@@ -15,10 +15,10 @@ import pytest
 
 from lessvfl import data, settings
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
-from lessvfl.remote import server
+from lessvfl.remote.checkpoint import read_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
-from lessvfl.remote.party import Guest
-from lessvfl.remote.server import Host, LabelTable
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.status import Status
 from lessvfl.wire import flight
@@ -29,7 +29,7 @@ from lessvfl.wire.messages import Block, Descend, Done
 # Aligned by their number alone: the point of other tests.
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
-SHORT: dict[str, Any] = {
+SHORT: dict[str, Any] = {  # each method takes what it reads
     "scale": "none",
     "batch_size": 40,
     "train_epochs": 3,
@@ -37,8 +37,8 @@ SHORT: dict[str, Any] = {
     "server_epochs": 8,
     "joint_epochs": 4,
     "pretrain_epochs": 2,
-    "lam_party": 4.0,
     "lam_server": 0.2,
+    "server_rows": 40,
     "hidden": 8,
     "embedding_size": 4,
 }
@@ -56,26 +56,24 @@ def a_dataset():
 HELD = {"clinic": ("x0", "x1", "x2"), "bank": ("x3", "x4", "x5", "x6", "x7", "x8")}
 
 
-def own_settings(method: str) -> dict[str, Any]:
+LAMBDAS = {  # that keep something and remove something; 4 elsewhere
+    ("less-vfl", "default"): 0.5,
+    ("group-lasso", "default"): 11.5,
+}
+
+
+def own_settings(method: str, profile: str = "default") -> dict[str, Any]:
     known = settings.fields_of(profiles.sections(method))
-    return {name: value for name, value in SHORT.items() if name in known}
+    own = SHORT | {"lam_party": LAMBDAS.get((method, profile), 4.0)}
+    return {name: value for name, value in own.items() if name in known}
 
 
 @functools.cache
-def simulated(method: str, profile: str, shadows: bool = False):
-    given = without_lambda() if shadows else own_settings(method)
-    resolved = profiles.resolve(method, profile, a_dataset(), given)
+def simulated(method: str, profile: str = "default"):
+    own = own_settings(method, profile)
+    resolved = profiles.resolve(method, profile, a_dataset(), own)
     job = simulate.Job(a_dataset(), resolved, parties=HELD, device="cpu")
     return simulate.simulate(job, [0])[0].numbers
-
-
-def without_lambda() -> dict[str, Any]:
-    """Return settings of a short run that selects by shadows, in 8 bits a value."""
-    left_out = ("lam_party", "lam_server", "party_epochs", "server_epochs")
-    return {k: v for k, v in own_settings("less-vfl").items() if k not in left_out} | {
-        "server_rows": 40,
-        "pretrain_check": 2,
-    }
 
 
 def a_table(name: str, rows=slice(None)):
@@ -93,7 +91,7 @@ def labels(rows=slice(None), ids=None):
 
 
 def server_config(out: Path, method="less-vfl", profile="default", **more):
-    own: dict[str, Any] = {"settings": own_settings(method)}
+    own: dict[str, Any] = {"settings": own_settings(method, profile)}
     own |= {"wait": 20.0, "save_every": 3}
     return ServerConfig(
         parties=tuple(HELD),
@@ -107,16 +105,16 @@ def server_config(out: Path, method="less-vfl", profile="default", **more):
 class Side(threading.Thread):
     """One party in a thread, and how it ended."""
 
-    def __init__(self, guest: Guest, port: int, patience: float = 20.0) -> None:
+    def __init__(self, party: PartyProcess, port: int, patience: float = 20.0) -> None:
         super().__init__(daemon=True)
-        self.guest, self.port, self.patience = guest, port, patience
+        self.party, self.port, self.patience = party, port, patience
         self.error: BaseException | None = None
 
     def run(self) -> None:
         address = Address(f"127.0.0.1:{self.port}", None)
         try:
             flight.serve(
-                address, self.guest.hello(), self.guest.handle, patience=self.patience
+                address, self.party.hello(), self.party.handle, patience=self.patience
             )
         except BaseException as error:
             self.error = error
@@ -132,29 +130,33 @@ def a_hub(**more):
 
 
 def a_status():
-    return Status("run", "less-vfl", "numbers", tuple(HELD), {})
+    return Status("run", "less-vfl", "numbers", tuple(HELD))
 
 
-def a_guest(name: str, out: Path, rows=slice(None), ids=None, **more):
+def a_party(name: str, out: Path, rows=slice(None), ids=None, **more):
     config = PartyConfig(out=str(out / name), **{"reveal": "counts"} | more)
-    return Guest(name, config, a_table(name, rows), ids)
+    return PartyProcess(name, config, a_table(name, rows), ids)
 
 
-def run_all(tmp_path, method="less-vfl", profile="default", **more):
+def run_all(tmp_path, method="less-vfl", profile="default", status=None, **more):
     """Run to the end; return the server's result and what the parties wrote."""
     with a_hub() as hub:
-        sides = [Side(a_guest(name, tmp_path, **more), hub.port) for name in HELD]
+        sides = [Side(a_party(name, tmp_path, **more), hub.port) for name in HELD]
         for side in sides:
             side.start()
         config = server_config(tmp_path, method, profile)
-        result = Host(config, labels(), hub, a_status()).run()
+        result = ServerProcess(config, labels(), hub, status or a_status()).run()
     for side in sides:
         side.join(20)
         assert side.error is None
-    own = {
-        name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
+    return result, written(tmp_path)
+
+
+def written(folder):
+    """Return what every party wrote into its run folder."""
+    return {
+        name: json.loads((folder / name / "party.json").read_text()) for name in HELD
     }
-    return result, own
 
 
 def compare(numbers, own, expected):
@@ -170,11 +172,15 @@ def compare(numbers, own, expected):
         assert bill[name] == value
     for name in HELD:
         assert own[name]["kept"] == expected["features"][name]["kept"]
+        assert own[name]["removed"] == expected["features"][name]["removed"]
+        assert own[name]["importance"] == expected["importance"][name]
+        assert own[name]["selection"] == (expected["selection"] or {}).get(name)
 
 
 @pytest.mark.parametrize(
     ("method", "profile"),
     [
+        ("less-vfl-auto", "default"),
         ("less-vfl", "default"),
         ("less-vfl", "official-code"),
         ("local-lasso", "paper"),
@@ -185,19 +191,53 @@ def compare(numbers, own, expected):
 def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     numbers, own = run_all(tmp_path, method, profile)
     compare(numbers, own, simulated(method, profile))
+    assert any(party["kept"] for party in own.values())
+    assert any(party["removed"] for party in own.values()) == (method != "plain")
     bill = numbers["communication"]
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
     assert bill["resent_bytes"] == 0
 
 
+def paid(numbers, name, way, *stages):
+    """Return the bytes of one party on the bill, of all stages but evaluation."""
+    return sum(
+        line["payload_bytes"]
+        for line in numbers["bill"]
+        if (line["party"], line["direction"]) == (name, way)
+        and (line["stage"] in stages if stages else line["stage"] != "evaluate")
+    )
+
+
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
+def test_the_status_shows_the_bill(tmp_path, method):
+    """By party, direction and stage, the components of stage 2 included."""
+    status = a_status()
+    numbers, _ = run_all(tmp_path, method, status=status)
+    shown, bill = status.snapshot(), numbers["bill"]
+    assert any(line["kind"] == "components" for line in bill) == ("less" in method)
+    billed = {line["stage"] for line in bill}
+    for name, party in shown["parties"].items():
+        for way in ("up", "down"):
+            assert party["traffic"]["payload_bytes"][way] == paid(numbers, name, way)
+            for stage in billed | set(party["by_stage"]):
+                found = party["by_stage"][stage]["payload_bytes"][way]
+                assert found == paid(numbers, name, way, stage)
+    total = numbers["communication"]["payload_bytes"]
+    assert shown["traffic"]["payload_bytes"] == total
+
+
 def test_by_default_nothing_is_revealed(tmp_path):
     """A party that kept nothing goes on sending its constant, billed."""
-    quiet, _ = run_all(tmp_path / "quiet", "group-lasso", reveal="nothing")
+    quiet, own = run_all(tmp_path / "quiet", "group-lasso", reveal="nothing")
     told, _ = run_all(tmp_path / "told", "group-lasso", reveal="counts")
     assert quiet["accuracy"] == told["accuracy"]
-    up = [n["communication"]["payload_bytes"]["up"] for n in (quiet, told)]
-    assert up[0] >= up[1]
+    (empty,) = [name for name, party in own.items() if not party["kept"]]
+    constant = 4 * SHORT["embedding_size"]
+    blocks = 120 * SHORT["train_epochs"] * constant  # of the training rows
+    for way, saved in (("up", blocks - constant), ("down", blocks)):
+        more, less = (paid(numbers, empty, way) for numbers in (quiet, told))
+        assert more - less == saved
 
 
 # ------------------------------------------------------------------------------- faults
@@ -211,7 +251,7 @@ class Cut(Exception):
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method):
     """Killed after every few exchanges: bits and bill of an undisturbed run."""
     with a_hub() as hub:
-        sides = [Side(a_guest(name, tmp_path), hub.port) for name in HELD]
+        sides = [Side(a_party(name, tmp_path), hub.port) for name in HELD]
         for side in sides:
             side.start()
         config = server_config(tmp_path, method, save_every=2)
@@ -227,8 +267,10 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method):
         hub.send = send
         while True:
             try:
-                host = Host(config, labels(), hub, a_status(), resume=deaths > 0)
-                result = host.run()
+                server = ServerProcess(
+                    config, labels(), hub, a_status(), resume=deaths > 0
+                )
+                result = server.run()
                 break
             except Cut:
                 deaths += 1
@@ -236,23 +278,17 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method):
     assert deaths >= 2
     for side in sides:
         side.join(20)
-    own = {
-        name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
-    }
-    compare(result, own, simulated(method, "default"))
+    compare(result, written(tmp_path), simulated(method))
 
 
-@pytest.mark.parametrize(
-    ("method", "shadows"),
-    [("less-vfl", False), ("less-vfl", True), ("group-lasso", False)],
-)
-def test_a_party_that_dies_comes_back(tmp_path, method, shadows):
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
+def test_a_party_that_dies_comes_back(tmp_path, method):
     """Its process is gone, and with it everything that was not written down."""
 
     class Death(BaseException):
         pass
 
-    class Mortal(Guest):
+    class Mortal(PartyProcess):
         left = 12
 
         def handle(self, message):
@@ -262,7 +298,7 @@ def test_a_party_that_dies_comes_back(tmp_path, method, shadows):
             return super().handle(message)
 
     with a_hub() as hub:
-        steady = Side(a_guest("bank", tmp_path), hub.port)
+        steady = Side(a_party("bank", tmp_path), hub.port)
         steady.start()
         deaths = 0
 
@@ -270,9 +306,9 @@ def test_a_party_that_dies_comes_back(tmp_path, method, shadows):
             nonlocal deaths
             while True:
                 config = PartyConfig(out=str(tmp_path / "clinic"), reveal="counts")
-                guest = Mortal("clinic", config, a_table("clinic"))
-                guest.left = 12 + 3 * deaths
-                side = Side(guest, hub.port)
+                party = Mortal("clinic", config, a_table("clinic"))
+                party.left = 12 + 3 * deaths
+                side = Side(party, hub.port)
                 side.start()
                 side.join()
                 if not isinstance(side.error, Death):
@@ -281,21 +317,11 @@ def test_a_party_that_dies_comes_back(tmp_path, method, shadows):
 
         mortal = threading.Thread(target=lives, daemon=True)
         mortal.start()
-        more: dict[str, Any] = {"settings": without_lambda()} if shadows else {}
-        config = server_config(tmp_path, method, save_every=2, **more)
-        result = Host(config, labels(), hub, a_status()).run()
+        config = server_config(tmp_path, method, save_every=2)
+        result = ServerProcess(config, labels(), hub, a_status()).run()
     mortal.join(20)
     assert deaths >= 2
-    own = {
-        name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
-    }
-    expected = simulated(method, "default", shadows)
-    compare(result, own, expected)
-    if shadows:
-        for name in HELD:
-            found, right = own[name]["selection"], expected["selection"][name]
-            assert found["scores"] == list(right["scores"].values())
-            assert found["path"] == right["path"]
+    compare(result, written(tmp_path), simulated(method))
     assert result["communication"]["resent_bytes"] > 0
 
 
@@ -318,11 +344,10 @@ FAULTS = {
     "another stage": lambda reply: replace(reply, stage="joint_lasso"),
     "an early end": lambda reply: Done(reply.stage, (False,)),
     "not ahead": lambda reply: replace(reply, ahead=not reply.ahead),
-    "stable unasked": lambda reply: replace(reply, stable=(True,)),
 }
 
 
-class Faulty(Guest):
+class Faulty(PartyProcess):
     """A party that answers the fifth batch wrongly, once or always."""
 
     fault = "another kind"
@@ -343,44 +368,41 @@ class Faulty(Guest):
 
 def a_faulty(out, fault, always=False):
     config = PartyConfig(out=str(out / "clinic"), reveal="counts")
-    guest = Faulty("clinic", config, a_table("clinic"))
-    guest.fault, guest.always = fault, always
-    return guest
+    party = Faulty("clinic", config, a_table("clinic"))
+    party.fault, party.always = fault, always
+    return party
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path, fault):
     refused = []
     with a_hub() as hub:
-        guests = [a_guest("bank", tmp_path), a_faulty(tmp_path, fault)]
-        sides = [Side(guest, hub.port) for guest in guests]
+        parties = [a_party("bank", tmp_path), a_faulty(tmp_path, fault)]
+        sides = [Side(party, hub.port) for party in parties]
         for side in sides:
             side.start()
-        host = Host(server_config(tmp_path), labels(), hub, a_status())
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
         hub.refused = lambda who, why: refused.append(who)
-        result = host.run()
+        result = server.run()
     for side in sides:
         side.join(20)
         assert side.error is None
-    assert guests[1].n_wrong == 1
+    assert parties[1].n_wrong == 1
     assert refused == ["clinic"]
-    own = {
-        name: json.loads((tmp_path / name / "party.json").read_text()) for name in HELD
-    }
-    compare(result, own, simulated("less-vfl", "default"))
+    compare(result, written(tmp_path), simulated("less-vfl"))
 
 
 def test_a_party_that_is_always_wrong_ends_the_run_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "MAX_TRIES", 3)
+    monkeypatch.setattr("lessvfl.remote.server.MAX_TRIES", 3)
     with a_hub() as hub:
-        for guest in (
-            a_guest("bank", tmp_path),
+        for party in (
+            a_party("bank", tmp_path),
             a_faulty(tmp_path, "a row less", True),
         ):
-            Side(guest, hub.port).start()
-        host = Host(server_config(tmp_path), labels(), hub, a_status())
+            Side(party, hub.port).start()
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
         with pytest.raises(ProtocolError, match=r"3 breaks at the same step.*'clinic'"):
-            host.run()
+            server.run()
 
 
 def test_a_break_during_alignment_is_mended(tmp_path):
@@ -388,7 +410,7 @@ def test_a_break_during_alignment_is_mended(tmp_path):
     n_offers = 0
     with a_hub() as hub:
         for name in HELD:
-            Side(a_guest(name, tmp_path), hub.port).start()
+            Side(a_party(name, tmp_path), hub.port).start()
         send = hub.send
 
         def cut(requests):
@@ -400,37 +422,37 @@ def test_a_break_during_alignment_is_mended(tmp_path):
             return send(requests)
 
         hub.send = cut
-        result = Host(server_config(tmp_path), labels(), hub, a_status()).run()
+        result = ServerProcess(server_config(tmp_path), labels(), hub, a_status()).run()
     assert n_offers == 5
-    assert result["accuracy"] == simulated("less-vfl", "default")["accuracy"]
+    assert result["accuracy"] == simulated("less-vfl")["accuracy"]
 
 
 def test_a_party_that_stays_away_is_named(tmp_path):
     with a_hub() as hub:
-        side = Side(a_guest("bank", tmp_path), hub.port, patience=1)
+        side = Side(a_party("bank", tmp_path), hub.port, patience=1)
         side.start()
         config = server_config(tmp_path, wait=0.3)
-        host = Host(config, labels(), hub, a_status())
+        server = ServerProcess(config, labels(), hub, a_status())
         with pytest.raises(PartyLostError, match="needs 'clinic', who is missing"):
-            host.run()
+            server.run()
 
 
 def test_a_run_that_began_is_not_overwritten(tmp_path):
     run_all(tmp_path)
     with a_hub() as hub, pytest.raises(ConfigError, match="--resume must be given"):
-        Host(server_config(tmp_path), labels(), hub, a_status())
+        ServerProcess(server_config(tmp_path), labels(), hub, a_status())
 
 
 def test_another_config_does_not_resume(tmp_path):
     run_all(tmp_path)
     with a_hub() as hub:
-        sides = [Side(a_guest(name, tmp_path), hub.port, 2) for name in HELD]
+        sides = [Side(a_party(name, tmp_path), hub.port, 2) for name in HELD]
         for side in sides:
             side.start()
         config = server_config(tmp_path, seed=1)
-        host = Host(config, labels(), hub, a_status(), resume=True)
+        server = ServerProcess(config, labels(), hub, a_status(), resume=True)
         with pytest.raises(ConfigError, match="must be of the same config"):
-            host.run()
+            server.run()
 
 
 # ----------------------------------------------------------------------------- refusals
@@ -439,13 +461,13 @@ def test_another_config_does_not_resume(tmp_path):
 def test_both_sides_hear_why_a_run_ends(tmp_path):
     """A party that allows three exchanges ends the run, and everybody knows why."""
     with a_hub() as hub:
-        few = Side(a_guest("clinic", tmp_path, max_rounds=3), hub.port)
-        other = Side(a_guest("bank", tmp_path), hub.port)
+        few = Side(a_party("clinic", tmp_path, max_rounds=3), hub.port)
+        other = Side(a_party("bank", tmp_path), hub.port)
         few.start()
         other.start()
-        host = Host(server_config(tmp_path), labels(), hub, a_status())
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
         with pytest.raises(ProtocolError, match=r"'clinic' stops.*at most 3") as caught:
-            host.run()
+            server.run()
         hub.close(str(caught.value))
         few.join(20)
         other.join(20)
@@ -465,8 +487,8 @@ def test_both_sides_hear_why_a_run_ends(tmp_path):
 )
 def test_who_does_not_fit_is_refused(tmp_path, change, reason):
     with a_hub() as hub:
-        Host(server_config(tmp_path), labels(), hub, a_status())
-        hello: Any = a_guest("clinic", tmp_path).hello()
+        ServerProcess(server_config(tmp_path), labels(), hub, a_status())
+        hello: Any = a_party("clinic", tmp_path).hello()
         hello = replace(hello, **change)
         address = Address(f"127.0.0.1:{hub.port}", None)
         with pytest.raises(ConfigError, match=reason):
@@ -477,7 +499,7 @@ def test_who_does_not_fit_is_refused(tmp_path, change, reason):
 def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):
     refused = []
     with a_hub(refused=lambda who, why: refused.append((who, why))) as hub:
-        first = Side(a_guest("clinic", tmp_path), hub.port)
+        first = Side(a_party("clinic", tmp_path), hub.port)
         first.start()
         with pytest.raises(PartyLostError):
             hub.wait(0.5)  # for the bank
@@ -513,73 +535,38 @@ def test_rows_in_any_order_are_aligned(tmp_path):
     mine = rng.permutation(everyone)[:145]
     common = set(mine).intersection(*rows.values())
     with a_hub() as hub:
-        guests = {
-            name: a_guest(name, tmp_path, own, own + 1000, align="plain", id="who")
+        parties = {
+            name: a_party(name, tmp_path, own, own + 1000, align="plain", id="who")
             for name, own in rows.items()
         }
-        sides = [Side(guest, hub.port) for guest in guests.values()]
+        sides = [Side(party, hub.port) for party in parties.values()]
         for side in sides:
             side.start()
         config = server_config(tmp_path, align="plain", id="who")
-        host = Host(config, labels(mine, mine + 1000), hub, a_status())
-        result = host.run()
+        server = ServerProcess(config, labels(mine, mine + 1000), hub, a_status())
+        result = server.run()
     for side in sides:
         side.join(20)
         assert side.error is None
-    assert len(host.problem.y_train) + len(host.problem.y_test) == len(common)
-    for name, guest in guests.items():
-        assert guest.frame.n_rows == len(common)
-        assert guest.outside is not None
-        assert set(rows[name][guest.outside]) == set(rows[name]) - common
+    found = read_state(tmp_path / "server" / "rows.safetensors").tensors["rows"]
+    order = mine[found.numpy()]
+    assert sorted(order) == sorted(common)
+    for name, party in parties.items():  # the rows of the same people, in that order
+        assert np.array_equal(party.frame.numeric, a_table(name, order).numeric)
     assert result["accuracy"]["final"] > 0.5
 
 
 def test_rows_that_are_not_aligned_end_the_run(tmp_path):
     with a_hub() as hub:
-        short = Side(a_guest("clinic", tmp_path, slice(0, 100)), hub.port)
-        other = Side(a_guest("bank", tmp_path), hub.port)
+        short = Side(a_party("clinic", tmp_path, slice(0, 100)), hub.port)
+        other = Side(a_party("bank", tmp_path), hub.port)
         short.start()
         other.start()
-        host = Host(server_config(tmp_path), labels(), hub, a_status())
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
         with pytest.raises(LessVFLError):
-            host.run()
+            server.run()
         hub.close("The rows differ.")
         short.join(20)
         other.join(20)
     assert short.error is not None
     assert other.error is not None
-
-
-def test_rows_outside_serve_a_partys_own_selection(tmp_path):
-    """Stage 3 is local: with more rows it may select otherwise, and bills nothing."""
-    rows = np.arange(150)
-    found = {}
-    for use in (False, True):
-        out = tmp_path / str(use)
-        with a_hub() as hub:
-            guests = [
-                a_guest(
-                    name,
-                    out,
-                    rows,
-                    rows,
-                    align="plain",
-                    id="who",
-                    outside_rows=use,
-                )
-                for name in HELD
-            ]
-            sides = [Side(guest, hub.port) for guest in guests]
-            for side in sides:
-                side.start()
-            config = server_config(out, align="plain", id="who")
-            own = rows[:90]
-            result = Host(config, labels(own, own), hub, a_status()).run()
-        for side in sides:
-            side.join(20)
-        found[use] = result["communication"]["payload_bytes"]
-        more = guests[0].party.X_more
-        assert (more is not None) == use
-        if use:
-            assert more.shape[1] == 60
-    assert abs(found[True]["up"] - found[False]["up"]) <= found[False]["up"]

@@ -48,6 +48,46 @@ def test_bad_configs(tmp_path, text, sentence):
         config.read(ServerConfig, path)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("scale_range: 3\n", "'scale_range' setting must be two numbers, the lower"),
+        ("scale_range: [1]\n", "'scale_range' setting must be two numbers"),
+        ("scale_range: [2, 1]\n", "'scale_range' setting must be two numbers"),
+        ("scale_range: [1, 1]\n", "'scale_range' setting must be two numbers"),
+        ("scale_range: [0, .inf]\n", "'scale_range' setting must be two numbers"),
+        ("scale_range: [a, b]\n", "'scale_range' setting must be two numbers"),
+        ("scale_range: {low: 0, high: 1}\n", "'scale_range' setting must be two"),
+        ("as_is: 3\n", "'as_is' setting must be a list of different names, or none"),
+        ("as_is: []\n", "'as_is' setting must be a list of different names"),
+        ("as_is: [a, a]\n", "'as_is' setting must be a list of different names"),
+        ("as_is: [1]\n", "'as_is' setting must be a list of different names"),
+        ("groups: [a, b]\n", "'groups' setting must be feature names with their"),
+        ("groups: {size: 3}\n", "'groups' setting must be feature names with their"),
+        ("groups: {size: []}\n", "'groups' setting must be feature names with their"),
+        ("groups: {1: [a]}\n", "'groups' setting must be feature names with their"),
+    ],
+)
+def test_bad_configs_of_a_party(tmp_path, text, sentence):
+    path = tmp_path / "party.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        config.read(PartyConfig, path)
+    assert "\n" not in str(caught.value)
+
+
+def test_good_configs_of_a_party(tmp_path):
+    path = tmp_path / "party.yaml"
+    path.write_text(
+        "scale_range: [-1, 2.5]\nas_is: [noise]\n"
+        "groups: {size: [height, weight], lab: 'lab_*'}\n"
+    )
+    found = config.read(PartyConfig, path)
+    assert found.scale_range == pytest.approx((-1, 2.5))
+    assert found.as_is == ("noise",)
+    assert found.groups == {"size": ["height", "weight"], "lab": "lab_*"}
+
+
 def test_a_config_must_be_there(tmp_path):
     with pytest.raises(ConfigError, match="must be readable"):
         config.read(ServerConfig, tmp_path / "nothing.yaml")
@@ -144,44 +184,123 @@ def test_npz_columns_may_have_names_and_ids(tmp_path):
 
 # ----------------------------------------------------------------------------- commands
 
-QUICK = [
-    "--set",
-    "batch_size=100",
-    "--set",
-    "train_epochs=2",
-    "--set",
-    "party_epochs=5",
-    "--set",
-    "server_epochs=5",
-]
+
+def both_ways(run_cli, out, *command):
+    """Return the JSON of a run in one process and of one between processes."""
+    plain = run_cli("run", *command, "--device", "cpu", "--quiet", "--json")
+    assert plain.code == 0, plain.err
+    tried = run_cli("try", *command, "--quiet", "--json", "--out", out)
+    assert tried.code == 0, tried.err
+    return plain.json, tried.json
+
+
+def assert_alike(plain, tried):
+    """Compare field by field; seconds and what was on the wire are a run's own."""
+    assert list(tried) == list(plain)
+    for name, value in plain.items():
+        if name != "runs":
+            assert tried[name] == value, name
+    for mine, theirs in zip(tried["runs"], plain["runs"], strict=True):
+        assert list(mine) == list(theirs)
+        bill = mine["communication"]
+        assert bill.pop("resent_bytes") == 0
+        assert bill.pop("wire_bytes").keys() == {"up", "down"}
+        for name, value in theirs.items():
+            if name != "seconds":
+                assert mine[name] == value, name
+
+
+def settings_of(**values):
+    return [word for k, v in values.items() for word in ("--set", f"{k}={v}")]
 
 
 def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     """Processes, mutual TLS and all: features, accuracy, bytes and curve."""
-    common = ["breast-cancer", "--parties", "2", "--spurious", "0.5", *QUICK, "--json"]
-    plain = run_cli("run", *common, "--device", "cpu", "--quiet").json
-    tried = run_cli("try", *common, "--quiet", "--out", tmp_path / "out")
-    assert tried.code == 0, tried.err
-    tried = tried.json
-    assert {k: v for k, v in tried.items() if k != "runs"} == {
-        k: v for k, v in plain.items() if k != "runs"
-    }
-    (mine,), (theirs,) = tried["runs"], plain["runs"]
-    assert list(mine) == list(theirs)
-    for name, value in theirs.items():
-        if name == "communication":
-            assert mine[name] | value == mine[name]
-        elif name != "seconds":
-            assert mine[name] == value, name
-    sides = tmp_path / "out" / "sides" / "seed-0"
+    out = tmp_path / "out"
+    common = ["breast-cancer", "--parties", "2", "--spurious", "0.5"]
+    common += settings_of(batch_size=100, train_epochs=2)
+    plain, tried = both_ways(run_cli, out, *common)
+    assert_alike(plain, tried)
+    assert tried["method"] == "less-vfl-auto"
+    sides = out / "sides" / "seed-0"
     assert (sides / "party0" / "run" / "party.json").is_file()
     assert not (sides / "server" / "run" / "party.json").exists()
-    again = run_cli("try", *common, "--quiet", "--out", tmp_path / "out")
+    again = run_cli("try", *common, "--quiet", "--out", out)
     assert again.code == 2
     assert "must be new or empty" in again.err
 
 
-def test_a_config_without_papers_needs_insecure(run_cli, tmp_path):
+def a_mixed_table(path, n_rows=300):
+    """Write numbers, truth values and categories; of each kind some cells are empty."""
+    rng = np.random.default_rng(7)
+    lines = ["age,smoker,plan,height,weight,city,risk"]
+    for i in range(n_rows):
+        age, height, weight = rng.normal([50, 170, 70], [15, 10, 12])
+        smoker = rng.random() < 0.4
+        plan = ("basic", "plus", "full")[rng.integers(3)]
+        city = "seen once" if i == 17 else ("a", "b, or c")[rng.integers(2)]
+        score = (age - 50) / 15 + 2 * smoker + 3 * (plan == "full")
+        cells = [f"{age:.1f}", str(smoker).lower(), plan, f"{height:.3f}"]
+        cells += [f"{weight:.3f}", f'"{city}"', "high" if score > 1.5 else "low"]
+        hole = rng.integers(30)
+        if hole < 6:
+            cells[hole] = ""
+        lines.append(",".join(cells))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_parties_of_try_encode_their_own_columns(run_cli, tmp_path):
+    """Categories, truth values, missing cells, groups, and noise as it was drawn."""
+    a_mixed_table(tmp_path / "table.csv")
+    (tmp_path / "parties.yaml").write_text(
+        "clinic: [age, height, weight, smoker]\ninsurer: [plan, city]\n"
+    )
+    (tmp_path / "groups.yaml").write_text("body: [height, weight]\n")
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "out",
+        *(tmp_path / "table.csv", "--label", "risk", "--spurious", "1"),
+        *("--parties", tmp_path / "parties.yaml"),
+        *("--groups", tmp_path / "groups.yaml"),
+        *settings_of(batch_size=40, train_epochs=2),
+    )
+    assert_alike(plain, tried)
+    features = tried["runs"][0]["features"]
+    names = [
+        name for some in features.values() for own in some.values() for name in own
+    ]
+    assert {"age", "body", "smoker", "plan", "city"} <= set(names)
+    assert "plan" in features["insurer"]["kept"]
+    assert "city" in features["insurer"]["removed"]
+    assert sum(name.startswith("spurious_") for name in names) == 6
+    sides = tmp_path / "out" / "sides" / "seed-0"
+    frame, rows = data.load_columns(sides / "insurer" / "columns.parquet", "row")
+    assert rows is not None
+    assert frame.names[:2] == ("plan", "city")
+    assert set(frame.texts(0)) == {"basic", "plus", "full", None}
+    party = yaml.safe_load((sides / "clinic" / "party.yaml").read_text())
+    assert party["groups"] == {"body": ["height", "weight"]}
+    assert party["as_is"] == [f"spurious_clinic_{i}" for i in range(4)]
+    assert party["scale_range"] is None
+
+
+def test_try_with_a_range_that_is_shared(run_cli, tmp_path):
+    """The published preparation of images: one range for the numbers of all."""
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "out",
+        *("digits", "--method", "less-vfl", "--profile", "official-code"),
+        *("--parties", "2", "--spurious", "0.5"),
+        *settings_of(train_epochs=2, party_epochs=2, server_epochs=2),
+    )
+    assert_alike(plain, tried)
+    assert tried["config"]["scale"] == "global"
+    side = tmp_path / "out" / "sides" / "seed-0" / "party1"
+    party = yaml.safe_load((side / "party.yaml").read_text())
+    assert party["scale_range"] == [0.0, 16.0]
+
+
+def test_a_config_without_credentials_needs_insecure(run_cli, tmp_path):
     np.savez(tmp_path / "labels.npz", y=np.array([0, 1] * 10))
     config = {"parties": ["clinic"], "data": "labels.npz", "listen": "127.0.0.1:0"}
     (tmp_path / "server.yaml").write_text(yaml.safe_dump(config))

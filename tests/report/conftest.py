@@ -13,6 +13,7 @@ from lessvfl.run.record import RunRecord
 MOMENTS = ("pretrained", "selected", "final", "best")
 STAGES = {
     "less-vfl": ["pretrain", "embed", "select_components", "select_features", "train"],
+    "less-vfl-auto": "pretrain select_features train_first select_again train".split(),
     "local-lasso": ["pretrain", "select_features", "train"],
     "group-lasso": ["joint_lasso"],
     "plain": ["train"],
@@ -102,6 +103,8 @@ def fake_record(
                 party: {n: rng.random() for n in names}
                 for party, names in columns.items()
             }
+        if method == "less-vfl-auto":
+            runs[-1]["selection"] = _selection(features, rng)
     n_features = (n_real + n_planted) * len(parties)
     classes = {"binary": 2, "multiclass": 6, "regression": 0}
     header: dict[str, Any] = {
@@ -161,7 +164,7 @@ def _run(
     is_regression = task == "regression"
     for stage in STAGES[method]:
         epochs = {"pretrain": 5, "train": 15, "joint_lasso": 20}.get(stage, 1)
-        talks = stage in ("pretrain", "embed", "train", "joint_lasso")
+        talks = stage in ("pretrain", "embed", "train_first", "train", "joint_lasso")
         up = down = 0
         for epoch in range(epochs):
             if talks:
@@ -229,6 +232,26 @@ def _run(
     }
 
 
+def _selection(features: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Make up how every party selected by its shadows."""
+    path = [[0.9 - i / 10, 2 * i, i * i / 100] for i in range(6)]
+    found = {}
+    for rule, (party, names) in zip(
+        ("first look", "both looks", "pruned"), features.items(), strict=True
+    ):
+        held = names["kept"] + names["removed"]
+        found[party] = {
+            "rule": rule,
+            "lam": path[4][0],
+            "shadow_share": 0.02,
+            "false_share": 0.1,
+            "path": path,
+            "scores": {name: rng.random() for name in held},
+            "pairs": [[held[0], held[0], 2.0], [held[0], held[1], 1.5]],
+        }
+    return found
+
+
 @pytest.fixture(scope="session")
 def make_record():
     return fake_record
@@ -249,6 +272,7 @@ def odd_records():
         "regression": fake_record(task="regression", name="prices"),
         "regression unscored": fake_record(task="regression", scored=False),
         "multiclass": fake_record(task="multiclass"),
+        "shadows": fake_record(method="less-vfl-auto", profile="default", n_seeds=2),
         "local lasso": fake_record(method="local-lasso"),
         "group lasso": fake_record(method="group-lasso"),
         "plain": fake_record(method="plain"),

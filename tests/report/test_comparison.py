@@ -16,7 +16,9 @@ def folders(tmp_path, make_record):
     return made
 
 
-def test_one_row_a_run_with_the_numbers_of_the_summary(folders, tmp_path, make_record):
+def test_every_run_has_a_row_with_the_numbers_of_the_summary(
+    folders, tmp_path, make_record
+):
     out = tmp_path / "new" / "compare.html"
     assert report.compare(folders, out) == out
     text = out.read_text(encoding="utf-8")

@@ -63,6 +63,11 @@ def bars(ax: Any) -> Any:
     return list(ax.patches)
 
 
+def lines(ax: Any) -> Any:
+    """Return the lines of axes, in the order they were drawn."""
+    return list(ax.get_lines())
+
+
 def lines_of(ax: Any) -> Any:
     """Return the lines of axes by their label."""
     return {line.get_label(): line for line in ax.get_lines()}
@@ -97,14 +102,14 @@ def test_component_bars_are_kept_and_removed(run):
 def test_curve_marks_selection_and_target(make_record):
     record = make_record(target=0.9)
     ax = figures.plot_curve(record.runs, figures.new_axes())
-    lines = lines_of(ax)
-    assert list(lines["target 0.9"].get_ydata()) == [0.9, 0.9]
+    named = lines_of(ax)
+    assert list(named["target 0.9"].get_ydata()) == [0.9, 0.9]
     when = [
         max(p["payload_bytes"] for p in run["curve"] if p["stage"] != "train") / 1e6
         for run in record.runs
     ]
-    assert lines["features selected"].get_xdata()[0] == pytest.approx(sum(when) / 3)
-    assert len(lines["mean of seeds"].get_xdata()) == len(record.runs[0]["curve"])
+    assert named["features selected"].get_xdata()[0] == pytest.approx(sum(when) / 3)
+    assert len(named["mean of seeds"].get_xdata()) == len(record.runs[0]["curve"])
 
 
 def test_plain_and_group_lasso_have_no_moment_of_selection(make_record):
@@ -132,6 +137,40 @@ def test_one_point_is_drawn_as_a_dot(run):
     assert ax.get_lines()[0].get_marker() == "o"
 
 
+def test_strengths_stand_in_order_against_the_bar_of_the_party(make_record):
+    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0]
+    ax = figures.plot_scores(run, figures.new_axes())
+    found = {
+        f"{name} ({party})": (score, name in run["features"][party]["kept"])
+        for party, how in run["selection"].items()
+        for name, score in how["scores"].items()
+    }
+    strongest = sorted(found, key=lambda name: -found[name][0])[: figures.MOST_SCORES]
+    drawn = [text.get_text() for text in ax.get_yticklabels()]
+    assert drawn == list(map(figures.label, strongest))
+    assert [bar.get_width() for bar in bars(ax)] == [found[n][0] for n in strongest]
+    dark = [bar.get_facecolor()[:3] == (0, 0x72 / 255, 0xB2 / 255) for bar in bars(ax)]
+    assert dark == [found[name][1] for name in strongest]
+    assert {line.get_xdata()[0] for line in lines(ax)} == {0.5}
+
+
+def test_path_marks_the_choice_of_every_party(make_record):
+    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0]
+    ax = figures.plot_path(run, figures.new_axes())
+    path, choice = lines(ax)[:2]
+    assert path.get_label() == "bank"
+    assert list(path.get_xdata()) == [0, 2, 4, 6, 8, 10]
+    assert list(path.get_ydata()) == pytest.approx([0, 1, 4, 9, 16, 25])
+    assert (choice.get_xdata()[0], choice.get_ydata()[0]) == pytest.approx((8, 16))
+    assert len(lines(ax)) == 6
+
+
+def test_selection_ends_before_training_goes_on(make_record):
+    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0]
+    sent = [p["payload_bytes"] for p in run["curve"] if p["stage"] == "select_features"]
+    assert figures.selection_megabytes(run) == sent[0] / 1e6
+
+
 def test_empty_figures_say_why(run):
     said = []
     nothing = {**run, "features": None, "components": {}, "curve": []}
@@ -139,7 +178,10 @@ def test_empty_figures_say_why(run):
     for plot in (figures.plot_features, figures.plot_components, figures.plot_bytes):
         said.append(plot(nothing, figures.new_axes()).texts[0].get_text())
     said.append(figures.plot_curve([nothing], figures.new_axes()).texts[0].get_text())
+    for draw in (figures.plot_scores, figures.plot_path):
+        said.append(draw(nothing, figures.new_axes()).texts[0].get_text())
     said.append(figures.plot_kept({}, figures.new_axes()).texts[0].get_text())
+    assert len(set(said)) == 7
     assert all(said)
     named = figures.plot_curve([nothing], figures.new_axes(), name="x")
     assert not named.texts
@@ -154,7 +196,7 @@ def test_a_bill_with_gaps_counts_as_zero(run):
 
 def test_kept_by_method_averages_over_seeds(make_record):
     plain = make_record(method="plain").runs
-    ax = figures.plot_kept({"plain": plain, "none": []})
+    ax = figures.plot_kept({"plain": plain, "none": []}, figures.new_axes())
     assert [text.get_text() for text in ax.texts] == ["45 kept"]
 
 
@@ -163,7 +205,7 @@ def test_svg_is_the_same_twice_and_stands_alone(run):
     for _ in range(2):
         with figures.page_style():
             ax = figures.plot_features(run, figures.new_axes())
-            texts.append(figures.to_svg(ax.figure.get_figure(root=True), "one"))
+            texts.append(figures.to_svg(ax, "one"))
     assert texts[0] == texts[1]
     assert texts[0].startswith("<svg")
     assert "http" not in texts[0]
@@ -181,7 +223,8 @@ def test_page_style_leaves_the_callers_alone():
 
 def test_names_are_drawn_as_they_are():
     assert figures.label("a$b$\n") == "a\\$b\\$\ufffd"
+    assert figures.label("a" * 40) == "a" * 27 + "…"
 
 
-def test_room_needs_no_pyplot_to_be_imported():
+def test_figures_need_no_pyplot_to_be_imported():
     assert "pyplot" not in vars(sys.modules["lessvfl.report.figures"])

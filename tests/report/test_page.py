@@ -1,10 +1,9 @@
 """The page: whole, safe, and every number back to the record."""
 
-import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from tests.report.reader import Reader, read_whole
 
 from lessvfl import report
 from lessvfl.errors import RecordError
@@ -13,55 +12,9 @@ from lessvfl.report import tables
 HOSTILE = '<script>alert("x")</script>'
 
 
-class Reader(HTMLParser):
-    """Collect tags, attributes, cells with their place in the record, and text."""
-
-    void = ("meta", "link", "input", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.cells, self.words, self.open = [], [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.void:
-            self.open.append(tag)
-        if tag == "td":
-            self.cells.append((dict(attrs), []))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(data)
-        if "td" in self.open:
-            self.cells[-1][1].append(data)
-
-    def ids(self):
-        return [attrs["id"] for _, attrs in self.tags if "id" in attrs]
-
-
-def test_every_page_is_well_formed_html(pages):
+def test_every_page_is_whole_and_refers_to_nothing_outside(pages):
     for text in pages.values():
-        reader = Reader(text)
-        assert reader.open == []
-        assert len(reader.ids()) == len(set(reader.ids()))
-        assert [tag for tag, _ in reader.tags].count("h1") == 1
-
-
-def test_no_page_refers_to_anything_outside(pages):
-    for text in pages.values():
-        assert "http://" not in text
-        assert "https://" not in text
-        assert "@import" not in text
-        for _, attrs in Reader(text).tags:
-            for name in ("src", "href", "action", "data"):
-                value = attrs.get(name)
-                assert value is None or value.startswith(("#", "data:"))
-        assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", text))
+        read_whole(text)
 
 
 def test_policy_forbids_connections_and_names_the_script(pages):
@@ -170,6 +123,30 @@ def test_every_figure_has_words_for_it(pages):
             assert len(attrs["aria-label"]) > 20
         if tag == "svg":
             assert attrs["aria-hidden"] == "true"
+
+
+def test_selection_by_shadows_is_told_in_words_and_figures(odd_records, pages):
+    words = "|".join(Reader(pages["shadows"]).words)
+    run = odd_records["shadows"].runs[0]
+    n_kept = len(run["features"]["bank"]["kept"])
+    assert (
+        f"|bank keeps {n_kept} of 15 features. Of its scrambled columns 2.0 % " in words
+    )
+    assert f"so about {n_kept / 10:.1f} of those kept may be there by chance" in words
+    assert "bank_00 matters squared." in words
+    assert words.count("A second look added to the first.") == 1
+    assert words.count("On a second look it removed what says nothing") == 1
+    assert 'class="card scores"' in pages["shadows"]
+    assert 'class="card path"' in pages["shadows"]
+    assert "How features were chosen" not in pages["ordinary"]
+
+
+def test_the_automatic_method_and_its_stages_have_titles(pages):
+    words = "|".join(Reader(pages["shadows"]).words)
+    assert "|LESS-VFL auto · profile default · on activity" in words
+    assert "|LESS-VFL auto kept " in words
+    assert "|train a little: bytes up|" in words
+    assert "|look again: rounds|" in words
 
 
 def test_scores_without_test_rows_are_of_training_and_say_so(pages):

@@ -5,11 +5,11 @@ import csv
 import io
 import json
 import re
-from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.report.reader import Reader, read_whole
 
 from lessvfl.report import build_bench
 from lessvfl.report.paper import entries, files, panels
@@ -143,45 +143,6 @@ RESULTS: dict[str, Any] = {
                "series": [], "settings": {}}],
     },
 }  # fmt: skip
-
-
-class Reader(HTMLParser):
-    """Collect tags, our numbers by their place in the results, and all words."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.open, self.words = [], [], []
-        self.cells: dict[str, tuple[dict[str, str | None], list[str]]] = {}
-        self.rows: dict[str, list[str]] = {}
-        self.at: list[list[str]] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.tags.append((tag, found))
-        if tag in ("meta", "link"):
-            return
-        self.open.append(tag)
-        if "data-entry" in found:
-            kept: list[str] = []
-            if tag == "td":
-                assert found["data-entry"] not in self.cells
-                self.cells[found["data-entry"]] = (found, kept)
-            else:
-                self.rows[found["data-entry"]] = kept
-            self.at = [kept]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-        if tag == "tr":
-            self.at = []
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(data)
-            for kept in self.at:
-                kept.append(data.replace("\u00a0", " "))
 
 
 @pytest.fixture(scope="module")
@@ -389,42 +350,42 @@ def test_text_of_data_is_escaped_in_every_file(tmp_path):
 # -- the page --------------------------------------------------------------------------
 
 
-def test_page_is_well_formed_and_refers_to_nothing_outside(reader, text):
-    assert reader.open == []
-    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
-    assert len(ids) == len(set(ids))
-    assert [tag for tag, _ in reader.tags].count("h1") == 1
-    assert "http://" not in text
-    assert "https://" not in text
-    for _, attrs in reader.tags:
-        for name in ("src", "href", "action", "data"):
-            value = attrs.get(name)
-            assert value is None or value.startswith(("#", "data:"))
-            if value and value.startswith("#"):
-                assert value[1:] in ids
+def test_page_is_whole_and_refers_to_nothing_outside(text):
+    read_whole(text)
+
+
+def by_entry(marked):
+    """Return cells or rows by the entry that they show, each shown once."""
+    found = [(attrs["data-entry"], (attrs, said)) for attrs, said in marked
+             if "data-entry" in attrs]  # fmt: skip
+    assert len(found) == len(dict(found))
+    return dict(found)
 
 
 def test_every_entry_stands_on_the_page_with_its_seeds_and_records(reader):
     tables = entries.read(RESULTS)
     everything = [entry for found in tables.values() for entry in found]
-    assert set(reader.cells) == set(reader.rows) == {e.path for e in everything}
+    cells, rows = by_entry(reader.cells), by_entry(reader.rows)
+    assert set(cells) == set(rows) == {e.path for e in everything}
     for found in everything:
-        attrs, said = reader.cells[found.path]
+        attrs, said = cells[found.path]
         assert said[0] == entries.ours_text(found)
-        row = " ".join(reader.rows[found.path])
+        row = " ".join(rows[found.path][1])
         if found.ours is None:
             assert "absent" in attrs["class"]
             assert "data not available" in row
             continue
         assert "records/run.npz #0 #1 #2" in row
-        for seed, value, record in entries.by_seed(found, RESULTS["seeds"]):
+        for seed, value, record in entries.by_seed(found):
             assert f"seed {seed}: {value} ({record})" in attrs["title"]
             assert value in row
 
 
 def test_cells_are_marked_by_how_they_compare(reader):
+    cells = by_entry(reader.cells)
+
     def shown(i):
-        attrs, said = reader.cells[f"tables.2.{i}"]
+        attrs, said = cells[f"tables.2.{i}"]
         return attrs["class"].split(), "|".join(said)
 
     assert "within" in shown(0)[0]
@@ -438,7 +399,7 @@ def test_cells_are_marked_by_how_they_compare(reader):
     for mark in ("target ≤ majority", "no feature kept in 2", "1 diverged"):
         assert mark in shown(6)[1]
         assert mark not in shown(0)[1]
-    assert "close" in reader.cells["tables.5.0"][0]["class"].split()
+    assert "close" in cells["tables.5.0"][0]["class"].split()
 
 
 def test_page_says_how_it_was_made(reader):
@@ -475,7 +436,7 @@ def test_agreement_counts_every_printed_number_once(text):
 
 def test_a_bare_result_gives_a_page(tmp_path):
     path = build_bench({"tables": {}, "figures": {"3": []}}, tmp_path)
-    assert Reader(path.read_text(encoding="utf-8")).open == []
+    read_whole(path.read_text(encoding="utf-8"))
     assert list((tmp_path / "tables").iterdir()) == []
 
 
@@ -523,6 +484,28 @@ def test_a_number_that_is_not_finite_is_no_number():
 def test_difference_from_zero_has_no_per_cent():
     assert entries.difference_text(one((0.0, 0.0), [0.5])) == "+0.50"
     assert entries.difference_text(one((4.0, 0.0), [3.999])) == "+0.00 (+0.0 %)"
+
+
+def test_numbers_as_text():
+    assert entries.value_text(3.987, "mib") == "3.99"
+    assert entries.value_text(0.9333, "share") == "93.3 %"
+    assert entries.value_text(None, "mib") == "–"
+    assert entries.pair_text({"mean": 3.99, "std": 0.75}, "mib") == "3.99 ± 0.75"
+    assert files.tex("λ_m 0.1 & 80 %") == r"$\lambda_m$ 0.1 \& 80 \%"
+
+
+def test_settings_and_records_as_text():
+    assert entries.setting_text("pretrain_epochs", 1) == "1 epoch of pre-training"
+    assert entries.setting_text("lam_party", 0.1) == "λ_m 0.1"
+    by_party = "spurious features by party: 80 %, 25 %"
+    assert entries.setting_text("spurious", [0.8, 0.25]) == by_party
+    records = ["records/a.npz#1", "records/a.npz#2", "records/b.npz#1"]
+    assert entries.pointers(records) == "records/a.npz #1 #2, records/b.npz #1"
+
+
+def test_panels_are_named_by_figure_and_data():
+    two = [{"data": "gina"}, {"data": "../x", "y": "accuracy"}]
+    assert panels.file_names("3", two) == ["figure3-gina", "figure3-x"]
 
 
 def test_two_entries_for_one_cell_are_both_shown():
@@ -577,6 +560,13 @@ def test_bars_stand_in_groups_with_whiskers():
     assert legend is not None
     assert legend.get_texts()[0].get_text() == "LESS-VFL"
     assert len(ax.containers) == 4  # bars and whiskers of two series
+
+
+def test_no_two_series_differ_in_the_colour_alone():
+    assert "LESS-VFL auto" in panels.STYLES
+    looks = list(panels.STYLES.values())
+    for part in range(3):  # colour, dashes, hatch
+        assert len({look[part] for look in looks}) == len(looks)
 
 
 def test_a_panel_without_series_says_so(reader):

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from lessvfl.report import tables
-from lessvfl.run.record import RunRecord
 
 
 def test_summary_rows_are_means_over_seeds(make_record):
@@ -77,7 +76,7 @@ def test_headline_ends_with_cost_and_seeds(odd_records, make_record):
     private.runs[0] |= {"features": None, "communication": None}
     assert "did not reveal" in tables.headline(private)
     assert "sent" not in tables.headline(private)
-    assert tables.method_title(RunRecord({"method": "mine"})) == "mine"
+    assert tables.method_title("mine") == "mine"
 
 
 def test_planted_columns_are_told_by_name_and_party():
@@ -93,10 +92,10 @@ def test_counts_split_real_from_planted():
             "b": None,
         }
     }
-    assert tables.feature_counts(run) == {"a": tables.Counts(1, 1, 2, 1)}
-    assert tables.total_counts(run) == tables.Counts(1, 1, 2, 1)
+    assert tables.feature_counts(run) == {"a": tables.FeatureCounts(1, 1, 2, 1)}
+    assert tables.total_counts(run) == tables.FeatureCounts(1, 1, 2, 1)
     assert tables.total_counts({"features": {"b": None}}) is None
-    assert tables.held_features({"features": {}}) is None
+    assert tables.value_at({"features": {}}, "features.*.*") is None
 
 
 def test_feature_rows_count_seeds_of_the_party_that_held_it():
@@ -117,7 +116,7 @@ def test_partly_missing_numbers_say_of_how_many_seeds(make_record):
     record = make_record()
     record.runs[0]["accuracy"]["final"] = None
     record.runs[1]["accuracy"]["final"] = float("nan")
-    assert dict(tables.summary(record))["test accuracy"].endswith("(1 of 3 seeds)")
+    assert tables.summary(record)["test accuracy"].endswith("(1 of 3 seeds)")
 
 
 @pytest.mark.parametrize(
@@ -131,18 +130,53 @@ def test_partly_missing_numbers_say_of_how_many_seeds(make_record):
         (0.5, "share", "50.0 %"),
         (None, "count", "–"),
         (2.5, "count", "2.5"),
+        (1234567, "count", "1,234,567"),
+        (0.92134, "score", "0.9213"),
     ],
 )
 def test_value_text(value, kind, text):
     assert tables.value_text(value, kind) == text
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        ([0.91, 0.93], "score", "0.920 ± 0.014"),
+        ([0.5, None], "share", "50.0 % (1 of 2 seeds)"),
+        ([None], "score", "–"),
+    ],
+)
+def test_spread_text(values, kind, text):
+    assert tables.spread_text(tables.spread(values), kind) == text
+
+
+def test_spread_leaves_out_seeds_without_a_number():
+    assert tables.spread([1.0, 3.0, None]) == (2.0, 2**0.5, 2, 3)
+
+
+def test_a_path_may_end_early():
+    assert tables.at({"accuracy": {"final": 0.9}}, "accuracy", "final") == 0.9
+    assert tables.at({"accuracy": None}, "accuracy", "final") is None
+    assert tables.value_at({"accuracy": {"final": 0.9}}, "accuracy.final") == 0.9
+
+
+def test_nouns_follow_their_count():
+    assert tables.plural(1, "party", "parties") == "1 party"
+    assert tables.plural(2.5, "seed") == "2.5 seeds"
+
+
+def test_selection_in_words():
+    how: dict[str, Any] = {"scores": dict.fromkeys("axy", 0.5), "rule": "pruned"}
+    how |= {"shadow_share": 0.02, "false_share": 0.04, "pairs": [["x", "y", 3.0]]}
+    assert tables.selection_words("clinic", how, 3) == (
+        "clinic keeps 3 of 3 features. Of its scrambled columns 2.0 % passed the same "
+        "bar, so about 0.1 of those kept may be there by chance. On a second look it "
+        "removed what says nothing beside the others. x and y matter together."
+    )
+
+
 def test_flags_average_to_a_share():
     assert tables.spread_text(tables.spread([1, 0]), "flag") == "50 %"
-
-
-def test_bytes_text_stops_at_gigabytes():
-    assert tables.bytes_text(5e12) == "5,000.0 GB"
 
 
 def test_remarks(odd_records):
@@ -155,6 +189,7 @@ def test_remarks(odd_records):
 
 def test_components_without_numbers_are_left_out():
     run = {"components": {"a": {"kept": None, "of": 4}, "b": {"kept": 1, "of": 4}}}
-    assert tables.component_counts([run]) == {"b": (1, 4)}
-    assert tables.kept_components({"components": None}) is None
-    assert tables.held_components({}) is None
+    assert tables.component_counts([run]) == {"b": [1, 4]}
+    assert tables.value_at(run, "components.*.of") == 4
+    assert tables.value_at({"components": None}, "components.*.kept") is None
+    assert tables.value_at({}, "components.*.of") is None

@@ -13,24 +13,28 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
+from tests.conftest import PUBLISHED
 from torch import nn
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.run import experiment, profiles, simulate
-from lessvfl.run.simulate import Job, Networks
+from lessvfl.run.build import Networks
+from lessvfl.run.folder import load, save
+from lessvfl.run.simulate import Job
 
 # Selection of everything or nothing is what some tests here ask for.
 pytestmark = pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
 
-METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
+METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain", "less-vfl-auto")
 STAGE_2 = {"server_epochs": 5, "server_step_size": 0.2, "lam_server": 0.05}
 STAGE_3 = {"party_epochs": 20, "party_step_size": 0.02, "lam_party": 3}
 OWN: dict[str, dict[str, Any]] = {
-    "less-vfl": profiles.without("less-vfl") | STAGE_2 | STAGE_3,
+    "less-vfl": PUBLISHED | STAGE_2 | STAGE_3,
     "local-lasso": STAGE_3,
     "group-lasso": {"joint_epochs": 4, "learning_rate": 0.1, "lam_party": 1.2},
     "plain": {},
+    "less-vfl-auto": {"pretrain_batch_size": 40, "pretrain_epochs": 1, "shadows": 10},
 }
 PARTIES = {"server": ["age", "sex"], "../lab/of A": ["lab_*"], "rest": ["city", "on"]}
 N, N_TRAIN = 150, 120
@@ -88,11 +92,11 @@ def check(model, numbers, rows, labels):
 def test_loaded_model_predicts_as_the_run(table, dataset, tmp_path, method, dtype):
     record, runs = run(dataset, method, seeds=(0, 1), dtype=dtype)
     folder = tmp_path / "run"
-    experiment.save(folder, record, runs)
+    save(folder, record, runs)
     rows = table[N_TRAIN:].drop(columns="label")
     labels = table["label"][N_TRAIN:].to_numpy()
     for one in runs:
-        model = experiment.load(folder, one.numbers["seed"])
+        model = load(folder, one.numbers["seed"])
         check(model, one.numbers, rows, labels)
         assert model.features == {
             party: tuple(names["kept"])
@@ -105,7 +109,7 @@ def test_loaded_model_predicts_as_the_run(table, dataset, tmp_path, method, dtyp
 @pytest.mark.parametrize("method", METHODS[:3])
 def test_networks_on_disk_are_really_smaller(dataset, tmp_path, method):
     record, runs = run(dataset, method)
-    experiment.save(tmp_path, record, runs)
+    save(tmp_path, record, runs)
     numbers = runs[0].numbers
     assert any(party["removed"] for party in numbers["features"].values())
     folder = tmp_path / record.header["networks"] / "seed-0"
@@ -134,11 +138,11 @@ def test_number_format_is_kept(dataset, tmp_path):
     for dtype in (torch.float32, torch.float64):
         name = str(dtype).removeprefix("torch.")
         record, runs = run(dataset, "plain", dtype=name)
-        experiment.save(tmp_path / name, record, runs)
+        save(tmp_path / name, record, runs)
         path = tmp_path / name / record.header["networks"] / "seed-0" / "server"
         tensors = load_file(path / "network.safetensors")
         assert {tensor.dtype for tensor in tensors.values()} == {dtype}
-        model = experiment.load(tmp_path / name)
+        model = load(tmp_path / name)
         assert model.fusion.input_weights.dtype is dtype
 
 
@@ -150,10 +154,10 @@ EMPTY = {"lam_party": 1e6}
 def test_parties_that_keep_nothing(table, dataset, tmp_path, method, profile):
     """A constant, or frozen embeddings of all columns: as in the run."""
     record, runs = run(dataset, method, profile, **EMPTY)
-    experiment.save(tmp_path, record, runs)
+    save(tmp_path, record, runs)
     numbers = runs[0].numbers
     assert not any(party["kept"] for party in numbers["features"].values())
-    model = experiment.load(tmp_path)
+    model = load(tmp_path)
     rows = table[N_TRAIN:].drop(columns="label")
     check(model, numbers, rows, table["label"][N_TRAIN:].to_numpy())
     frozen = profile == "official-code" and method != "group-lasso"
@@ -166,12 +170,12 @@ def test_parties_that_keep_nothing(table, dataset, tmp_path, method, profile):
 def test_some_parties_keep_nothing(table, dataset, tmp_path, profile):
     own = {"lam_scale": 1, "party_step_size": 0.02, "reduction": "sum"}
     record, runs = run(dataset, "less-vfl", profile, seeds=(1,), **own)
-    experiment.save(tmp_path, record, runs)
+    save(tmp_path, record, runs)
     kept = [bool(party["kept"]) for party in runs[0].numbers["features"].values()]
     assert len(set(kept)) == 2
     rows = table[N_TRAIN:].drop(columns="label")
     labels = table["label"][N_TRAIN:].to_numpy()
-    model = experiment.load(tmp_path)
+    model = load(tmp_path)
     check(model, runs[0].numbers, rows, labels)
     assert model.decide(rows[:0]).shape == (0, 1)
 
@@ -179,7 +183,7 @@ def test_some_parties_keep_nothing(table, dataset, tmp_path, profile):
 def test_planted_columns_are_columns_of_the_model(table, dataset, tmp_path):
     """Noise that was kept must be given; in a table by name, in an array at the end."""
     record, runs = run(dataset, "plain", job={"spurious": 1.0})
-    experiment.save(tmp_path, record, runs)
+    save(tmp_path, record, runs)
     rows = table[N_TRAIN:].drop(columns="label").reset_index(drop=True)
     planted = {
         name: party.X_test[:, party.groups == index][:, 0]
@@ -189,7 +193,7 @@ def test_planted_columns_are_columns_of_the_model(table, dataset, tmp_path):
     }
     assert len(planted) == 8
     rows = rows.assign(**planted)
-    model = experiment.load(tmp_path)
+    model = load(tmp_path)
     assert model.feature_names == tuple(rows.columns)
     check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
     with pytest.raises(DataError, match="spurious_"):
@@ -213,8 +217,8 @@ def test_tables_of_any_kind(table, dataset):
 
 def test_only_columns_in_use_are_needed(table, dataset, tmp_path):
     record, runs = run(dataset, "less-vfl")
-    experiment.save(tmp_path, record, runs)
-    model = experiment.load(tmp_path)
+    save(tmp_path, record, runs)
+    model = load(tmp_path)
     used = [name for names in model.features.values() for name in names]
     assert 0 < len(used) < 8
     rows = table.drop(columns="label")
@@ -224,8 +228,8 @@ def test_only_columns_in_use_are_needed(table, dataset, tmp_path):
 def test_multiclass(tmp_path):
     dataset = data.load("digits")
     record, runs = run(dataset, "plain", job={"parties": 4}, batch_size=300)
-    experiment.save(tmp_path, record, runs)
-    model = experiment.load(tmp_path)
+    save(tmp_path, record, runs)
+    model = load(tmp_path)
     rows = dataset.X.numeric[1437:]
     labels = np.asarray(dataset.label_names)[dataset.y[1437:]]
     accuracy = runs[0].numbers["accuracy"]["final"]
@@ -240,8 +244,8 @@ def test_regression(tmp_path):
     assert dataset.X_test is not None
     assert dataset.y_test is not None
     record, runs = run(dataset, "plain", job={"parties": 2}, dtype="float64")
-    experiment.save(tmp_path, record, runs)
-    model = experiment.load(tmp_path)
+    save(tmp_path, record, runs)
+    model = load(tmp_path)
     found = r2_score(dataset.y_test, model.predict(dataset.X_test.numeric))
     assert found == pytest.approx(runs[0].numbers["r2"]["final"])
     with pytest.raises(ConfigError, match="Got a regression model"):
@@ -269,8 +273,8 @@ def test_modules_named_by_settings(table, dataset, tmp_path, dtype):
     path.write_text(MODULES)
     nets = {"party_net": f"{path}:normed", "fusion_net": f"{path}:deep"}
     record, runs = run(dataset, "less-vfl", **nets, dtype=dtype)
-    experiment.save(tmp_path / "run", record, runs)
-    model = experiment.load(tmp_path / "run")
+    save(tmp_path / "run", record, runs)
+    model = load(tmp_path / "run")
     rows = table[N_TRAIN:].drop(columns="label")
     check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
     assert any(c["kept"] < 16 for c in runs[0].numbers["components"].values())
@@ -284,12 +288,12 @@ def test_modules_given_from_python(table, dataset, tmp_path):
     """The functions are not saved: load must be given them again."""
     networks = Networks(party=small, fusion=small)
     record, runs = run(dataset, "less-vfl", job={"networks": networks})
-    experiment.save(tmp_path, record, runs)
+    save(tmp_path, record, runs)
     with pytest.raises(ConfigError, match="network of the server was given from"):
-        experiment.load(tmp_path)
+        load(tmp_path)
     with pytest.raises(ConfigError, match="network of party 'server' was given from"):
-        experiment.load(tmp_path, fusion_net=small)
-    model = experiment.load(tmp_path, party_net=small, fusion_net=small)
+        load(tmp_path, fusion_net=small)
+    model = load(tmp_path, party_net=small, fusion_net=small)
     rows = table[N_TRAIN:].drop(columns="label")
     check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
 
@@ -300,7 +304,7 @@ def test_modules_given_from_python(table, dataset, tmp_path):
 @pytest.fixture
 def saved(dataset, tmp_path):
     record, runs = run(dataset, "plain")
-    experiment.save(tmp_path / "run", record, runs)
+    save(tmp_path / "run", record, runs)
     return tmp_path / "run", tmp_path / "run" / record.header["networks"] / "seed-0"
 
 
@@ -322,7 +326,7 @@ def test_damaged_files(saved, name, damage):
     else:
         path.write_bytes(b"" if damage == "empty" else b"\x00{}[]" * 9)
     with pytest.raises(RecordError, match=r"must hold .*as a finished run writes them"):
-        experiment.load(folder)
+        load(folder)
 
 
 def test_weights_of_another_shape(saved):
@@ -332,14 +336,14 @@ def test_weights_of_another_shape(saved):
         networks / "party1" / "network.safetensors",
     )
     with pytest.raises(RecordError, match=r"party1.*as a finished run writes them"):
-        experiment.load(folder)
+        load(folder)
 
 
 def test_networks_gone(saved):
     folder, networks = saved
     shutil.rmtree(networks.parent)
     with pytest.raises(RecordError, match=r"must hold server\.json"):
-        experiment.load(folder)
+        load(folder)
 
 
 def test_curve_can_be_left_out(dataset):

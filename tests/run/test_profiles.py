@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import PUBLISHED
 
 from lessvfl import data, methods
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError
 from lessvfl.run import profiles
 
 METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
@@ -86,7 +86,10 @@ def test_official_code(method, name):
     check(found, {"uneven": "drop", "noise": "range", "empty_party": "frozen"})
     if method in SELECTING:
         check(found, {"party_step_size": step_size, "lam_scale": lam_scale})
-        check(found, {"reduction": "mean", "drain": True, "plateau_tolerance": 0})
+        check(
+            found,
+            {"reduction": "mean", "stepwise_removal": True, "plateau_tolerance": 0},
+        )
     check(found, TABLES.get(method, {}).get(name, {}))
 
 
@@ -100,7 +103,7 @@ def test_paper(method, name):
     check(found, {"uneven": "drop", "noise": "range", "empty_party": "constant"})
     if method in SELECTING:
         check(found, {"party_step_size": 0.01, "lam_scale": 1})
-        check(found, {"reduction": "sum", "drain": False})
+        check(found, {"reduction": "sum", "stepwise_removal": False})
         epochs = TABLES[method][name]["pretrain_epochs"]
         assert found["pretrain_epochs"] == epochs
     calibrated = flat(method, "paper", "phishing")  # once, not by data set
@@ -111,7 +114,8 @@ def test_paper(method, name):
 @pytest.mark.parametrize("method", METHODS)
 def test_default(method):
     """The paper's, but each party standardises, and the split is stratified."""
-    found = flat(method, "default", overrides=profiles.without(method))
+    published = PUBLISHED if method == "less-vfl" else {}
+    found = flat(method, "default", overrides=published)
     check(found, NETWORK | LEARNING | BY_METHOD[method])
     check(found, {"activation": "tanh", "shuffle": True, "scale": "standardize"})
     check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})
@@ -173,41 +177,41 @@ def test_every_contract_name_can_be_overridden(profile, method, name, text, valu
         found = flat(method, profile, overrides={name: given})
         assert found[name] == value
         assert type(found[name]) is type(value)
-        chosen = profiles.SELECTORS.get(name)  # a lambda is the published stage's
-        ignored = {name: None} if chosen is None else {name: None, chosen: None}
-        if chosen == "selector" and "aim" in found:  # which needs many steps before it
-            ignored |= {"aim": None}
-            assert found["aim"] != "time"
-        assert found | ignored == whole | ignored
-        if chosen is not None and chosen in found:
-            assert found[chosen] == "network"
+        assert found | {name: None} == whole | {name: None}
 
 
-def test_default_goes_past_the_paper_with_less_vfl_alone():
-    found = flat("less-vfl", "default")
-    check(found, {"selector": "shadows", "server_selector": "path", "bits": 8})
-    for method in ("local-lasso", "group-lasso", "plain"):
-        assert profiles.without(method) == {}
-        assert flat(method, "default")["bits"] == 32
-    for profile in ("paper", "official-code"):
-        published = flat("less-vfl", profile)
-        check(published, {"selector": "network", "server_selector": "network"})
-        check(published, {"bits": 32, "schedule": "constant", "input_scale": 1.0})
+@pytest.mark.parametrize("method", ["less-vfl", "less-vfl-auto"])
+def test_default_goes_past_the_paper_with_less_vfl(method):
+    """Few bytes: small embeddings, 8 bits, a falling rate."""
+    few = {"embedding_size": 4, "input_scale": 0.01, "bits": 8, "batch_size": 128}
+    check(flat(method, "default"), few)
+    check(flat(method, "default"), {"learning_rate": 0.005, "train_epochs": 40})
+    assert flat(method, "default")["schedule"] == "cosine"
 
 
-@pytest.mark.parametrize(
-    ("given", "word"),
-    [
-        ({"selector": "shadows", "lam_party": 3.0}, "lam_party"),
-        ({"selector": "network", "shadow_share": 0.1}, "shadow_share"),
-        ({"selector": "network", "second_look": 2}, "second_look"),
-        ({"server_selector": "none", "server_rows": 99}, "server_rows"),
-        ({"server_selector": "none", "lam_server": 1.0}, "lam_server"),
-    ],
-)
-def test_a_setting_of_the_other_selector_is_warned_of(given, word):
-    with pytest.warns(LessVFLWarning, match=f"'{word}' setting has no effect"):
-        flat("less-vfl", "default", overrides=given)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("profile", profiles.PROFILES)
+def test_less_vfl_is_algorithm_1_in_every_profile(method, profile):
+    """What the profile default changes for less-vfl is what the constant says."""
+    found = flat(method, profile)
+    if method == "less-vfl":
+        assert {"lam_party", "lam_server", "server_epochs"} <= found.keys()
+        assert found["adaptive"] == 0
+        assert (found["bits"] == 8) == (profile == "default")
+    else:
+        check(found, {"bits": 32, "schedule": "constant", "input_scale": 1.0})
+    if profile != "default":
+        check(found, {"bits": 32, "schedule": "constant", "input_scale": 1.0})
+
+
+def test_published_settings_of_less_vfl_are_what_default_changes():
+    """PUBLISHED, which tests take the paper's way by, leaves nothing of it out."""
+    default = flat("less-vfl", "default")
+    paper = flat("less-vfl", "paper", "phishing")
+    changed = {name for name in paper if name in PUBLISHED}
+    assert changed == set(PUBLISHED)
+    assert {name: paper[name] for name in PUBLISHED} == PUBLISHED
+    assert all(default[name] != PUBLISHED[name] for name in PUBLISHED)
 
 
 def test_numbers_of_numpy_become_plain():
@@ -218,40 +222,74 @@ def test_numbers_of_numpy_become_plain():
     assert type(found["learning_rate"]) is float
 
 
-# Settings that exist, and a method that does not read them.
+# ------------------------------------------------- settings that a method does not read
+
+# A setting that exists, a method that does not read it, and those that do.
 ELSEWHERE = [
-    ("local-lasso", "lam_server", "0.5"),
-    ("local-lasso", "server_epochs", 3),
-    ("less-vfl", "joint_epochs", "5"),
-    ("group-lasso", "party_epochs", "5"),
-    ("plain", "lam_party", "0.5"),
+    ("local-lasso", "lam_server", "less-vfl"),
+    ("local-lasso", "server_epochs", "less-vfl"),
+    ("local-lasso", "adaptive", "less-vfl"),
+    ("less-vfl", "joint_epochs", "group-lasso"),
+    ("less-vfl", "shadow_share", "less-vfl-auto"),
+    ("less-vfl", "second_look", "less-vfl-auto"),
+    ("less-vfl-auto", "lam_party", "less-vfl, local-lasso, group-lasso"),
+    ("less-vfl-auto", "lam_server", "less-vfl"),
+    ("less-vfl-auto", "party_epochs", "less-vfl, local-lasso"),
+    ("group-lasso", "party_epochs", "less-vfl, local-lasso"),
+    ("group-lasso", "pretrain_epochs", "less-vfl-auto, less-vfl, local-lasso"),
+    ("plain", "lam_party", "less-vfl, local-lasso, group-lasso"),
 ]
 
 
-@pytest.mark.parametrize(("method", "name", "value"), ELSEWHERE)
-def test_a_setting_of_another_method_is_warned_of(method, name, value):
-    words = f"The '{name}' setting has no effect with method {method}."
-    with pytest.warns(LessVFLWarning, match=words):
-        found = flat(method, "default", overrides={name: value})
-    assert found == flat(method, "default")
+@pytest.mark.parametrize(("method", "name", "readers"), ELSEWHERE)
+@pytest.mark.parametrize("value", ["1", 1, -1, "much"])
+def test_a_setting_of_another_method_is_refused_and_its_methods_named(
+    method, name, readers, value
+):
+    with pytest.raises(ConfigError) as error:
+        flat(method, "default", overrides={name: value})
+    assert str(error.value) == (
+        f"The '{name}' setting is not read by method {method}. It is one of {readers}."
+    )
 
 
-def test_a_setting_of_another_method_must_still_be_allowed():
-    with pytest.raises(ConfigError, match="'lam_party' setting must be"):
-        flat("plain", "default", overrides={"lam_party": -1.0})
-    with pytest.raises(ConfigError, match="'server_epochs' setting must be"):
-        flat("plain", "default", overrides={"server_epochs": "many"})
+@pytest.mark.parametrize(
+    "gone", ["selector", "server_selector", "aim", "subsamples", "pretrain_check"]
+)
+@pytest.mark.parametrize("method", ["less-vfl", "less-vfl-auto"])
+def test_what_no_method_reads_is_unknown(method, gone):
+    with pytest.raises(
+        ConfigError, match=f"Unknown setting '{gone}' of method {method}"
+    ):
+        flat(method, "default", overrides={gone: "network"})
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_profiles_bring_no_settings_of_other_methods(method):
+@pytest.mark.parametrize("profile", ["paper", "official-code"])
+def test_selection_without_a_lambda_has_one_profile(profile):
+    with pytest.raises(ConfigError) as error:
+        flat("less-vfl-auto", profile)
+    assert str(error.value) == (
+        "Method less-vfl-auto has the profile default alone. "
+        f"Got '{profile}'; less-vfl has all profiles."
+    )
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_profiles_bring_what_a_method_reads_and_nothing_else(method):
     known = {
         f.name for part in profiles.sections(method) for f in dataclasses.fields(part)
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for profile in profiles.PROFILES:
-            assert flat(method, profile).keys() == known
+    for profile in methods.get(method).profiles:
+        assert flat(method, profile).keys() == known
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_settings_come_back_from_their_flat_values(method):
+    settings = profiles.resolve(method, "default", a_dataset("a"), {"hidden": 9})
+    again = profiles.from_flat(method, "default", settings.flat())
+    assert again == settings
+    with pytest.raises(ConfigError, match="'batch_size' setting must be"):
+        profiles.from_flat(method, "default", settings.flat() | {"batch_size": 0})
 
 
 def test_unknown_names():
@@ -267,4 +305,5 @@ def test_unknown_names():
 
 
 def test_all_methods_are_tested_here():
-    assert set(METHODS) == set(methods.METHODS)
+    assert {*METHODS, "less-vfl-auto"} == set(methods.METHODS)
+    assert methods.DEFAULT == "less-vfl-auto"

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +20,13 @@ from lessvfl.errors import ConfigError
 from lessvfl.status import Status, StatusServer, page, prometheus, web, words
 from lessvfl.terms import Event, Stage
 
-PLAN: dict[Stage, int] = {"pretrain": 100, "select_components": 50, "train": 200}
+N_STEPS: dict[Stage, int] = {"pretrain": 100, "select_components": 50, "train": 200}
 DOCS = Path(__file__).parents[2] / "docs" / "status.md"
 
 
-class Clock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def status(clock: Clock) -> Status:
-    return Status("r1", "less-vfl", "phishing", ["bank", "clinic"], PLAN, clock=clock)
+def status(clock) -> Status:
+    return Status("r1", "less-vfl", "phishing", ["bank", "clinic"], clock=clock)
 
 
 def connect_all(status: Status) -> None:
@@ -49,11 +34,11 @@ def connect_all(status: Status) -> None:
         status.connect(party)
 
 
-def walk(status: Status, clock: Clock, stage: Stage, steps: range, pause: float):
+def walk(status: Status, clock, stage: Stage, steps: range, pause: float):
     """Do steps of a stage, one every `pause` seconds."""
     for step in steps:
         clock.now += pause
-        status.stepped(stage, step, PLAN[stage])
+        status.stepped(stage, step, N_STEPS[stage])
 
 
 # -------------------------------------------------------------------------------- state
@@ -69,7 +54,7 @@ def test_a_run_waits_for_everybody_named_in_the_message(status) -> None:
 
 
 def test_many_missing_parties_are_counted() -> None:
-    status = Status("r", "plain", "d", [f"p{i}" for i in range(9)], {})
+    status = Status("r", "plain", "d", [f"p{i}" for i in range(9)])
     assert status.snapshot()["message"] == "waiting for p0, p1, p2 and 6 more"
 
 
@@ -81,7 +66,7 @@ def test_a_party_that_is_away_pauses_the_run(status, clock) -> None:
     seen = status.snapshot()
     assert (seen["state"], seen["message"]) == ("paused", "waiting for clinic")
     assert seen["steps_per_second"] is None
-    assert seen["seconds_left"] is None
+    assert seen["stage_seconds_left"] is None
     assert seen["parties"]["clinic"]["since_seconds"] == pytest.approx(30)
     status.connect("clinic")
     assert status.snapshot()["state"] == "running"
@@ -110,13 +95,6 @@ def test_the_first_end_counts_and_stops_the_time(status, clock, message) -> None
     assert seen["seconds"] == pytest.approx(60, abs=1e-3)
 
 
-def test_a_resumed_run_counts_from_its_first_beginning(clock) -> None:
-    began = datetime.now(UTC) - timedelta(hours=2)
-    status = Status("r", "plain", "d", ["a"], {}, started=began, clock=clock)
-    assert status.snapshot()["started"] == began.isoformat(timespec="seconds")
-    assert status.snapshot()["seconds"] == pytest.approx(7200, abs=1)
-
-
 def test_connecting_twice_or_losing_the_absent_changes_nothing(status) -> None:
     status.lose("bank")
     status.connect("bank")
@@ -143,7 +121,6 @@ def test_rate_and_time_left_of_a_steady_run(status, clock) -> None:
     seen = status.snapshot()
     assert seen["steps_per_second"] == pytest.approx(2)
     assert seen["stage_seconds_left"] == pytest.approx(60 / 2)
-    assert seen["seconds_left"] == pytest.approx((60 + 50 + 200) / 2)
 
 
 def test_the_rate_is_of_the_last_seconds(status, clock) -> None:
@@ -175,15 +152,6 @@ def test_a_stage_taken_up_again_starts_its_rate_anew(status, clock) -> None:
     assert (seen["step"], seen["steps"]["pretrain"]) == (29, 49)
 
 
-def test_joint_training_later_goes_as_fast_as_it_did(status, clock) -> None:
-    connect_all(status)
-    walk(status, clock, "pretrain", range(1, 101), 0.5)
-    walk(status, clock, "select_components", range(1, 26), 0.01)
-    seen = status.snapshot()
-    assert seen["stage_seconds_left"] == pytest.approx(0.25)
-    assert seen["seconds_left"] == pytest.approx(0.25 + 200 / 2)
-
-
 def test_a_stage_told_by_epochs_alone_has_a_time_left(status, clock) -> None:
     connect_all(status)
     for epoch in range(1, 5):
@@ -193,7 +161,6 @@ def test_a_stage_told_by_epochs_alone_has_a_time_left(status, clock) -> None:
     assert (seen["epoch"], seen["n_epochs"], seen["step"]) == (4, 10, None)
     assert seen["steps_per_second"] is None
     assert seen["stage_seconds_left"] == pytest.approx(12)
-    assert seen["seconds_left"] is None  # no step of joint training was seen
     assert words.place_text(seen) == "select components: epoch 4 of 10"
 
 
@@ -206,16 +173,6 @@ def test_steps_after_an_epoch_are_counted_as_steps(status, clock) -> None:
     assert status.snapshot()["epoch"] == 1.5
 
 
-def test_without_a_plan_there_is_no_time_in_all(clock) -> None:
-    status = Status("r", "plain", "d", ["a"], {}, clock=clock)
-    status.connect("a")
-    for step in (1, 2, 3):
-        clock.now += 1
-        status.stepped("train", step, 13)
-    assert status.snapshot()["stage_seconds_left"] == pytest.approx(10)
-    assert status.snapshot()["seconds_left"] is None
-
-
 # ----------------------------------------------------------------------------- counting
 
 
@@ -225,7 +182,8 @@ def test_traffic_adds_up_and_evaluation_stands_apart(status) -> None:
     status.stepped("pretrain", 1, 100)
     status.carried("bank", 10, 20, 11, 22)
     status.carried("bank", 10, 20, 11, 22)
-    status.carried("clinic", 1, 2, 3, 4, rounds=5)
+    for _ in range(5):
+        status.carried("clinic", 1, 2, 3, 4)
     status.carried("bank", 1000, 0, 1100, 0, stage="evaluate")
     seen = status.snapshot()
     bank = seen["parties"]["bank"]
@@ -238,8 +196,8 @@ def test_traffic_adds_up_and_evaluation_stands_apart(status) -> None:
     assert bank["by_stage"]["evaluate"]["payload_bytes"]["up"] == 1000
     assert seen["traffic"] == {
         "rounds": 5,
-        "payload_bytes": {"up": 21, "down": 42},
-        "wire_bytes": {"up": 125, "down": 98},
+        "payload_bytes": {"up": 25, "down": 50},
+        "wire_bytes": {"up": 137, "down": 114},
     }
 
 
@@ -249,14 +207,13 @@ def test_counters_cannot_be_made_to_fall(status) -> None:
 
 
 def test_a_party_was_last_heard_when_it_last_spoke(status, clock) -> None:
-    status.carried("bank", up=1)  # before this process, of a resumed run
+    status.carried("bank", up=1)  # while it is away
     assert status.snapshot()["parties"]["bank"]["heard"] is None
     status.connect("bank")
-    for speak in (status.hear, lambda party: status.carried(party, up=1)):
-        clock.now += 7
-        assert status.snapshot()["parties"]["bank"]["heard_seconds"] >= 7
-        speak("bank")
-        assert status.snapshot()["parties"]["bank"]["heard_seconds"] == 0
+    clock.now += 7
+    assert status.snapshot()["parties"]["bank"]["heard_seconds"] == 7
+    status.carried("bank", up=1)
+    assert status.snapshot()["parties"]["bank"]["heard_seconds"] == 0
 
 
 def test_reasons_of_refusal_are_bounded(status) -> None:
@@ -351,21 +308,17 @@ def test_times_in_words(seconds, text) -> None:
     assert words.time_text(seconds) == text
 
 
-def test_bytes_in_words_end_at_terabytes() -> None:
-    assert words.bytes_text(5e15) == "5,000.0 TB"
-
-
 # --------------------------------------------------------------------------------- page
 
 
 def test_the_page_escapes_every_name() -> None:
     evil = "<b>&\"'$x</b>"
-    status = Status(evil, evil, evil, [evil], {"train": 2})
+    status = Status(evil, evil, evil, [evil])
     status.refused(evil)
     status.scored(0.5, evil)
     with StatusServer(status) as running:
-        for happen in (status.lose, status.connect, status.ended):
-            happen(evil)
+        for change in (status.lose, status.connect, status.ended):
+            change(evil)
             _, text = ask(running, "/")
             assert "<b>" not in text
             assert "&lt;b&gt;&amp;&quot;&#x27;$x&lt;/b&gt;" in text
@@ -379,8 +332,7 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     assert "2 of 2" in text
     assert "0.9312" in text
     assert "foreign CA 1" in text
-    assert "40 of 100" in text
-    assert 'value="0.4000"' in text
+    assert "<td>clinic connected</td>" in text
     assert 'class="banner" role="status" hidden' in text
     status.lose("clinic")
     text = page.render(status.snapshot())
@@ -391,19 +343,6 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     text = page.render(status.snapshot())
     assert "<h1>failed at pretrain: step 40 of 100</h1>" in text
     assert "Party &#x27;clinic&#x27; stayed away." in text
-
-
-def test_a_stage_that_is_over_has_a_full_bar(status) -> None:
-    full(status)
-    status.observe(Event("select_components", 1, 4))
-    text = page.render(status.snapshot())
-    bars = re.findall(r'value="([\d.]+)" aria-label="([\w ]+)"', text)
-    assert bars == [
-        ("1.0000", "pretrain"),
-        ("0.2500", "select components"),
-        ("0.0000", "train"),
-    ]
-    assert "25%" in text
 
 
 def test_the_page_has_the_colours_of_the_report() -> None:
@@ -469,7 +408,6 @@ def test_metrics_say_what_the_snapshot_says(status) -> None:
     evaluate = {"party": "bank", "stage": "evaluate", "direction": "up"}
     assert value(samples, payload, **evaluate) == 7
     assert value(samples, "lessvfl_steps_total", stage="pretrain") == 40
-    assert value(samples, "lessvfl_planned_steps", stage="train") == 200
     assert value(samples, "lessvfl_score", name="accuracy") == 0.9312
     assert value(samples, "lessvfl_party_connected", party="clinic") == 1
     assert value(samples, "lessvfl_run_state", state="running") == 1
@@ -482,21 +420,22 @@ def test_metrics_say_what_the_snapshot_says(status) -> None:
 def test_metrics_of_the_unknown_have_no_sample(status) -> None:
     _, samples = parse(prometheus.render(status.snapshot()))
     names = {name for name, _ in samples}
-    assert not names & {"lessvfl_score", "lessvfl_seconds_left", "lessvfl_steps_total"}
+    unknown = {"lessvfl_score", "lessvfl_stage_seconds_left", "lessvfl_steps_total"}
+    assert not names & unknown
 
 
 def test_labels_are_escaped() -> None:
     evil = 'a"b\\c\nd{},= \\n'
-    _, samples = parse(prometheus.render(Status("r", "m", "d", [evil], {}).snapshot()))
+    _, samples = parse(prometheus.render(Status("r", "m", "d", [evil]).snapshot()))
     assert value(samples, "lessvfl_party_connected", party=evil) == 0
 
 
 def test_counters_never_decrease(status, clock) -> None:
-    """Whatever happens: a party lost, a stage taken up again, the end."""
+    """Whatever comes: a party lost, a stage taken up again, the end."""
     connect_all(status)
     status.carried("bank", 1, 1, 1, 1)
     before: Samples = {}
-    for happening in (
+    for change in (
         lambda: walk(status, clock, "pretrain", range(1, 30), 0.1),
         lambda: status.lose("bank"),
         lambda: status.connect("bank"),
@@ -506,7 +445,7 @@ def test_counters_never_decrease(status, clock) -> None:
         lambda: walk(status, clock, "train", range(3), 0.1),
         lambda: status.ended("No."),
     ):
-        happening()
+        change()
         types, now = parse(prometheus.render(status.snapshot()))
         for (name, labels), was in before.items():
             if types[name] == "counter":
@@ -584,6 +523,7 @@ def test_the_state_of_health_is_that_of_the_run(served, status) -> None:
     status.ended("No.")
     reply, text = ask(served, "/healthz")
     assert (reply.status, text) == (503, "failed\n")
+    assert ask(served, "/status.json")[0].status == 200
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/page.css", "/../", "/metrics/"])
@@ -644,25 +584,21 @@ def test_too_many_at_a_time_are_turned_away(status, monkeypatch) -> None:
 def test_a_failure_of_ours_is_logged_and_does_not_end_it(
     served, monkeypatch, caplog
 ) -> None:
-    def fail(snapshot: object) -> None:
+    def fail(snapshot: object) -> str:
         raise RuntimeError("a bug")
 
-    monkeypatch.setitem(web.PATHS, "/", fail)
+    monkeypatch.setitem(web.PATHS, "/", ("text/html", fail))
     with pytest.raises((http.client.HTTPException, OSError)):
         ask(served, "/")
     assert ask(served, "/healthz")[0].status == 200
     assert "a bug" in caplog.text
 
 
-def test_closing_frees_the_port(status) -> None:
-    first = StatusServer(status)
-    first.start()
-    first.start()
-    address = first.url[7:-1]
-    first.close()
-    first.close()
-    second = StatusServer(status, address)
-    second.close()  # never started
+def test_leaving_the_block_frees_the_port(status) -> None:
+    with StatusServer(status) as first:
+        address = first.url[7:-1]
+    with StatusServer(status, address) as second:
+        assert ask(second, "/healthz")[0].status == 200
 
 
 def test_a_port_in_use_is_said_in_one_sentence(served, status) -> None:
@@ -674,15 +610,9 @@ def test_a_port_in_use_is_said_in_one_sentence(served, status) -> None:
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:80", "example.org:80"]
 )
-def test_other_machines_are_kept_out_unless_asked_in(status, address) -> None:
+def test_other_machines_are_kept_out(status, address) -> None:
     with pytest.raises(ConfigError, match=r"must be of this machine.*Got '"):
         StatusServer(status, address)
-
-
-def test_other_machines_may_be_let_in(status) -> None:
-    with StatusServer(status, "0.0.0.0:0", allow_remote=True) as running:
-        running.url = running.url.replace("0.0.0.0", "127.0.0.1")
-        assert ask(running, "/healthz", Host="any.example")[0].status == 200
 
 
 @pytest.mark.parametrize(
@@ -693,10 +623,13 @@ def test_an_address_is_host_and_port(status, address) -> None:
         StatusServer(status, address)
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1:0", "no..where:80"])
-def test_an_address_of_nobody_is_a_sentence(status, address) -> None:
-    with pytest.raises(ConfigError, match=f"cannot have {re.escape(address)}: .+"):
-        StatusServer(status, address, allow_remote=True)
+def test_an_address_that_cannot_be_had_is_a_sentence(status, monkeypatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(ConfigError, match=r"cannot have localhost:0: Name .+ known\."):
+        StatusServer(status, "localhost:0")
 
 
 def test_the_other_loopback(status) -> None:
@@ -727,9 +660,7 @@ def fields(value: Any, prefix: str = "") -> Iterator[str]:
             yield path
             for item in inner:
                 yield from fields(item, f"{path}.")
-        elif key in ("plan", "steps", "refused", "by_stage") or not isinstance(
-            inner, dict
-        ):
+        elif key in ("steps", "refused", "by_stage") or not isinstance(inner, dict):
             yield path
         else:
             yield path

@@ -1,25 +1,22 @@
-"""A run in the terminal, and its log as JSON."""
+"""A run in the terminal: the view and the plain lines."""
 
 from __future__ import annotations
 
 import io
-import json
-import logging
 import re
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
 
 import pytest
-import torch
 from rich.console import Console
 
 from lessvfl.status import Status, terminal
+from lessvfl.terms import Event, Stage
 
 
 @pytest.fixture
 def status() -> Status:
-    return Status("r1", "less-vfl", "phishing", ["bank", "<b>"], {"pretrain": 400})
+    return Status("r1", "less-vfl", "phishing", ["bank", "<b>"])
 
 
 def begin(status: Status) -> None:
@@ -59,7 +56,7 @@ def test_the_view_shows_everything(status) -> None:
     assert "pretrain: step 100 of 400" in text
     assert "━" in text
     assert "steps/s" in text
-    assert " left (" in text
+    assert " left" in text
     assert re.search(r"bank +connected +4\.0 MB +2\.0 MB +1 +6\.2 MB +0 s ago", text)
     assert re.search(r"<b> +connected +0 bytes", text)
     assert "4.0 MB up, 2.0 MB down, 6.2 MB on the wire" in text
@@ -88,7 +85,7 @@ def test_no_line_is_wider_than_the_terminal(status, width) -> None:
 
 def test_parties_that_do_not_fit_are_counted_and_the_absent_come_first() -> None:
     names = [f"party{i:02}" for i in range(32)]
-    status = Status("r", "plain", "d", names, {})
+    status = Status("r", "plain", "d", names)
     for name in names[:-1]:
         status.connect(name)
     text = drawn(status, height=16)
@@ -97,8 +94,23 @@ def test_parties_that_do_not_fit_are_counted_and_the_absent_come_first() -> None
     assert "and 26 more" in text
 
 
+def test_without_parties_there_is_no_table_and_no_traffic(clock) -> None:
+    """A run in one process goes on from the start, and tells stage and time alone."""
+    status = Status("", "plain", "digits", clock=clock)
+    assert drawn(status).splitlines() == ["plain on digits · running · 0 s", "starting"]
+    for epoch in range(1, 4):
+        clock.now += 2
+        status.observe(Event("select_features", epoch, 8))
+    head, stage, pace = drawn(status).splitlines()
+    assert head == "plain on digits · running · 6 s"
+    assert re.fullmatch(r"select features: epoch 3 of 8 +━+╸?━+ *", stage)
+    assert pace == "10 s left"
+    line = terminal.progress_line(status.snapshot())
+    assert line == "select features: epoch 3 of 8, 10 s left"
+
+
 def test_names_cannot_command_the_terminal() -> None:
-    status = Status("r", "plain", "d", ["\x1b[2Jx", "[red]y"], {})
+    status = Status("r", "plain", "d", ["\x1b[2Jx", "[red]y"])
     text = drawn(status)
     assert "\x1b" not in text
     assert "[red]y" in text
@@ -134,35 +146,26 @@ def test_elsewhere_changes_are_lines(status) -> None:
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines)
     said = [line[9:] for line in lines]
     assert said[0] == "waiting for bank, <b>, 0 of 2 parties"
+    assert said[-1] == "done"
     progress = (
-        r"pretrain: step 100 of 400, [\d,.]+ steps/s, .+ left \(.+ in all\), "
+        r"pretrain: step 100 of 400, [\d,.]+ steps/s, .+ left, "
         r"4\.0 MB up, 2\.0 MB down, 2 of 2 parties"
     )
     assert any(re.fullmatch(progress, line) for line in said)
     assert [line for line in said if not line.endswith("parties")] == [
         "bank connected",
         "<b> connected",
-        "stage pretrain",
+        "pretrain: step 1 of 400",
         "bank away",
         "bank connected",
         "done",
     ]
 
 
-class Clock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_lines_of_progress_come_every_few_seconds_and_only_if_new() -> None:
-    clock, stream = Clock(), io.StringIO()
-    status = Status("r", "plain", "d", ["a"], {}, clock=clock)
-    look = terminal._Lines(status, stream, every=5)
+def test_lines_of_progress_come_every_few_seconds_and_only_if_new(clock) -> None:
+    stream = io.StringIO()
+    status = Status("r", "plain", "d", ["a"], clock=clock)
+    look = terminal._Lines(status, stream, every=5, times=True)
     status.connect("a")
     for step in range(1, 12):
         clock.now += 1
@@ -175,12 +178,28 @@ def test_lines_of_progress_come_every_few_seconds_and_only_if_new() -> None:
     said = [line[9:] for line in stream.getvalue().splitlines()]
     assert [line.split(",")[0] for line in said] == [
         "a connected",
-        "stage train",
         "train: step 1 of 100",
         "train: step 6 of 100",
         "train: step 11 of 100",
         "a away",
         "paused: waiting for a",
+    ]
+
+
+def test_a_run_in_one_process_says_every_stage_without_the_time(clock) -> None:
+    stream = io.StringIO()
+    status = Status("", "plain", "d", clock=clock)
+    look = terminal._Lines(status, stream, every=5, times=False)
+    look()
+    stages: tuple[Stage, ...] = ("pretrain", "select_components", "train")
+    for stage in stages:
+        for epoch in (1, 2):
+            status.observe(Event(stage, epoch, 2))
+    look()
+    assert stream.getvalue().splitlines() == [
+        "pretrain: epoch 1 of 2",
+        "select components: epoch 1 of 2",
+        "train: epoch 1 of 2",
     ]
 
 
@@ -211,79 +230,3 @@ def test_lines_go_to_standard_error(status, capsys) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert "waiting for bank" in err
-
-
-# ------------------------------------------------------------------------- the JSON log
-
-
-def logged(*args: object, **extra: object) -> dict[str, object]:
-    stream = io.StringIO()
-    with terminal.json_logs(stream):
-        logging.getLogger("lessvfl.demo").info(*args, extra=extra)
-    (line,) = stream.getvalue().splitlines()
-    return dict(json.loads(line))
-
-
-def test_a_log_line_is_one_object() -> None:
-    line = logged("joined %s\n'x'", "now", party="bank", stage="train", step=3)
-    moment = datetime.fromisoformat(str(line.pop("time")))
-    assert moment.utcoffset() == timedelta(0)
-    assert line == {
-        "level": "INFO",
-        "logger": "lessvfl.demo",
-        "message": "joined now\n'x'",
-        "party": "bank",
-        "stage": "train",
-        "step": 3,
-    }
-
-
-def test_secrets_and_data_are_not_logged() -> None:
-    key = "-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----"
-    line = logged(
-        f"read {key} ok",
-        private_key="MIIabc",
-        Password="MIIabc",
-        text=f"x{key.removesuffix('-----END PRIVATE KEY-----')}",
-        rows=torch.zeros(3),
-        names=["MIIabc"],
-        loss=float("nan"),
-        ok=True,
-        score=0.5,
-        none=None,
-    )
-    assert "MIIabc" not in json.dumps(line)
-    assert line["message"] == "read (hidden) ok"
-    assert (line["private_key"], line["Password"]) == ("(hidden)", "(hidden)")
-    assert (line["text"], line["rows"]) == ("x(hidden)", "(Tensor)")
-    assert (line["loss"], line["ok"], line["score"]) == ("nan", True, 0.5)
-    assert line["none"] is None
-
-
-def test_an_extra_field_cannot_pose_as_one_of_ours() -> None:
-    line = logged("x", time="never", level="NONE")
-    assert line["level"] == "INFO"
-    assert line["time"] != "never"
-
-
-def test_a_traceback_stays_on_its_line() -> None:
-    stream = io.StringIO()
-    with terminal.json_logs(stream):
-        try:
-            raise ValueError("no")
-        except ValueError:
-            logging.getLogger("lessvfl").exception("failed")
-    line = json.loads(stream.getvalue())
-    assert line["level"] == "ERROR"
-    assert line["traceback"].endswith("ValueError: no")
-
-
-def test_logging_is_as_before_afterwards(capsys) -> None:
-    logger = logging.getLogger("lessvfl")
-    before = (logger.level, list(logger.handlers))
-    with terminal.json_logs(level=logging.WARNING) as handler:
-        assert handler in logger.handlers
-        logger.info("not this")
-        logger.warning("this")
-    assert (logger.level, logger.handlers) == before
-    assert json.loads(capsys.readouterr().err)["message"] == "this"

@@ -14,7 +14,7 @@ import torch
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ProtocolError
 from lessvfl.wire import codec
-from lessvfl.wire.codec import Frame
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import (
     Agreed,
     Align,
@@ -43,23 +43,22 @@ BLOCK = Block(torch.arange(24.0).view(2, 3, 4), (4, 2))
 TRAIN = TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)
 LASSO = TrainPlan("joint_lasso", 3, 100, True, "sgd", 0.01, (0.1, 0.2))
 PARTY = SelectPlan("select_features", 150, 100, True, 0.01, (1.0,), 10.0, "mean")
+WELCOME = Welcome("r", (0,), "plain", {}, ("a",), "none")
 MESSAGES = [
     Describe(),
     Description("clinic", 10, 16),
     Begin(TRAIN),
     Begin(LASSO, 7),
     Descend("train", BLOCK),
-    Descend("pretrain", BLOCK, last=True),
     Embed("evaluate", "test"),
     Select(None, PARTY),
     Select(((0, 3), ()), PARTY),
     Embedding("train", BLOCK, ahead=True),
-    Embedding("pretrain", BLOCK, ahead=True, stable=(True, False)),
     Embedding("embed", Block(torch.zeros(1, 0, 3, dtype=torch.float64), (3,))),
     Done("train", (False, True)),
     Done("train", (True,), Block(torch.ones(1, 4), (4,))),
     Hello("clinic", 5, 1, "cpu", {"torch": "2"}),
-    Welcome("r1", (0, 1), {"hidden": 64, "party_net": None}, ("a", "b"), "psi"),
+    Welcome("r1", (0, 1), "plain", {"hidden": 64, "party_net": None}, ("a",), "psi"),
     Align(b"\x00\xffabc"),
     Align(b""),
     Prepare(np.arange(5), np.arange(0)),
@@ -90,7 +89,7 @@ def same(a, b):
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_a_frame_comes_back_as_it_was(message):
-    frame = codec.decode(codec.encode(Frame(message, 41, b"r" * 16)))
+    frame = codec.decode(codec.encode(WireFrame(message, 41, b"r" * 16)))
     assert (frame.number, frame.run) == (41, b"r" * 16)
     same(message, frame.message)
 
@@ -101,13 +100,13 @@ def test_every_kind_is_tried():
 
 def test_the_head_is_small():
     """A block's frame is a few dozen bytes longer than its values."""
-    data = codec.encode(Frame(Embedding("train", BLOCK), 1))
+    data = codec.encode(WireFrame(Embedding("train", BLOCK), 1))
     assert len(data) - BLOCK.values.numel() * 4 < 200
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_a_frame_cut_short_or_lengthened_is_refused(message):
-    data = codec.encode(Frame(message, 1))
+    data = codec.encode(WireFrame(message, 1))
     for n in {0, 1, 10, codec.HEAD_BYTES, len(data) // 2, len(data) - 1}:
         if n < len(data):
             with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
@@ -117,7 +116,7 @@ def test_a_frame_cut_short_or_lengthened_is_refused(message):
 
 
 def test_every_flipped_bit_is_found():
-    data = bytearray(codec.encode(Frame(Descend("train", BLOCK), 3)))
+    data = bytearray(codec.encode(WireFrame(Descend("train", BLOCK), 3)))
     for place in range(len(data)):
         for bit in (1, 128):
             data[place] ^= bit
@@ -138,7 +137,7 @@ def forged(message, change):
         repeats=False,  # what is forged is not kept in mind
     )
     try:
-        return codec.encode(Frame(message, 1))
+        return codec.encode(WireFrame(message, 1))
     finally:
         codec.KINDS[place] = original
 
@@ -164,9 +163,7 @@ def without_field(name):
         (Descend("train", BLOCK), with_field("widths", "4")),
         (Descend("train", BLOCK), with_field("widths", [4.0, 2.0])),
         (Descend("train", BLOCK), without_field("widths")),
-        (Descend("train", BLOCK), with_field("last", 1)),
-        (Embedding("train", BLOCK, True), with_field("stable", [1])),
-        (Embedding("train", BLOCK, True), with_field("stable", True)),
+        (Embedding("train", BLOCK, True), with_field("ahead", 1)),
         (Descend("train", BLOCK), lambda f, a: (f, [])),
         (Descend("train", BLOCK), lambda f, a: (f, [*a, *a])),
         (Descend("train", BLOCK), lambda f, a: (f, [a[0].long()])),
@@ -192,7 +189,9 @@ def without_field(name):
         (Prepare(np.arange(3), np.arange(2)), lambda f, a: (f, a[:1])),
         (Align(b"abc"), lambda f, a: (f, [a[0].double()])),
         (Refusal("no"), with_field("final", "yes")),
-        (Welcome("r", (0,), {}, ("a",), "none"), with_field("seeds", ["0"])),
+        (WELCOME, with_field("seeds", ["0"])),
+        (WELCOME, with_field("method", None)),
+        (WELCOME, without_field("method")),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(message, change):
@@ -217,26 +216,26 @@ def test_numbers_without_bounds_are_refused(number, monkeypatch):
 def test_what_is_kept_in_mind_is_bounded_and_still_checked():
     """The same fields come step after step; their arrays are looked at every time."""
     codec._known_reader.cache_clear()
-    good = codec.encode(Frame(Descend("train", BLOCK), 1))
-    bad = codec.encode(Frame(Descend("train", Block(BLOCK.values / 0, (4, 2))), 2))
+    good = codec.encode(WireFrame(Descend("train", BLOCK), 1))
+    bad = codec.encode(WireFrame(Descend("train", Block(BLOCK.values / 0, (4, 2))), 2))
     for _ in range(3):
         assert torch.equal(codec.decode(good).message.gradient.values, BLOCK.values)
         with pytest.raises(ProtocolError, match="not finite"):
             codec.decode(bad)
     assert codec._known_reader.cache_info().currsize == 1
     wide = Block(torch.zeros(600, 1, 1), (1,) * 600)
-    codec.decode(codec.encode(Frame(Descend("train", wide), 1)))
+    codec.decode(codec.encode(WireFrame(Descend("train", wide), 1)))
     assert codec._known_reader.cache_info().currsize == 1  # too long to keep
 
 
 def test_a_buffer_of_another_sign_is_read_alike():
     """Flight hands out signed bytes."""
-    data = codec.encode(Frame(Descend("train", BLOCK), 3))
+    data = codec.encode(WireFrame(Descend("train", BLOCK), 3))
     assert codec.decode(memoryview(data).cast("b")).number == 3
 
 
 def test_sizes_are_checked_before_anything_is_read():
-    data = codec.encode(Frame(Descend("train", BLOCK), 3))
+    data = codec.encode(WireFrame(Descend("train", BLOCK), 3))
     with pytest.raises(ProtocolError, match="more than is allowed"):
         codec.decode(data, limit=10)
     head = codec.HEAD.pack(codec.MAGIC, codec.VERSION, 3, 1, bytes(16), 2, 1 << 62)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lessvfl.wire import codec, coding
-from lessvfl.wire.codec import Frame
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.messages import Block, Embedding
-from lessvfl.wire.parties import _entries
+from lessvfl.wire.parties import bill_line
 
 
 def everything(values):
@@ -90,7 +90,9 @@ def test_the_bill_counts_what_travels(bits, paid):
     values = torch.randn(1, 4, 3)
     block = Block.in_bits(values, (3,), bits, everything(values), (0,))
     ledger = Ledger(1)
-    ledger.bill(_entries("a", Embedding("train", block), (True,)))
+    line = bill_line("a", Embedding("train", block), (True,))
+    assert line is not None
+    ledger.bill(line)
     assert ledger.direction_bytes(0, "up") == paid
 
 
@@ -99,8 +101,9 @@ def test_the_bill_counts_what_travels(bits, paid):
 def test_the_wire_carries_the_levels_and_gives_the_same_bits(bits, dtype):
     values = torch.randn(1, 33, 3, dtype=dtype)
     block = Block.in_bits(values, (3,), bits, everything(values), (0,))
-    data = codec.encode(Frame(Embedding("train", block), 1))
-    assert codec.n_body(data) == coding.n_bytes(99, bits) + coding.END_BYTES
+    data = codec.encode(WireFrame(Embedding("train", block), 1))
+    n_body = codec.HEAD.unpack_from(data)[-1]
+    assert n_body == coding.n_bytes(99, bits) + coding.END_BYTES
     back = codec.decode(data).message.block
     assert back.bits == bits
     assert torch.equal(back.values, block.values)

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import PUBLISHED
 
 from lessvfl import data
 from lessvfl.run import profiles, simulate
-from lessvfl.wire.ledger import Entry, Ledger
+from lessvfl.wire.ledger import BillLine, Ledger, closed_payload
 
 N, N_TEST, M, E = 48, 12, 3, 5
 METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
 SETTINGS = {"embedding_size": E, "hidden": 4, "train_epochs": 2}
 LESS = {"server_epochs": 4, "lam_server": 0.08, "server_step_size": 0.2}
-LESS = profiles.without("less-vfl") | LESS
+LESS = PUBLISHED | LESS
 SELECT = {"party_epochs": 6, "lam_party": 0.6, "party_step_size": 0.05}
 OWN = {
     "less-vfl": LESS | SELECT,
@@ -58,7 +59,7 @@ def expected_bill(method, config, numbers, item=4):
     kept = [party["kept"] for party in numbers["components"].values()]
     empty = [not party["kept"] for party in numbers["features"].values()]
     silent = [none and config["empty_party"] == "constant" for none in empty]
-    awake = sum(k for k, quiet in zip(kept, silent, strict=True) if not quiet)
+    speaking = sum(k for k, quiet in zip(kept, silent, strict=True) if not quiet)
     constants = sum(k for k, quiet in zip(kept, silent, strict=True) if quiet)
     stages: dict[str, dict[str, int]] = {}
     values = 0  # embeddings sent up, and the pass that local lasso is charged for
@@ -85,15 +86,15 @@ def expected_bill(method, config, numbers, item=4):
             down = sum(kept) * 4  # K_m as int32, whatever the floats are
         up = constants * item
         stages["select_features"] = {"up": up, "down": down, "rounds": 1}
-        evaluate(1, awake)
+        evaluate(1, speaking)
     if method == "group-lasso":
         values += train("joint_lasso", config["joint_epochs"], M * E)
         stages["joint_lasso"]["up"] += constants * item
         # The last evaluation of the stage comes after the parties have said Done.
         evaluate(math.ceil(config["joint_epochs"]) - 1, M * E)
-        evaluate(1, awake)
-    values += train("train", config["train_epochs"], awake)
-    evaluate(math.ceil(config["train_epochs"]), awake)
+        evaluate(1, speaking)
+    values += train("train", config["train_epochs"], speaking)
+    evaluate(math.ceil(config["train_epochs"]), speaking)
     return stages, values * 4 / 2**20
 
 
@@ -203,26 +204,43 @@ def test_curve_of_all_stages_ends_with_the_whole_bill():
         assert last["paper_mib"] == bill["paper_mib"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_closed_form_of_the_benchmark_is_the_bill(method, dtype):
+    _, (run,) = run_job(method, 13, dtype=dtype)
+    item = 4 if dtype == "float32" else 8
+    paid = {"gradient": 0, "embedding": 0, "constant": 0, "components": 0}
+    for line in run.bill:
+        if line["stage"] != "evaluate":
+            paid[str(line["kind"])] += int(line["payload_bytes"])
+    trained, listed = paid["gradient"] // item, paid["components"] // 4
+    once = (paid["embedding"] + paid["constant"]) // item - trained
+    found = closed_payload(trained, once, listed, item)
+    assert found == sum(run.numbers["communication"]["payload_bytes"].values())
+    assert (listed > 0) == (method == "less-vfl")
+
+
 # ---------------------------------------------------------------------- the book itself
 
 
-def an_entry(**facts):
-    plain = Entry("a", "up", "train", "embedding", (40, 8), (10, 2))
+def a_line(**facts):
+    plain = BillLine("a", "up", "train", "embedding", (40, 8), (10, 2))
     return dataclasses.replace(plain, **facts)
 
 
-def test_entries_add_up():
+def test_lines_add_up():
     ledger = Ledger(2)
     ledger.bill_round("train", [True, True])
-    ledger.bill([an_entry(), an_entry(), an_entry(direction="down", kind="gradient")])
+    for line in (a_line(), a_line(), a_line(direction="down", kind="gradient")):
+        ledger.bill(line)
     assert ledger.direction_bytes(0, "up") == 80
     assert ledger.direction_bytes(1, "up") == 16
     assert ledger.payload_bytes(0) == 120
     assert ledger.paper_mib(1) == 16 / 2**20
     assert ledger.paper_mib(0) == 80 / 2**20
     assert ledger.by_stage(1) == {"train": {"up": 16, "down": 8, "rounds": 1}}
-    line = {"party": "a", "direction": "up", "stage": "train", "kind": "embedding"}
-    assert ledger.lines(0)[0] == line | {"payload_bytes": 80}
+    first = {"party": "a", "direction": "up", "stage": "train", "kind": "embedding"}
+    assert ledger.lines(0)[0] == first | {"payload_bytes": 80}
 
 
 def test_only_replicas_that_take_part_pay_a_round():
@@ -230,12 +248,14 @@ def test_only_replicas_that_take_part_pay_a_round():
     ledger.bill_round("embed", [True, False])
     ledger.bill_round("train", [True, True])
     assert [ledger.n_rounds(r) for r in range(2)] == [2, 1]
+    assert list(ledger.by_stage(0)) == ["embed", "train"]
+    assert list(ledger.by_stage(1)) == ["train"]
 
 
 def test_evaluation_is_billed_apart():
     ledger = Ledger(2)
     ledger.bill_round("evaluate", [True, True])
-    ledger.bill([an_entry(stage="evaluate")])
+    ledger.bill(a_line(stage="evaluate"))
     assert ledger.payload_bytes(0) == 0
     assert ledger.n_rounds(0) == 0
     assert ledger.paper_mib(0) == 0
@@ -244,9 +264,9 @@ def test_evaluation_is_billed_apart():
 
 def test_what_is_sent_ahead_counts_from_the_next_round_on():
     ledger = Ledger(1)
-    ahead = Entry("a", "up", "train", "embedding", (40,), (10,), ahead=True)
+    ahead = BillLine("a", "up", "train", "embedding", (40,), (10,), ahead=True)
     ledger.bill_round("train", [True])
-    ledger.bill([ahead])
+    ledger.bill(ahead)
     ledger.bill_round("evaluate", [True])
     assert (ledger.payload_bytes(0), ledger.paper_mib(0)) == (0, 0)
     assert ledger.direction_bytes(0, "up") == 40

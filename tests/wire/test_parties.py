@@ -1,36 +1,67 @@
-from collections.abc import Mapping
+"""Typed calls: handshakes, replies of the wrong kind, and who pays for what."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import TrainPlan
-from lessvfl.errors import ProtocolError
-from lessvfl.party import Party
+from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.errors import PartyLostError, ProtocolError
+from lessvfl.party import Holding, Party
+from lessvfl.wire import flight
+from lessvfl.wire.control import Hello
+from lessvfl.wire.flight import Address, Hub
 from lessvfl.wire.inprocess import InProcess
-from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (
     Begin,
     Block,
-    Descend,
     Describe,
     Description,
     Done,
     Embed,
     Embedding,
+    Request,
+    Select,
     Traffic,
+    Transport,
 )
-from lessvfl.wire.parties import Parties
+from lessvfl.wire.parties import Parties, bill_line, concatenate
 
 CPU = torch.device("cpu")
 PLAN = TrainPlan("train", 1, 4, False, "sgd", 0.1)
+SELECT = SelectPlan("select_features", 1, 10, False, 0.01, (0.0,))
+EVERYTHING_GOES = dataclasses.replace(SELECT, lam=(1e6,))
 
 
-def make_party(name="a", n=10, R=1, size=3):
+def make_party(name="a", n=10, R=1, size=3, scale=1.0):
     seeds = tuple(range(R))
-    net = MLP.create((5, 4, size), "tanh", seeds, name, torch.float32, CPU)
+    net = MLP.create((5, 4, size), "tanh", seeds, name, torch.float32, CPU, scale)
     X = torch.randn(1, n, 5, generator=torch.Generator().manual_seed(0))
-    return Party(name, net, (X, X[:, :2]), torch.arange(5), seeds)
+    return Party(name, net, Holding(X, X[:, :2], torch.arange(5)), seeds)
+
+
+def both_parties(ledger, R=1, scale=1.0):
+    """Return two parties; `scale` is that of the first layer of a."""
+    made = (make_party("a", R=R, scale=scale), make_party("b", R=R))
+    handlers = {party.name: party.handle for party in made}
+    return Parties(InProcess(handlers), ["a", "b"], ledger)
+
+
+def train(parties, R=1):
+    """Run PLAN, an epoch of three steps, with gradients of ones."""
+    h = parties.begin(PLAN)
+    for step in (1, 2, 3):
+        ones = [torch.ones_like(block) for block in h]
+        h = parties.descend(PLAN, step, tuple(range(R)), ones)
+    assert h == []
 
 
 class Scripted:
@@ -40,7 +71,10 @@ class Scripted:
         self.traffic: Mapping[str, Traffic] = {}
         self.rounds = list(rounds)
 
+        self.asked: list[Mapping[str, Request]] = []
+
     def exchange(self, requests):
+        self.asked.append(requests)
         return self.rounds.pop(0)
 
     def close(self):
@@ -49,50 +83,6 @@ class Scripted:
 
 def hello(name="a", n=10, version=1):
     return Description(name, n, 3, version)
-
-
-def test_a_stage_of_t_steps_takes_t_plus_one_rounds():
-    party = make_party()
-    reply = party.handle(Begin(PLAN))
-    sizes = []
-    while isinstance(reply, Embedding):
-        assert reply.ahead
-        sizes.append(reply.block.values.shape[1])
-        gradient = torch.zeros_like(reply.block.values)
-        reply = party.handle(Descend("train", Block(gradient, (3,))))
-    assert sizes == [4, 4, 2]
-    assert isinstance(reply, Done)
-    assert reply.silent == (False,)
-
-
-def test_a_party_says_no_more_than_the_table_lists():
-    party = make_party()
-    description = party.handle(Describe())
-    assert description == Description("a", 10, 3)
-    everything = party.handle(Embed("embed", "train"))
-    assert isinstance(everything, Embedding)
-    assert everything.block.values.shape == (1, 10, 3)
-    assert not everything.block.values.requires_grad
-    assert not everything.ahead
-
-
-def test_a_gradient_outside_of_training_is_refused():
-    block = Block(torch.zeros(1, 4, 3), (3,))
-    with pytest.raises(ProtocolError, match="Party 'a' must be asked"):
-        make_party().handle(Descend("train", block))
-
-
-def test_gradients_of_the_party_are_those_of_its_network():
-    party = make_party()
-    before = [p.detach().clone() for p in party.net.parameters()]
-    reply = party.handle(Begin(PLAN))
-    assert isinstance(reply, Embedding)
-    x = party.X_train[:, :4]
-    h = party.net(x)
-    grads = torch.autograd.grad(h, party.net.parameters(), torch.ones_like(h))
-    party.handle(Descend("train", Block(torch.ones_like(h), (3,))))
-    for param, start, grad in zip(party.net.parameters(), before, grads, strict=True):
-        assert torch.allclose(param, start - 0.1 * grad, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +112,16 @@ def test_a_reply_of_the_wrong_kind_names_the_party():
         parties.descend(PLAN, 1, (0,), gradients)
 
 
+# ---------------------------------------------------------------------------- the bill
+
+
 def test_payload_counts_only_what_a_run_alone_would_send():
     """Two replicas, one with all 3 components and one with 1."""
     party = make_party(R=2)
     ledger = Ledger(2)
     parties = Parties(InProcess({"a": party.handle}), ["a"], ledger)
     kept = torch.tensor([[True, True, True], [False, True, False]])
-    from lessvfl.core.plans import SelectPlan
-
-    plan = SelectPlan("select_features", 1, 10, False, 0.01, (0.0,))
-    parties.select_features(kept, plan)
+    parties.select_features(kept, SELECT)
     assert parties.component_counts() == {"a": (3, 1)}
     blocks = parties.embed("embed", "train")
     assert blocks[0].shape == (2, 10, 3)
@@ -144,6 +134,220 @@ def test_payload_counts_only_what_a_run_alone_would_send():
     assert ledger.by_stage(1)["embed"]["up"] == 10 * 1 * 4
 
 
-def test_a_transport_is_closed():
-    InProcess({}).close()
+def test_a_single_row_is_as_many_values_as_its_widths():
     assert Block(torch.zeros(2, 3), (3, 1)).n_values() == (3, 1)
+    assert Block(torch.zeros(2, 7, 3), (3, 1)).n_values() == (21, 7)
+
+
+def test_messages_without_a_payload_cost_nothing():
+    free = [
+        Describe(),
+        hello(),
+        Begin(PLAN),
+        Embed("embed", "train"),
+        Select(None, SELECT),
+        Done("train", (False,)),
+    ]
+    assert [bill_line("a", message, (True,)) for message in free] == [None] * 6
+
+
+def test_a_replica_that_is_silent_pays_nothing():
+    line = bill_line(
+        "a", Embedding("train", Block(torch.zeros(2, 5, 3), (3, 3))), (True, False)
+    )
+    assert line is not None
+    assert (line.payload_bytes, line.n_values) == ((60, 0), (15, 0))
+
+
+@pytest.mark.parametrize("R", [1, 2])
+def test_the_watch_sees_every_message_and_its_sum_is_the_bill(R):
+    """Embeddings, gradients, the components of Select, and constants."""
+    told: list[BillLine] = []
+    ledger = Ledger(R, watch=told.append)
+    parties = both_parties(ledger, R)
+    assert told == []  # who is who costs nothing
+    train(parties, R)
+    kept = torch.tensor([[True, True, False, False, True, False]]).expand(R, -1)
+    parties.select_features(kept, EVERYTHING_GOES)
+    up, down = (("up", "embedding"), ("down", "gradient"))
+    each = [up, down, up, down, up, down, ("down", "components"), ("up", "constant")]
+    expected = [(name, *message) for message in each for name in "ab"]
+    assert [(line.party, line.direction, line.kind) for line in told] == expected
+    assert sum(ledger.messages.values()) == len(told)
+    for r in range(R):
+        for way in ("up", "down"):
+            paid = sum(line.payload_bytes[r] for line in told if line.direction == way)
+            assert paid == ledger.direction_bytes(r, way)
+        whole = sum(line.payload_bytes[r] for line in told)
+        assert whole == sum(int(line["payload_bytes"]) for line in ledger.lines(r))
+    sent = [line for line in told if line.kind == "components"]
+    assert [line.payload_bytes for line in sent] == [(2 * 4,) * R, (1 * 4,) * R]
+
+
+def test_a_silent_party_is_asked_nothing_and_its_constant_stands_for_every_row():
+    told: list[BillLine] = []
+    ledger = Ledger(1, watch=told.append)
+    parties = both_parties(ledger, scale=1e-6)
+    parties.select_features(None, dataclasses.replace(SELECT, lam=(1.0,)))
+    assert list(parties.constants()) == ["a"]
+    told.clear()
+    h = parties.embed("embed", "train")
+    assert [line.party for line in told] == ["b"]
+    assert [block.shape for block in h] == [(1, 10, 3), (1, 10, 3)]
+    assert torch.equal(h[0], parties.constants()["a"].unsqueeze(1).expand(1, 10, 3))
+    assert len(h[1].unique(dim=1)[0]) == 10
+
+
+def test_only_parties_that_take_part_look_again():
+    greeting = {"a": hello(), "b": hello("b")}
+    constant = Block(torch.zeros(1, 3), (3,))
+    first = {
+        "a": Done("select_features", (True,), constant),
+        "b": Done("select_features", (False,)),
+    }
+    second = {"b": Done("select_again", (True,), constant)}
+    transport = Scripted(greeting, first, second)
+    ledger = Ledger(1)
+    parties = Parties(transport, ["a", "b"], ledger)
+    parties.select_features(None, SELECT)
+    plan = ShadowPlan("select_again", 0.1)
+    parties.look_again(plan)
+    assert transport.asked[-1] == {"b": Select(None, plan)}
+    assert parties.constants().keys() == {"a", "b"}
+    assert ledger.by_stage(0)["select_again"] == {"up": 12, "down": 0, "rounds": 1}
+
+
+def test_no_round_is_billed_where_all_parties_are_silent():
+    ledger = Ledger(1)
+    parties = both_parties(ledger)
+    parties.select_features(None, EVERYTHING_GOES)
+    before = ledger.state()
+    h = parties.embed("embed", "train")
+    assert [block.shape for block in h] == [(1, 1, 3), (1, 1, 3)]
+    assert ledger.state() == before
+
+
+def test_blocks_sent_again_after_a_break_are_on_the_bill_already():
+    told: list[BillLine] = []
+    ledger = Ledger(1, watch=told.append)
+    parties = both_parties(ledger)
+    h = parties.begin(PLAN)
+    h = parties.descend(PLAN, 1, (0,), [torch.ones_like(block) for block in h])
+    before = ledger.state()
+    again = both_parties(Ledger(1, watch=told.append))
+    again.ledger.restore(before)
+    for name, handler in again.transport.handlers.items():
+        old = parties.transport.handlers[name].__self__
+        handler.__self__.restore(*old.state())
+    told.clear()
+    for mine, theirs in zip(again.begin(PLAN, done=1), h, strict=True):
+        assert torch.equal(mine, theirs)
+    assert told == []
+    assert again.ledger.state() == before
+
+
+def test_a_pass_is_charged_at_the_widths_of_now():
+    ledger = Ledger(1)
+    parties = both_parties(ledger)
+    kept = torch.tensor([[True, True, False, False, True, False]])
+    parties.select_features(kept, SELECT)
+    parties.charge_pass()
+    assert ledger.paper_mib(0) == 10 * 3 * 4 / 2**20
+    assert ledger.payload_bytes(0) == 3 * 4  # the components alone
+
+
+def test_the_state_goes_through_json_and_back():
+    parties = both_parties(Ledger(1), scale=1e-6)
+    kept = torch.tensor([[True, True, False, False, True, False]])
+    parties.select_features(kept, dataclasses.replace(SELECT, lam=(1.0,)))
+    parties.embed("embed", "train")
+    state = json.loads(json.dumps(parties.state()))
+    other = both_parties(Ledger(1))
+    other.restore(state, parties.constants())
+    assert other.state() == parties.state()
+    assert other.ledger == parties.ledger
+    assert other.component_counts() == {"a": (2,), "b": (1,)}
+    other.transport = parties.transport
+    for mine, theirs in zip(
+        other.embed("embed", "train"), parties.embed("embed", "train"), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+    assert other.ledger == parties.ledger
+
+
+def test_blocks_are_joined_in_the_order_of_the_parties():
+    one, other = torch.ones(1, 4, 2), torch.zeros(1, 4, 1)
+    assert concatenate([one]) is one
+    assert concatenate([one, other])[0, 0].tolist() == [1, 1, 0]
+
+
+# ------------------------------------------------------------------------- transports
+
+
+@contextmanager
+def over_flight(
+    made: Mapping[str, Party],
+) -> Iterator[tuple[Hub, list[threading.Thread]]]:
+    """Have every party dial a server on this machine, in a thread of its own."""
+    hub = Hub("127.0.0.1:0", list(made), None, patience=20)
+    threads = [
+        threading.Thread(
+            target=flight.serve,
+            args=(
+                Address(f"127.0.0.1:{hub.port}", None),
+                Hello(name, 10, 1, "cpu", {}),
+                party.handle,
+            ),
+            kwargs={"patience": 20},
+            daemon=True,
+        )
+        for name, party in made.items()
+    ]
+    for thread in threads:
+        thread.start()
+    hub.wait(20)
+    yield hub, threads
+    hub.close()
+    for thread in threads:
+        thread.join(20)
+
+
+def test_every_transport_gives_the_same_bits_and_the_same_bill():
+    def results(transport: Transport):
+        parties = Parties(transport, ["a", "b"], Ledger(1))
+        train(parties)
+        kept = torch.tensor([[True, True, False, False, True, False]])
+        parties.select_features(kept, dataclasses.replace(SELECT, lam=(1.0,)))
+        return parties.embed("embed", "train"), parties.state()
+
+    local = {name: make_party(name) for name in "ab"}
+    far = {name: make_party(name) for name in "ab"}
+    h, state = results(InProcess({n: party.handle for n, party in local.items()}))
+    with over_flight(far) as (hub, _):
+        h_far, state_far = results(hub)
+        assert all(hub.traffic[name].up > 0 for name in far)
+    assert state_far == state
+    for mine, theirs in zip(h, h_far, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_closing_sends_every_party_home_and_takes_no_more():
+    made = {name: make_party(name) for name in "ab"}
+    with over_flight(made) as (hub, threads):
+        assert hub.exchange({"a": Describe()}) == {"a": hello()}
+        assert all(thread.is_alive() for thread in threads)
+        hub.close()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+        assert hub.connected == ()
+        with pytest.raises(PartyLostError, match="not connected"):
+            hub.exchange({"a": Describe()})
+
+
+def test_closing_in_this_process_ends_no_party():
+    party = make_party()
+    transport = InProcess({"a": party.handle})
+    transport.close()
+    assert transport.exchange({"a": Describe()}) == {"a": hello()}
+    assert transport.traffic == {}

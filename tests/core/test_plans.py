@@ -1,0 +1,70 @@
+"""Mini-batches, their rows, and the streams that draw them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lessvfl.core.plans import Batches, sample_rows, stream, take
+from lessvfl.terms import stream_seed
+
+CPU = torch.device("cpu")
+
+
+def shuffled(batches, epoch):
+    rows = batches.epoch(epoch, CPU)
+    assert all(isinstance(some, Tensor) for some in rows)
+    return torch.cat(rows, dim=1)
+
+
+def test_batches_cover_every_row_once_an_epoch():
+    batches = Batches(10, 4, (3, 4), ("train",), True)
+    assert batches.n_per_epoch == 3
+    rows = shuffled(batches, 0)
+    assert rows.shape == (2, 10)
+    assert rows.sort().values.tolist() == [list(range(10))] * 2
+    assert rows[0].tolist() != rows[1].tolist()
+    again = shuffled(batches, 0)
+    assert torch.equal(rows, again)
+    assert not torch.equal(rows, shuffled(batches, 1))
+    fixed = Batches(10, 4, (3, 4), ("train",), False)
+    assert fixed.epoch(0, CPU) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+
+
+@pytest.mark.parametrize(
+    ("n_epochs", "n_steps"), [(0, 0), (0.01, 1), (0.5, 2), (1, 3), (2.5, 8)]
+)
+def test_fractional_epochs_are_steps(n_epochs, n_steps):
+    batches = Batches(10, 4, (0,), ("train",), False)
+    assert batches.n_steps(n_epochs) == n_steps
+    assert len(list(batches.steps(n_epochs, CPU))) == n_steps
+
+
+def test_take_picks_rows_of_every_replica():
+    shared = torch.arange(12.0).view(1, 4, 3)
+    own = torch.stack([shared[0], -shared[0]])
+    rows = torch.tensor([[1, 0], [3, 2]])
+    assert torch.equal(take(own, rows)[1], -shared[0, [3, 2]])
+    assert torch.equal(take(shared, rows)[1], shared[0, [3, 2]])
+    assert torch.equal(take(own, rows[:1])[1], -shared[0, [1, 0]])
+    assert torch.equal(take(own, slice(1, 3)), own[:, 1:3])
+
+
+def test_a_sample_is_drawn_once_a_row_and_alike_by_everybody():
+    drawn = sample_rows(20, 8, (0, 1))
+    assert drawn.shape == (2, 8)
+    assert all(len(set(row)) == 8 for row in drawn.tolist())
+    assert torch.equal(drawn[1:], sample_rows(20, 8, (1,)))
+    assert drawn[0].tolist() != drawn[1].tolist()
+
+
+def test_a_renamed_stage_keeps_its_stream():
+    """Runs of earlier versions are drawn again as they were."""
+    assert stream_seed(0, "train_first") == stream_seed(0, "settle")
+    assert stream_seed(0, "train_first", "rows", 3) == stream_seed(0, "settle/rows/3")
+    assert stream_seed(0, "train") != stream_seed(0, "train_first")
+    drawn = [
+        torch.rand(3, generator=stream(7, name)) for name in ("train_first", "settle")
+    ]
+    assert torch.equal(*drawn)

@@ -1,0 +1,481 @@
+"""One party: what it answers to each request, what it refuses, what it remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lessvfl.core.evidence import with_shadows
+from lessvfl.core.lifted import Lifted
+from lessvfl.core.network import MLP
+from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
+from lessvfl.core.prox import GroupLasso
+from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.party import Holding, Party
+from lessvfl.wire.messages import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Description,
+    Done,
+    Embed,
+    Embedding,
+    Reply,
+    Request,
+    Select,
+)
+
+CPU = torch.device("cpu")
+F64 = torch.float64
+D, E = 5, 3
+PLAN = TrainPlan("train", 1, 8, False, "sgd", 0.1)  # steps of 8, 8 and 4 rows
+SELECT = SelectPlan("select_features", 30, 10, True, 0.02, (1.5,))
+EVERYTHING_GOES = dataclasses.replace(SELECT, n_epochs=1, lam=(1e6,))
+BOTH: tuple[Literal["train"], Literal["test"]] = ("train", "test")
+LASSO = dataclasses.replace(PLAN, stage="joint_lasso", n_epochs=2, lam=(0.6,))
+
+
+def rows(n: int = 20, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, n, D, generator=generator, dtype=F64)
+
+
+def a_party(
+    R: int = 1,
+    n: int = 20,
+    n_shadows: int = 0,
+    groups: tuple[int, ...] = (0, 1, 2, 3, 4),
+    must_keep: tuple[bool, ...] = (),
+    **more: Any,
+) -> Party:
+    """Return a party of five columns, and as many shadows as are asked for."""
+    seeds, owner = tuple(range(R)), torch.tensor(groups)
+    tables = (rows(n), rows(6, seed=1))
+    if n_shadows:
+        tables, owner = with_shadows(tables, owner, n_shadows, seeds, "a")
+    net = MLP.create((tables[0].shape[2], 4, E), "tanh", seeds, "a", F64, CPU)
+    holding = Holding(*tables, owner, n_shadows, must_keep)
+    return Party("a", net, holding, seeds, **more)
+
+
+def embedding(party: Party, request: Request) -> Embedding:
+    reply = party.handle(request)
+    assert isinstance(reply, Embedding)
+    return reply
+
+
+def done(party: Party, request: Request) -> Done:
+    reply = party.handle(request)
+    assert isinstance(reply, Done)
+    return reply
+
+
+def ones(party: Party, reply: Embedding) -> Descend:
+    """Return the gradient of the sum of all components."""
+    values = torch.ones_like(reply.block.values)
+    return Descend(reply.stage, Block(values, reply.block.widths))
+
+
+def train(party: Party, plan: TrainPlan) -> Done:
+    """Have a party go through a whole stage."""
+    reply = party.handle(Begin(plan))
+    while isinstance(reply, Embedding):
+        reply = party.handle(ones(party, reply))
+    assert isinstance(reply, Done)
+    return reply
+
+
+def weights(party: Party) -> list[Tensor]:
+    return [p.detach().clone() for p in party.net.parameters()]
+
+
+# -------------------------------------------------------------------- what it answers
+
+
+def test_it_describes_itself_by_name_rows_and_width():
+    assert a_party().handle(Describe()) == Description("a", 20, E)
+
+
+def test_the_first_batch_is_embedded_ahead_of_its_gradient():
+    party = a_party()
+    reply = embedding(party, Begin(PLAN))
+    assert (reply.stage, reply.ahead, reply.block.widths) == ("train", True, (E,))
+    assert torch.equal(reply.block.values, party.net(rows()[:, :8]))
+    assert not reply.block.values.requires_grad
+
+
+def test_a_stage_of_t_steps_takes_t_plus_one_rounds():
+    party = a_party()
+    reply = party.handle(Begin(PLAN))
+    sizes = []
+    while isinstance(reply, Embedding):
+        assert reply.ahead
+        sizes.append(reply.block.values.shape[1])
+        reply = party.handle(ones(party, reply))
+    assert sizes == [8, 8, 4]
+    assert reply == Done("train", (False,))
+
+
+def test_gradients_of_the_party_are_those_of_its_network():
+    party = a_party()
+    before = weights(party)
+    reply = embedding(party, Begin(PLAN))
+    h = party.net(rows()[:, :8])
+    grads = torch.autograd.grad(h, party.net.parameters(), torch.ones_like(h))
+    party.handle(ones(party, reply))
+    for param, start, grad in zip(party.net.parameters(), before, grads, strict=True):
+        assert torch.allclose(param, start - 0.1 * grad, rtol=1e-12)
+
+
+def test_with_a_lambda_the_proximal_step_follows_and_ends_in_a_removal():
+    party = a_party()
+    before = weights(party)
+    reply = embedding(party, Begin(LASSO))
+    h = party.net(rows()[:, :8])
+    grads = torch.autograd.grad(h, party.net.parameters(), torch.ones_like(h))
+    party.handle(ones(party, reply))
+    penalty = GroupLasso(torch.tensor([0.6], dtype=F64))
+    expected = penalty.prox(before[0] - 0.1 * grads[0], torch.tensor([0.1], dtype=F64))
+    assert torch.allclose(party.net.input_weights, expected, rtol=1e-12)
+    assert party.kept.all()  # until the stage ends
+    strong = dataclasses.replace(LASSO, lam=(2.0,))
+    party = a_party()
+    reply = embedding(party, Begin(strong))
+    last: Reply = reply
+    while isinstance(last, Embedding):
+        now = party.features_now()
+        last = party.handle(ones(party, last))
+    assert torch.equal(party.features_now(), party.kept)
+    assert 0 < now.sum() <= D
+    assert 0 < party.kept.sum() < D
+    assert party.net.input_weights.shape[2] == int(party.kept.sum())
+    assert party.X_train.shape[2] == int(party.kept.sum())
+
+
+def test_all_rows_or_a_sample_of_them_are_embedded():
+    party = a_party(R=2)
+    whole = embedding(party, Embed("embed", "train"))
+    assert not whole.ahead
+    assert torch.equal(whole.block.values, party.net(rows()))
+    test = embedding(party, Embed("evaluate", "test"))
+    assert torch.equal(test.block.values, party.net(rows(6, seed=1)))
+    some = embedding(party, Embed("embed", "train", n_rows=7))
+    drawn = sample_rows(20, 7, (0, 1))
+    expected = take(party.net(rows()), drawn)
+    assert torch.allclose(some.block.values, expected, rtol=1e-12)
+    few = embedding(party, Embed("embed", "train", bits=8))
+    assert few.block.bits == 8
+    step = whole.block.values.amax(dim=(1, 2)) - whole.block.values.amin(dim=(1, 2))
+    gap = (few.block.values - whole.block.values).abs().amax(dim=(1, 2))
+    assert (gap <= 1.01 * step / 255).all()
+    assert (gap > 0).all()
+
+
+def test_an_embedding_between_two_steps_changes_nothing():
+    calm, asked = a_party(), a_party()
+    replies = []
+    for party in (calm, asked):
+        reply = embedding(party, Begin(PLAN))
+        if party is asked:
+            party.handle(Embed("evaluate", "test"))
+        replies.append(embedding(party, ones(party, reply)).block.values)
+    assert torch.equal(*replies)
+
+
+def test_components_that_do_not_matter_are_sent_no_more():
+    party = a_party(R=2)
+    before = embedding(party, Embed("embed", "train")).block.values
+    free = dataclasses.replace(SELECT, lam=(0.0,))
+    assert party.handle(Select(((0, 2), (2,)), free)) == Done(
+        "select_features", (False, False)
+    )
+    after = embedding(party, Embed("embed", "train")).block
+    assert after.widths == (2, 1)
+    assert torch.allclose(after.values[0], before[0][:, [0, 2]], rtol=1e-12)
+    assert torch.allclose(after.values[1][:, 1], before[1][:, 2], rtol=1e-12)
+    assert not after.values[1][:, 0].any()
+
+
+def test_selected_features_alone_enter_the_network():
+    party = a_party()
+    assert not done(party, Select(None, SELECT)).silent[0]
+    kept = party.kept[0]
+    assert 0 < kept.sum() < D
+    value = embedding(party, Embed("embed", "train")).block.values
+    assert torch.equal(value, party.net(rows()[:, :, kept]))
+    outcome = party.outcome(0)
+    assert outcome.kept == tuple(kept.tolist())
+    norms = party.net.input_weights[0].norm(dim=0)
+    assert torch.tensor(outcome.importance)[kept] == pytest.approx(norms.tolist())
+    assert not torch.tensor(outcome.importance)[~kept].any()
+    assert (outcome.constant, outcome.frozen, outcome.selection) == (None, False, None)
+
+
+def test_columns_of_one_feature_stay_or_go_together():
+    party = a_party(groups=(0, 0, 1, 1, 2))
+    party.handle(Select(None, dataclasses.replace(SELECT, n_epochs=60)))
+    assert party.kept.shape == (1, 3)
+    assert 0 < party.kept.sum() < 3
+    n_columns = torch.tensor([2, 2, 1])
+    assert party.X_train.shape[2] == int(n_columns[party.kept[0]].sum())
+
+
+# ---------------------------------------------------------- a party that kept nothing
+
+
+def test_a_party_that_kept_nothing_says_so_and_leaves_a_constant():
+    party = a_party(R=2)
+    with torch.no_grad():
+        for number, param in enumerate(party.net.parameters()):
+            param.add_(0.1 * (number + 1))  # biases start at zero
+    reply = done(party, Select(((0, 1), (2,)), EVERYTHING_GOES))
+    assert reply.silent == (True, True)
+    assert reply.constant is not None
+    assert reply.constant.widths == (2, 1)
+    expected = party.net(torch.zeros(1, 1, 0, dtype=F64))[:, 0]
+    assert torch.equal(reply.constant.values, expected)
+    assert expected.any()
+    for r, places in enumerate(([0, 1], [2])):
+        outcome = party.outcome(r)
+        assert outcome.kept == (False,) * D
+        assert outcome.importance == (0.0,) * D
+        assert outcome.outputs == tuple(k in places for k in range(E))
+        assert outcome.constant is not None
+        assert outcome.constant.tolist() == expected[r, places].tolist()
+
+
+def test_it_may_keep_that_to_itself_and_send_its_constant_on():
+    party = a_party(tell_empty=False)
+    assert done(party, Select(None, EVERYTHING_GOES)) == Done(
+        "select_features", (False,)
+    )
+    constant = party.outcome(0).constant
+    assert constant is not None
+    value = embedding(party, Embed("embed", "train")).block.values
+    assert value.shape == (1, 20, E)
+    assert torch.equal(value, constant.expand_as(value))
+    before = weights(party)
+    assert not train(party, PLAN).silent[0]  # gradients do not move it
+    assert all(map(torch.equal, weights(party), before))
+
+
+def test_or_its_pretrained_embedding_as_in_the_released_code():
+    party = a_party(empty="frozen")
+    train(party, PLAN)
+    before = {
+        which: embedding(party, Embed("evaluate", which)).block.values for which in BOTH
+    }
+    reply = done(party, Select(((0, 2),), EVERYTHING_GOES))
+    assert (reply.silent, reply.constant) == ((False,), None)
+    train(party, PLAN)
+    for which, values in before.items():
+        now = embedding(party, Embed("evaluate", which)).block.values
+        assert torch.allclose(now, values[:, :, [0, 2]], rtol=1e-12)
+    outcome = party.outcome(0)
+    assert outcome.frozen
+    assert outcome.constant is None
+    assert outcome.slots == (True,) * D
+    assert torch.allclose(outcome.net(rows()), before["train"][:, :, [0, 2]])
+
+
+def test_a_replica_that_kept_nothing_does_not_disturb_the_other():
+    one_of_two = dataclasses.replace(SELECT, lam=(0.0, 1e6))
+    party, alone = a_party(R=2), a_party(R=1)
+    assert done(party, Select(None, one_of_two)).silent == (False, True)
+    alone.handle(Select(None, dataclasses.replace(SELECT, lam=(0.0,))))
+    for each in (party, alone):
+        train(each, PLAN)
+    both = embedding(party, Embed("embed", "train")).block.values
+    mine = embedding(alone, Embed("embed", "train")).block.values
+    assert torch.allclose(both[0], mine[0], rtol=1e-9)
+    constant = party.outcome(1).constant
+    assert constant is not None
+    assert torch.equal(both[1], constant.expand(20, -1))
+
+
+# -------------------------------------------------------------------- a wrong order
+
+
+def a_gradient(n: int = 8) -> Descend:
+    return Descend("train", Block(torch.zeros(1, n, E, dtype=F64), (E,)))
+
+
+def test_a_gradient_outside_of_training_is_refused():
+    party = a_party()
+    with pytest.raises(ProtocolError, match="Party 'a' must be asked for an embedding"):
+        party.handle(a_gradient())
+    train(party, PLAN)
+    with pytest.raises(ProtocolError, match="Party 'a' must be asked for an embedding"):
+        party.handle(a_gradient())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Begin(PLAN, 1), Begin(PLAN, 2), Begin(PLAN, 3), Begin(LASSO, 2)],
+    ids=["earlier", "asked already", "later", "of another stage"],
+)
+def test_a_stage_goes_on_only_where_it_stands(request_):
+    party = a_party()
+    for _ in range(2):  # before the stage, and in it after two steps
+        with pytest.raises(ProtocolError, match=f"must have {request_.done} steps"):
+            party.handle(request_)
+        reply = embedding(party, Begin(PLAN))
+        for _ in range(2):
+            reply = embedding(party, ones(party, reply))
+    assert reply.block.values.shape[1] == 4
+
+
+def test_a_selection_by_shadows_needs_shadows_and_gradients():
+    look = ShadowPlan("select_features", 0.1)
+    recorded = dataclasses.replace(PLAN, record=1)
+    for party in (a_party(n_shadows=5), a_party()):
+        if not party._holding.n_shadows:
+            train(party, recorded)
+        with pytest.raises(ProtocolError, match="must have shadows and gradients"):
+            party.handle(Select(None, look))
+
+
+def test_a_second_look_needs_a_first():
+    party = a_party(n_shadows=5)
+    train(party, dataclasses.replace(PLAN, record=1))
+    with pytest.raises(ProtocolError, match="must have looked once to look again"):
+        party.handle(Select(None, ShadowPlan("select_again", 0.1)))
+
+
+def pairs_of_columns(n_in: int, n_out: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (n_in // 2, 2)), nn.Conv1d(n_in // 2, n_out, 2), nn.Flatten()
+    )
+
+
+def test_shadows_need_columns_of_their_own_and_a_constant():
+    with pytest.raises(ConfigError, match=r"party 'a' .* method less-vfl does without"):
+        a_party(n_shadows=5, empty="frozen")
+    net = Lifted.create(pairs_of_columns, 10, E, (0,), "a", F64, CPU)
+    holding = Holding(torch.zeros(1, 4, 10), torch.zeros(1, 2, 10), torch.arange(10), 5)
+    with pytest.raises(ConfigError, match="takes every column by itself"):
+        Party("a", net, holding, (0,))
+
+
+# ----------------------------------------------------------------- state and restore
+
+
+def towards(party: Party, reply: Embedding, seen: Tensor) -> Descend:
+    """Return the gradient that asks for the first columns as embeddings."""
+    h = reply.block.values
+    return Descend(reply.stage, Block((h - seen) / h.shape[1], reply.block.widths))
+
+
+FIRST = ShadowPlan("select_features", 0.2, again=True, refit_epochs=3)
+AGAIN = ShadowPlan("select_again", 0.2)
+
+
+def script(party: Party, *stages: TrainPlan | Request) -> Iterator[Reply]:
+    """Ask one thing after another; gradients lead towards the first columns."""
+    wanted = party._holding.X_train[:, :, :E]
+    for stage in stages:
+        if not isinstance(stage, TrainPlan):
+            yield party.handle(stage)
+            continue
+        reply, start = party.handle(Begin(stage)), 0
+        while isinstance(reply, Embedding):
+            yield reply
+            n = reply.block.values.shape[1]
+            seen = wanted[:, start : start + n, : reply.block.values.shape[2]]
+            start = (start + n) % wanted.shape[1]
+            reply = party.handle(towards(party, reply, seen))
+        yield reply
+
+
+RECORDED = dataclasses.replace(PLAN, stage="pretrain", n_epochs=2, record=1)
+LIVES: dict[str, tuple[dict[str, Any], list[TrainPlan | Request]]] = {
+    "the paper": (
+        {},
+        [
+            dataclasses.replace(PLAN, stage="pretrain", optimizer="adam"),
+            Select(((0, 2),), dataclasses.replace(SELECT, lam=(0.7,))),
+            dataclasses.replace(PLAN, optimizer="adam", schedule="cosine"),
+        ],
+    ),
+    "joint lasso": ({}, [dataclasses.replace(LASSO, lam=(2.0,)), PLAN]),
+    "silent": ({}, [PLAN, Select(((1,),), EVERYTHING_GOES)]),
+    "frozen": ({"empty": "frozen"}, [PLAN, Select(((1,),), EVERYTHING_GOES), PLAN]),
+    "two looks": (
+        {"n_shadows": 10, "n": 60, "must_keep": (False,) * 4 + (True,)},
+        [
+            RECORDED,
+            Select(((0, 1),), FIRST),
+            dataclasses.replace(PLAN, stage="train_first", record=1),
+            Select(None, AGAIN),
+            PLAN,
+        ],
+    ),
+}
+
+
+def same(mine: Reply, theirs: Reply) -> None:
+    if not isinstance(mine, Embedding) or not isinstance(theirs, Embedding):
+        assert str(mine) == str(theirs)
+        return
+    assert (mine.stage, mine.ahead) == (theirs.stage, theirs.ahead)
+    assert mine.block.widths == theirs.block.widths
+    assert torch.equal(mine.block.values, theirs.block.values)
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_fresh_party_with_the_state_gives_the_same_replies(life):
+    """Whenever the state is taken: within a stage, between stages, at the end."""
+    about, stages = LIVES[life]
+    party, n_moments = a_party(**about), 0
+    for reply in script(party, *stages):
+        tensors, values = party.state()
+        fresh = a_party(**about)
+        fresh.restore({k: t.clone() for k, t in tensors.items()}, values)
+        if isinstance(reply, Embedding):
+            training = party._training
+            assert training is not None
+            same(fresh.handle(Begin(training.plan, training.step)), reply)
+        again, values_again = fresh.state()
+        assert values_again == values
+        assert again.keys() == tensors.keys()
+        assert all(torch.equal(again[name], t) for name, t in tensors.items())
+        for which in BOTH:
+            same(*(p.handle(Embed("evaluate", which)) for p in (fresh, party)))
+        assert torch.equal(fresh.features_now(), party.features_now())
+        n_moments += 1
+    assert n_moments >= 4
+    assert bool(party.kept.any()) == (life not in ("silent", "frozen"))
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_run_that_changes_hands_at_every_boundary_ends_the_same(life):
+    about, stages = LIVES[life]
+    undisturbed, party = a_party(**about), a_party(**about)
+    list(script(undisturbed, *stages))
+    for stage in stages:
+        list(script(party, stage))
+        fresh = a_party(**about)
+        fresh.restore(*party.state())
+        party = fresh
+    one, other = party.outcome(0), undisturbed.outcome(0)
+    assert one.kept == other.kept
+    assert one.selection == other.selection
+    assert one.net.state().keys() == other.net.state().keys()
+    for name, tensor in one.net.state().items():
+        assert torch.equal(tensor, other.net.state()[name])
+
+
+def test_what_must_stay_stays_and_what_was_asked_for_is_found():
+    about, stages = LIVES["two looks"]
+    party = a_party(**about)
+    list(script(party, *stages))
+    assert party.kept[0].tolist() == [True, True, False, False, True]
+    how = party.outcome(0).selection
+    assert how is not None
+    assert len(how["scores"]) == D

@@ -1,0 +1,171 @@
+"""What README.md and examples/ show runs as written, with what scripts/demo installs.
+
+The environment holds lessvfl, its run-time dependencies and theirs, linked from the one
+that runs the tests: pandas, polars or pytest cannot be imported there. The slow ones
+are ``lessvfl try``, whose processes each import PyTorch, and the examples.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import re
+import subprocess
+import sysconfig
+import tomllib
+import venv
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
+SECONDS = 300  # for one command; ten times what the slowest needs on an idle core
+
+# Blocks that are not run here, by how they begin.
+NOT_RUN = {
+    "scripts/demo": "sets up an environment of its own, and runs this suite",
+    "lessvfl bench paper": "needs a data set of the paper, and minutes",
+    "python benchmarks/": "measures for minutes, on a GPU too",
+}
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code of every fenced block of that language."""
+    fence = rf"^```{language}\n(.*?)^```$"
+    return re.findall(fence, README, re.MULTILINE | re.DOTALL)
+
+
+def shell_blocks() -> list[str]:
+    return [code for code in blocks("bash") if not code.startswith(tuple(NOT_RUN))]
+
+
+def required() -> dict[str, metadata.Distribution]:
+    """Return what pip installs for the run-time dependencies, by name."""
+    found: dict[str, metadata.Distribution] = {}
+    seen = set()
+    waiting = [(Requirement(line), "") for line in PROJECT["dependencies"]]
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        for wanted in {"", *requirement.extras}:
+            if (name, wanted) not in seen:
+                seen.add((name, wanted))
+                found[name] = metadata.distribution(name)
+                lines = found[name].requires or []
+                waiting += [(Requirement(line), wanted) for line in lines]
+    return found
+
+
+def tops(distribution: metadata.Distribution) -> Iterator[Path]:
+    """Yield the files and folders that a distribution has in site-packages."""
+    assert distribution.files
+    for name in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
+        yield Path(str(distribution.locate_file(name)))
+
+
+@pytest.fixture(scope="session")
+def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the environment and return the folder of its commands."""
+    base = tmp_path_factory.mktemp("demo") / ".venv"
+    venv.create(base, symlinks=True)
+    paths = {
+        kind: Path(sysconfig.get_path(kind, "venv", {"base": base, "platbase": base}))
+        for kind in ("purelib", "scripts")
+    }
+    for distribution in required().values():
+        for top in tops(distribution):
+            link = paths["purelib"] / top.name
+            if not link.exists():  # two of them may share a folder
+                link.symlink_to(top)
+    (paths["purelib"] / "lessvfl.pth").write_text(f"{ROOT / 'src'}\n")
+    for command, target in PROJECT["scripts"].items():
+        module, function = target.split(":")
+        script = paths["scripts"] / command
+        script.write_text(
+            f"#!{paths['scripts'] / 'python'}\n"
+            f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+        )
+        script.chmod(0o755)
+    return paths["scripts"]
+
+
+@pytest.fixture
+def run(bin_folder: Path, tmp_path: Path):
+    """Return a function that runs a command there and returns what it printed."""
+
+    def run(*command: str) -> str:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        env |= {"PATH": f"{bin_folder}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        env.pop("LESSVFL_DATA", None)
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+def write_patients(folder: Path) -> None:
+    """Write the files of "Your own table": a made-up table, and the README's YAML."""
+    rng = random.Random(0)
+    (parties,) = blocks("yaml")
+    (folder / "parties.yaml").write_text(parties, encoding="utf-8")
+    with (folder / "patients.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["age", "lab_iron", "lab_zinc", "plan", "claims", "risk"])
+        for _ in range(200):
+            age, iron, zinc, claims = (round(rng.gauss(0, 1), 3) for _ in range(4))
+            plan = rng.choice(["basic", "full"])
+            risk = "high" if age + claims + (plan == "full") > 0.5 else "low"
+            writer.writerow([age, iron, zinc, plan, claims, risk])
+
+
+def test_environment_is_that_of_the_demo(run) -> None:
+    """It holds the run-time dependencies alone, and scripts/demo installs no more."""
+    demo = (ROOT / "scripts" / "demo").read_text(encoding="utf-8")
+    assert re.findall("^install .*", demo, re.MULTILINE) == ["install demo -e ."]
+    code = "import importlib.metadata as m; print(*[d.name for d in m.distributions()])"
+    held = {canonicalize_name(name) for name in run("python", "-c", code).split()}
+    assert held == set(required())
+    assert not held & {"pandas", "polars", "pytest", "hypothesis"}
+
+
+def test_every_exception_is_still_needed() -> None:
+    for start in NOT_RUN:
+        assert any(code.startswith(start) for code in blocks("bash")), start
+
+
+@pytest.mark.parametrize("code", shell_blocks(), ids=lambda code: code.splitlines()[0])
+def test_commands_run(code: str, run, tmp_path: Path) -> None:
+    write_patients(tmp_path)
+    assert run("bash", "-euo", "pipefail", "-c", code)
+    for folder in re.findall(r"--out (\S+)", code):
+        assert (tmp_path / folder / "report.html").stat().st_size > 0
+
+
+def test_python_runs(run, tmp_path: Path) -> None:
+    """The blocks, then each example, in one process that imports PyTorch once."""
+    readme = tmp_path / "readme.py"
+    readme.write_text("\n".join(blocks("python")), encoding="utf-8")
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    code = "from sys import argv; from runpy import run_path\n"
+    code += "for path in argv[1:]: run_path(path, run_name='__main__')"
+    assert run("python", "-c", code, *map(str, [readme, *examples]))
