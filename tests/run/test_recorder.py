@@ -117,16 +117,13 @@ def test_replicas_have_curves_of_their_own():
 class Answering:
     """Parties that answer with given blocks, for a recorder to look at."""
 
+    names = ("a", "b")
+
     def __init__(self, *blocks):
         self.blocks = blocks
 
     def embed(self, stage, rows):
         return self.blocks
-
-
-@dataclasses.dataclass
-class Named:
-    name: str
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,6 @@ def test_diverged_networks_are_named(blocks, factor, who):
     values = [torch.full((1, 3, 1), value) for value in blocks]
     answering: object = Answering(*values)
     recorder._server = answering  # type: ignore[assignment]
-    recorder._parties = [Named("a"), Named("b")]  # type: ignore[list-item]
     event = Event("train", 2, 5, lambda H: H[:, :, :1] * factor + H[:, :, 1:])
     with pytest.raises(DivergenceError) as error:
         recorder(event)
