@@ -167,7 +167,7 @@ run/less-vfl/digits                         digits {half}
 
 # Text categories, missing cells and booleans; regression, and three classes.
 run/less-vfl-auto/mixed                     {mixed} {half}
-run/plain/mixed-robust                      {mixed} scale=robust scale_labels=False
+run/plain/mixed-unscaled                    {mixed} scale=none scale_labels=False
 run/less-vfl-auto/classes                   {classes} {named} {half}
 run/less-vfl/classes-paper                  {classes} {half} profile=paper lam_party=8
 
