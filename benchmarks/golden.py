@@ -71,6 +71,8 @@ RENAMED = (
 UNCOMPARED = {
     "seconds": "time is not a result",
     "wire_bytes": "certificates and frames differ in length",
+    "resent_bytes": "only a run between machines can send again",
+    "tf32": "the option is gone from the benchmark of the paper",
     "lessvfl": "the version",
 }
 DIGEST = re.compile(r"-[0-9a-f]{10}(?=\.npz)")  # of version and names, in file names
