@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +21,19 @@ from lessvfl.errors import ConfigError, DataError
 ColumnKind = Literal["numeric", "boolean", "categorical"]
 Bounds = tuple[float, float]
 
+HEAVY = 1.75  # deviation against the middle half's, 1 for a bell curve
+MOST_KNOTS = 256
+
 AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
 
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """How one source column is encoded: fill, then (x - shift) / scale, or one-hot."""
+    """How one source column is encoded: fill, then (x - shift) / scale, or one-hot.
+
+    A column of heavy tails has `knots`, values whose normal scores are `levels`; others
+    lie on the lines between them. They come before shift and scale.
+    """
 
     name: str
     feature: str  # the feature it belongs to: its own name unless grouped with others
@@ -35,6 +43,8 @@ class EncodedColumn:
     scale: float = 1.0
     categories: tuple[str, ...] = ()
     constant: bool = False  # one value in all training rows
+    knots: tuple[float, ...] = ()
+    levels: tuple[float, ...] = ()
 
     @property
     def width(self) -> int:
@@ -70,7 +80,7 @@ class Encoding:
         frame: Frame,
         names: Sequence[str],
         *,
-        scale: str = "standardize",
+        scale: str = "auto",
         bounds: Bounds = (0.0, 1.0),
         max_categories: int = 64,
         groups: Mapping[str, str] | None = None,
@@ -148,8 +158,13 @@ class Encoding:
         numbers = [self.columns[i] for i in at]
         lines = [(column.fill, column.shift, column.scale) for column in numbers]
         fill, shift, scale = np.array(lines, dtype=np.float64).reshape(-1, 3).T
+        values = np.where(empty, fill, values)
+        for place, column in enumerate(numbers):
+            if column.knots and np.isfinite(values[:, place]).all():
+                cells = values[:, place]
+                values[:, place] = np.interp(cells, column.knots, column.levels)
         with np.errstate(all="ignore"):  # the check below says it in words
-            values = (np.where(empty, fill, values) - shift) / scale
+            values = (values - shift) / scale
         infinite = np.flatnonzero(~np.isfinite(values).all(axis=0))
         if infinite.size:
             raise _infinite(self.party, numbers[infinite[0]].name)
@@ -178,8 +193,9 @@ class Encoding:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Encoding:
         """Rebuild an encoding from what `to_json` returned."""
+        lists = ("categories", "knots", "levels")
         columns = (
-            EncodedColumn(**column | {"categories": tuple(column["categories"])})
+            EncodedColumn(**column | {name: tuple(column[name]) for name in lists})
             for column in value["columns"]
         )
         return cls(value["party"], tuple(columns))
@@ -218,16 +234,41 @@ def _fit_number(
         with np.errstate(over="ignore"):
             fill = float(present.mean())
     shift, width = 0.0, 1.0
+    knots: tuple[float, ...] = ()
+    levels: tuple[float, ...] = ()
     if scale == "global":
         shift, width = bounds[0], bounds[1] - bounds[0]
-    elif scale == "standardize":
+    elif scale in ("auto", "standardize"):
         full = np.where(np.isnan(cells), fill, cells)
+        if scale == "auto" and _is_heavy(present):
+            knots, levels = _normal_scores(present)
+            full = np.interp(full, knots, levels)
         with np.errstate(over="ignore"):
             shift = fill if constant else float(full.mean())
             width = 1.0 if constant else float(full.std())
     if not np.isfinite([fill, shift, width]).all():
         raise _infinite(party, name)
-    return EncodedColumn(name, name, kind, fill, shift, width or 1.0, (), constant)
+    return EncodedColumn(
+        name, name, kind, fill, shift, width or 1.0, (), constant, knots, levels
+    )
+
+
+def _is_heavy(present: Floats) -> bool:
+    """Tell whether a few values spread much further than the middle half does."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = np.quantile(present, [0.25, 0.75])
+        usual = (high - low) / (2 * NormalDist().inv_cdf(0.75))
+        return bool(usual > 0 and not present.std() <= HEAVY * usual)
+
+
+def _normal_scores(present: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return values and the normal scores of their ranks; equal values share one."""
+    edge = 0.5 / len(present)
+    ranks = np.linspace(edge, 1 - edge, min(len(present), MOST_KNOTS))
+    knots, place = np.unique(np.quantile(present, ranks), return_inverse=True)
+    means = np.bincount(place, ranks) / np.bincount(place)
+    levels = tuple(NormalDist().inv_cdf(float(rank)) for rank in means)
+    return tuple(knots.tolist()), levels
 
 
 def _fit_text(

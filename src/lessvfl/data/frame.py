@@ -116,10 +116,10 @@ class DataConfig(Section):
         a_float(0.0, 0.9), 0.2, "share of the rows used for test"
     )
     scale: str = setting(
-        one_of("standardize", "global", "none"),
-        "standardize",
-        "each party's own columns by mean and deviation; or one min and max of all "
-        "values",
+        one_of("auto", "standardize", "global", "none"),
+        "auto",
+        "each party's own columns by mean and deviation, with auto those of heavy "
+        "tails by the normal scores of their ranks; or one min and max of all values",
     )
     noise: str = setting(
         one_of("unit", "range"),
