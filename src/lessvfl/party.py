@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core import evidence
-from lessvfl.core.evidence import Memory, ShadowGroups
+from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network
 from lessvfl.core.plans import (
@@ -37,7 +37,7 @@ from lessvfl.core.solve import (
     optimizer_step,
     optimizer_tensors,
 )
-from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage
 from lessvfl.wire import messages
 
@@ -90,7 +90,6 @@ class Holding:
     X_train: Tensor  # (S, N, columns); S = 1 (the same for all replicas) or S = R
     X_test: Tensor
     groups: Tensor  # (columns,), the feature of every column
-    n_shadows: int = 0  # of the features, the last ones (``core/evidence.py``)
     must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
 
 
@@ -113,12 +112,6 @@ class Party:
         observe: Observer = lambda event: None,
         tell_empty: bool = True,
     ) -> None:
-        if holding.n_shadows and (empty == "frozen" or not _is_plain(net)):
-            raise ConfigError(
-                f"Shadows need a network of party '{name}' that takes every column by "
-                "itself, and empty_party=constant. Got another; method less-vfl does "
-                "without shadows."
-            )
         self.name = name
         self.net = net
         self.X_train, self.X_test = holding.X_train, holding.X_test
@@ -131,8 +124,8 @@ class Party:
         device = self.X_train.device
         self._pool = _pool(net.column_slots, holding.groups)  # (slots,), group of each
         self._n_groups = int(self._pool.max()) + 1 if len(self._pool) else 0
-        owner = _owner(self._pool[net.column_slots], holding.groups)
-        self._owner = owner[: len(owner) - holding.n_shadows]  # (n_features,)
+        self._column_groups = self._pool[net.column_slots]  # (columns,)
+        self._owner = _owner(self._column_groups, holding.groups)
         self.kept = torch.ones(R, len(self._owner), dtype=torch.bool, device=device)
         self._is_empty = torch.zeros(R, dtype=torch.bool, device=device)
         self._any_empty = False
@@ -143,6 +136,7 @@ class Party:
         self._has_selected = False
         self._pretrained = net
         self._whole: Whole | None = None  # before the first of two looks
+        self._before: list[Tensor] = []  # what the first look saw
         self._slots = torch.ones(R, len(self._pool), dtype=torch.bool, device=device)
         self._outputs = torch.ones(R, net.n_outputs, dtype=torch.bool, device=device)
         self._training: Training | None = None
@@ -296,78 +290,71 @@ class Party:
 
     def _select_by_shadows(self, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again."""
-        rows, Z = self._responses()
-        X, groups = take(self.X_train, rows), self._shadow_groups()
+        seen = self._remembered()
         if plan.again:
             self._whole = Whole(self.net, self.X_train, self.X_test)
+            self._before = seen
         choices = [
-            evidence.choose(X[r], Z[r][:, self.net.output_mask[r]], groups, plan)
+            self._look(self.X_train, seen, r, plan).choose()
             for r in range(len(self.seeds))
         ]
         self._has_selected = True
         self._selected = [choice.report(self._owner) for choice in choices]
         self._remove(torch.stack([choice.kept for choice in choices]))
         if plan.refit_epochs and self.X_train.shape[2]:
-            X = take(self.X_train, rows)
+            rows, h, gradient = seen
+            X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
             evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self.seeds)
 
     def _look_again(self, plan: ShadowPlan) -> None:
         """Select once more, on responses of training; what went may come back."""
-        whole, before = self._whole, self._groups
-        if whole is None or before is None:
+        whole = self._whole
+        if whole is None:
             raise ProtocolError(
                 f"Party '{self.name}' must have looked once to look again. "
                 "Got a second look without a first."
             )
-        rows, Z = self._responses()
-        X, groups = take(whole.X_train, rows), self._shadow_groups()
-        net = widen(self.net, whole.net, self._slots)
-        found = [
-            evidence.choose_again(
-                X[r], Z[r][:, net.output_mask[r]], groups, plan, before[r]
-            )
-            for r in range(len(self.seeds))
-        ]
-        candidates = torch.stack([some for _, some in found], dim=1)  # (3, R, n_groups)
-        candidates &= ~self._is_empty.unsqueeze(1)  # the server asks it no more
-        losses, alone = evidence.compare(net, self._pool, X, Z, candidates, self.seeds)
-        kept = before.clone()
-        for r, (choice, _) in enumerate(found):
-            rule = evidence.smallest_as_good(
-                losses[:, r].tolist(), float(alone[r]), plan.loss
-            )
-            first = self._selected[r]["shadow_share"]
-            final = evidence.decide(choice, candidates[:, r], rule, first)
-            kept[r] = final.kept
-            self._selected[r] = final.report(self._owner)
-        self.net, self.X_train, self.X_test = net, whole.X_train, whole.X_test
-        self._whole = None
-        self._remove(kept)
+        before, seen, kept = self._before, self._remembered(), []
+        for r in range(len(self.seeds)):
+            looks = [self._look(whole.X_train, s, r, plan) for s in (before, seen)]
+            choice = evidence.choose_again(*looks)
+            kept.append(choice.kept)
+            self._selected[r] = choice.report(self._owner)
+        self.net = widen(self.net, whole.net, self._slots)
+        self.X_train, self.X_test = whole.X_train, whole.X_test
+        self._whole, self._before = None, []
+        self._remove(torch.stack(kept))
 
-    def _responses(self) -> tuple[Tensor, Tensor]:
-        """Return the rows that were remembered, (R, n), and their responses."""
-        if not self._memory.tensors() or not self._holding.n_shadows:
-            raise ProtocolError(
-                f"Party '{self.name}' must have shadows and gradients of training to "
-                "select by. Got a selection without them."
-            )
-        rows, Z = self._memory.responses()
-        if Z.shape[2] > self.net.n_outputs:  # remembered before components went
-            Z = Z[:, :, self._outputs.any(dim=0)]
-        return rows.to(self.X_train.device), Z
-
-    def _shadow_groups(self) -> ShadowGroups:
-        membership = self._membership()
-        if membership is None:
-            membership = torch.eye(self._n_groups).to(self.X_train)
-        is_shadow = torch.ones(
-            self._n_groups, dtype=torch.bool, device=self.X_train.device
-        )
-        is_shadow[self._owner] = False
-        pinned = torch.zeros_like(is_shadow)
+    def _look(
+        self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan
+    ) -> evidence.Look:
+        """Look at the rows that one replica remembers, all columns `X` (S, N, ...)."""
+        rows, h, gradient = (part[replica] for part in seen)
+        pinned = torch.zeros(self._n_groups, dtype=torch.bool, device=X.device)
         must = [i for i, must in enumerate(self._holding.must_keep) if must]
         pinned[self._owner[must]] = True
-        return ShadowGroups(membership, is_shadow, pinned)
+        at = evidence.Subject(
+            rows,
+            X[min(replica, X.shape[0] - 1), rows],
+            evidence.standardised(h, gradient),
+            self._column_groups,
+            pinned,
+        )
+        return evidence.Look(at, plan, (self.seeds[replica], self.name, plan.stage))
+
+    def _remembered(self) -> list[Tensor]:
+        """Return rows (R, n), their embeddings and gradients (R, n, E); forget them."""
+        if not self._memory.tensors():
+            raise ProtocolError(
+                f"Party '{self.name}' must have gradients of training to select by. "
+                "Got a selection without them."
+            )
+        rows, h, gradient = self._memory.take()
+        if h.shape[2] > self.net.n_outputs:  # remembered before components went
+            some = self._outputs.any(dim=0)
+            h, gradient = h[:, :, some], gradient[:, :, some]
+        mask = self.net.output_mask.unsqueeze(1)
+        return [rows.to(h.device), h * mask, gradient * mask]
 
     # ---------------------------------------------------------------------------- state
 
@@ -383,6 +370,7 @@ class Party:
         }
         tensors["outputs"] = self._outputs.to(torch.uint8)
         tensors["constant"] = self._constant
+        tensors |= _named("before", self._before)
         tensors |= _named("seen", self._memory.tensors())
         if self._frozen:
             tensors |= _named("pretrained", self._pretrained.parameters())
@@ -412,8 +400,8 @@ class Party:
             self._remove(tensors["groups"].bool())
         _fill(self.net.parameters(), tensors, "net")
         self._constant = tensors["constant"].clone()
-        seen = [tensors[name] for name in sorted(tensors) if name.startswith("seen.")]
-        self._memory.restore(seen)
+        self._before = _numbered(tensors, "before")
+        self._memory.restore(_numbered(tensors, "seen"))
         if values["plan"] is not None:
             lam = values["plan"]["lam"]
             own = {"lam": None if lam is None else tuple(lam)}
@@ -542,14 +530,13 @@ class Party:
         return one_hot.to(self.X_train.dtype)
 
 
-def _is_plain(net: Network) -> bool:
-    """Tell whether every column has a slot of its own."""
-    slots = net.column_slots
-    return torch.equal(slots, torch.arange(len(slots), device=slots.device))
-
-
 def _named(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     return {f"{name}.{i}": tensor for i, tensor in enumerate(tensors)}
+
+
+def _numbered(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
+    found = sorted(key for key in tensors if key.startswith(f"{name}."))
+    return [tensors[key] for key in found]
 
 
 def _fill(params: Sequence[Tensor], tensors: Mapping[str, Tensor], name: str) -> None:

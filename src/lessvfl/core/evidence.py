@@ -4,15 +4,14 @@ During pre-training the gradient dL/dh of a row says where the server wants that
 embedding. So a party knows, for every row it exchanged, a *response*: its embedding,
 one step further. The features that predict the responses are those that matter. A party
 
-1. plants *shadows* before pre-training, permuted copies of its own columns, which go
-   through everything like any other column and carry nothing;
-2. solves the group lasso of the responses on its columns for a whole path of lambdas, a
+1. solves the group lasso of the responses on its columns for a path of lambdas, a
    convex problem on its matrix of moments;
-3. takes the smallest lambda at which at most a share q of the shadows is kept, and as
-   many of its own features as shadows would be at most a share `fdr` of those kept;
+2. measures what chance does on *shadows*, scrambled copies of its own columns, and
+   takes the smallest lambda at which at most a share q of them would pass, and as many
+   useless features as shadows say would be at most a share `fdr` of those kept;
    features that act only together with another one are added;
-4. fits its network to the responses again, on the kept features, without a penalty;
-5. looks again after a few epochs of training, when the other parties explain most of
+3. fits its network to the responses again, on the kept features, without a penalty;
+4. looks again after a few epochs of training, when the other parties explain most of
    the labels and little things show: at all its columns, those removed included.
 
 All of it is local; nothing of it is sent.
@@ -23,64 +22,23 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lessvfl.core import moments
-from lessvfl.core.moments import Moments
+from lessvfl.core.moments import RIDGE, Moments, Rule
 from lessvfl.core.network import Network
 from lessvfl.core.plans import FitPlan, ShadowPlan, stream, take
 from lessvfl.core.prox import per_replica
 from lessvfl.core.solve import fit_held_out
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
-RULES = ("both looks", "second look", "pruned")  # candidates of the second look
-MOST_COMPARED = 4096  # rows on which candidates of a second look are compared
-
-
-# ------------------------------------------------------------------------------ shadows
-
-
-def with_shadows(
-    tables: tuple[Tensor, Tensor],
-    groups: Tensor,
-    n_least: int,
-    seeds: Sequence[int],
-    party: str,
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Append shadows to a party's training columns, and zeros to its test columns.
-
-    `tables` are (S, N, columns), `groups` (columns,) the feature of every column. There
-    are at least `n_least` shadow features, numbered on behind the own ones. The columns
-    of one feature are permuted together, and every party permutes in its own way.
-    """
-    X, X_test = tables
-    n_features = int(groups.max()) + 1
-    n_copies = max(1, -(-n_least // n_features))
-    X = X.expand(len(seeds), -1, -1)
-    columns, owners = [X], [groups]
-    for copy in range(n_copies):
-        order = [
-            torch.stack(
-                [
-                    torch.randperm(
-                        X.shape[1], generator=stream(seed, "shadow", party, copy, f)
-                    )
-                    for f in range(n_features)
-                ],
-                dim=1,
-            )
-            for seed in seeds
-        ]
-        rows = torch.stack(order).to(X.device)[:, :, groups]  # (S, N, columns)
-        columns.append(torch.gather(X, 1, rows))
-        owners.append(groups + (copy + 1) * n_features)
-    zeros = X_test.new_zeros(*X_test.shape[:2], n_copies * len(groups))
-    whole = torch.cat(columns, dim=2), torch.cat([X_test, zeros], dim=2)
-    return whole, torch.cat(owners)
+ENOUGH_ROWS = 4  # for every column, to tell what it says beside the others
+ASKED = 0.01  # curvature that counts, as a share of the largest
+PAIR_COPIES = 2  # orders of the rows in which pairs are looked at for chance
 
 
 def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
@@ -91,15 +49,6 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
     """
     wanted = [part.strip() for part in (patterns or "").split(",") if part.strip()]
     return [any(fnmatch.fnmatchcase(name, p) for p in wanted) for name in features]
-
-
-@dataclass(frozen=True)
-class ShadowGroups:
-    """A party's features and their shadows, as groups of columns."""
-
-    membership: Tensor  # (columns, n_groups), 1 where a column belongs to a group
-    is_shadow: Tensor  # (n_groups,)
-    pinned: Tensor  # (n_groups,), groups that must stay and are not penalised
 
 
 # ---------------------------------------------------------------------------- responses
@@ -126,11 +75,11 @@ class Memory:
         """Take up what :meth:`tensors` gave."""
         self._seen = [tuple(tensors)] if tensors else []
 
-    def responses(self) -> tuple[Tensor, Tensor]:
-        """Return the rows, and where the server wants their embeddings; forget them."""
+    def take(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what :meth:`tensors` gives, and forget it."""
         rows, h, gradient = self.tensors()
         self._seen = []
-        return rows, responses(h, gradient)
+        return rows, h, gradient
 
 
 def responses(h: Tensor, gradient: Tensor) -> Tensor:
@@ -138,14 +87,26 @@ def responses(h: Tensor, gradient: Tensor) -> Tensor:
 
     The mean of g g' over rows is what the curvature of a log-likelihood is on average
     (Fisher information), so the party needs to know neither head nor labels. Its
-    largest eigenvalue is the curvature along the direction that the head uses. The
-    better rows are predicted the smaller it is and the noisier the responses: what is
-    left of a residual says less and less of a feature's weight, as it should.
+    largest eigenvalue is the curvature along the direction that the head uses.
     """
     information = gradient.mT @ gradient / gradient.shape[1]
     curvature = torch.linalg.eigvalsh(information)[:, -1]
     tiny = torch.finfo(h.dtype).tiny
     return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
+
+
+def standardised(h: Tensor, gradient: Tensor) -> Tensor:
+    """Return the responses (n, E) of one replica in units of the information.
+
+    One column for every direction of the embedding that the server asks anything of:
+    v'h sqrt(kappa) - v'g / sqrt(kappa), kappa the curvature along v. What the embedding
+    says along other directions is of no consequence, and left out.
+    """
+    kappa, V = torch.linalg.eigh((gradient.T @ gradient / len(gradient)).double())
+    some = kappa > ASKED * kappa[-1].clamp_min(torch.finfo(h.dtype).tiny)
+    V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
+    found: Tensor = h @ V * root - gradient @ V / root
+    return found
 
 
 def refit(
@@ -154,7 +115,6 @@ def refit(
     Z: Tensor,
     plan: FitPlan,
     seeds: Sequence[int],
-    fold: int = 0,
 ) -> Tensor:
     """Fit a network, cut to what was kept, to the responses: :func:`fit_held_out`."""
 
@@ -162,181 +122,236 @@ def refit(
         mask = net.output_mask.to(Z.dtype).unsqueeze(1)
         return ((net(take(X, rows)) - take(Z, rows)) * mask).square().mean(dim=2)
 
-    return fit_held_out(net, mismatch, X.shape[1], plan, seeds, fold)
+    return fit_held_out(net, mismatch, X.shape[1], plan, seeds)
 
 
-# ----------------------------------------------------------------------- the first look
+# ------------------------------------------------------------------------------ a look
 
 
 @dataclass(frozen=True)
 class Choice:
     """What one replica of a party decided, for its own eyes."""
 
-    kept: Tensor  # (n_groups,), which groups stay; shadows never do
-    lam: float  # the lambda taken, as a share of the one that keeps nothing
-    shadow_share: float  # of the shadows kept: the estimate for useless features
-    path: list[tuple[float, int, float]]  # lambda, features kept, share of shadows kept
-    scores: Tensor  # (n_groups,), the largest lambda that keeps a group; 0: none did
-    pairs: tuple[tuple[int, int, float], ...] = ()  # groups that act together, strength
-    rule: str = "first look"  # or which of ``RULES`` the second look took
+    kept: Tensor  # (n_groups,), which groups stay
+    rule: str  # "path", or "elimination" of what says nothing beside the others
+    lam: float  # where the path ended, as a share of the lambda that keeps nothing
+    shadow_share: float  # of the shadows that pass the same limit
+    false_share: float | None  # estimate for the features kept; None: it says nothing
+    path: list[tuple[float, int, float]]  # lambda, features kept, share of shadows
+    scores: Tensor  # (n_groups,), what each says; 1 is the limit
+    pairs: tuple[tuple[int, int, float], ...]  # groups that act together, strength
+    why: tuple[str, ...]  # of every group: why it was kept or removed
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
         place = {group: feature for feature, group in enumerate(owner.tolist())}
-        n_kept = int(self.kept[owner].sum())
         return {
             "rule": self.rule,
             "lam": self.lam,
             "shadow_share": self.shadow_share,
-            "false_share": min(1.0, self.shadow_share * len(owner) / max(1, n_kept)),
+            "false_share": self.false_share,
             "path": [list(point) for point in self.path],
             "scores": self.scores[owner].tolist(),
             "pairs": [[place[a], place[b], value] for a, b, value in self.pairs],
+            "why": [self.why[group] for group in owner.tolist()],
         }
 
 
-def choose(X: Tensor, Z: Tensor, groups: ShadowGroups, plan: ShadowPlan) -> Choice:
-    """Select features of one replica along the path of lambdas, then pairs.
+@dataclass(frozen=True)
+class Found:
+    """Groups kept, and what was measured on the way."""
 
-    `X` (n, columns) are the rows that were exchanged, shadows included, `Z` (n, E)
-    their responses.
+    kept: Tensor  # (n_groups,)
+    scores: Tensor  # (n_groups,), the limit is 1
+    shadow_share: float
+    false_share: float | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a look is at: rows that were exchanged, columns, and what must stay."""
+
+    rows: Tensor  # (n,), their numbers
+    X: Tensor  # (n, columns), a party's columns of these rows
+    Z: Tensor  # (n, E), their standardised responses
+    group: Tensor  # (columns,), the group of every column
+    pinned: Tensor  # (n_groups,), those that must stay
+
+
+class Look:
+    """One look of one replica; `name` is that of its random streams."""
+
+    def __init__(
+        self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
+    ) -> None:
+        self.seen = Moments.of(at.X, at.Z, at.group)
+        self.rows = at.rows
+        self.pinned = at.pinned
+        self.plan = plan
+        self.name = name
+        n_copies = max(plan.n_copies, math.ceil(1 / plan.noise))
+        self.shadows = moments.shadow_scores(
+            self.seen, self.seen.Z, n_copies, self._stream("path")
+        )
+
+    def _stream(self, what: str) -> torch.Generator:
+        seed, *names = self.name
+        return stream(int(seed), "shadow", *names, what)
+
+    @property
+    def clarity(self) -> float:
+        """Return how far the strongest feature stands out of what chance does."""
+        strongest = self.seen.scores(self.seen.C).max()
+        return float(strongest / self.shadows.max(dim=1).values.median())
+
+    def half(self) -> Tensor:
+        """Return a random half of the rows, a mask (n,)."""
+        order = torch.randperm(self.seen.n_rows, generator=self._stream("half"))
+        return (order % 2 == 0).to(self.rows.device)
+
+    def choose(self, fresh: Tensor | None = None) -> Choice:
+        """Select features along the path of lambdas, and pairs.
+
+        With `fresh` (n,), rows to compare on, those that say nothing beside the others
+        go, where that loses little. Labels of pure noise keep nothing, or one feature
+        where another look follows.
+        """
+        lam, path, found = self._path(self.seen)
+        pairs = self._pairs(found.kept)
+        exempt = self.pinned.clone()
+        for a, b, _ in pairs:
+            exempt[[a, b]] = True
+        rule = "path"
+        if fresh is not None and self._loses_little(fresh, exempt):
+            rule, found = "elimination", self._eliminate(self.seen, found.kept, exempt)
+        kept, said = found.kept | exempt, found.false_share
+        if not self.plan.again and self._is_noise():
+            kept, said = exempt, None
+        elif self.plan.again and not bool(kept.any()):
+            kept[found.scores.argmax()] = True
+        return Choice(
+            kept,
+            rule,
+            lam,
+            found.shadow_share,
+            said,
+            path,
+            found.scores,
+            tuple(pairs),
+            self._why(kept, found.scores, exempt),
+        )
+
+    def _is_noise(self) -> bool:
+        """Tell whether the strongest feature may well be chance."""
+        strongest = self.seen.scores(self.seen.C).max()
+        by_chance = self.shadows.max(dim=1).values
+        n_above = int((by_chance >= strongest).sum())
+        return (1 + n_above) / (1 + len(by_chance)) > self.plan.noise
+
+    def _path(
+        self, seen: Moments
+    ) -> tuple[float, list[tuple[float, int, float]], Found]:
+        """Follow the path of lambdas as far as the shadows allow.
+
+        What a shadow says falls with what is left of the responses.
+        """
+        plan = self.plan
+        spread = math.sqrt(self.seen.n_rows / seen.n_rows)
+        rule = Rule.of(self.shadows * spread, plan.q, plan.fdr)
+        largest = float(seen.scores(seen.C).max()) * (1 + 1e-6)  # keeps nothing
+        shares = torch.logspace(0, math.log10(SMALLEST), plan.n_lambdas).to(seen.X)
+        weights = seen.weights * ~self.pinned
+        came_in = torch.zeros_like(weights)
+        points: list[tuple[float, int, float]] = []
+        place, chosen, said = 0, self.pinned, None
+        for B, slopes in moments.group_path(seen, largest * shares, weights):
+            share = float(shares[len(points)])
+            kept = (seen.norms(B) > 0) | self.pinned
+            limit = share * largest / math.sqrt(max(seen.left(B), RIDGE))
+            n_kept, passing = int(kept.sum()), rule.share(limit)
+            points.append((share, n_kept, passing))
+            came_in = torch.where(kept & (came_in == 0), share, came_in)
+            weak = seen.scores(slopes) / max(largest, RIDGE)
+            if passing > plan.q or (plan.most is not None and n_kept > plan.most):
+                break
+            if n_kept and rule.allows(limit, n_kept):
+                place, chosen = len(points) - 1, kept
+                said = rule.false_share(limit, n_kept)
+        scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
+        scores = scores / points[place][0]
+        if not bool(chosen.any()):
+            scores = scores.clamp_max(1 - RIDGE)
+        return points[place][0], points, Found(chosen, scores, points[place][2], said)
+
+    def _pairs(self, chosen: Tensor) -> list[tuple[int, int, float]]:
+        """Return groups that act together, the strongest first."""
+        if not self.plan.pairs:
+            return []
+        most = self.plan.most
+        strength, partner = moments.pairs(self.seen, PAIR_COPIES, self._stream("pairs"))
+        found: list[tuple[int, int, float]] = []
+        chosen = chosen.clone()
+        for group in strength.argsort(descending=True).tolist():
+            other = int(partner[group])
+            if float(strength[group]) < 1:
+                break
+            new = {group, other} - set(chosen.nonzero()[:, 0].tolist())
+            if most is not None and int(chosen.sum()) + len(new) > most:
+                continue
+            chosen[[group, other]] = True
+            pair = (min(group, other), max(group, other), float(strength[group]))
+            if pair[:2] not in [known[:2] for known in found]:
+                found.append(pair)
+        return found
+
+    def _loses_little(self, fresh: Tensor, exempt: Tensor) -> bool:
+        """Tell whether elimination loses little: chosen on some rows, seen on others.
+
+        Where there are few rows for a regression it is not tried.
+        """
+        if self.seen.n_rows < ENOUGH_ROWS * self.seen.X.shape[1]:
+            return False
+        some, others = self.seen.rows(~fresh), self.seen.rows(fresh)
+        kept = self._path(some)[2].kept | exempt
+        left = self._eliminate(some, kept, exempt).kept | exempt
+        whole, part = (moments.explained(some, others, which) for which in (kept, left))
+        return part >= (1 - self.plan.loss) * whole
+
+    def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> Found:
+        shadows = (self.plan.n_copies, self._stream("elimination"))
+        plan, kept = self.plan, kept | exempt
+        kept, scores, rule = moments.eliminate(
+            seen, kept, exempt, shadows, plan.q, plan.fdr
+        )
+        n_kept = int(kept.sum())
+        limit = rule.least(n_kept)
+        said = rule.false_share(limit, n_kept)
+        return Found(kept, scores / limit, rule.share(limit), said)
+
+    def _why(self, kept: Tensor, scores: Tensor, exempt: Tensor) -> tuple[str, ...]:
+        reasons = []
+        for group, stays in enumerate(kept.tolist()):
+            strong = float(scores[group]) >= 1
+            if stays and strong:
+                reasons.append("strength")
+            elif stays and bool(self.pinned[group]):
+                reasons.append("must keep")
+            elif stays:
+                reasons.append("pair" if bool(exempt[group]) else "strongest")
+            else:
+                reasons.append("says nothing beside the others" if strong else "weak")
+        return tuple(reasons)
+
+
+def choose_again(first: Look, second: Look) -> Choice:
+    """Return what the clearer of two looks says.
+
+    After training the other parties explain most of the labels, and little things show;
+    where rows are few, training has learnt them by heart, and the first look sees more.
+    The second compares on rows that the first has not seen, if there are enough.
     """
-    return _choose(Moments.of(X, Z, groups.membership), groups, plan)
-
-
-def _choose(seen: Moments, groups: ShadowGroups, plan: ShadowPlan) -> Choice:
-    weights = groups.membership.sum(dim=0).sqrt()
-    largest = (seen.group_norms(seen.C) / weights).max()
-    largest = largest * (1 + 1e-6)  # keeps nothing, exactly
-    weights = weights * ~groups.pinned
-    shares = torch.logspace(0, math.log10(SMALLEST), plan.n_lambdas).to(seen.X)
-    is_shadow, n_shadows = groups.is_shadow, int(groups.is_shadow.sum())
-
-    def is_enough(norms: Tensor) -> bool:
-        kept = norms[-1] > 0
-        return int(kept[is_shadow].sum()) > plan.q * n_shadows
-
-    kept = moments.group_path(seen, largest * shares, weights, is_enough) > 0
-    kept |= groups.pinned
-    shares = shares[: len(kept)]
-    of_shadows = kept[:, is_shadow].sum(dim=1) / max(1, n_shadows)
-    counts = kept[:, ~is_shadow].sum(dim=1)
-    useless = of_shadows * int((~is_shadow).sum()) / counts.clamp_min(1)
-    place = 0
-    for next_place in range(1, len(shares)):
-        within = plan.most is None or int(counts[next_place]) <= plan.most
-        if float(of_shadows[next_place]) > plan.q or not within:
-            break
-        if float(useless[next_place]) <= plan.fdr:
-            place = next_place
-    chosen = kept[place] & ~is_shadow
-    found = _add_pairs(seen, groups, plan, chosen) if plan.pairs else ()
-    first = torch.where(kept.any(dim=0), shares[kept.float().argmax(dim=0)], 0.0)
-    path = list(zip(shares.tolist(), counts.tolist(), of_shadows.tolist(), strict=True))
-    return Choice(
-        chosen,
-        float(shares[place]),
-        float(of_shadows[place]),
-        path,
-        first,
-        tuple(found),
-    )
-
-
-def _add_pairs(
-    seen: Moments, groups: ShadowGroups, plan: ShadowPlan, chosen: Tensor
-) -> list[tuple[int, int, float]]:
-    """Put groups that act together into `chosen`, the strongest first; return them."""
-    strength, partner = moments.pairs(seen, groups.is_shadow)
-    found: list[tuple[int, int, float]] = []
-    for group in strength.argsort(descending=True).tolist():
-        other = int(partner[group])
-        if float(strength[group]) < 1:
-            break
-        new = {group, other} - set(chosen.nonzero()[:, 0].tolist())
-        if plan.most is not None and int(chosen.sum()) + len(new) > plan.most:
-            continue
-        chosen[[group, other]] = True
-        pair = (min(group, other), max(group, other), float(strength[group]))
-        if pair[:2] not in [known[:2] for known in found]:
-            found.append(pair)
-    return found
-
-
-# ---------------------------------------------------------------------- the second look
-
-
-def choose_again(
-    X: Tensor, Z: Tensor, groups: ShadowGroups, plan: ShadowPlan, before: Tensor
-) -> tuple[Choice, Tensor]:
-    """Return a second choice, and the candidates (3, n_groups) in order of ``RULES``.
-
-    Candidates are what either look keeps (`before`: the first), what this one keeps,
-    and that without what says nothing beside the others (:func:`moments.prune`).
-    """
-    seen = Moments.of(X, Z, groups.membership)
-    choice = _choose(seen, groups, plan)
-    exempt = groups.pinned.clone()
-    for a, b, _ in choice.pairs:
-        exempt[[a, b]] = True
-    pruned = moments.prune(seen, choice.kept, groups.is_shadow, exempt)
-    both = before | choice.kept
-    if plan.most is not None and int(both.sum()) > plan.most:
-        both = choice.kept
-    return choice, torch.stack([both, choice.kept, pruned])
-
-
-def compare(
-    net: Network,
-    pool: Tensor,
-    X: Tensor,
-    Z: Tensor,
-    candidates: Tensor,
-    seeds: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    """Return how badly candidates (3, R, n_groups) predict rows held out, (3, R).
-
-    Every row is held out once; `pool` is the group of every slot. And how badly a
-    constant does, (R,).
-    """
-    X, Z = X[:, :MOST_COMPARED], Z[:, :MOST_COMPARED]
-    plan = FitPlan(n_epochs=12, batch_size=256, held_out=0.5, patience=3)
-    losses = []
-    for kept in candidates:
-        slots = kept[:, pool]
-        columns = slots[:, net.column_slots].any(dim=0)
-        folds = [
-            refit(net.narrow(slots=slots), X[:, :, columns], Z, plan, seeds, fold)
-            for fold in (0, 1)
-        ]
-        losses.append(torch.cat(folds, dim=1).mean(dim=1))
-    spread = (Z - Z.mean(dim=1, keepdim=True)) * net.output_mask.unsqueeze(1)
-    return torch.stack(losses), spread.square().mean(dim=(1, 2))
-
-
-def smallest_as_good(losses: Sequence[float], alone: float, share: float) -> int:
-    """Return the last candidate that explains almost as much as the best.
-
-    `losses` are those of rows held out, of candidates from large to small, `alone` is
-    that of a constant. Where the best is no better, rows say nothing of the candidates,
-    and the largest is taken. `share` is what of the explained may be lost.
-
-    >>> smallest_as_good([0.50, 0.505, 0.6], 1.0, 0.02)
-    1
-    >>> smallest_as_good([1.3, 1.2, 1.1], 1.0, 0.02)
-    0
-    """
-    explained = alone - min(losses)
-    if explained <= 0:
-        return 0
-    return max(
-        place
-        for place, loss in enumerate(losses)
-        if loss - min(losses) <= share * explained
-    )
-
-
-def decide(choice: Choice, candidates: Tensor, rule: int, first_share: float) -> Choice:
-    """Return the choice that a second look ends with: candidate number `rule`."""
-    share = (first_share + choice.shadow_share, choice.shadow_share, 0.0)[rule]
-    return replace(choice, kept=candidates[rule], rule=RULES[rule], shadow_share=share)
+    if first.clarity > second.clarity:
+        return first.choose(first.half())
+    fresh = ~torch.isin(second.rows, first.rows)
+    enough = 4 * int(fresh.sum()) >= len(fresh)
+    return second.choose(fresh if enough else second.half())

@@ -1,13 +1,16 @@
 """What features say of responses, out of their second moments.
 
-Rows enter as G = X'X / n and C = X'Z / n, columns and responses centred. Columns that
-are one feature are one group. Everything here is local to a party.
+Columns that are one feature are one group. Every group is put on one scale: its columns
+are replaced by uncorrelated ones of variance 1 that span the same, so that neither its
+size nor the frequency of its levels matters. What a useless group says by chance is
+measured on *shadows*: the same columns, their rows scrambled. Everything here is local
+to a party.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,163 +18,340 @@ from torch import Tensor
 
 from lessvfl.core.prox import GroupLasso
 
-N_ITERATIONS = 300
-LAMBDAS_AT_ONCE = 4
-MARGIN = 2.0  # how far above the best shadow a statistic must be to count
+MOST_ITERATIONS = 500
+PRECISION = 1e-4  # of a group's optimality condition, as a share of lambda
+LEVEL = 0.98  # of chance, at which groups of different sizes weigh the same
+MARGIN = 2.0  # how far above the best shadow a pair must be to count
 AT_ONCE = 512  # columns whose pairs are looked at together
 RIDGE = 1e-6
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Centred rows and responses, and their moments."""
+    """Centred rows and responses, groups of columns on one scale, and their moments."""
 
     X: Tensor  # (n, columns)
     Z: Tensor  # (n, E)
-    membership: Tensor  # (columns, n_groups), 1 where a column belongs to a group
+    group: Tensor  # (columns,), the group of every column
+    weights: Tensor  # (n_groups,), what a useless group says by chance
     G: Tensor  # X'X / n, (columns, columns)
     C: Tensor  # X'Z / n, (columns, E)
 
     @classmethod
-    def of(cls, X: Tensor, Z: Tensor, membership: Tensor) -> Moments:
-        """Centre rows and responses, and take their moments."""
+    def of(cls, X: Tensor, Z: Tensor, group: Tensor) -> Moments:
+        """Centre rows (n, columns) and responses, and put the groups on one scale."""
+        Z = Z - Z.mean(dim=0)
+        X, kept = on_one_scale(X, group)
+        n_groups = int(group.max()) + 1 if len(group) else 0
+        size = torch.zeros(n_groups).to(X).index_add_(0, kept, torch.ones_like(X[0]))
+        weights = chance(size * _dimension(Z)).sqrt()
+        return cls(X, Z, kept, weights, X.T @ X / len(X), X.T @ Z / len(X))
+
+    @property
+    def n_rows(self) -> int:
+        """Return n."""
+        return len(self.X)
+
+    def norms(self, columns: Tensor) -> Tensor:
+        """Return the norms of the groups of (..., columns, E), (..., n_groups)."""
+        squares = columns.square().sum(dim=-1)
+        found = squares.new_zeros(*squares.shape[:-1], len(self.weights))
+        return found.index_add_(-1, self.group, squares).sqrt()
+
+    def scores(self, columns: Tensor) -> Tensor:
+        """Return the norms of the groups, as multiples of what chance says."""
+        return self.norms(columns) / self.weights
+
+    def rows(self, which: Tensor) -> Moments:
+        """Return the moments of some rows, on the scale of all of them."""
+        X, Z = self.X[which], self.Z[which]
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
-        return cls(X, Z, membership, X.T @ X / len(X), X.T @ Z / len(X))
+        G, C = X.T @ X / len(X), X.T @ Z / len(X)
+        return Moments(X, Z, self.group, self.weights, G, C)
 
-    def group_norms(self, columns: Tensor) -> Tensor:
-        """Return the norms of the groups of (..., columns, E)."""
-        return (columns.square().sum(dim=-1) @ self.membership).sqrt()
+    def left(self, B: Tensor) -> float:
+        """Return the share of the responses' variance that coefficients leave."""
+        whole = self.Z.square().sum() / self.n_rows
+        explained = (B * (2 * self.C - self.G @ B)).sum()
+        return float(1 - explained / whole.clamp_min(torch.finfo(B.dtype).tiny))
 
 
-def group_path(
-    moments: Moments,
-    lams: Tensor,
-    weights: Tensor,
-    is_enough: Callable[[Tensor], bool] = lambda norms: False,
-) -> Tensor:
-    """Solve min 1/2 tr(B'GB) - tr(C'B) + lam sum_j weights_j ||B_j|| along lambdas.
+def on_one_scale(X: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Return uncorrelated columns of variance 1 that span every group, and its number.
 
-    A few lambdas at a time, from the largest on. Groups that the strong rule
-    (Tibshirani et al., 2012) discards are left out; whoever violates its optimality
-    condition then is taken in, and the step repeated, so that the solution is exact.
-    `lams` (L,) fall. `is_enough` is given the norms (l, n_groups) of the last lambdas;
-    True: the rest is not solved. Returns the groups' norms, (L or fewer, n_groups).
+    A constant column stays as zeros; a group of several columns has as many as it has
+    dimensions.
     """
-    G, C = moments.G, moments.C
-    B, before, found = torch.zeros_like(C), lams[0], []
-    active = torch.zeros(len(weights), dtype=torch.bool, device=C.device)
-    for some in torch.split(lams, LAMBDAS_AT_ONCE):
-        active |= moments.group_norms(C - G @ B) >= (2 * some[-1] - before) * weights
-        while True:
-            whole = _solve(moments, some, weights, active, B)
-            slopes = moments.group_norms(C - G @ whole)
-            wrong = (slopes > some[:, None] * weights * (1 + 1e-4)).any(dim=0) & ~active
-            if not bool(wrong.any()):
-                break
-            active |= wrong
-        B, before = whole[-1], some[-1]
-        found.append(moments.group_norms(whole))
-        if is_enough(found[-1]):
-            break
+    X = X - X.mean(dim=0)
+    spread = X.square().mean(dim=0).sqrt()
+    X = X / torch.where(spread > RIDGE, spread, torch.inf)
+    sizes = torch.bincount(group)
+    if not bool((sizes > 1).any()):
+        return X, group
+    alone = sizes[group] == 1
+    columns, owners = [X[:, alone]], [group[alone]]
+    for number in (sizes > 1).nonzero()[:, 0].tolist():
+        own = X[:, group == number].double()
+        values, vectors = torch.linalg.eigh(own.T @ own / len(own))
+        some = values > 1e-4 * values[-1].clamp_min(RIDGE)
+        columns.append((own @ (vectors[:, some] / values[some].sqrt())).to(X))
+        owners.append(group.new_full((int(some.sum()),), number))
+    return torch.cat(columns, dim=1), torch.cat(owners)
+
+
+def chance(degrees: Tensor, level: float = LEVEL) -> Tensor:
+    """Return what a chi-square of that many degrees stays below (Wilson, Hilferty)."""
+    z = math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * level - 1)))
+    part = 2 / (9 * degrees.clamp_min(1.0))
+    return degrees.clamp_min(1.0) * (1 - part + z * part.sqrt()).pow(3)
+
+
+def _dimension(Z: Tensor) -> float:
+    """Return how many dimensions responses have in effect, from 1 to E."""
+    S = Z.T @ Z
+    return float(S.trace().square() / S.square().sum().clamp_min(1e-30))
+
+
+def shadow_scores(
+    moments: Moments, residual: Tensor, n_copies: int, generator: torch.Generator
+) -> Tensor:
+    """Return what scrambled copies of every group say of a residual, (copies, groups).
+
+    All columns of a copy share one order of the rows, so that a copy's largest score is
+    what chance makes of the largest.
+    """
+    found, n = [], moments.n_rows
+    for start in range(0, n_copies, 10):
+        orders = [
+            torch.randperm(n, generator=generator).to(residual.device)
+            for _ in range(start, min(start + 10, n_copies))
+        ]
+        scrambled = torch.cat([residual[order] for order in orders], dim=1)
+        slopes = (moments.X.T @ scrambled / n).view(-1, len(orders), residual.shape[1])
+        found.append(moments.scores(slopes.transpose(0, 1)))
     return torch.cat(found)
 
 
-def _solve(
-    moments: Moments, lams: Tensor, weights: Tensor, active: Tensor, start: Tensor
-) -> Tensor:
-    """Return the coefficients (L, columns, E) where only `active` groups take part.
+def group_path(
+    moments: Moments, lams: Tensor, weights: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Solve min 1/2 tr(B'GB) - tr(C'B) + lam sum_j weights_j ||B_j|| along lambdas.
 
-    Accelerated proximal gradient steps (FISTA), all lambdas at once.
+    `lams` (L,) fall. Groups that the strong rule (Tibshirani et al., 2012) discards are
+    left out; whoever violates its optimality condition then is taken in, and the step
+    repeated, so that the solution is exact. Yields, for every lambda, the coefficients
+    (columns, E) and the slopes C - GB.
     """
-    columns = active[moments.membership.argmax(dim=1)].nonzero()[:, 0]
-    whole = moments.C.new_zeros(len(lams), *moments.C.shape)
+    G, C = moments.G, moments.C
+    B, slopes, before = torch.zeros_like(C), C, lams[0]
+    active = torch.zeros(len(weights), dtype=torch.bool, device=C.device)
+    for lam in lams:
+        active |= moments.norms(slopes) >= (2 * lam - before) * weights
+        while True:
+            B = _solve(moments, lam, weights, active, B)
+            columns = active[moments.group].nonzero()[:, 0]
+            slopes = C - G[:, columns] @ B[columns]
+            wrong = (moments.norms(slopes) > lam * weights * (1 + 1e-3)) & ~active
+            if not bool(wrong.any()):
+                break
+            active |= wrong
+        before = lam
+        yield B, slopes
+
+
+def _solve(
+    moments: Moments, lam: Tensor, weights: Tensor, active: Tensor, start: Tensor
+) -> Tensor:
+    """Return the coefficients (columns, E) where only `active` groups take part.
+
+    Accelerated proximal gradient steps (FISTA), from `start` on, until no group moves.
+    """
+    columns = active[moments.group].nonzero()[:, 0]
+    whole = torch.zeros_like(moments.C)
     if len(columns) == 0:
         return whole
     G, C = moments.G[columns][:, columns], moments.C[columns]
-    penalty = GroupLasso(lams, moments.membership[columns][:, active], weights[active])
+    place = torch.cumsum(active, dim=0) - 1
+    one_hot = torch.nn.functional.one_hot(place[moments.group[columns]])
+    penalty = GroupLasso(lam.view(1), one_hot.to(C), weights[active])
     rate = 1 / (torch.linalg.matrix_norm(G, 2) * (1 + 1e-6))
-    B = start[columns].expand(len(lams), -1, -1)
+    B = start[columns]
     V, t = B, 1.0
-    for _ in range(N_ITERATIONS):
+    for step in range(MOST_ITERATIONS):
         new = V - rate * (G @ V - C)
-        penalty.prox(new.mT, rate)
+        penalty.prox(new.T.unsqueeze(0), rate)
         t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        V, B, t = new + ((t - 1) / t_new) * (new - B), new, t_new
-    whole[:, columns] = B
+        V = new + ((t - 1) / t_new) * (new - B)
+        if step % 10 == 9 and bool((new - B).abs().max() <= PRECISION * rate * lam):
+            B = new
+            break
+        B, t = new, t_new
+    whole[columns] = B
     return whole
 
 
-def prune(moments: Moments, kept: Tensor, is_shadow: Tensor, exempt: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Rule:
+    """How many shadows may pass where features do.
+
+    Of N scrambled copies of d features V pass a limit that k of the features pass: the
+    share of shadows that pass is V / N, and about (1 + V) d / N of the k are useless.
+    """
+
+    shadows: Tensor  # (N,), scores in order
+    n_features: int
+    q: float  # the largest share of shadows that may pass
+    fdr: float  # the largest share of useless features
+
+    @classmethod
+    def of(cls, scores: Tensor, q: float, fdr: float) -> Rule:
+        """Put scores (copies, n_groups) in order."""
+        return cls(scores.flatten().sort().values, scores.shape[1], q, fdr)
+
+    def share(self, limit: float) -> float:
+        """Return the share of shadows that pass a limit."""
+        return self._passing(limit) / max(1, len(self.shadows))
+
+    def false_share(self, limit: float, n_kept: int) -> float | None:
+        """Return the estimated share of useless features, None where none is kept."""
+        if n_kept == 0:
+            return None
+        expected = (1 + self._passing(limit)) * self.n_features / len(self.shadows)
+        return min(1.0, expected / n_kept)
+
+    def allows(self, limit: float, n_kept: int) -> bool:
+        """Tell whether as many features may be kept at that limit."""
+        said = self.false_share(limit, n_kept)
+        return said is None or (self.share(limit) <= self.q and said <= self.fdr)
+
+    def least(self, n_kept: int) -> float:
+        """Return the lowest limit that allows so many features."""
+        most = min(
+            self.q * len(self.shadows),
+            self.fdr * max(1, n_kept) * len(self.shadows) / self.n_features - 1,
+        )
+        place = len(self.shadows) - math.floor(max(0.0, most)) - 1
+        return float(self.shadows[max(0, place)])
+
+    def _passing(self, limit: float) -> int:
+        return len(self.shadows) - int(torch.searchsorted(self.shadows, limit))
+
+
+def eliminate(
+    moments: Moments,
+    kept: Tensor,
+    exempt: Tensor,
+    shadows: tuple[int, torch.Generator],
+    q: float,
+    fdr: float,
+) -> tuple[Tensor, Tensor, Rule]:
     """Remove, one at a time, the group that says least beside the others kept.
 
-    What a group says is the Wald statistic of its coefficients in the regression on
-    all groups kept, a column; what a shadow would say, were it added, is the measure:
-    elimination ends when the weakest group is `MARGIN` times above the best shadow. All
-    are masks (n_groups,): `kept` is where to begin, `exempt` stay whatever they say. At
-    least one group of `kept` stays.
+    What a group says is the root of its Wald statistic in the regression on all groups
+    kept; what a shadow would say, were it added, is the measure. Elimination ends where
+    the rule allows as many groups as are left at the score of the weakest. All are
+    masks (n_groups,): `kept` is where to begin, `exempt` stay whatever they say.
+    `shadows` are how many copies to scramble, and by which stream. Returns what is
+    left, what each group says beside it, and the rule on the scale of that.
     """
-    size = moments.membership.sum(dim=0).double()
-    group = moments.membership.argmax(dim=1)  # of every column
-    inside, outside = kept[group].nonzero()[:, 0], is_shadow[group].nonzero()[:, 0]
+    group, n = moments.group, moments.n_rows
+    inside = kept[group].nonzero()[:, 0]
     G, C = moments.G.double(), moments.C.double()
-    own, across = G[inside][:, inside], G[inside][:, outside]
-    P = torch.linalg.inv(
-        own + RIDGE * own.diagonal().mean() * torch.eye(len(own)).to(own)
-    )
-    B, W = P @ C[inside], P @ across
-    whole, owner = G.diagonal()[outside], group[inside]
-    free = whole - (across * W).sum(dim=0)  # of a shadow's variance
-    slope = C[outside] - across.T @ B
-    kept = kept.clone()
-    while int(kept.sum()) > 1:
-        said = slope.square().sum(dim=1) / free.clamp_min(RIDGE)
-        said = torch.where(free > 1e-3 * whole.clamp_min(RIDGE), said, 0.0)
-        of_shadows = torch.zeros_like(size).index_add(0, group[outside], said)
-        statistics = torch.where(kept & ~exempt, _wald(P, B, owner, size), torch.inf)
-        weakest = int(statistics.argmin())
-        if float(statistics[weakest]) >= MARGIN * float((of_shadows / size).max()):
+    own = G[inside][:, inside]
+    P = torch.linalg.inv(own + RIDGE * torch.eye(len(own)).to(own))
+    B, owner = P @ C[inside], group[inside]
+    residual = moments.Z - moments.X[:, inside] @ B.to(moments.X)
+    left = float(residual.double().square().sum() / n)
+    spent = 1 - len(inside) / n
+    first = shadow_scores(moments, residual, *shadows) / math.sqrt(spent)
+    whole = Rule.of(first, q, fdr)
+    kept, start = kept.clone(), left * (1 / spent)
+    while True:
+        noise = left / (1 - len(owner) / n)
+        scale = math.sqrt(noise / start) if start > 0 else 1.0
+        said = _wald(P, B, owner, len(kept)).sqrt() / moments.weights
+        at_stake = torch.where(kept & ~exempt, said, torch.inf)
+        weakest = int(at_stake.argmin())
+        least = float(at_stake[weakest])
+        if math.isinf(least) or whole.allows(least / scale, int(kept.sum())):
             break
         J, rest = (owner == weakest).nonzero()[:, 0], (owner != weakest).nonzero()[:, 0]
         inner = torch.linalg.inv(P[J][:, J])
-        free = free + (W[J] * (inner @ W[J])).sum(dim=0)
-        slope = slope + W[J].T @ (inner @ B[J])
-        across_J = P[rest][:, J] @ inner
-        B, W = B[rest] - across_J @ B[J], W[rest] - across_J @ W[J]
-        P, owner = P[rest][:, rest] - across_J @ P[J][:, rest], owner[rest]
+        left += float((B[J] * (inner @ B[J])).sum())
+        across = P[rest][:, J] @ inner
+        B = B[rest] - across @ B[J]
+        P, owner = P[rest][:, rest] - across @ P[J][:, rest], owner[rest]
         kept[weakest] = False
-    return kept
+    rule = Rule(whole.shadows * scale, whole.n_features, q, fdr)
+    inside = kept[group].nonzero()[:, 0]
+    slopes = C - G[:, inside] @ B
+    W = P @ G[inside]
+    free = (G.diagonal() - (G[inside] * W).sum(dim=0)).clamp_min(1e-3).unsqueeze(1)
+    outside = moments.scores((slopes / free.sqrt()).to(moments.X))
+    scores = torch.where(kept, said.to(outside), outside)
+    return kept, scores, rule
 
 
-def _wald(P: Tensor, B: Tensor, owner: Tensor, size: Tensor) -> Tensor:
-    """Return the Wald statistic of every group, a column, up to the noise's variance.
+def _wald(P: Tensor, B: Tensor, owner: Tensor, n_groups: int) -> Tensor:
+    """Return the Wald statistic of every group, up to the noise's variance.
 
     `P` is the inverse of the moments of the columns in the regression, `B` their
     coefficients, `owner` their groups.
     """
+    size = torch.bincount(owner, minlength=n_groups)
     alone = B.square().sum(dim=1) / P.diagonal()
-    found = torch.zeros_like(size).index_add(0, owner, alone)
-    for number in (size[owner] > 1).nonzero()[:, 0].tolist():
-        J = (owner == owner[number]).nonzero()[:, 0]
-        if int(J[0]) == number:
-            found[owner[number]] = (B[J] * torch.linalg.solve(P[J][:, J], B[J])).sum()
-    return found / size
+    found = alone.new_zeros(n_groups).index_add_(0, owner, alone)
+    for number in (size > 1).nonzero()[:, 0].tolist():
+        J = (owner == number).nonzero()[:, 0]
+        found[number] = (B[J] * torch.linalg.solve(P[J][:, J], B[J])).sum()
+    return found
 
 
-def pairs(moments: Moments, is_shadow: Tensor) -> tuple[Tensor, Tensor]:
+def explained(moments: Moments, part: Moments, kept: Tensor) -> float:
+    """Return what groups explain of rows that their coefficients have not seen.
+
+    Coefficients are those of the least squares on `moments`; the rows are those of
+    `part`, on the same scale.
+    """
+    inside = kept[moments.group].nonzero()[:, 0]
+    G = moments.G[inside][:, inside].double()
+    ridge = RIDGE * torch.eye(len(inside)).to(G)
+    B = torch.linalg.solve(G + ridge, moments.C[inside].double())
+    told = 2 * part.C[inside].double() - part.G[inside][:, inside].double() @ B
+    return float((B * told).sum())
+
+
+def pairs(
+    moments: Moments, n_copies: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Find how strongly every group acts together with another one, or squared.
 
     The statistic of two columns is (sum_i r_i x_ij x_ik)^2 / sum_i (r_i x_ij x_ik)^2,
     r the responses without the columns' own linear part: about 1 by chance, however
     the columns are distributed. Returns the largest statistic of every group, as a
-    share of `MARGIN` times the largest that any shadow reaches (from 1 on it counts),
-    and with which group.
+    share of `MARGIN` times the largest of all where the rows of r are scrambled (from 1
+    on it counts), and with which group.
     """
     X = moments.X
-    scale = X.square().mean(dim=0).sqrt()
-    X = X / torch.where(scale > RIDGE, scale, torch.inf)
-    ridge = 1e-3 * moments.G.diagonal().mean() * torch.eye(X.shape[1]).to(X)
-    linear = torch.linalg.solve(moments.G + ridge, moments.C)
-    r = moments.Z - moments.X @ linear
+    ridge = 1e-3 * torch.eye(X.shape[1]).to(X)
+    r = moments.Z - X @ torch.linalg.solve(moments.G + ridge, moments.C)
+    by_chance = [
+        _together(X, r[torch.randperm(len(r), generator=generator).to(r.device)])[0]
+        for _ in range(n_copies)
+    ]
+    mark = MARGIN * torch.stack(by_chance).max()
+    strength, other = _together(X, r)
+    strength = strength / mark.clamp_min(torch.finfo(X.dtype).tiny)
+    best = strength.new_zeros(len(moments.weights))
+    partner = torch.zeros_like(best, dtype=torch.long)
+    for column in strength.argsort().tolist():  # the strongest last
+        best[moments.group[column]] = strength[column]
+        partner[moments.group[column]] = moments.group[other[column]]
+    return best, partner
+
+
+def _together(X: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """Return every column's largest statistic with another, and which, (columns,)."""
     squares = X.square()
     weighted = squares * r.square().sum(dim=1, keepdim=True)
     tiny = torch.finfo(X.dtype).tiny
@@ -183,11 +363,4 @@ def pairs(moments: Moments, is_shadow: Tensor) -> tuple[Tensor, Tensor]:
         most = found.max(dim=1)
         best.append(most.values)
         with_whom.append(most.indices)
-    group = moments.membership.argmax(dim=1)
-    of_columns = torch.cat(best)
-    strength = torch.where(
-        moments.membership.bool(), of_columns[:, None], of_columns.new_zeros(())
-    )
-    most = strength.max(dim=0)
-    mark = MARGIN * most.values[is_shadow].max()
-    return most.values / mark.clamp_min(tiny), group[torch.cat(with_whom)[most.indices]]
+    return torch.cat(best), torch.cat(with_whom)

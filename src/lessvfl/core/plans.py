@@ -203,17 +203,19 @@ class PathPlan:
 class ShadowPlan:
     """How a party selects features by its shadows (``core/evidence.py``).
 
-    The stage ``select_again`` is a second look, which takes the smallest of its
-    candidates that loses at most the share `loss` of what the best explains of rows
-    held out.
+    The stage ``select_again`` is a second look. It removes features that say nothing
+    beside the others where that loses at most the share `loss` of what is explained of
+    rows held out.
     """
 
     stage: Stage
-    q: float  # the largest share of shadows kept
+    q: float  # the largest share of shadows that may pass
     most: int | None = None  # features kept
     fdr: float = 0.2  # the largest estimated share of useless features among those kept
     pairs: bool = False  # keep features that act only together, too
     again: bool = False  # another look will follow
     loss: float = 0.02
+    noise: float = 0.05  # how often labels of pure noise may keep anything here
+    n_copies: int = 100  # scrambled copies of every feature
     n_lambdas: int = 40
     refit_epochs: int = 30

@@ -198,11 +198,10 @@ def fit_held_out(
     n_samples: int,
     plan: FitPlan,
     seeds: Sequence[int],
-    fold: int = 0,
 ) -> Tensor:
     """Fit a network alone, in place, on all replicas at once.
 
-    A share of the rows is held out, the `fold`-th one; every replica ends with the
+    A share of the rows is held out; every replica ends with the
     weights that predict it best, the first ones included. `loss` maps rows (R, b) to
     their losses (R, b). Returns the losses of the rows held out, (R, n).
     """
@@ -231,7 +230,6 @@ def fit_held_out(
 
     n_held = max(1, round(plan.held_out * n_samples))
     order = shuffled(n_samples, seeds, "refit", device=device)
-    order = order.roll(-fold * n_held, dims=1)
     held, rest = order[:, :n_held], order[:, n_held:]
     optimizer = torch.optim.AdamW(params, lr=plan.rate, weight_decay=plan.decay)
     plateau = Plateau(score().mean(dim=1), plan.patience)

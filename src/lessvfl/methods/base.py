@@ -88,10 +88,6 @@ class Joint(settings.Section):
         size = self.batch_size if batch_size is None else batch_size
         return dataclasses.replace(self.plan("pretrain", n_epochs), batch_size=size)
 
-    def n_shadows(self) -> int:
-        """Return how many shadow features a party plants at least; 0: none."""
-        return 0
-
     def pinned(self) -> str | None:
         """Return patterns of the features that a selection by shadows must keep."""
         return None

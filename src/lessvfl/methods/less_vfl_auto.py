@@ -19,10 +19,12 @@ from lessvfl.core.head_path import choose_components
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, sample_rows, take
-from lessvfl.errors import LessVFLWarning
+from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.methods.base import Joint, Method
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
+
+NOISE = 0.05  # how often a whole run may keep anything where labels are pure noise
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,12 @@ class Config(Joint):
         settings.a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
     )
     shadows: int = settings.setting(
-        settings.an_int(1), 60, "the fewest shadow features a party plants"
+        settings.an_int(20), 100, "scrambled copies of a party's columns (shadows)"
     )
     shadow_share: float = settings.setting(
-        settings.a_float(0.0, 1.0), 0.03, "the largest share of shadows kept (q)"
+        settings.a_float(0.0, 1.0),
+        0.03,
+        "the largest share of shadows that may pass (q)",
     )
     false_share: float = settings.setting(
         settings.a_float(0.0, 1.0),
@@ -80,10 +84,6 @@ class Config(Joint):
         "share of what is explained that the second look may lose for simplicity",
     )
 
-    def n_shadows(self) -> int:
-        """Return how many shadow features a party plants at least."""
-        return self.shadows
-
     def pinned(self) -> str | None:
         """Return patterns of the features that must stay."""
         return self.must_keep
@@ -92,7 +92,7 @@ class Config(Joint):
         """Tell whether training goes on after a second look."""
         return 0 < self.second_look < self.train_epochs
 
-    def look(self) -> ShadowPlan:
+    def look(self, n_parties: int) -> ShadowPlan:
         """Return the plan of a party's first look."""
         return ShadowPlan(
             "select_features",
@@ -102,16 +102,20 @@ class Config(Joint):
             self.pairs,
             self.looks_again(),
             self.second_loss,
+            NOISE / n_parties,
+            self.shadows,
             refit_epochs=self.refit_epochs,
         )
 
-    def second(self) -> ShadowPlan:
-        """Return the plan of a party's second look."""
+    def second(self, n_parties: int) -> ShadowPlan:
+        """Return the plan of a party's second look, which is more careful."""
+        look = self.look(n_parties)
         return dataclasses.replace(
-            self.look(),
+            look,
             stage="select_again",
-            q=self.shadow_share / 2,  # what two looks let pass adds up
             again=False,
+            q=look.q / 3,
+            noise=look.noise / 2,  # the clearer of two looks counts
         )
 
 
@@ -124,6 +128,11 @@ def run(
     keeper: Keeper,
 ) -> Network:
     """Pre-train, select components, select features, train, look again, train on."""
+    if config.empty_party != "constant":
+        raise ConfigError(
+            "The 'empty_party' setting must be constant with method less-vfl-auto. "
+            f"Got '{config.empty_party}'; less-vfl has both."
+        )
     pretrain = config.pretraining(config.pretrain_epochs, config.pretrain_batch_size)
     pretrain = dataclasses.replace(pretrain, record=config.pretrain_epochs)
     train_jointly(parties, fusion, labels, pretrain, observe, keeper)  # stage 1
@@ -142,7 +151,7 @@ def run(
             stacklevel=2,
         )
 
-    look = config.look()
+    look = config.look(len(parties.names))
 
     def select() -> None:
         if kept is None:
@@ -157,7 +166,7 @@ def run(
         first = dataclasses.replace(config.plan("train_first", n_first), record=1)
         train_jointly(parties, fusion, labels, first, observe, keeper)
         event = Event("select_again", 1, 1, fusion)
-        again = config.second()
+        again = config.second(len(parties.names))
         select_at_parties(lambda: parties.look_again(again), event, observe, keeper)
     train = config.plan("train", config.train_epochs - n_first)
     train_jointly(parties, fusion, labels, train, observe, keeper)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lessvfl.core.device import resolve_device
-from lessvfl.core.evidence import matches, with_shadows
+from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.errors import ConfigError, LessVFLWarning
@@ -140,19 +140,14 @@ class Builder:
         observe: Observer = lambda event: None,
         tell_empty: bool = True,
     ) -> Party:
-        """Return a fresh party on its training and test rows, shadows planted."""
+        """Return a fresh party on its training and test rows."""
         config: Any = self.settings.config
         owner = torch.as_tensor(groups).to(self.device)
-        n_shadows = 0
-        if config.n_shadows():
-            least = config.n_shadows()
-            tables, owner = with_shadows(tables, owner, least, self.seeds, name)
-            n_shadows = int(owner.max()) + 1 - len(features)
         must_keep = matches(config.pinned(), features)
         return Party(
             name,
             self.party_network(name, tables[0].shape[2]),
-            Holding(*tables, owner, n_shadows, must_keep),
+            Holding(*tables, owner, must_keep),
             self.seeds,
             config.empty_party,
             observe,

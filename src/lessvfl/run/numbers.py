@@ -169,6 +169,7 @@ def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
         how = {
             **how,
             "scores": dict(zip(features, how["scores"], strict=True)),
+            "why": dict(zip(features, how["why"], strict=True)),
             "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
         }
     return {

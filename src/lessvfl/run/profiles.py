@@ -30,6 +30,7 @@ _FEW_BYTES = {
     "train_epochs": 40,
     "schedule": "cosine",
 }
+MANY_CLASSES = 8  # from here on they take twice the components
 _DEFAULT: dict[str, dict[str, Any]] = {
     "less-vfl-auto": _FEW_BYTES,
     "less-vfl": _FEW_BYTES | {"pretrain_epochs": 0.5, "pretrain_batch_size": 32},
@@ -115,7 +116,10 @@ def sections(method: str) -> tuple[type, type, type]:
 def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
     """Return where a profile starts, besides the sections' own defaults."""
     if profile == "default":
-        return dict(_DEFAULT.get(method, {}))
+        start = dict(_DEFAULT.get(method, {}))
+        if start and len(dataset.label_names) > MANY_CLASSES:
+            start["embedding_size"] *= 2
+        return start
     values: dict[str, Any] = {
         **_PUBLISHED_DATA,
         "scale": dataset.scale,
