@@ -52,7 +52,7 @@ from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl import data, methods
 from lessvfl.bench.peers import pooled
@@ -366,8 +366,9 @@ def linear_score(
             scoring="balanced_accuracy",
             cv=3,
         )
-    fitted = make_pipeline(StandardScaler(), model).fit(X, problem.y_train)
-    return score_of(problem, fitted.predict(X_test))
+    with threadpool_limits(1):
+        fitted = make_pipeline(StandardScaler(), model).fit(X, problem.y_train)
+        return score_of(problem, fitted.predict(X_test))
 
 
 def boosting_score(problem: Problem, is_rare: bool) -> float:
@@ -485,16 +486,19 @@ def recovery(shape: Shape, kept: Mask) -> dict[str, Any]:
     true, counted = shape.significant, ~shape.neutral
     false = int((kept & ~true & counted).sum())
     n_kept = int(kept.sum())
-    return {
+    found = {
         "true": int(true.sum()),
         "true found": int((kept & true).sum()),
-        "blocks": len(set(shape.blocks[true])),
-        "blocks found": len(set(shape.blocks[true]) & set(shape.blocks[kept])),
         "kept": n_kept,
         "false kept": false,
         "false share": false / n_kept if n_kept else None,
         "F1": metrics.support_f1(kept[counted].tolist(), true[counted].tolist()),
     }
+    if len(set(shape.blocks)) < len(kept):
+        blocks = set(shape.blocks[true])
+        of_kept = blocks & set(shape.blocks[kept])
+        found |= {"blocks": len(blocks), "blocks found": len(of_kept)}
+    return found
 
 
 # -- tables ----------------------------------------------------------------------------
@@ -513,6 +517,13 @@ def text_of(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def count_of(runs: list[dict[str, Any]], key: str) -> str:
+    """Write how many were found of how many there are, where there are any."""
+    if key not in runs[0]:
+        return ""
+    return f"{text_of(mean_of(runs, f'{key} found'), 1)} of {runs[0][key]}"
+
+
 def show(found: Found, shapes: list[str], names: list[str], seeds: list[int]) -> None:
     """Print what every selector found, then every score."""
     runs = {
@@ -527,12 +538,9 @@ def show(found: Found, shapes: list[str], names: list[str], seeds: list[int]) ->
     for (shape, name), many in runs.items():
         if "kept" not in many[0]:
             continue
-        in_blocks = many[0]["blocks"] > 0 and shape == "correlated blocks"
         cells = [
-            f"{text_of(mean_of(many, 'true found'), 1)} of {many[0]['true']}",
-            f"{text_of(mean_of(many, 'blocks found'), 1)} of {many[0]['blocks']}"
-            if in_blocks
-            else "",
+            count_of(many, "true"),
+            count_of(many, "blocks"),
             text_of(mean_of(many, "false kept"), 1),
             text_of(mean_of(many, "F1")) if many[0]["true"] else "",
             text_of(mean_of(many, "said")),
@@ -552,16 +560,22 @@ def show(found: Found, shapes: list[str], names: list[str], seeds: list[int]) ->
 
 def show_calibration(found: Found) -> None:
     """Print how reported shares of useless features compare with the true ones."""
-    both = [
-        one["said"] - one["false share"]
-        for one in found.values()
-        if one["said"] is not None and one["false share"] is not None
-    ]
-    print(f"\n{len(found)} runs, {len(both)} of them kept and said something")
-    if both:
-        low = statistics.mean(difference < -0.05 for difference in both)
-        print(f"mean of said - true: {statistics.mean(both):+.4f}")
-        print(f"said too low by more than 0.05: {low:.3f} of the runs")
+    gaps: dict[str, list[float]] = {"all": []}
+    for (shape, _, _), one in found.items():
+        gaps.setdefault(shape, [])
+        if one["said"] is not None and one["false share"] is not None:
+            for name in ("all", shape):
+                gaps[name].append(one["said"] - one["false share"])
+    print(
+        f"\n{len(found)} runs; the others kept nothing or said nothing.\n\n"
+        "| shape | runs | mean of said - true | too low by more than 0.05 |\n|---|"
+        + "---|"
+        * 3
+    )
+    for shape, own in gaps.items():
+        mean = f"{statistics.mean(own):+.4f}" if own else ""
+        low = f"{statistics.mean(gap < -0.05 for gap in own):.3f}" if own else ""
+        print(f"| {shape} | {len(own)} | {mean} | {low} |")
 
 
 def main() -> None:
