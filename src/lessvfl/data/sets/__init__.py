@@ -20,6 +20,7 @@ _REGISTRY: dict[str, DatasetInfo] = {
     **published.PAPER,
     "mimic3": mimic3.INFO,
     **published.STAND_INS,
+    **published.LITERATURE,
 }
 
 
@@ -29,7 +30,7 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Built-in ones first, then the paper's, then parts of the paper's.
+        Built-in ones first, then the paper's, then parts of the paper's, then others.
 
     Examples
     --------
