@@ -22,7 +22,6 @@ from lessvfl.core.network import Network
 from lessvfl.core.plans import Labels, Rows, SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.core.solve import (
-    OPTIMIZERS,
     Plateau,
     Schedule,
     Step,
@@ -30,6 +29,7 @@ from lessvfl.core.solve import (
     gradients,
     in_order,
     minimise,
+    optimizer_of,
     optimizer_step,
     prox_step,
 )
@@ -60,7 +60,7 @@ def train_jointly(
     n_steps = batches.n_steps(plan.n_epochs)
     if n_steps == 0:
         return
-    optimizer = OPTIMIZERS[plan.optimizer](fusion.parameters(), plan.learning_rate)
+    optimizer = optimizer_of(plan, fusion.parameters(), y.shape[1])
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer)
     if done == n_steps:

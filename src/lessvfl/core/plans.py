@@ -120,6 +120,7 @@ class TrainPlan:
     schedule: Literal["constant", "cosine"] = "constant"
     bits: int = 32  # of a value on its way
     record: float = 0  # the last epochs whose gradients a party remembers
+    decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""

@@ -32,7 +32,7 @@ _FEW_BYTES = {
 }
 MANY_CLASSES = 8  # from here on they take twice the components
 _DEFAULT: dict[str, dict[str, Any]] = {
-    "less-vfl-auto": _FEW_BYTES,
+    "less-vfl-auto": _FEW_BYTES | {"optimizer": "adamw", "weight_decay": 2.0},
     "less-vfl": _FEW_BYTES | {"pretrain_epochs": 0.5, "pretrain_batch_size": 32},
 }
 
