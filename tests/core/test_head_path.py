@@ -27,7 +27,7 @@ def test_the_path_finds_the_components_that_matter(task):
     H, y = head_data(task)
     plan = PathPlan(600, n_errors=1.0)
     labels = Labels(y, task, (0,))
-    kept = choose_components(H, y, labels, plan, [3, H.shape[2] - 3])
+    kept = choose_components(H, labels, slice(None), plan, [3, 3])
     assert kept[0, [1, 4]].all()
     assert not kept.all()
 
@@ -35,7 +35,7 @@ def test_the_path_finds_the_components_that_matter(task):
 def test_the_path_begins_at_the_lambda_that_removes_everything():
     H, y = head_data("binary")
     plan = PathPlan(600)
-    weights, _ = _head_path(H[0], y, "binary", 1, plan)
+    weights, _ = _head_path(H[0], Labels(y, "binary", (0,)), 1, plan)
     norms = weights.norm(dim=1)  # (L, E)
     assert not (norms[0] > 1e-3).any()
     assert (norms[1] > 0).any()
@@ -46,6 +46,6 @@ def test_one_component_of_every_party_stays_where_none_matters():
     H, y = head_data("binary", strength=0.0)
     plan = PathPlan(600, n_errors=10.0)
     labels = Labels(y, "binary", (0,))
-    kept = choose_components(H, y, labels, plan, [2, H.shape[2] - 2])
+    kept = choose_components(H, labels, slice(None), plan, [2, 4])
     assert kept[0, :2].sum() == 1
     assert kept[0, 2:].sum() == 1
