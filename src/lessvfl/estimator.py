@@ -262,10 +262,9 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         support: NDArray[np.bool_] = self.support_
         return support
 
-    def _decide(self, X: Any) -> NDArray[Any]:
+    def _score_classes(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        frame = self._frame(X, reset=False)
-        return self.model_.decide(frame)
+        return self.model_.score_classes(self._frame(X, reset=False))
 
     def plot_curve(self, ax: Axes | None = None) -> Axes:
         """Draw the score on training rows against megabytes sent."""
@@ -337,8 +336,11 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return the logits: (n,) for two classes, (n, C) for more."""
-        z = self._decide(X)
+        """Return what decides on a class: (n,) for two classes, (n, C) for more.
+
+        The logits; where the classes are uneven, less those of the threshold.
+        """
+        z = self._score_classes(X)
         return z[:, 0] if len(self.classes_) == 2 else z
 
     def predict_proba(self, X: Any) -> NDArray[Any]:

@@ -169,6 +169,8 @@ class Problem:
     sample_weight: Floats | None = None  # of the training rows, as they came
     weight: Floats | None = None  # with that of the classes, mean 1; None: all alike
     bend: float | None = None  # of the Huber loss; None: squared error
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.settings import Kind, Section, a_float, one_of, setting
+from lessvfl.settings import Kind, Section, a_float, one_of, or_none, setting
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
+EVEN = 0.25  # classes are uneven where the rarest has less of an even share
 MAD = 0.6744897501960817  # median absolute deviation of a standard normal number
 
 
@@ -60,6 +61,12 @@ class LabelConfig(Section):
         "squared",
         "regression: squared error, or Huber's, which outliers in the labels move less",
     )
+    threshold: str | None = setting(
+        or_none(one_of("auto")),
+        "auto",
+        "auto: with uneven classes and no weights, a class is predicted from its share "
+        "of the rows on",
+    )
 
 
 # ------------------------------------------------------------------------------ weights
@@ -81,7 +88,7 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
             got = "nothing" if cell is None or cell != cell else repr(cell)
             raise DataError(f"{allowed} Got {got} in row {row + 1}.")
     if not found.any():
-        raise DataError(f"{allowed[:-1]}, and one above 0. Got 0 in every row.")
+        raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
     return found
 
 
@@ -167,7 +174,7 @@ def row_weights(
     sample_weight: Floats | None,
     config: LabelConfig,
 ) -> Floats | None:
-    """Return how much every training row counts, with mean 1; None: all alike.
+    """Return how much every training row counts, with mean 1; None where all alike.
 
     A row's own weight times that of its class. `balanced` gives a class n / (classes *
     rows of the class), so that all classes count alike.
@@ -187,15 +194,42 @@ def row_weights(
         weights = weights * _at_most_one(of_class)[y]
     if not weights.any():
         raise DataError(
-            f"The weights of the training rows of '{dataset.name}' must not all be 0. "
-            f"Got 0 for all {len(y)} rows."
+            f"The weights of the training rows of '{dataset.name}' must not all be zero. "
+            f"Got zero for all {len(y)} rows."
         )
+    if (weights == weights[0]).all():
+        return None
     return np.asarray(weights / weights.mean())
 
 
 def _at_most_one(weights: Floats) -> Floats:
     """Return weights in the same ratio whose sums and products do not overflow."""
     return np.asarray(weights / (weights.max() or 1.0))
+
+
+# ---------------------------------------------------------------------------- threshold
+
+
+def threshold_of(
+    dataset: Dataset, y: NDArray[Any], weight: Floats | None, config: LabelConfig
+) -> tuple[float, ...] | None:
+    """Return what probability a class must exceed to be predicted, where it matters.
+
+    That is the class's share of the training rows: the class of a row is the one whose
+    probability is the largest multiple of its share, argmax_k p_k / share_k. For true
+    probabilities nothing has a better balanced accuracy, (1/C) Σ_k P(predict k | k),
+    which is the sum of P(x | k) = p_k P(x) / share_k over what is predicted.
+
+    None, for the largest probability itself, where the rarest class has at least a
+    quarter of an even share, and where weights say how much rows or classes count.
+    """
+    if dataset.task == "regression" or config.threshold is None or weight is not None:
+        return None
+    shares = np.bincount(y, minlength=len(dataset.label_names)) / len(y)
+    present = shares[shares > 0]
+    if present.min() * len(present) >= EVEN:
+        return None
+    return tuple(float(share) if share > 0 else 1.0 for share in shares)
 
 
 # ---------------------------------------------------------------- numbers to regress on

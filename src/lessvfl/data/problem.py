@@ -19,6 +19,7 @@ from lessvfl.data.labels import (
     centre,
     check_labels,
     row_weights,
+    threshold_of,
 )
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.terms import stream_seed
@@ -153,11 +154,13 @@ def labels_alone(
         shift, scale = centre(y_train, labels)
         y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
     name, task, classes = dataset.name, dataset.task, dataset.label_names
+    weight = row_weights(dataset, y_train, rows.weight, labels)
     return dataclasses.replace(
         Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
         sample_weight=rows.weight,
-        weight=row_weights(dataset, y_train, rows.weight, labels),
+        weight=weight,
         bend=bend_of(y_train, labels),
+        threshold=threshold_of(dataset, y_train, weight, labels),
     )
 
 

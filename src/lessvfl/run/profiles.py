@@ -36,7 +36,12 @@ _DEFAULT: dict[str, dict[str, Any]] = {
 }
 
 # Both reproduce the published handling of the data.
-_PUBLISHED_DATA = {"uneven": "drop", "noise": "range", "scale_labels": False}
+_PUBLISHED_DATA = {
+    "uneven": "drop",
+    "noise": "range",
+    "scale_labels": False,
+    "threshold": None,
+}
 
 _OFFICIAL = {
     "activation": "none",

@@ -262,6 +262,7 @@ class _Batch:
             _shape(fusion, source, ends, (components, None)),
             problem.label_shift,
             problem.label_scale,
+            problem.threshold,
         )
 
 
