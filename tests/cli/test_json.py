@@ -40,6 +40,7 @@ RUN = {
     "seed",
     "accuracy",
     "balanced_accuracy",
+    "threshold",
     "spurious",
     "truth",
     "features",

@@ -22,7 +22,7 @@ from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.status import Status
 from lessvfl.wire import flight
-from lessvfl.wire.control import Agreed, Align, Hello
+from lessvfl.wire.control import Agreed, Align, Hello, Welcome
 from lessvfl.wire.flight import Address, Hub
 from lessvfl.wire.messages import Block, Descend, Done
 
@@ -69,10 +69,11 @@ def own_settings(method: str, profile: str = "default") -> dict[str, Any]:
 
 
 @functools.cache
-def simulated(method: str, profile: str = "default"):
-    own = own_settings(method, profile)
+def simulated(method: str, profile: str = "default", weighted: bool = False):
+    own = own_settings(method, profile) | (WEIGHTED if weighted else {})
     resolved = profiles.resolve(method, profile, a_dataset(), own)
-    job = simulate.Job(a_dataset(), resolved, parties=HELD, device="cpu")
+    dataset = replace(a_dataset(), weight=ROWS_WEIGH if weighted else None)
+    job = simulate.Job(dataset, resolved, parties=HELD, device="cpu")
     return simulate.simulate(job, [0])[0].numbers
 
 
@@ -138,14 +139,18 @@ def a_party(name: str, out: Path, rows=slice(None), ids=None, **more):
     return PartyProcess(name, config, a_table(name, rows), ids)
 
 
-def run_all(tmp_path, method="less-vfl", profile="default", status=None, **more):
+def run_all(
+    tmp_path, method="less-vfl", profile="default", status=None, table=None, own=None, **more
+):
     """Run to the end; return the server's result and what the parties wrote."""
     with a_hub() as hub:
         sides = [Side(a_party(name, tmp_path, **more), hub.port) for name in HELD]
         for side in sides:
             side.start()
-        config = server_config(tmp_path, method, profile)
-        result = ServerProcess(config, labels(), hub, status or a_status()).run()
+        values = own_settings(method, profile) | (own or {})
+        config = server_config(tmp_path, method, profile, settings=values)
+        server = ServerProcess(config, table or labels(), hub, status or a_status())
+        result = server.run()
     for side in sides:
         side.join(20)
         assert side.error is None
@@ -197,6 +202,50 @@ def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
     assert bill["resent_bytes"] == 0
+
+
+WEIGHTED = {"class_weight": {"1": 3.0}}
+ROWS_WEIGH = np.arange(150) % 4 + 1.0
+
+
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
+def test_the_same_bits_with_weights_of_which_no_party_hears(
+    tmp_path, method, monkeypatch
+):
+    said: list[Welcome] = []
+    welcomed = PartyProcess._welcomed
+
+    def listen(self, message):
+        said.append(message)
+        return welcomed(self, message)
+
+    monkeypatch.setattr(PartyProcess, "_welcomed", listen)
+    table = labels()
+    table = replace(table, dataset=replace(table.dataset, weight=ROWS_WEIGH))
+    own = {"class_weight": {1: 3.0}}  # as YAML reads it
+    numbers, wrote = run_all(tmp_path, method, table=table, own=own)
+    expected = simulated(method, weighted=True)
+    compare(numbers, wrote, expected)
+    assert numbers["curve"] != simulated(method)["curve"]
+    (first, *_) = said
+    assert not set(first.settings) & set(settings.fields_of([data.LabelConfig]))
+    bill = simulated(method)["communication"]["by_stage"]["train"]
+    if method == "group-lasso":  # what others keep may differ
+        assert numbers["communication"]["by_stage"]["train"] == bill
+
+
+def test_a_run_knows_its_weights_by_class_again(tmp_path):
+    """Numbers that name classes in YAML are texts in what is read back."""
+    config = server_config(tmp_path, settings={"class_weight": {1: 3.0}})
+    with a_hub() as hub:
+        server = ServerProcess(config, labels(), hub, a_status())
+        assert server._run_id() == server._run_id()
+
+
+def test_labels_that_cannot_be_weighed_so_are_refused_before_parties_come(tmp_path):
+    config = server_config(tmp_path, settings={"class_weight": {"2": 3.0}})
+    with a_hub() as hub, pytest.raises(ConfigError, match="Got '2'"):
+        ServerProcess(config, labels(), hub, a_status())
 
 
 def paid(numbers, name, way, *stages):

@@ -76,7 +76,9 @@ def server(
     from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
-    dataset, ids, is_test = data.load_labels(Path(own.data), own.label, own.id)
+    dataset, ids, is_test = data.load_labels(
+        Path(own.data), own.label, own.id, own.sample_weight
+    )
     credentials = _credentials(own, insecure)
     if credentials is not None:
         certificates.check_pair(

@@ -98,6 +98,9 @@ class ServerConfig(Common):
     listen: str = setting(a_text(), "127.0.0.1:8815", "HOST:PORT to listen at")
     parties: tuple[str, ...] = setting(_names(), ("party0",), "who takes part")
     label: str | None = setting(or_none(a_text()), None, "the column of labels")
+    sample_weight: str | None = setting(
+        or_none(a_text()), None, "the column of row weights; none: all alike"
+    )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
     method: str = setting(a_text(), "less-vfl-auto", "see 'lessvfl methods'")
     profile: str = setting(a_text(), "default", "default, paper or official-code")

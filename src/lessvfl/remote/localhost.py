@@ -112,10 +112,9 @@ def write_folders(
     names = [table.name for table in problem.parties]
     certificates.init(base, names)
     address = f"127.0.0.1:{port}"
-    y = np.concatenate([problem.y_train, problem.y_test])
-    is_test = np.arange(len(y)) >= len(problem.y_train)
-    rows = np.arange(len(y))
-    np.savez(base / "server" / "labels.npz", y=y, is_test=is_test, row=rows)
+    labels = _label_table(problem)
+    rows = labels["row"]
+    np.savez(base / "server" / "labels.npz", **labels)
     settings = (job.settings.flat() | {"scale_labels": False}).items()  # they are
     common = {"id": "row", "align": "none", "threads": threads}
     _write_config(
@@ -124,6 +123,7 @@ def write_folders(
         parties=names,
         data="labels.npz",
         label=None,
+        sample_weight="weight" if "weight" in labels else None,
         method=job.settings.method,
         profile=job.settings.profile,
         settings={k: list(v) if isinstance(v, tuple) else v for k, v in settings},
@@ -143,6 +143,19 @@ def write_folders(
             **_preparation(job, problem, table),
             **common,
         )
+
+
+def _label_table(problem: Problem) -> dict[str, Any]:
+    """Return the arrays of the label holder's file: training rows, then test rows."""
+    y = np.concatenate([problem.y_train, problem.y_test])
+    n_train = len(problem.y_train)
+    table = {"y": y, "is_test": np.arange(len(y)) >= n_train, "row": np.arange(len(y))}
+    if problem.label_names:
+        table["label_names"] = np.array(problem.label_names)
+    if problem.sample_weight is not None:  # those of test rows count nowhere
+        of_test = np.ones(len(problem.y_test))
+        table["weight"] = np.concatenate([problem.sample_weight, of_test])
+    return table
 
 
 def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any]:

@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 
 from lessvfl import data, methods
-from lessvfl.core.plans import Labels
 from lessvfl.data import Dataset, split_rows
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
@@ -60,8 +59,12 @@ class LabelTable:
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
         """Return the table of these rows, in this order."""
+        whole = self.dataset
         dataset = dataclasses.replace(
-            self.dataset, X=self.dataset.X.take(rows), y=self.dataset.y[rows]
+            whole,
+            X=whole.X.take(rows),
+            y=whole.y[rows],
+            weight=None if whole.weight is None else whole.weight[rows],
         )
         is_test = None if self.is_test is None else self.is_test[rows]
         return LabelTable(dataset, is_test)
@@ -94,6 +97,7 @@ class ServerProcess:
         self.settings = profiles.resolve(
             config.method, config.profile, table.dataset, config.settings
         )
+        data.check_labels(table.dataset, self.settings.labels)
         self.build = Builder(self.settings, [config.seed], config.device)
         self.resent = 0
         if self._path.is_file() and not resume:
@@ -225,7 +229,7 @@ class ServerProcess:
             run,
             (config.seed,),
             config.method,
-            self.settings.flat(),
+            self.settings.shared(),
             config.parties,
             config.align,
         )
@@ -284,8 +288,9 @@ class ServerProcess:
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
         table = self._table()
         train, test = self._split(table)
-        y, dataset = table.dataset.y, table.dataset
-        problem = data.labels_alone(dataset, y[train], y[test], self.settings.data)
+        dataset, own = table.dataset, self.settings
+        rows = data.label_rows(dataset, train, test)
+        problem = data.labels_alone(dataset, rows, own.data, own.labels)
         self._ask_all(control.Prepare(train, test))
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
@@ -299,12 +304,10 @@ class ServerProcess:
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
-        y_train, y_test = (
-            self.build.labels([y], problem.task)
-            for y in (problem.y_train, problem.y_test)
-        )
+        labels = self.build.server_labels([problem])
+        y_test = self.build.labels([problem.y_test], problem.task)
         recorder = Recorder(
-            [problem], y_train, y_test, self.status.observe, True, self.status.scored
+            [problem], labels.y, y_test, self.status.observe, True, self.status.scored
         )
         recorder.attach(server, ())
         torch.manual_seed(config.seed)
@@ -318,7 +321,6 @@ class ServerProcess:
             on_step=self.status.stepped,
             resent=lambda: self.resent,
         )
-        labels = Labels(y_train, problem.task, (config.seed,))
         method = methods.get(config.method)
         settings = clamp_batch(self.settings.config, len(train))
         try:
@@ -360,4 +362,5 @@ def _plain(config: ServerConfig) -> dict[str, Any]:
     values = dataclasses.asdict(config)
     for name in ("listen", "status", "wait", "certificate", "key", "ca", "out"):
         values.pop(name)
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back
+    return plain

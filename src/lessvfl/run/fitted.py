@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.core.lifted import Factory, Lifted, find_factory
+from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.data import Encoding, Frame, frame_of
 from lessvfl.errors import ConfigError, DataError, RecordError
@@ -93,6 +94,8 @@ class FittedModel:
     fusion_shape: Shape
     label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
     label_scale: float = 1.0
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
 
     @property
     def features(self) -> dict[PartyId, tuple[str, ...]]:
@@ -136,11 +139,20 @@ class FittedModel:
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
-        z = self.decide(X)
         if self.task == "regression":
+            z = self.decide(X)
             return np.asarray(z[:, 0] * self.label_scale + self.label_shift)
+        z = self.score_classes(X)
         codes = (z[:, 0] > 0).astype(int) if self.task == "binary" else z.argmax(axis=1)
         return np.asarray(np.asarray(self.label_names)[codes])
+
+    def score_classes(self, X: Any) -> NDArray[Any]:
+        """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
+
+        What the fusion network gives, moved by the threshold.
+        """
+        z = self.decide(X)
+        return z + np.array(decision_offsets(self.threshold, z.shape[1]))
 
     def _frame(self, X: Any) -> Frame:
         if hasattr(X, "columns"):
@@ -170,6 +182,7 @@ class FittedModel:
             "label_names": self.label_names,
             "label_shift": self.label_shift,
             "label_scale": self.label_scale,
+            "threshold": self.threshold,
             "feature_names": self.feature_names,
             "parties": [party.name for party in self.parties],
             "shape": vars(self.fusion_shape),
@@ -225,6 +238,7 @@ def load_model(
         fusion_shape,
         server["label_shift"],
         server["label_scale"],
+        None if (found := server.get("threshold")) is None else tuple(found),
     )
 
 

@@ -141,6 +141,7 @@ def server_numbers(
     return {
         "seed": seed,
         **scores(recorder.curves[replica], recorder.task),
+        "threshold": by_class(recorder.problems[replica]),
         "components": {
             name: {"kept": kept[replica], "of": embedding_size}
             for name, kept in server.component_counts().items()
@@ -158,6 +159,13 @@ def server_numbers(
         "curve": recorder.curves[replica],
         "seconds": recorder.all_seconds(),
     }
+
+
+def by_class(problem: Problem) -> dict[str, float] | None:
+    """Return the thresholds that decide on a class, None where they are all alike."""
+    if problem.threshold is None:
+        return None
+    return dict(zip(problem.label_names, problem.threshold, strict=True))
 
 
 def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
