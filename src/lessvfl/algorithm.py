@@ -59,7 +59,7 @@ def train_jointly(
     n_steps = batches.n_steps(plan.n_epochs)
     if n_steps == 0:
         return
-    optimizer = optimizer_of(plan, fusion.parameters(), y.shape[1])
+    optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer)
     if done == n_steps:
