@@ -240,7 +240,7 @@ def _fit_number(
         shift, width = bounds[0], bounds[1] - bounds[0]
     elif scale in ("auto", "standardize"):
         full = np.where(np.isnan(cells), fill, cells)
-        if scale == "auto" and _is_heavy(present):
+        if scale == "auto" and is_heavy(present):
             knots, levels = _normal_scores(present)
             full = np.interp(full, knots, levels)
         with np.errstate(over="ignore"):
@@ -253,7 +253,7 @@ def _fit_number(
     )
 
 
-def _is_heavy(present: Floats) -> bool:
+def is_heavy(present: Floats) -> bool:
     """Tell whether a few values spread much further than the middle half does."""
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = np.quantile(present, [0.25, 0.75])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data.encode import is_heavy
 from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, setting
@@ -57,9 +58,10 @@ class LabelConfig(Section):
         "how much a class counts in the loss; balanced: every class as much in all",
     )
     loss: str = setting(
-        one_of("squared", "huber"),
-        "squared",
-        "regression: squared error, or Huber's, which outliers in the labels move less",
+        one_of("auto", "squared", "huber"),
+        "auto",
+        "regression: squared error, or Huber's, which outliers in the labels move less; "
+        "auto: Huber's where labels have heavy tails",
     )
     threshold: str | None = setting(
         or_none(one_of("auto")),
@@ -137,9 +139,9 @@ def _cells(frame: Frame, index: int) -> NDArray[Any]:
 def check_labels(dataset: Dataset, config: LabelConfig) -> None:
     """Refuse settings of labels that do not go with the labels."""
     of_classes = dataset.task != "regression"
-    if of_classes and config.loss != "squared":
+    if of_classes and config.loss == "huber":
         raise ConfigError(
-            f"The 'loss' setting must be squared for '{dataset.name}', whose labels "
+            f"The 'loss' setting must be squared or auto for '{dataset.name}', whose labels "
             f"are classes. Got '{config.loss}'."
         )
     if config.class_weight is None:
@@ -243,7 +245,7 @@ def centre(y: Floats, config: LabelConfig) -> tuple[float, float]:
     Mean and standard deviation; or, for Huber's loss, median and robust deviation,
     which a few enormous labels do not move.
     """
-    if config.loss == "huber":
+    if _is_robust(y, config):
         return float(np.median(y)), robust_deviation(y)
     return float(y.mean()), float(y.std()) or 1.0
 
@@ -260,4 +262,9 @@ def robust_deviation(y: Floats) -> float:
 
 def bend_of(y: Floats, config: LabelConfig) -> float | None:
     """Return the error from which on Huber's loss is a straight line."""
-    return BEND * robust_deviation(y) if config.loss == "huber" else None
+    return BEND * robust_deviation(y) if _is_robust(y, config) else None
+
+
+def _is_robust(y: Floats, config: LabelConfig) -> bool:
+    """Tell whether the loss is Huber's."""
+    return config.loss == "huber" or (config.loss == "auto" and is_heavy(y))

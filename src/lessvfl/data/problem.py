@@ -159,7 +159,7 @@ def labels_alone(
         Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
         sample_weight=rows.weight,
         weight=weight,
-        bend=bend_of(y_train, labels),
+        bend=bend_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
     )
 

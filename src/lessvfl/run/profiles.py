@@ -42,6 +42,7 @@ _PUBLISHED_DATA = {
     "noise": "range",
     "scale_labels": False,
     "threshold": None,
+    "loss": "squared",
 }
 
 _OFFICIAL = {
