@@ -74,7 +74,9 @@ class LabelConfig(Section):
 
 def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
     """Return row weights as numbers, or refuse what cannot be one."""
-    allowed = f"The row weights of {owner} must be finite numbers >= 0, one for each row."
+    allowed = (
+        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
+    )
     array = np.asarray(weights)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -194,8 +196,8 @@ def row_weights(
         weights = weights * _at_most_one(of_class)[y]
     if not weights.any():
         raise DataError(
-            f"The weights of the training rows of '{dataset.name}' must not all be zero. "
-            f"Got zero for all {len(y)} rows."
+            f"The weights of the training rows of '{dataset.name}' must not all be "
+            f"zero. Got zero for all {len(y)} rows."
         )
     if (weights == weights[0]).all():
         return None
