@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from lessvfl import data, methods, settings
 from lessvfl.cli import app
 from lessvfl.core.network import NetConfig
-from lessvfl.data import DataConfig
+from lessvfl.data import DataConfig, LabelConfig
 from lessvfl.data.sets.synthetic import SyntheticConfig
 from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto
 from lessvfl.methods.base import Joint, PartySelection
@@ -112,7 +112,8 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 def known_settings() -> set[str]:
     """Return every name that --set takes, whatever the method."""
-    sections = [DataConfig, NetConfig, *(m.config for m in methods.METHODS.values())]
+    sections: list[type] = [DataConfig, NetConfig, LabelConfig]
+    sections += [method.config for method in methods.METHODS.values()]
     options = {f"data.{name}" for name in settings.fields_of([SyntheticConfig])}
     return set(settings.fields_of(sections)) | options
 
@@ -203,6 +204,7 @@ def settings_table(section: type, *bases: type) -> str:
     [
         (DataConfig,),
         (NetConfig,),
+        (LabelConfig,),
         (Joint,),
         (less_vfl_auto.Config, Joint),
         (PartySelection, Joint),

@@ -258,7 +258,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "negative class weight": (run_of(class_weight="0:1,1:-2"), "'class_weight'", "-2"),
     "weight of no class": (
         run_of(class_weight="benign:1,2:5"),
-        "'class_weight' setting must name classes of 'breast-cancer': malignant, benign",
+        "'class_weight' setting must name classes of 'breast-cancer'",
+        "malignant, benign",
         "Got '2'",
     ),
     "class weights of nothing": (

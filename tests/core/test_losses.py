@@ -43,7 +43,13 @@ def losses_and_slopes(task, weighted):
     x = torch.randn(2, 6, 4, generator=generator, dtype=F64)
     w = torch.randn(2, 4, n_outputs, generator=generator, dtype=F64)
     y = torch.randint(0, 2, (2, 6), generator=generator)
-    y = y if task == "multiclass" else y.double() * 3 if task == "regression" else y * 1.0
+    y = (
+        y
+        if task == "multiclass"
+        else y.double() * 3
+        if task == "regression"
+        else y * 1.0
+    )
     times = torch.tensor([1, 2, 3, 1, 2, 3])
     bend = torch.tensor([[0.5], [2.0]], dtype=F64) if task == "regression" else None
     weight = None

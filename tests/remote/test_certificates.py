@@ -341,6 +341,7 @@ SERVER_KEYS = {
     "data": "labels.csv",
     "label": "LABEL_COLUMN",
     "id": "ID_COLUMN",
+    "sample_weight": None,
     "align": "psi",
     "method": "less-vfl-auto",
     "profile": "default",

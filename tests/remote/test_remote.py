@@ -140,7 +140,13 @@ def a_party(name: str, out: Path, rows=slice(None), ids=None, **more):
 
 
 def run_all(
-    tmp_path, method="less-vfl", profile="default", status=None, table=None, own=None, **more
+    tmp_path,
+    method="less-vfl",
+    profile="default",
+    status=None,
+    table=None,
+    own=None,
+    **more,
 ):
     """Run to the end; return the server's result and what the parties wrote."""
     with a_hub() as hub:

@@ -167,6 +167,18 @@ def test_bad_label_files(tmp_path, name, label, who, sentence):
         data.load_labels(tmp_path / name, label, who)
 
 
+def test_weights_in_the_file_of_labels(tmp_path):
+    (tmp_path / "labels.csv").write_text("who,w,risk\n1,0,low\n2,3,high\n3,,low\n")
+    with pytest.raises(DataError, match="Got nothing in row 3"):
+        data.load_labels(tmp_path / "labels.csv", "risk", "who", "w")
+    with pytest.raises(DataError, match=r"The row weights of .* Got 'v'"):
+        data.load_labels(tmp_path / "labels.csv", "risk", "who", "v")
+    (tmp_path / "labels.csv").write_text("who,w,y\n1,0,low\n2,3,high\n")
+    dataset, _, _ = data.load_labels(tmp_path / "labels.csv", None, "who", "w")
+    assert dataset.weight is not None
+    assert dataset.weight.tolist() == [0.0, 3.0]
+
+
 def test_an_empty_table_is_refused(tmp_path):
     (tmp_path / "columns.csv").write_text("who\n1\n")
     with pytest.raises(DataError, match="must have rows and columns"):
@@ -282,6 +294,61 @@ def test_parties_of_try_encode_their_own_columns(run_cli, tmp_path):
     assert party["groups"] == {"body": ["height", "weight"]}
     assert party["as_is"] == [f"spurious_clinic_{i}" for i in range(4)]
     assert party["scale_range"] is None
+
+
+def test_try_with_weights_by_class_and_by_row(run_cli, tmp_path):
+    a_mixed_table(tmp_path / "table.csv")
+    text = (tmp_path / "table.csv").read_text().splitlines()
+    (tmp_path / "parties.yaml").write_text(
+        "clinic: [age, height, weight, smoker]\ninsurer: [plan, city]\n"
+    )
+    rows = [f"{i % 3 + 1},{line}" for i, line in enumerate(text[1:])]
+    (tmp_path / "table.csv").write_text("\n".join([f"counts,{text[0]}", *rows]) + "\n")
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "out",
+        *(tmp_path / "table.csv", "--label", "risk", "--sample-weight", "counts"),
+        *("--parties", tmp_path / "parties.yaml"),
+        *settings_of(batch_size=40, train_epochs=2, class_weight="high:4,low:1"),
+    )
+    assert_alike(plain, tried)
+    assert tried["config"]["class_weight"] == {"high": 4.0, "low": 1.0}
+    assert "counts" not in str(tried["runs"][0]["features"])
+    sides = tmp_path / "out" / "sides" / "seed-0"
+    server = yaml.safe_load((sides / "server" / "server.yaml").read_text())
+    assert server["sample_weight"] == "weight"
+    dataset, _, is_test = data.load_labels(
+        sides / "server" / "labels.npz", None, "row", "weight"
+    )
+    assert set(dataset.label_names) == {"low", "high"}
+    assert is_test is not None
+    assert set(dataset.weight[~is_test]) == {1.0, 2.0, 3.0}
+
+
+def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, tmp_path):
+    """What the server makes of its labels is the same: scale, bend, shares."""
+    small = {"data.n_samples": 200, "data.n_test": 50, "batch_size": 50}
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "huber",
+        *("synthetic", "--parties", "2", "--method", "plain"),
+        *settings_of(train_epochs=2, loss="huber", **small),
+    )
+    assert_alike(plain, tried)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.where(X[:, 0] + X[:, 2] > 2.2, "rare", "usual")
+    np.savez(tmp_path / "uneven.npz", X=X, y=y)
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "uneven",
+        *(tmp_path / "uneven.npz", "--parties", "2", "--method", "plain"),
+        *settings_of(train_epochs=2, batch_size=50),
+    )
+    assert_alike(plain, tried)
+    shares = tried["runs"][0]["threshold"]
+    assert shares.keys() == {"rare", "usual"}
+    assert 0 < shares["rare"] < 0.125
 
 
 def test_try_with_a_range_that_is_shared(run_cli, tmp_path):

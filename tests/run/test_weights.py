@@ -181,7 +181,9 @@ def test_scores_use_the_threshold_of_the_model():
     assert final == found.numbers["curve"][-1]["balanced_accuracy"]
 
 
-@pytest.mark.parametrize("settings", [{"class_weight": "balanced"}, {"threshold": None}])
+@pytest.mark.parametrize(
+    "settings", [{"class_weight": "balanced"}, {"threshold": None}]
+)
 def test_no_threshold_where_none_is_wanted(settings):
     (found,) = run(uneven(), **settings)
     assert found.model.threshold is None

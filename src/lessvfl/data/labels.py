@@ -198,8 +198,8 @@ def row_weights(
         weights = weights * _at_most_one(of_class)[y]
     if not weights.any():
         raise DataError(
-            f"The weights of the training rows of '{dataset.name}' must not all be zero. "
-            f"Got zero for all {len(y)} rows."
+            f"The weights of the training rows of '{dataset.name}' must not all be "
+            f"zero. Got zero for all {len(y)} rows."
         )
     if (weights == weights[0]).all():
         return None

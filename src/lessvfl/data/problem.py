@@ -25,6 +25,9 @@ from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.terms import stream_seed
 
 
+AS_THEY_ARE = LabelConfig()
+
+
 def prepare(
     dataset: Dataset,
     config: DataConfig,
@@ -33,7 +36,7 @@ def prepare(
     spurious: float | Sequence[float] = 0.0,
     seed: int = 0,
     groups: Mapping[str, Sequence[str]] | None = None,
-    labels: LabelConfig = LabelConfig(),
+    labels: LabelConfig = AS_THEY_ARE,
 ) -> Problem:
     """Split a data set among parties and into train and test rows.
 
