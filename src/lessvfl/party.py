@@ -329,7 +329,8 @@ class Party:
         self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan
     ) -> evidence.Look:
         """Look at the rows that one replica remembers, all columns `X` (S, N, ...)."""
-        rows, h, gradient = (part[replica] for part in seen)
+        last = evidence.latest(seen[0][replica])
+        rows, h, gradient = (part[replica][last] for part in seen)
         pinned = torch.zeros(self._n_groups, dtype=torch.bool, device=X.device)
         must = [i for i, must in enumerate(self._holding.must_keep) if must]
         pinned[self._owner[must]] = True

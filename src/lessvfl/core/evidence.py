@@ -103,7 +103,8 @@ def standardised(h: Tensor, gradient: Tensor) -> Tensor:
     says along other directions is of no consequence, and left out.
     """
     kappa, V = torch.linalg.eigh((gradient.T @ gradient / len(gradient)).double())
-    some = kappa > ASKED * kappa[-1].clamp_min(torch.finfo(h.dtype).tiny)
+    kappa = kappa.clamp_min(torch.finfo(h.dtype).tiny)
+    some = kappa > ASKED * kappa[-1]
     V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
     found: Tensor = h @ V * root - gradient @ V / root
     return found
@@ -178,6 +179,17 @@ class Subject:
     pinned: Tensor  # (n_groups,), those that must stay
 
 
+def latest(rows: Tensor) -> Tensor:
+    """Return, for numbers of rows (n,), where each was seen last, in that order.
+
+    A row counts once: scrambled copies know nothing of rows that come twice.
+    """
+    numbers, place = rows.unique(return_inverse=True)
+    last = torch.zeros_like(numbers)
+    last.scatter_reduce_(0, place, torch.arange(len(rows)).to(rows), "amax")
+    return last.sort().values
+
+
 class Look:
     """One look of one replica; `name` is that of its random streams."""
 
@@ -224,11 +236,13 @@ class Look:
         rule = "path"
         if fresh is not None and self._loses_little(fresh, exempt):
             rule, found = "elimination", self._eliminate(self.seen, found.kept, exempt)
-        kept, said = found.kept | exempt, found.false_share
+        kept, said, scores = found.kept | exempt, found.false_share, found.scores
         if not self.plan.again and self._is_noise():
             kept, said = exempt, None
-        elif self.plan.again and not bool(kept.any()):
-            kept[found.scores.argmax()] = True
+        if not bool((kept & ~exempt).any()):
+            scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
+        if self.plan.again and not bool(kept.any()):
+            kept[scores.argmax()] = True
         return Choice(
             kept,
             rule,
@@ -236,9 +250,9 @@ class Look:
             found.shadow_share,
             said,
             path,
-            found.scores,
+            scores,
             tuple(pairs),
-            self._why(kept, found.scores, exempt),
+            self._why(kept, scores, exempt),
         )
 
     def _is_noise(self) -> bool:
@@ -277,10 +291,10 @@ class Look:
             if n_kept and rule.allows(limit, n_kept):
                 place, chosen = len(points) - 1, kept
                 said = rule.false_share(limit, n_kept)
+        alone = seen.scores(seen.C) / max(largest, RIDGE)  # no lambda holds them off
+        came_in = torch.where(self.pinned, alone, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
         scores = scores / points[place][0]
-        if not bool(chosen.any()):
-            scores = scores.clamp_max(1 - RIDGE)
         return points[place][0], points, Found(chosen, scores, points[place][2], said)
 
     def _pairs(self, chosen: Tensor) -> list[tuple[int, int, float]]:
@@ -309,7 +323,8 @@ class Look:
 
         Where there are few rows for a regression it is not tried.
         """
-        if self.seen.n_rows < ENOUGH_ROWS * self.seen.X.shape[1]:
+        n_some = min(self.seen.n_rows // 2, int((~fresh).sum()))
+        if 2 * n_some < ENOUGH_ROWS * self.seen.X.shape[1]:
             return False
         some, others = self.seen.rows(~fresh), self.seen.rows(fresh)
         kept = self._path(some)[2].kept | exempt
@@ -353,5 +368,5 @@ def choose_again(first: Look, second: Look) -> Choice:
     if first.clarity > second.clarity:
         return first.choose(first.half())
     fresh = ~torch.isin(second.rows, first.rows)
-    enough = 4 * int(fresh.sum()) >= len(fresh)
+    enough = len(fresh) <= 4 * int(fresh.sum()) <= 3 * len(fresh)
     return second.choose(fresh if enough else second.half())

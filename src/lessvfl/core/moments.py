@@ -226,12 +226,15 @@ class Rule:
 
     def least(self, n_kept: int) -> float:
         """Return the lowest limit that allows so many features."""
-        most = min(
-            self.q * len(self.shadows),
-            self.fdr * max(1, n_kept) * len(self.shadows) / self.n_features - 1,
-        )
+        most = self.q * len(self.shadows)
+        if self.fdr < 1:
+            false = self.fdr * max(1, n_kept) * len(self.shadows) / self.n_features
+            most = min(most, false - 1)
         place = len(self.shadows) - math.floor(max(0.0, most)) - 1
-        return float(self.shadows[max(0, place)])
+        if place < 0:
+            return 0.0
+        last = self.shadows[place]  # the strongest that may not pass
+        return float(torch.nextafter(last, torch.full_like(last, torch.inf)))
 
     def _passing(self, limit: float) -> int:
         return len(self.shadows) - int(torch.searchsorted(self.shadows, limit))

@@ -239,8 +239,11 @@ def _fit_number(
     if scale == "global":
         shift, width = bounds[0], bounds[1] - bounds[0]
     elif scale in ("auto", "standardize"):
+        heavy = scale == "auto" and is_heavy(present)
+        if heavy:
+            fill = float(np.median(present))  # a mean may lie far outside
         full = np.where(np.isnan(cells), fill, cells)
-        if scale == "auto" and is_heavy(present):
+        if heavy:
             knots, levels = _normal_scores(present)
             full = np.interp(full, knots, levels)
         with np.errstate(over="ignore"):
