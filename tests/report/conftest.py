@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lessvfl import report
+from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 
 MOMENTS = ("pretrained", "selected", "final", "best")
@@ -141,7 +142,8 @@ def fake_record(
         "started": "2025-06-01T09:30:00+00:00",
         "notes": notes or [],
     }
-    return RunRecord(header, runs, status, message)
+    agreed = consensus([run["features"] for run in runs])
+    return RunRecord(header, runs, status, message, agreed)
 
 
 def _run(

@@ -60,8 +60,9 @@ def page(record: RunRecord) -> str:
         ),
     ]
     if record.runs:
+        body += [_recommended(record)]
         body += [_figures(record.runs), _selection(record.runs[0])]
-        body += [_features(record.runs), _seeds(record.runs)]
+        body += [_features(record), _seeds(record.runs)]
     body.append(_settings(record))
     version = escape(str(record.header.get("lessvfl", "")))
     footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
@@ -262,14 +263,44 @@ def _selection(run: RunNumbers) -> str:
 # -- tables ----------------------------------------------------------------------------
 
 
-def _features(runs: Sequence[RunNumbers]) -> str:
-    rows = tables.feature_rows(runs)
+MOST_NAMES = 40  # of one party that are named before the list of every feature
+
+
+def _recommended(record: RunRecord) -> str:
+    """Return the answer of all seeds: the features each party should use."""
+    found = tables.recommendations(record)
+    if not found:
+        return ""
+    lines = [
+        parts.line(
+            one.party,
+            [f"{len(one.features):,} of {one.n_held:,}", one.text(MOST_NAMES)],
+        )
+        for one in found
+    ]
+    names = ("Party", "Recommended", "Features")
+    table = parts.table(names, lines, look=' class="recommended"')
+    words = escape(tables.recommended_words(len(record.runs)))
+    said = f'<p class="soft">{words} Every feature is in the list below.</p>'
+    inner = said + parts.scroll("Recommended features", table, tall=True)
+    return parts.card("Recommended features", inner)
+
+
+def _features(record: RunRecord) -> str:
+    rows = tables.feature_rows(record.runs)
     if not rows:
         return ""
+    recommended = {
+        (one.party, row.feature)
+        for one in tables.recommendations(record)
+        for row in one.features
+    }
+    with_mark = bool(recommended) and len(record.runs) > 1  # one run says it all
     with_norms = any(row.importance is not None for row in rows)
     parties = dict.fromkeys(row.party for row in rows)
     words = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
     names = ["Party", "Feature", "Kept in", "Outcome", "Kind"]
+    names += ["Recommended"] if with_mark else []
     names += ["Norm"] if with_norms else []
     lines = []
     for row in rows:
@@ -279,10 +310,13 @@ def _features(runs: Sequence[RunNumbers]) -> str:
         cells = (
             f"<td>{escape(row.party)}</td>"
             f'<td class="name">{escape(row.feature)}</td>'
-            f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs}</td>'
+            f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs} runs</td>'
             f'<td><span class="tag {row.state}">{words[row.state]}</span></td>'
             f"<td>{tag}</td>"
         )
+        if with_mark:
+            is_so = (row.party, row.feature) in recommended
+            cells += f"<td>{'<b>recommended</b>' if is_so else 'no'}</td>"
         if with_norms:
             norm = row.importance
             text = MISSING if norm is None else f"{norm:.3f}"

@@ -278,6 +278,45 @@ def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
     return sorted(rows, key=lambda row: (parties.index(row.party), -row.n_kept))
 
 
+class Recommendation(NamedTuple):
+    """What the runs of a record recommend to one party, the most kept first."""
+
+    party: str
+    features: list[FeatureRow]
+    n_held: int
+
+    def text(self, most: int) -> str:
+        """Name up to so many features, with how often where it was not always."""
+        names = []
+        for row in self.features[:most]:
+            often = f" ({row.n_kept} of {row.n_runs})"
+            names.append(row.feature + often * (row.n_kept < row.n_runs))
+        text = ", ".join(names) or "none"
+        n_more = len(self.features) - most
+        return f"{text} and {n_more:,} more" if n_more > 0 else text
+
+
+def recommendations(record: RunRecord) -> list[Recommendation]:
+    """Return what a record recommends, by party; nothing where nothing is selected."""
+    if record.header.get("method") == "plain":
+        return []
+    rows = {(row.party, row.feature): row for row in feature_rows(record.runs)}
+    n_held = Counter(party for party, _ in rows)
+    return [
+        Recommendation(
+            party, [rows[party, name] for name in one["recommended"]], n_held[party]
+        )
+        for party, one in record.consensus.items()
+    ]
+
+
+def recommended_words(n_runs: int) -> str:
+    """Say what makes a feature a recommended one."""
+    if n_runs == 1:
+        return "What the run kept; more seeds would tell how surely."
+    return f"Kept in at least half of the {n_runs} runs; no count: in all of them."
+
+
 # -- components and communication ------------------------------------------------------
 
 

@@ -8,7 +8,8 @@ the N-th party, whatever its name (name, features, encoding, shape), and
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ class FittedModel:
 
     Predicts for tables (pandas or polars frames by column name, or arrays in the column
     order of the training table) that hold at least the columns in use.
+
+    A model that :func:`lessvfl.load` read knows the `consensus` of all seeds of its run
+    folder: by party ``recommended``, the features kept in at least half of the runs,
+    and ``share``, the share of runs that kept each feature. Elsewhere it is empty.
     """
 
     task: Task
@@ -93,6 +98,7 @@ class FittedModel:
     fusion_shape: Shape
     label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
     label_scale: float = 1.0
+    consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def features(self) -> dict[PartyId, tuple[str, ...]]:
