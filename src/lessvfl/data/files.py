@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lessvfl.data import table as tables
 from lessvfl.data.frame import Dataset, Frame
 from lessvfl.errors import DataError
+from lessvfl.terms import Task
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 LABELS = ("label", "y", "target", "class")
@@ -200,12 +201,16 @@ def _cells_to_write(frame: Frame, index: int) -> NDArray[Any]:
 
 
 def load_labels(
-    path: Path, label: str | None = None, id_column: str | None = None
+    path: Path,
+    label: str | None = None,
+    id_column: str | None = None,
+    task: Task | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
 
     A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
-    rows in the array ``is_test``.
+    rows in the array ``is_test``. What the labels are is told by their look, unless a
+    `task` is given.
     """
     _check_file(path)
     if _is_npz(path):
@@ -220,7 +225,7 @@ def load_labels(
         target = _label_column(names, label, path)
         y = _arrow_labels(table.column(target), target)
     nothing = np.zeros((len(y), 1))
-    return tables.from_arrays(nothing, y, name=path.stem), ids, is_test
+    return tables.from_arrays(nothing, y, name=path.stem, task=task), ids, is_test
 
 
 def _check_file(path: Path) -> None:

@@ -59,17 +59,23 @@ def bare_header(
     }
 
 
-def header(bare: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-    """Return the first line of a record: what was run, on what, with which versions."""
+def header(
+    bare: Mapping[str, Any], problem: Problem, n_parties: int | None = None
+) -> dict[str, Any]:
+    """Return the first line of a record: what was run, on what, with which versions.
+
+    With `n_parties` the problem is the server's, who knows nobody's columns.
+    """
+    known = n_parties is None
     return {
         **bare,
         "data": {
             "name": bare["data"]["name"],
             "n_train": len(problem.y_train),
             "n_test": len(problem.y_test),
-            "n_features": problem.n_features,
-            "n_real": problem.n_real,
-            "n_parties": len(problem.parties),
+            "n_features": problem.n_features if known else None,
+            "n_real": problem.n_real if known else None,
+            "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
         },
         "device": str(resolve_device(bare["device"])),
