@@ -193,7 +193,9 @@ def test_selection_by_shadows_is_told_in_words_and_figures(odd_records, pages):
     assert (
         f"|bank keeps {n_kept} of 15 features. Of its scrambled columns 2.0 % " in words
     )
-    assert f"so about {n_kept / 10:.1f} of those kept may be there by chance" in words
+    assert f"limit; about {n_kept / 10:.1f} of those kept may be useless." in words
+    assert words.count("no estimate of how many of those kept may be useless.") == 1
+    assert "an estimate: scrambled copies of a column stand for useless ones" in words
     assert "bank_00 matters squared." in words
     assert words.count("A second look added to the first.") == 1
     assert words.count("On a second look it removed what says nothing") == 1

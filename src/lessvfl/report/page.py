@@ -187,7 +187,8 @@ FIGURES = {  # title, caption
     ),
     "scores": (
         "Strength of the features",
-        "The strongest ones by themselves; left of the red mark could be chance.",
+        "Each against its party's scrambled columns. A feature that stays or goes in "
+        "spite of its bar says why.",
     ),
     "path": (
         "Shadows along the path",
@@ -240,14 +241,15 @@ def _selection(run: RunNumbers) -> str:
     selection = run.get("selection")
     if not selection:
         return ""
-    items, n_scores, most = "", 0, figures.MOST_SCORES
+    items, n_scores, most = "", len(tables.strengths(run)), figures.MOST_SCORES
     for party, how in selection.items():
         n_kept = len(tables.revealed(run)[party]["kept"])
         items += f"<li>{escape(tables.selection_words(party, how, n_kept))}</li>"
-        n_scores += len(how["scores"])
     with figures.page_style():
         ax = figures.plot_scores(run, figures.bar_axes(min(n_scores, most)))
-        alt = f"Strength of up to {most} features against shadows."
+        noted = [one for one in tables.strengths(run) if one.note]
+        words = "; ".join(f"{one.feature}: {one.note}" for one in noted[:most])
+        alt = f"Strength of up to {most} features against shadows. {words}"
         scores = _figure(ax, "scores", alt)
         ax = figures.plot_path(run, figures.new_axes())
         alt = "Share of shadows kept against features kept, by party."
@@ -255,6 +257,7 @@ def _selection(run: RunNumbers) -> str:
     said = (
         "<p>Each party scrambled copies of its own columns and kept what is stronger "
         f"than these (seed {escape(str(run.get('seed', '')))}).</p><ul>{items}</ul>"
+        f'<p class="soft">{escape(tables.ESTIMATED)}</p>'
     )
     card = parts.card("How features were chosen", said, "div")
     return parts.columns(card + path, scores, ' aria-label="Selection"')
