@@ -280,6 +280,7 @@ def test_several_seeds_are_the_runs_of_each(tmp_path, method):
     total = {way: paid_by_all(record, way) for way in ("up", "down")}
     assert shown["traffic"]["payload_bytes"] == total
     assert any(event["text"].startswith("seed 2 of 2, ") for event in shown["events"])
+    assert [run["communication"]["resent_bytes"] for run in record.runs] == [0, 0]
     wire = [run["communication"]["wire_bytes"]["up"] for run in record.runs]
     assert wire[1] == pytest.approx(wire[0], rel=0.2)  # its own, not those of both
 
@@ -379,8 +380,17 @@ def test_runs_of_another_session_do_not_count(tmp_path):
         place.mkdir(parents=True)
         other = {"run": "another", "rounds": 5, "numbers": {"kept": [], "removed": []}}
         (place / "numbers.json").write_text(json.dumps(other))
-    record, own = run_all(tmp_path, seeds=(3, 1))
+    status, over = a_status(), []
+    begin = status.begin_seed
+
+    def look(*place):
+        over.append((tmp_path / "clinic" / "party.json").exists())
+        begin(*place)
+
+    status.begin_seed = look
+    record, own = run_all(tmp_path, status=status, seeds=(3, 1))
     compare(record, own, *both("less-vfl"))
+    assert over == [False, False]  # the party is done after the second seed alone
 
 
 def test_a_seed_that_was_not_told_is_refused(tmp_path):
