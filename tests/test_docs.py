@@ -416,12 +416,13 @@ def test_json_page_has_every_field() -> None:
     for output in outputs:
         found |= set(output)
         found |= {f"data.{key}" for key in output["data"]}
+        found |= set(paths({"consensus": output["consensus"]}))
         for run in output["runs"]:
             found |= set(paths({k: v for k, v in run.items() if k != "curve"}))
             found |= {f"curve.{key}" for point in run["curve"] for key in point}
     # What holds names of parties, stages or features, or the four moments of a score.
     inner = re.compile(
-        r"importance\..+|selection\.PARTY\.scores\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
+        r"importance\..+|.+\.PARTY\.(scores|share)\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
         r"|.+\.(PARTY|STAGE)|communication\.payload_bytes"
     )
     fields = {path for path in found if not inner.fullmatch(path)} | {"curve"}

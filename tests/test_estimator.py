@@ -88,6 +88,17 @@ def test_selects_predicts_and_keeps_names(cancer):
     assert total == paid["up"] + paid["down"]
 
 
+def test_how_many_of_those_kept_may_be_useless(cancer):
+    """By party, as in the numbers of the run; unknown where no shadow was planted."""
+    X, y = cancer
+    model = LessVFLClassifier(parties=2, train_epochs=1, random_state=0).fit(X, y)
+    assert model.false_share_.keys() == model.features_.keys()
+    for name, share in model.false_share_.items():
+        assert share == model.run_["selection"][name]["false_share"]
+    plain = LessVFLClassifier(method="plain", train_epochs=1, random_state=0).fit(X, y)
+    assert plain.false_share_ == {"party0": None, "party1": None}
+
+
 def test_set_output_gives_pandas(cancer):
     X, y = cancer
     model = LessVFLClassifier(lam_party=3.0, **LAMBDAS).set_output(transform="pandas")

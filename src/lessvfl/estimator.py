@@ -93,6 +93,10 @@ optional
         Norm of the feature's input weights, 0 where removed.
     features_ : dict
         Party name -> features kept.
+    false_share_ : dict
+        Party name -> estimated share of useless features among those it kept; None
+        where nothing can be said. Scrambled copies of columns stand for useless ones
+        (``less-vfl-auto`` alone); columns that matter only through others do not count.
     ledger_ : list of dict
         The bill: payload bytes by party, direction, stage and kind.
     run_ : dict
@@ -200,6 +204,11 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = run.model.astype(torch.float64)
         self.ledger_ = run.bill
         self.features_ = run.model.features
+        how = run.numbers["selection"] or {}
+        self.false_share_ = {
+            name: how[name]["false_share"] if name in how else None
+            for name in self.features_
+        }
         kept, norms = set(), {}
         for table in run.problem.parties:
             importance = run.numbers["importance"][table.name]

@@ -346,7 +346,7 @@ SERVER_KEYS = {
     "method": "less-vfl-auto",
     "profile": "default",
     "settings": {},
-    "seed": 0,
+    "seeds": [0],
     "threads": 1,
     "out": "run",
     "wait": 600,

@@ -39,6 +39,15 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ("save_every: 0\n", "'save_every' setting must be a whole number >= 1"),
         ("settings: 3\n", "'settings' setting must be names and values"),
         ("wait: -1\n", "'wait' setting must be a float"),
+        ("seed: 3\n", "Unknown setting 'seed'.*Did you mean 'seeds'"),
+        ("seeds: []\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: [1, 1]\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: -1\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: true\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: [0.5]\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: one\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        (f"seeds: {2**63}\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("task: guess\n", "'task' setting must be one of binary"),
     ],
 )
 def test_bad_configs(tmp_path, text, sentence):
@@ -86,6 +95,15 @@ def test_good_configs_of_a_party(tmp_path):
     assert found.scale_range == pytest.approx((-1, 2.5))
     assert found.as_is == ("noise",)
     assert found.groups == {"size": ["height", "weight"], "lab": "lab_*"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("", (0,)), ("seeds: 3\n", (3,)), ("seeds: [2, 0]\n", (2, 0))]
+)
+def test_seeds_are_one_number_or_several(tmp_path, text, seeds):
+    path = tmp_path / "server.yaml"
+    path.write_text(f"label: y\n{text}")
+    assert config.read(ServerConfig, path).seeds == seeds
 
 
 def test_a_config_must_be_there(tmp_path):
@@ -147,6 +165,14 @@ def test_labels_need_no_other_column(tmp_path):
     assert ids is not None
     assert ids.tolist() == [1, 2, 3]
     assert is_test is None
+
+
+def test_what_labels_are_can_be_said(tmp_path):
+    """Few whole numbers look like classes, and may be amounts."""
+    np.savez(tmp_path / "labels.npz", y=np.array([0, 1, 2] * 4))
+    path = tmp_path / "labels.npz"
+    assert data.load_labels(path)[0].task == "multiclass"
+    assert data.load_labels(path, task="regression")[0].task == "regression"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +252,47 @@ def settings_of(**values):
     return [word for k, v in values.items() for word in ("--set", f"{k}={v}")]
 
 
+def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
+    """Each seed to the bit that of `run`, and the same answer from all of them.
+
+    A batch of seeds is not one seed alone to the last bit, so `run` has each alone.
+    """
+    out = tmp_path / "out"
+    common = ["breast-cancer", "--parties", "2"]
+    common += settings_of(batch_size=100, train_epochs=2)
+    tried = run_cli("try", *common, "--seeds", "2,0", "--quiet", "--json", "--out", out)
+    assert tried.code == 0, tried.err
+    run = ["run", *common, "--device", "cpu", "--quiet", "--json"]
+    together = run_cli(*run, "--seeds", "2,0").json
+    for place, seed in enumerate((2, 0)):
+        alone = run_cli(*run, "--seeds", seed).json
+        mine = tried.json | {
+            "runs": tried.json["runs"][place : place + 1],
+            "consensus": alone["consensus"],
+        }
+        assert_alike(alone, mine)
+    assert tried.json["consensus"] == together["consensus"]
+    assert tried.json["runs"][0]["features"] != tried.json["runs"][1]["features"]
+    sides = out / "sides" / "all-seeds"
+    for name in ("party0", "party1"):
+        own = json.loads((sides / name / "run" / "party.json").read_text())
+        assert own["consensus"] == tried.json["consensus"][name]
+    assert run_cli("report", sides / "server" / "run").code == 0
+
+
+def test_every_seed_of_planted_noise_has_its_own_sides(run_cli, tmp_path):
+    out = tmp_path / "out"
+    common = ["breast-cancer", "--parties", "2", "--spurious", "0.5"]
+    common += ["--seeds", "0,1", *settings_of(batch_size=200, train_epochs=1)]
+    _, tried = both_ways(run_cli, out, *common)
+    assert sorted(p.name for p in (out / "sides").iterdir()) == ["seed-0", "seed-1"]
+    assert [run["seed"] for run in tried["runs"]] == [0, 1]
+    for run in tried["runs"]:
+        place = out / "sides" / f"seed-{run['seed']}" / "party0" / "run"
+        own = json.loads((place / "party.json").read_text())
+        assert own["consensus"]["recommended"] == run["features"]["party0"]["kept"]
+
+
 def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     """Processes, mutual TLS and all: features, accuracy, bytes and curve."""
     out = tmp_path / "out"
@@ -240,6 +307,21 @@ def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     again = run_cli("try", *common, "--quiet", "--out", out)
     assert again.code == 2
     assert "must be new or empty" in again.err
+
+
+def test_try_scales_the_labels_of_a_regression(run_cli, tmp_path):
+    """The server has amounts as they are, and learns their scale by itself."""
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "out",
+        *("synthetic", "--parties", "2", "--method", "less-vfl"),
+        *settings_of(**{"data.n_samples": 200, "data.task": "regression"}),
+        *settings_of(batch_size=50, train_epochs=1, party_epochs=2, server_epochs=2),
+        *settings_of(lam_party=0.01),  # a party that keeps nothing sends more between
+    )
+    assert_alike(plain, tried)
+    side = tmp_path / "out" / "sides" / "seed-0" / "server"
+    assert yaml.safe_load((side / "server.yaml").read_text())["task"] == "regression"
 
 
 def a_mixed_table(path, n_rows=300):

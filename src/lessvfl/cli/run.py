@@ -306,6 +306,7 @@ def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
         typer.echo(json.dumps(record.to_json(), allow_nan=False))
     else:
         print_summary([record])
+        _print_recommended(record)
     if out is not None:
         page = report.build(out)
         if not as_json:
@@ -328,6 +329,32 @@ def print_summary(records: list[RunRecord]) -> None:
     table = Table(show_header=False)
     for head, *cells in zip(heads, *rows, strict=True):
         table.add_row(head, *cells)
+    console.print(table)
+
+
+MOST_NAMES = 8  # of one party that are printed
+
+
+def _print_recommended(record: RunRecord) -> None:
+    """Print the answer of all seeds: the features each party should use."""
+    from rich.box import SQUARE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lessvfl.report import tables
+    from lessvfl.status import words
+
+    found = tables.recommendations(record)
+    if not found:
+        return
+    table = Table("party", "recommended", "features", box=SQUARE)
+    for one in found:
+        count = f"{len(one.features):,} of {one.n_held:,}"
+        names = Text(words.printable(one.text(MOST_NAMES)))
+        table.add_row(Text(words.printable(one.party)), count, names)
+    console = Console()
+    console.print(tables.recommended_words(len(record.runs)), highlight=False)
     console.print(table)
 
 

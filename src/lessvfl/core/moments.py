@@ -347,8 +347,9 @@ def pairs(
     )
     found = strength >= 1
     if bool(found.any()):  # with these alone chance has fewer pairs to choose from
-        known = torch.cat([found.nonzero()[:, 0], other[found]]).unique()
-        more, partner = _beyond_chance(X, r, scrambled, known)
+        known = torch.zeros_like(found)
+        known[torch.cat([found.nonzero()[:, 0], other[found]])] = True
+        more, partner = _beyond_chance(X, r, scrambled, known.nonzero()[:, 0])
         other = torch.where(more > strength, partner, other)
         strength = torch.maximum(strength, more)
     best = strength.new_zeros(len(moments.weights))

@@ -16,6 +16,7 @@ from lessvfl.data import table as tables
 from lessvfl.data.frame import Dataset, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.errors import DataError
+from lessvfl.terms import Task
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 LABELS = ("label", "y", "target", "class")
@@ -226,12 +227,14 @@ def load_labels(
     label: str | None = None,
     id_column: str | None = None,
     sample_weight: str | None = None,
+    task: Task | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
 
     A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
     rows in the array ``is_test`` and name classes in ``label_names``. `sample_weight`
-    is the column or array of row weights.
+    is the column or array of row weights. What the labels are is told by their look,
+    unless a `task` is given.
     """
     _check_file(path)
     weight, is_test, arrays = None, None, {}
@@ -251,7 +254,9 @@ def load_labels(
         target = _label_column(names, label, path)
         y = _arrow_labels(table.column(target), target)
     nothing = np.zeros((len(y), 1))
-    dataset = tables.from_arrays(nothing, y, name=path.stem, sample_weight=weight)
+    dataset = tables.from_arrays(
+        nothing, y, name=path.stem, task=task, sample_weight=weight
+    )
     return _with_label_names(dataset, arrays), ids, is_test
 
 

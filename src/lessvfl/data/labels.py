@@ -60,8 +60,8 @@ class LabelConfig(Section):
     loss: str = setting(
         one_of("auto", "squared", "huber"),
         "auto",
-        "regression: squared error, or Huber's, which outliers in the labels move less; "
-        "auto: Huber's where labels have heavy tails",
+        "regression: squared error, or Huber's, which outliers in the labels move "
+        "less; auto: Huber's where labels have heavy tails",
     )
     threshold: str | None = setting(
         or_none(one_of("auto")),
@@ -141,8 +141,8 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
     of_classes = dataset.task != "regression"
     if of_classes and config.loss == "huber":
         raise ConfigError(
-            f"The 'loss' setting must be squared or auto for '{dataset.name}', whose labels "
-            f"are classes. Got '{config.loss}'."
+            f"The 'loss' setting must be squared or auto for '{dataset.name}', whose "
+            f"labels are classes. Got '{config.loss}'."
         )
     if config.class_weight is None:
         return

@@ -70,7 +70,8 @@ def record(
         for one in runs:
             one["target"] = cost_to_target(one["curve"], threshold, strict)
     header = numbers.header(bare_header(job, options), problem)
-    return RunRecord(header, list(runs), "complete")
+    consensus = numbers.consensus([one["features"] for one in runs])
+    return RunRecord(header, list(runs), "complete", consensus=consensus)
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

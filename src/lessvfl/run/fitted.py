@@ -8,7 +8,8 @@ the N-th party, whatever its name (name, features, encoding, shape), and
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ class FittedModel:
 
     Predicts for tables (pandas or polars frames by column name, or arrays in the column
     order of the training table) that hold at least the columns in use.
+
+    A model that :func:`lessvfl.load` read knows the `consensus` of all seeds of its run
+    folder: by party ``recommended``, the features kept in at least half of the runs,
+    and ``share``, the share of runs that kept each feature. Elsewhere it is empty.
     """
 
     task: Task
@@ -96,6 +101,7 @@ class FittedModel:
     label_scale: float = 1.0
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
+    consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def features(self) -> dict[PartyId, tuple[str, ...]]:
@@ -152,7 +158,7 @@ class FittedModel:
         What the fusion network gives, moved by the threshold.
         """
         z = self.decide(X)
-        return z + np.array(decision_offsets(self.threshold, z.shape[1]))
+        return np.asarray(z + np.array(decision_offsets(self.threshold, z.shape[1])))
 
     def _frame(self, X: Any) -> Frame:
         if hasattr(X, "columns"):
