@@ -24,7 +24,7 @@ from lessvfl.methods.base import Joint, Method
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
-NOISE = 0.05  # how often a whole run may keep anything where labels are pure noise
+NOISE = 0.025  # how often a whole run may keep anything where labels are pure noise
 
 
 @dataclass(frozen=True)
