@@ -252,10 +252,10 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
     number = 0
     while not stop.is_set():
         config = dataclasses.replace(config, out=str(folder / "server" / str(number)))
-        status, numbers = Status("fuzz", "less-vfl", "numbers", PARTIES), None
-        while numbers is None:
+        status, record = Status("fuzz", "less-vfl", "numbers", PARTIES), None
+        while record is None:
             try:
-                numbers = ServerProcess(config, labels, hub, status, resume=True).run()
+                record = ServerProcess(config, labels, hub, status, resume=True).run()
             except Exception as error:  # this would end `lessvfl server`
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(where.filename).name}:{where.name}"
@@ -263,6 +263,7 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
                 say(crash=normal(why), whole=traceback.format_exc()[-3000:])
                 for party in hub.connected:
                     hub.hang_up(party)
+        (numbers,) = record.runs
         bill, told = numbers["communication"], status.snapshot()["traffic"]
         if told["payload_bytes"]["up"] > bill.pop("wire_bytes")["up"]:
             say(crash="status: more payload bytes than were on the wire", whole="")

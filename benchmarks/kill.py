@@ -5,6 +5,7 @@ moments between the first exchange and the end, starts them again, and compares
 features, accuracy, curve and bill with those of an undisturbed run:
 
     python benchmarks/kill.py --runs 50
+    python benchmarks/kill.py --runs 10 --seeds 0,1    # one after the other
 """
 
 from __future__ import annotations
@@ -33,25 +34,28 @@ def main() -> None:
     """Run undisturbed once, then disturbed as often as asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--seeds", default="0", help="of the runs; several: no noise")
     given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load("breast-cancer")
     settings = profiles.resolve(methods.DEFAULT, "default", dataset, SETTINGS)
-    job = Job(dataset, settings, parties=2, spurious=0.5, device="cpu")
+    spurious = 0.5 if len(seeds) == 1 else 0.0
+    job = Job(dataset, settings, parties=2, spurious=spurious, device="cpu")
     rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch)
-        expected, seconds, _ = once(job, base / "undisturbed", [], rng)
+        expected, seconds, _ = once(job, seeds, base / "undisturbed", [], rng)
         print(f"undisturbed: {seconds:.1f} s of exchanges", flush=True)
         same = 0
         for number in range(given.runs):
             due = sorted(
                 rng.uniform(0, 0.9 * seconds) for _ in range(rng.choice((1, 1, 2)))
             )
-            found, lasted, killed = once(job, base / str(number), due, rng)
-            resent = found["communication"]["resent_bytes"]
-            alike = comparable(found) == comparable(expected)
+            found, lasted, killed = once(job, seeds, base / str(number), due, rng)
+            resent = sum(one["communication"]["resent_bytes"] for one in found)
+            alike = list(map(comparable, found)) == list(map(comparable, expected))
             same += alike
             print(
                 f"{number}: {'identical' if alike else 'DIFFERENT'}, {lasted:.1f} s, "
@@ -73,12 +77,13 @@ def comparable(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def once(
-    job: Job, folder: Path, due: list[float], rng: random.Random
-) -> tuple[dict[str, Any], float, list[str]]:
+    job: Job, seeds: list[int], folder: Path, due: list[float], rng: random.Random
+) -> tuple[list[dict[str, Any]], float, list[str]]:
     """Run to the end, killing at the times given; return numbers, seconds, victims."""
-    problem = job.problem(0)
-    localhost.write_folders(job, problem, 0, folder, localhost.free_port(), 1, 10)
-    names = ["server", *(table.name for table in problem.parties)]
+    problems = [job.problem(seed) for seed in seeds]
+    port = localhost.free_port()
+    localhost.write_folders(job, problems[0], seeds, folder, port, 1, 10)
+    names = ["server", *(table.name for table in problems[0].parties)]
     running = {name: start(folder, name) for name in names}
     began, killed = time.monotonic(), []
     waiting = list(due)
@@ -103,7 +108,7 @@ def once(
             time.sleep(rng.uniform(0, 0.5))
             running[victim] = start(folder, victim)
         time.sleep(0.02)
-    return localhost.collect(problem, folder), time.monotonic() - began, killed
+    return localhost.collect(problems, folder), time.monotonic() - began, killed
 
 
 def start(folder: Path, name: str) -> subprocess.Popen[bytes]:

@@ -1,6 +1,7 @@
-"""Support recovery beside selectors that see all data: six shapes of a known truth.
+"""Support recovery beside selectors that see all data: seven shapes of a known truth.
 
-Labels of two classes from features whose part in them is known, at four parties;
+Labels of two classes from features whose part in them is known, at four parties
+(``madelon``: 500 columns at one party, 20 of noise at another);
 LESS-VFL with the profile ``default`` against LassoNet, stochastic gates and Boruta,
 which get the pooled columns of all parties (``pip install lessvfl[peers]``). Printed:
 F1 of the support, mean and standard error over seeds. Settings of all are those of
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import shapes
 import torch
 
 from lessvfl import data, methods
@@ -42,6 +44,7 @@ SHAPES = (
     "correlated",
     "copies",
     "20 of 2000",
+    "madelon",
 )
 PEERS = {
     "LassoNet": pooled.lassonet,
@@ -51,9 +54,12 @@ PEERS = {
 OURS = "LESS-VFL"
 
 
-def make(shape: str, seed: int) -> Dataset:
-    """Return labelled rows, the significant features known."""
+def make(shape: str, seed: int) -> tuple[Dataset, list[int]]:
+    """Return labelled rows, the truth known, and how many columns each party has."""
     rng = np.random.default_rng([seed, SHAPES.index(shape)])
+    if shape == "madelon":
+        made = shapes.madelon(rng)
+        return dataclasses.replace(made.dataset, name=shape), made.sizes
     n_each = 500 if shape == "20 of 2000" else 20
     d = N_PARTIES * n_each
     X = rng.normal(size=(N_ROWS, d))
@@ -83,7 +89,8 @@ def make(shape: str, seed: int) -> Dataset:
     noise = 0.1 * score.std() * rng.normal(size=N_ROWS)
     y = (score + noise > np.median(score)).astype(int)
     table = data.from_arrays(X, y, name=shape)
-    return dataclasses.replace(table, significant=significant, n_parties=N_PARTIES)
+    table = dataclasses.replace(table, significant=significant, n_parties=N_PARTIES)
+    return table, [n_each] * N_PARTIES
 
 
 def task(which: tuple[str, int, str]) -> tuple[float, float, float]:
@@ -92,17 +99,17 @@ def task(which: tuple[str, int, str]) -> tuple[float, float, float]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     warnings.simplefilter("ignore", LessVFLWarning)
-    dataset = make(shape, seed)
+    dataset, sizes = make(shape, seed)
     assert dataset.significant is not None
     began = time.monotonic()
     settings = profiles.resolve(methods.DEFAULT, "default", dataset)
+    job = simulate.Job(dataset, settings, sizes, curve=False)
     if method == OURS:
-        (run,) = simulate.simulate(simulate.Job(dataset, settings, curve=False), [seed])
+        (run,) = simulate.simulate(job, [seed])
         names = {n for party in run.numbers["features"].values() for n in party["kept"]}
         kept = np.array([name in names for name in dataset.X.names])
     else:
-        problem = data.prepare(dataset, settings.data, seed=seed)
-        table = pooled.pool(problem, seed, torch.device("cpu"))
+        table = pooled.pool(job.problem(seed), seed, torch.device("cpu"))
         kept = np.asarray(PEERS[method](table).kept)
     f1 = metrics.support_f1(kept.tolist(), dataset.significant.tolist())
     found = float((kept & dataset.significant).sum() / dataset.significant.sum())
@@ -121,8 +128,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     seeds = [int(part) for part in given.seeds.split(",")]
-    names, shapes = given.methods.split(","), given.shapes.split(",")
-    cells = [(s, seed, m) for s in reversed(shapes) for m in names for seed in seeds]
+    names, chosen = given.methods.split(","), given.shapes.split(",")
+    cells = [(s, seed, m) for s in reversed(chosen) for m in names for seed in seeds]
     found: dict[Any, tuple[float, float, float]] = {}
     with ProcessPoolExecutor(given.jobs) as pool:
         for cell, result in zip(cells, pool.map(task, cells), strict=True):
@@ -132,7 +139,7 @@ def main() -> None:
                 lines = {" / ".join(map(str, key)): v for key, v in found.items()}
                 given.out.write_text(json.dumps(lines, indent=1))
     print("\n| shape | " + " | ".join(names) + " |\n|---|" + "---|" * len(names))
-    for shape in shapes:
+    for shape in chosen:
         line = []
         for method in names:
             scores = [found[shape, seed, method][0] for seed in seeds]

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from lessvfl import data, methods, settings
 from lessvfl.cli import app
 from lessvfl.core.network import NetConfig
-from lessvfl.data import DataConfig
+from lessvfl.data import DataConfig, LabelConfig
 from lessvfl.data.sets.synthetic import SyntheticConfig
 from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto
 from lessvfl.methods.base import Joint, PartySelection
@@ -112,7 +112,8 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 def known_settings() -> set[str]:
     """Return every name that --set takes, whatever the method."""
-    sections = [DataConfig, NetConfig, *(m.config for m in methods.METHODS.values())]
+    sections: list[type] = [DataConfig, NetConfig, LabelConfig]
+    sections += [method.config for method in methods.METHODS.values()]
     options = {f"data.{name}" for name in settings.fields_of([SyntheticConfig])}
     return set(settings.fields_of(sections)) | options
 
@@ -203,6 +204,7 @@ def settings_table(section: type, *bases: type) -> str:
     [
         (DataConfig,),
         (NetConfig,),
+        (LabelConfig,),
         (Joint,),
         (less_vfl_auto.Config, Joint),
         (PartySelection, Joint),
@@ -414,12 +416,13 @@ def test_json_page_has_every_field() -> None:
     for output in outputs:
         found |= set(output)
         found |= {f"data.{key}" for key in output["data"]}
+        found |= set(paths({"consensus": output["consensus"]}))
         for run in output["runs"]:
             found |= set(paths({k: v for k, v in run.items() if k != "curve"}))
             found |= {f"curve.{key}" for point in run["curve"] for key in point}
     # What holds names of parties, stages or features, or the four moments of a score.
     inner = re.compile(
-        r"importance\..+|selection\.PARTY\.scores\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
+        r"importance\..+|.+\.PARTY\.(scores|share)\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
         r"|.+\.(PARTY|STAGE)|communication\.payload_bytes"
     )
     fields = {path for path in found if not inner.fullmatch(path)} | {"curve"}

@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from lessvfl import LessVFLClassifier, LessVFLRegressor
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError, LessVFLError, LessVFLWarning
 
 QUICK: dict[str, Any] = {"train_epochs": 15, "random_state": 0}  # nothing to choose
 LAMBDAS: dict[str, Any] = {  # the paper's, with a lambda to be given
@@ -40,7 +40,14 @@ def _no_warnings():
 
 
 @pytest.mark.filterwarnings("ignore:No features were selected")  # some have none
-@parametrize_with_checks([LessVFLClassifier(**CHECKED), LessVFLRegressor(**CHECKED)])
+@parametrize_with_checks(
+    [LessVFLClassifier(**CHECKED), LessVFLRegressor(**CHECKED)],
+    expected_failed_checks=lambda _: {
+        "check_sample_weight_equivalence_on_dense_data": (
+            "batches, shadows and rows held out are drawn by the number of a row"
+        )
+    },
+)
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -79,6 +86,17 @@ def test_selects_predicts_and_keeps_names(cancer):
     billed = [line for line in model.ledger_ if line["stage"] != "evaluate"]
     total = sum(int(line["payload_bytes"]) for line in billed)
     assert total == paid["up"] + paid["down"]
+
+
+def test_how_many_of_those_kept_may_be_useless(cancer):
+    """By party, as in the numbers of the run; unknown where no shadow was planted."""
+    X, y = cancer
+    model = LessVFLClassifier(parties=2, train_epochs=1, random_state=0).fit(X, y)
+    assert model.false_share_.keys() == model.features_.keys()
+    for name, share in model.false_share_.items():
+        assert share == model.run_["selection"][name]["false_share"]
+    plain = LessVFLClassifier(method="plain", train_epochs=1, random_state=0).fit(X, y)
+    assert plain.false_share_ == {"party0": None, "party1": None}
 
 
 def test_set_output_gives_pandas(cancer):
@@ -194,3 +212,70 @@ def test_plots_return_axes(cancer):
     for plot in plots:
         assert isinstance(plot(), Axes)
     plt.close("all")
+
+
+def test_weights_of_classes_and_of_rows(cancer):
+    X, y = cancer
+    settings: dict[str, Any] = {**QUICK, "method": "plain", "train_epochs": 3}
+    plain = LessVFLClassifier(**settings).fit(X, y).decision_function(X)
+    ones = LessVFLClassifier(**settings).fit(X, y, sample_weight=np.ones(len(y)))
+    assert np.array_equal(ones.decision_function(X), plain)
+    rows = np.where(y == 1, 30.0, 1.0)
+    by_row = LessVFLClassifier(**settings).fit(X, y, sample_weight=rows)
+    found = by_row.decision_function(X)
+    assert found.mean() > plain.mean()
+    weights: list[dict[Any, Any]] = [{1: 30}, {1.0: 30.0, 0: 1}, {np.int64(1): 30}]
+    for given in weights:
+        model = LessVFLClassifier(class_weight=given, **settings)
+        assert np.array_equal(model.fit(X, y).decision_function(X), found)
+        assert model.get_params()["class_weight"] is given
+    names = np.array(["bad", "good"])[y]
+    model = LessVFLClassifier(class_weight={"good": 30}, **settings).fit(X, names)
+    assert np.array_equal(model.decision_function(X), found)
+    floats = LessVFLClassifier(class_weight={1: 30}, **settings).fit(X, y.astype(float))
+    assert np.array_equal(floats.decision_function(X), found)
+
+
+def test_balanced_weights_of_a_rare_class(cancer):
+    X, y = cancer
+    rare = np.r_[np.flatnonzero(y == 0)[:20], np.flatnonzero(y == 1)]
+    X, y = X.iloc[rare], y.iloc[rare]
+    settings: dict[str, Any] = {**QUICK, "method": "plain", "batch_size": 64}
+    balanced = LessVFLClassifier(class_weight="balanced", **settings).fit(X, y)
+    assert balanced.run_["threshold"] is None
+    moved = LessVFLClassifier(**settings).fit(X, y)
+    assert moved.run_["threshold"]["0"] == pytest.approx(20 / len(y))
+    for model in (balanced, moved):  # the sign decides, whatever the threshold
+        above = model.decision_function(X) > 0
+        assert (model.predict(X) == model.classes_[above.astype(int)]).all()
+    odds = moved.predict_proba(X)[:, 1] / moved.run_["threshold"]["1"]
+    assert ((odds > 1) == (moved.predict(X) == 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows", "words"),
+    [
+        ({"class_weight": {7: 2}}, None, "classes of 'table': 0, 1. Got '7'"),
+        ({"class_weight": "even"}, None, "'class_weight' setting must be balanced"),
+        ({"class_weight": {1: -2}}, None, "'class_weight' setting must be balanced"),
+        ({}, [-1.0], "row weights of 'table' must be finite numbers >= 0"),
+    ],
+)
+def test_refused_weights(cancer, arguments, rows, words):
+    X, y = cancer
+    weight = None if rows is None else rows * len(y)
+    with pytest.raises(LessVFLError, match=words):
+        LessVFLClassifier(**{**QUICK, **arguments}).fit(X, y, sample_weight=weight)
+    with pytest.raises(ConfigError, match="must be none for 'table'"):
+        LessVFLRegressor(class_weight="balanced", **QUICK).fit(X, y)
+
+
+def test_a_regressor_weighs_rows():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 6))
+    first = np.arange(300) < 150
+    y = np.where(first, X[:, 0], -X[:, 0]) + 0.1 * rng.standard_normal(300)
+    settings: dict[str, Any] = {**QUICK, "method": "plain", "train_epochs": 100}
+    model = LessVFLRegressor(**settings).fit(X, y, sample_weight=np.where(first, 1, 0))
+    assert model.score(X[first], y[first]) > 0.8
+    assert model.score(X[~first], y[~first]) < 0

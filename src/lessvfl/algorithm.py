@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.keeper import Keeper
-from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.losses import proxy_loss
 from lessvfl.core.network import Network
 from lessvfl.core.plans import Labels, Rows, SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.core.solve import (
-    OPTIMIZERS,
     Plateau,
     Schedule,
     Step,
@@ -30,6 +29,7 @@ from lessvfl.core.solve import (
     gradients,
     in_order,
     minimise,
+    optimizer_of,
     optimizer_step,
     prox_step,
 )
@@ -55,24 +55,23 @@ def train_jointly(
     h up, dL/dh down. Both gradients are taken at the same embeddings and server
     weights. With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
     """
-    y = labels.y
-    batches = plan.batches(y.shape[1], labels.seeds)
+    batches = plan.batches(labels.y.shape[1], labels.seeds)
     n_steps = batches.n_steps(plan.n_epochs)
     if n_steps == 0:
         return
-    optimizer = OPTIMIZERS[plan.optimizer](fusion.parameters(), plan.learning_rate)
+    optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer)
     if done == n_steps:
         return
     fusion.train(True)
     h = parties.begin(plan, done)  # line 5
-    left = itertools.islice(batches.steps(plan.n_epochs, y.device), done, None)
+    left = itertools.islice(batches.steps(plan.n_epochs, labels.y.device), done, None)
     for step, (_, rows) in enumerate(left, start=done + 1):
-        target = take(y, rows)
+        batch = labels.at(rows)
         h = [block.detach().requires_grad_() for block in h]
-        H = concatenate(h).expand(-1, target.shape[1], -1)  # (R, b, E)
-        loss = risk(fusion(H), target, labels.task)  # line 7
+        H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # (R, b, E)
+        loss = batch.risk(fusion(H))  # line 7
         watch.look(*h, loss)
         params = fusion.parameters()
         grads = gradients(loss.sum(), [*params, *h])
@@ -173,7 +172,7 @@ def stored_risk(fusion: Network, H: Tensor, labels: Labels) -> Step:
     """Return R_B on stored embeddings (R, N, E) as a function of the rows."""
 
     def loss(rows: Rows) -> Tensor:
-        return risk(fusion(take(H, rows)), take(labels.y, rows), labels.task)
+        return labels.at(rows).risk(fusion(take(H, rows)))
 
     return loss
 

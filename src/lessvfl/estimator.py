@@ -71,6 +71,9 @@ _PARAMETERS = """
     batch_size, embedding_size, hidden, depth, activation, optimizer, learning_rate : \
 optional
         Further settings of that name; None takes the profile's.
+    class_weight : "balanced" or dict, optional
+        How much a class counts in the loss: all classes alike in sum, or class ->
+        weight (1 where none is given). None: every row as much. For classifiers.
     settings : dict, optional
         Any other setting by name.
     groups : dict, optional
@@ -90,6 +93,10 @@ optional
         Norm of the feature's input weights, 0 where removed.
     features_ : dict
         Party name -> features kept.
+    false_share_ : dict
+        Party name -> estimated share of useless features among those it kept; None
+        where nothing can be said. Scrambled copies of columns stand for useless ones
+        (``less-vfl-auto`` alone); columns that matter only through others do not count.
     ledger_ : list of dict
         The bill: payload bytes by party, direction, stage and kind.
     run_ : dict
@@ -126,6 +133,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         activation: str | None = None,
         optimizer: str | None = None,
         learning_rate: float | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
         settings: Mapping[str, Any] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
         party_net: Any = None,
@@ -150,6 +158,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.activation = activation
         self.optimizer = optimizer
         self.learning_rate = learning_rate
+        self.class_weight = class_weight
         self.settings = settings
         self.groups = groups
         self.party_net = party_net
@@ -167,13 +176,22 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     # -------------------------------------------------------------------------- fitting
 
     def _fit(
-        self, frame: Frame, y: NDArray[Any], task: Task, labels: tuple[str, ...]
+        self,
+        frame: Frame,
+        y: NDArray[Any],
+        task: Task,
+        labels: Mapping[Any, str],
+        sample_weight: Any,
     ) -> None:
         check_consistent_length(frame.numeric, y)
-        dataset = Dataset("table", frame, y, task, labels, n_parties=2, scale="none")
+        names = tuple(labels.values())
+        dataset = Dataset("table", frame, y, task, names, n_parties=2, scale="none")
+        if sample_weight is not None:
+            weight = data.check_weights(sample_weight, len(y), "'table'")
+            dataset = dataclasses.replace(dataset, weight=weight)
         job = simulate.Job(
             dataset,
-            self._settings(dataset),
+            self._settings(dataset, labels),
             parties=self._parties(frame.names),
             groups=self.groups,
             device=self.device,
@@ -186,6 +204,11 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = run.model.astype(torch.float64)
         self.ledger_ = run.bill
         self.features_ = run.model.features
+        how = run.numbers["selection"] or {}
+        self.false_share_ = {
+            name: how[name]["false_share"] if name in how else None
+            for name in self.features_
+        }
         kept, norms = set(), {}
         for table in run.problem.parties:
             importance = run.numbers["importance"][table.name]
@@ -197,12 +220,19 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.support_ = np.array([name in kept for name in frame.names])
         self.feature_importances_ = np.array([norms.get(n, 0.0) for n in frame.names])
 
-    def _settings(self, dataset: Dataset) -> profiles.Settings:
+    def _settings(
+        self, dataset: Dataset, labels: Mapping[Any, str]
+    ) -> profiles.Settings:
         overrides = {
             name: getattr(self, name)
             for name in _SETTINGS
             if getattr(self, name) is not None
         }
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            weights = {labels.get(k, str(k)): weight for k, weight in weights.items()}
+        if weights is not None:
+            overrides["class_weight"] = weights
         overrides |= {"test_share": 0.0} | dict(self.settings or {})
         resolved = profiles.resolve(self.method, self.profile, dataset, overrides)
         if "batch_size" in overrides:
@@ -241,10 +271,9 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         support: NDArray[np.bool_] = self.support_
         return support
 
-    def _decide(self, X: Any) -> NDArray[Any]:
+    def _score_classes(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        frame = self._frame(X, reset=False)
-        return self.model_.decide(frame)
+        return self.model_.score_classes(self._frame(X, reset=False))
 
     def plot_curve(self, ax: Axes | None = None) -> Axes:
         """Draw the score on training rows against megabytes sent."""
@@ -288,7 +317,7 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
     """
     )
 
-    def fit(self, X: Any, y: Any) -> LessVFLClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LessVFLClassifier:
         """Select features and train.
 
         Parameters
@@ -297,6 +326,8 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
             The table; missing cells are imputed, text columns are categories.
         y : array-like (n,)
             The classes.
+        sample_weight : array-like (n,), optional
+            How much every row counts in the loss.
         """
         frame = self._frame(X, reset=True)
         y = column_or_1d(y, warn=True)
@@ -309,12 +340,16 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
                 f"{self.classes_[0]!r}."
             )
         task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
-        self._fit(frame, codes.astype(np.int64), task, tuple(map(str, self.classes_)))
+        names = {name: str(name) for name in self.classes_}
+        self._fit(frame, codes.astype(np.int64), task, names, sample_weight)
         return self
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return the logits: (n,) for two classes, (n, C) for more."""
-        z = self._decide(X)
+        """Return what decides on a class: (n,) for two classes, (n, C) for more.
+
+        The logits; where the classes are uneven, less those of the threshold.
+        """
+        z = self._score_classes(X)
         return z[:, 0] if len(self.classes_) == 2 else z
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -345,7 +380,7 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
     """
     )
 
-    def fit(self, X: Any, y: Any) -> LessVFLRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LessVFLRegressor:
         """Select features and train.
 
         Parameters
@@ -354,6 +389,8 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
             The table; missing cells are imputed, text columns are categories.
         y : array-like (n,)
             The numbers to predict.
+        sample_weight : array-like (n,), optional
+            How much every row counts in the loss.
         """
         frame = self._frame(X, reset=True)
         y = column_or_1d(y, warn=True).astype(np.float64)
@@ -361,7 +398,7 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
             raise ConfigError(
                 "The labels must be finite numbers. Got NaN or infinity in y."
             )
-        self._fit(frame, y, "regression", ())
+        self._fit(frame, y, "regression", {}, sample_weight)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -30,10 +30,10 @@ from lessvfl.core.plans import (
 )
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
-    OPTIMIZERS,
     fill_optimizer,
     gradients,
     in_order,
+    optimizer_of,
     optimizer_step,
     optimizer_tensors,
 )
@@ -190,7 +190,7 @@ class Party:
         n_steps = batches.n_steps(plan.n_epochs)
         return Training(
             plan,
-            OPTIMIZERS[plan.optimizer](params, plan.learning_rate),
+            optimizer_of(plan, params, self.X_train.shape[1]),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             shrink,

@@ -155,10 +155,24 @@ def read(text: str, field: dataclasses.Field[Any]) -> Any:
 
 
 def value_of(given: Any, field: dataclasses.Field[Any]) -> Any:
-    """Return what was given as a value of a field: texts read, numpy numbers plain."""
+    """Return what was given as a value of a field: texts read, numpy numbers plain.
+
+    The names of a mapping become texts, numbers as labels write them: 1.0 is "1".
+    """
     if isinstance(given, str):
         return read(given, field)
-    return given.item() if isinstance(given, np.generic) else given
+    if isinstance(given, Mapping):
+        return {_name(key): _plain(value) for key, value in given.items()}
+    return _plain(given)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _name(key: Any) -> str:
+    key = _plain(key)
+    return f"{key:.17g}" if _is_number(key) else str(key)
 
 
 def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> ConfigError:

@@ -83,6 +83,8 @@ def room(tmp_path, monkeypatch):
     a_table(tmp_path / "missing.csv", lambda i: "")
     a_table(tmp_path / "infinite.csv", lambda i: "inf" if i == 3 else i + 0.5)
     a_table(tmp_path / "fine.csv", lambda i: i + 0.5)
+    a_table(tmp_path / "negative.csv", lambda i: 3 - i)
+    a_table(tmp_path / "zero.csv", lambda i: 0)
     a_table(tmp_path / "unlabelled.csv", lambda i: i, ("age", "x", "sex", "z"))
     (tmp_path / "equal.csv").write_text("age,label\n" + "1,yes\n2,yes\n" * 9)
     (tmp_path / "hole.csv").write_text("age,label\n" + "1,yes\n2,no\n3,\n" * 9)
@@ -247,6 +249,63 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "settings on no data": (
         ["methods", "plain", "--data", "brest-cancer"],
         "Unknown data set",
+    ),
+    "no such class weight": (
+        run_of(class_weight="even"),
+        "'class_weight' setting must be balanced, weights by class as in",
+        "'even'",
+    ),
+    "negative class weight": (run_of(class_weight="0:1,1:-2"), "'class_weight'", "-2"),
+    "weight of no class": (
+        run_of(class_weight="benign:1,2:5"),
+        "'class_weight' setting must name classes of 'breast-cancer'",
+        "malignant, benign",
+        "Got '2'",
+    ),
+    "class weights of nothing": (
+        run_of(class_weight="malignant:0,benign:0"),
+        "must not all be zero",
+    ),
+    "class weights of a regression": (
+        run_of("synthetic", class_weight="balanced", **{"data.n_samples": 50}),
+        "'class_weight' setting must be none for 'synthetic'",
+        "'balanced'",
+    ),
+    "robust loss of classes": (
+        run_of(loss="huber"),
+        "'loss' setting must be squared for 'breast-cancer'",
+        "'huber'",
+    ),
+    "no such loss": (run_of(loss="absolute"), "'loss'", "squared, huber"),
+    "no such threshold": (run_of(threshold="0.5"), "'threshold'", "auto", "'0.5'"),
+    "no such weight column": (
+        run_of("fine.csv", "--sample-weight", "w"),
+        "row weights of 'fine' must be one of its columns: age, x, sex",
+        "Got 'w'",
+    ),
+    "weights of texts": (
+        run_of("fine.csv", "--sample-weight", "sex"),
+        "row weights of 'fine' (column 'sex') must be finite numbers >= 0",
+        "Got 'm' in row 1",
+    ),
+    "missing weights": (
+        run_of("missing.csv", "--sample-weight", "x"),
+        "row weights of 'missing'",
+        "Got nothing in row 1",
+    ),
+    "negative weights": (
+        run_of("negative.csv", "--sample-weight", "x"),
+        "row weights of 'negative'",
+        "Got -1.0 in row 5",
+    ),
+    "weights of nothing": (
+        run_of("zero.csv", "--sample-weight", "x"),
+        "row weights of 'zero'",
+        "Got zero in every row",
+    ),
+    "weights between processes": (
+        ["try", *run_of("negative.csv", "--sample-weight", "x")[1:]],
+        "row weights of 'negative'",
     ),
     "batch of nothing": (run_of(batch_size=0), "'batch_size'", ">= 1", "Got 0"),
     "half a step": (with_lambdas(party_epochs=0.5), "'party_epochs'", "whole", "'0.5'"),

@@ -141,6 +141,50 @@ def test_summary_on_standard_output(run_cli):
     assert "paper MiB" in result.out
 
 
+def printed_cells(out):
+    """Return the rows of the table that a run prints last, wrapped cells joined."""
+    rows: list[list[str]] = []
+    for line in out[out.index("Kept in at least half of the 4 runs") :].splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if cells and cells[0]:
+            rows.append(cells)
+        elif cells:
+            rows[-1] = [
+                f"{a} {b}".strip() for a, b in zip(rows[-1], cells, strict=True)
+            ]
+    return rows[1:]
+
+
+def test_a_run_of_several_seeds_ends_with_one_answer(run_cli, tmp_path):
+    """Features recommended by party, how often where not always, long lists cut."""
+    more = ("--seeds", "0,1,2,3", "--parties", "2", "--spurious", "0.3", "-q")
+    result = run_cli(
+        *run_of("breast-cancer", *more, "--out", tmp_path, lam_party=2, hidden=8)
+    )
+    assert result.code == 0, result.err
+    consensus = RunRecord.read(tmp_path).consensus
+    rows = printed_cells(result.out)
+    assert [row[0] for row in rows] == list(consensus) == ["party0", "party1"]
+    for (_, count, names), one in zip(rows, consensus.values(), strict=True):
+        assert count == f"{len(one['recommended'])} of 19"
+        shown = [
+            name + f" ({round(4 * one['share'][name])} of 4)" * (one["share"][name] < 1)
+            for name in one["recommended"][:8]
+        ]
+        n_more = len(one["recommended"]) - 8
+        rest = f" and {n_more} more" if n_more > 0 else ""
+        assert names == ", ".join(shown) + rest
+    assert any("of 4)" in names for _, _, names in rows)
+    assert any("more" in names for _, _, names in rows)
+    assert result.out.splitlines()[-1].startswith("Report: ")
+
+
+def test_a_run_without_selection_recommends_nothing(run_cli):
+    pairs = ("--set", "train_epochs=1", "--set", "batch_size=200")
+    result = run_cli("run", "breast-cancer", "--method", "plain", "-q", *pairs)
+    assert "recommended" not in result.out
+
+
 def test_notes_stand_beside_the_numbers(run_cli):
     result = run_cli(*run_of("breast-cancer", "--profile", "paper", "-q"))
     assert "Note: 2 of 30 columns do not divide evenly" in result.out

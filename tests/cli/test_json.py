@@ -40,6 +40,7 @@ RUN = {
     "seed",
     "accuracy",
     "balanced_accuracy",
+    "threshold",
     "spurious",
     "truth",
     "features",
@@ -237,11 +238,31 @@ def check_curve(run: Any, task: str, method: str, planted: bool) -> None:
         assert run["curve"][-1]["removed_share"] == pytest.approx(share)
 
 
+def check_consensus(found: Any) -> None:
+    """Count by hand in how many runs every feature was kept."""
+    runs = [run["features"] for run in found["runs"]]
+    assert found["consensus"].keys() == runs[0].keys()
+    for party, one in found["consensus"].items():
+        assert one.keys() == {"recommended", "share"}
+        kept = {name for run in runs for name in run[party]["kept"]}
+        counts = {
+            name: sum(name in run[party]["kept"] for run in runs) for name in kept
+        }
+        assert one["share"] == {name: n / len(runs) for name, n in counts.items()}
+        assert list(one["share"].values()) == sorted(one["share"].values())[::-1]
+        most = [name for name, n in counts.items() if 2 * n >= len(runs)]
+        assert sorted(one["recommended"]) == sorted(most)
+        if len(runs) == 1:
+            assert one["recommended"] == runs[0][party]["kept"]
+
+
 def check_contract(
     found: Any, name: str, method: str, *, planted: bool, target: bool = False
 ) -> None:
     task = TASKS[name]
-    assert found.keys() == {"lessvfl", "data", "method", "profile", "config", "runs"}
+    header = {"lessvfl", "data", "method", "profile", "config"}
+    assert found.keys() == header | {"consensus", "runs"}
+    check_consensus(found)
     assert found["lessvfl"] == lessvfl.__version__
     assert found["method"] == method
     data = found["data"]

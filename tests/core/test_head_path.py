@@ -27,7 +27,7 @@ def test_the_path_finds_the_components_that_matter(task):
     H, y = head_data(task)
     plan = PathPlan(600, n_errors=1.0)
     labels = Labels(y, task, (0,))
-    kept = choose_components(H, y, labels, plan, [3, H.shape[2] - 3])
+    kept = choose_components(H, labels, slice(None), plan, [3, 3])
     assert kept[0, [1, 4]].all()
     assert not kept.all()
 
@@ -35,7 +35,7 @@ def test_the_path_finds_the_components_that_matter(task):
 def test_the_path_begins_at_the_lambda_that_removes_everything():
     H, y = head_data("binary")
     plan = PathPlan(600)
-    weights, _ = _head_path(H[0], y, "binary", 1, plan)
+    weights, _ = _head_path(H[0], Labels(y, "binary", (0,)), 1, plan)
     norms = weights.norm(dim=1)  # (L, E)
     assert not (norms[0] > 1e-3).any()
     assert (norms[1] > 0).any()
@@ -46,6 +46,69 @@ def test_one_component_of_every_party_stays_where_none_matters():
     H, y = head_data("binary", strength=0.0)
     plan = PathPlan(600, n_errors=10.0)
     labels = Labels(y, "binary", (0,))
-    kept = choose_components(H, y, labels, plan, [2, H.shape[2] - 2])
+    kept = choose_components(H, labels, slice(None), plan, [2, 4])
     assert kept[0, :2].sum() == 1
     assert kept[0, 2:].sum() == 1
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_a_weight_of_k_is_a_row_k_times(task):
+    H, y = head_data(task)
+    H = H.double()
+    y = y if task == "multiclass" else y.double()
+    bend = torch.tensor([[1.0]]).double() if task == "regression" else None
+    times = torch.arange(600) % 3 + 1
+    rows = torch.arange(600).repeat_interleave(times)
+    weight = (times / times.double().mean()).unsqueeze(0)
+    n_outputs, plan = 3 if task == "multiclass" else 1, PathPlan(600, n_steps=50)
+    weighted = Labels(y, task, (0,), weight, bend)
+    repeated = Labels(y[:, rows], task, (0,), bend=bend)
+    for found, expected in zip(
+        _head_path(H[0], weighted, n_outputs, plan),
+        _head_path(H[0, rows], repeated, n_outputs, plan),
+        strict=True,
+    ):
+        assert torch.allclose(found, expected, atol=1e-9)
+
+
+def test_the_path_comes_down_with_heavy_rows_and_wild_labels():
+    """The step size holds whatever rows weigh, and for the Huber loss."""
+    H, y = head_data("regression")
+    y[0, ::40] += 1e4
+    weight = torch.ones(1, 600)
+    weight[0, ::7] = 50
+    bend = torch.tensor([[3.0]])
+    labels = Labels(y, "regression", (0,), weight / weight.mean(), bend)
+    kept = choose_components(H, labels, slice(None), PathPlan(600), [3, 3])
+    assert kept[0, [1, 4]].all()
+    assert not kept.all()
+    weights, _ = _head_path(H[0], labels, 1, PathPlan(600))
+    assert weights[-1, 0, [1, 4]].tolist() == pytest.approx([2.0, -2.0], abs=0.5)
+
+
+def test_rows_without_any_weight_move_nothing():
+    H, y = head_data("binary")
+    labels = Labels(y, "binary", (0,), torch.zeros(1, 600))
+    kept = choose_components(H, labels, slice(None), PathPlan(600), [3, 3])
+    assert kept.sum() == 2  # one of every party
+
+
+def test_every_replica_has_its_own_labels_and_weights():
+    H, y = head_data("binary")
+    other = torch.randn(1, 600, 6, generator=torch.Generator().manual_seed(9))
+    both, y = torch.cat([H, other]), torch.cat([y, 1 - y])
+    weight = torch.stack([torch.ones(600), torch.arange(600) / 300])
+    plan = PathPlan(600)
+    rows = torch.stack([torch.arange(600), torch.arange(600).flip(0)])
+    batch = choose_components(
+        torch.stack([both[r][rows[r]] for r in range(2)]),
+        Labels(y, "binary", (0, 1), weight),
+        rows,
+        plan,
+        [3, 3],
+    )
+    for r in range(2):
+        alone = Labels(y[r : r + 1], "binary", (0,), weight[r : r + 1])
+        h = both[r : r + 1][:, rows[r]]
+        expected = choose_components(h, alone, rows[r : r + 1], plan, [3, 3])
+        assert torch.equal(batch[r], expected[0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.class_weight import compute_sample_weight
 
-from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.losses import huber, proxy_loss, risk, row_losses
 
 F64 = torch.float64
 
@@ -31,3 +34,81 @@ def test_the_proxy_sums_over_components_or_averages_them():
     h, target = torch.zeros(1, 2, 3), torch.ones(1, 2, 3)
     assert proxy_loss(h, target, 1).tolist() == [3.0]
     assert proxy_loss(h, target, torch.tensor([3])).tolist() == [1.0]
+
+
+def losses_and_slopes(task, weighted):
+    """Return R and its gradient: rows weighted 1, 2 and 3, or repeated as often."""
+    generator = torch.Generator().manual_seed(1)
+    n_outputs = 3 if task == "multiclass" else 1
+    x = torch.randn(2, 6, 4, generator=generator, dtype=F64)
+    w = torch.randn(2, 4, n_outputs, generator=generator, dtype=F64)
+    y = torch.randint(0, 2, (2, 6), generator=generator)
+    y = (
+        y
+        if task == "multiclass"
+        else y.double() * 3
+        if task == "regression"
+        else y * 1.0
+    )
+    times = torch.tensor([1, 2, 3, 1, 2, 3])
+    bend = torch.tensor([[0.5], [2.0]], dtype=F64) if task == "regression" else None
+    weight = None
+    if weighted:
+        weight = (times / times.double().mean()).expand(2, -1)
+    else:
+        rows = torch.arange(6).repeat_interleave(times)
+        x, y = x[:, rows], y[:, rows]
+    w.requires_grad_()
+    value = risk(x @ w, y.double() if task == "binary" else y, task, weight, bend)
+    return value.detach(), torch.autograd.grad(value.sum(), w)[0]
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_a_weight_of_k_is_a_row_k_times(task):
+    for found, expected in zip(
+        losses_and_slopes(task, True), losses_and_slopes(task, False), strict=True
+    ):
+        assert torch.allclose(found, expected, rtol=1e-12)
+
+
+def test_huber_is_pytorchs():
+    generator = torch.Generator().manual_seed(0)
+    z = 3 * torch.randn(2, 50, 1, generator=generator, dtype=F64)
+    y = torch.zeros(1, 50, dtype=F64)
+    bend = torch.tensor([[0.5], [1.5]], dtype=F64)
+    found = row_losses(z, y, "regression", bend=bend)
+    for r in range(2):
+        delta = float(bend[r])
+        loss = torch.nn.HuberLoss(reduction="none", delta=delta)
+        assert torch.allclose(found[r], 2 * loss(z[r, :, 0], y[0]))
+    wide = torch.full((1, 1), 100.0, dtype=F64)
+    squares = row_losses(z, y, "regression")
+    assert torch.allclose(row_losses(z, y, "regression", bend=wide), squares)
+
+
+def test_the_slope_of_huber_is_at_most_twice_its_bend():
+    error = torch.linspace(-5, 5, 101, dtype=F64, requires_grad=True)
+    bend = torch.tensor(1.5, dtype=F64)
+    (slope,) = torch.autograd.grad(huber(error, bend).sum(), error)
+    assert slope.abs().max() == 3.0
+    assert torch.allclose(slope, 2 * error.detach().clamp(-1.5, 1.5))
+
+
+def test_balanced_logistic_regression_is_where_scikit_learn_finds_it():
+    """Its solution is where the weighted risk is flat."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3))
+    y = (X @ [1.0, -1.0, 0.5] + rng.normal(size=400) > 2.0).astype(int)
+    model = LogisticRegression(C=np.inf, class_weight="balanced", tol=1e-10)
+    model.fit(X, y)
+    weight = compute_sample_weight("balanced", y)
+    W = torch.tensor(model.coef_.T).requires_grad_()
+    b = torch.tensor(model.intercept_).requires_grad_()
+    value = risk(
+        (torch.tensor(X) @ W + b).unsqueeze(0),
+        torch.tensor(y * 1.0).unsqueeze(0),
+        "binary",
+        torch.tensor(weight).unsqueeze(0),
+    )
+    for slope in torch.autograd.grad(value.sum(), [W, b]):
+        assert slope.abs().max() < 1e-6

@@ -1,4 +1,4 @@
-"""Data sets of a local folder: stand-ins, and the real files where they are."""
+"""Data sets of a local folder: stand-ins, others, and the real files where they are."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,8 @@ from lessvfl.errors import DataError, LessVFLWarning
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 FOLDER = Path(os.environ.get("LESSVFL_DATA", BESIDE))
-REAL = [*published.STAND_INS, "phishing"]
+LOCAL = [*published.STAND_INS, *published.LITERATURE]
+REAL = [*LOCAL, "phishing"]
 
 
 @pytest.mark.parametrize("name", list(published.STAND_INS))
@@ -25,7 +26,17 @@ def test_a_stand_in_is_called_what_it_is(tmp_path, name):
     assert data.scale == ("none" if name.startswith("activity") else "global")
 
 
-@pytest.mark.parametrize("name", list(published.STAND_INS))
+@pytest.mark.parametrize("name", list(published.LITERATURE))
+def test_others_are_split_stratified(tmp_path, name):
+    np.savez(tmp_path / f"{name}.npz", X=np.eye(4), y=[0, 0, 1, 1])
+    data = load(name, data_dir=tmp_path)
+    assert (data.name, data.split, data.scale) == (name, "stratified", "standardize")
+    assert len(data.notes) == 1
+    assert "checksum" in data.notes[0]
+    assert "not the paper's" not in data.notes[0]
+
+
+@pytest.mark.parametrize("name", LOCAL)
 def test_missing_folder_or_file(tmp_path, name, monkeypatch):
     monkeypatch.delenv("LESSVFL_DATA", raising=False)
     with pytest.raises(DataError, match=f"{name}.npz; give its folder.*Got no folder"):

@@ -27,6 +27,10 @@ def test_names():
         "sylva_train",
         "gina_reconstruction",
         "activity_time265",
+        "isolet1",
+        "pcmac",
+        "tox171",
+        "arcene",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lessvfl import data, settings
+from lessvfl import data, report, settings
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
+from lessvfl.remote import server
 from lessvfl.remote.checkpoint import read_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
+from lessvfl.run.numbers import consensus
+from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.wire import flight
-from lessvfl.wire.control import Agreed, Align, Hello
+from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, Hub
 from lessvfl.wire.messages import Block, Descend, Done
 
@@ -69,11 +73,14 @@ def own_settings(method: str, profile: str = "default") -> dict[str, Any]:
 
 
 @functools.cache
-def simulated(method: str, profile: str = "default"):
-    own = own_settings(method, profile)
+def simulated(
+    method: str, profile: str = "default", seed: int = 0, weighted: bool = False
+):
+    own = own_settings(method, profile) | (WEIGHTED if weighted else {})
     resolved = profiles.resolve(method, profile, a_dataset(), own)
-    job = simulate.Job(a_dataset(), resolved, parties=HELD, device="cpu")
-    return simulate.simulate(job, [0])[0].numbers
+    dataset = replace(a_dataset(), weight=ROWS_WEIGH if weighted else None)
+    job = simulate.Job(dataset, resolved, parties=HELD, device="cpu")
+    return simulate.simulate(job, [seed])[0].numbers
 
 
 def a_table(name: str, rows=slice(None)):
@@ -138,18 +145,29 @@ def a_party(name: str, out: Path, rows=slice(None), ids=None, **more):
     return PartyProcess(name, config, a_table(name, rows), ids)
 
 
-def run_all(tmp_path, method="less-vfl", profile="default", status=None, **more):
-    """Run to the end; return the server's result and what the parties wrote."""
+def run_all(
+    tmp_path,
+    method="less-vfl",
+    profile="default",
+    status=None,
+    table=None,
+    own=None,
+    seeds=(0,),
+    **more,
+):
+    """Run to the end; return the server's record and what the parties wrote."""
     with a_hub() as hub:
         sides = [Side(a_party(name, tmp_path, **more), hub.port) for name in HELD]
         for side in sides:
             side.start()
-        config = server_config(tmp_path, method, profile)
-        result = ServerProcess(config, labels(), hub, status or a_status()).run()
+        values = own_settings(method, profile) | (own or {})
+        config = server_config(tmp_path, method, profile, settings=values, seeds=seeds)
+        server = ServerProcess(config, table or labels(), hub, status or a_status())
+        record = server.run()
     for side in sides:
         side.join(20)
         assert side.error is None
-    return result, written(tmp_path)
+    return record, written(tmp_path)
 
 
 def written(folder):
@@ -159,8 +177,17 @@ def written(folder):
     }
 
 
-def compare(numbers, own, expected):
-    for name in ("accuracy", "balanced_accuracy", "components"):
+def compare(record, own, *expected):
+    """Compare every seed with the simulator's run of it."""
+    assert len(record.runs) == len(expected)
+    for place, (numbers, right) in enumerate(zip(record.runs, expected, strict=True)):
+        compare_one(numbers, {n: of["runs"][place] for n, of in own.items()}, right)
+    agreed = consensus([right["features"] for right in expected])
+    assert {name: of["consensus"] for name, of in own.items()} == agreed
+
+
+def compare_one(numbers, own, expected):
+    for name in ("seed", "accuracy", "balanced_accuracy", "components"):
         assert numbers[name] == expected[name]
     for mine, theirs in zip(numbers["curve"], expected["curve"], strict=True):
         ignored = {"removed_share"}
@@ -171,6 +198,7 @@ def compare(numbers, own, expected):
     for name, value in expected["communication"].items():
         assert bill[name] == value
     for name in HELD:
+        assert own[name]["seed"] == expected["seed"]
         assert own[name]["kept"] == expected["features"][name]["kept"]
         assert own[name]["removed"] == expected["features"][name]["removed"]
         assert own[name]["importance"] == expected["importance"][name]
@@ -189,14 +217,59 @@ def compare(numbers, own, expected):
     ],
 )
 def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
-    numbers, own = run_all(tmp_path, method, profile)
-    compare(numbers, own, simulated(method, profile))
-    assert any(party["kept"] for party in own.values())
-    assert any(party["removed"] for party in own.values()) == (method != "plain")
-    bill = numbers["communication"]
+    record, own = run_all(tmp_path, method, profile)
+    compare(record, own, simulated(method, profile))
+    runs = [party["runs"][0] for party in own.values()]
+    assert any(run["kept"] for run in runs)
+    assert any(run["removed"] for run in runs) == (method != "plain")
+    bill = record.runs[0]["communication"]
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
     assert bill["resent_bytes"] == 0
+
+
+WEIGHTED = {"class_weight": {"1": 3.0}}
+ROWS_WEIGH = np.arange(150) % 4 + 1.0
+
+
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
+def test_the_same_bits_with_weights_of_which_no_party_hears(
+    tmp_path, method, monkeypatch
+):
+    said: list[Welcome] = []
+    welcomed = PartyProcess._welcomed
+
+    def listen(self, message):
+        said.append(message)
+        return welcomed(self, message)
+
+    monkeypatch.setattr(PartyProcess, "_welcomed", listen)
+    table = labels()
+    table = replace(table, dataset=replace(table.dataset, weight=ROWS_WEIGH))
+    own = {"class_weight": {1: 3.0}}  # as YAML reads it
+    numbers, wrote = run_all(tmp_path, method, table=table, own=own)
+    expected = simulated(method, weighted=True)
+    compare(numbers, wrote, expected)
+    assert numbers["curve"] != simulated(method)["curve"]
+    (first, *_) = said
+    assert not set(first.settings) & set(settings.fields_of([data.LabelConfig]))
+    bill = simulated(method)["communication"]["by_stage"]["train"]
+    if method == "group-lasso":  # what others keep may differ
+        assert numbers["communication"]["by_stage"]["train"] == bill
+
+
+def test_a_run_knows_its_weights_by_class_again(tmp_path):
+    """Numbers that name classes in YAML are texts in what is read back."""
+    config = server_config(tmp_path, settings={"class_weight": {1: 3.0}})
+    with a_hub() as hub:
+        server = ServerProcess(config, labels(), hub, a_status())
+        assert server._run_id() == server._run_id()
+
+
+def test_labels_that_cannot_be_weighed_so_are_refused_before_parties_come(tmp_path):
+    config = server_config(tmp_path, settings={"class_weight": {"2": 3.0}})
+    with a_hub() as hub, pytest.raises(ConfigError, match="Got '2'"):
+        ServerProcess(config, labels(), hub, a_status())
 
 
 def paid(numbers, name, way, *stages):
@@ -213,7 +286,8 @@ def paid(numbers, name, way, *stages):
 def test_the_status_shows_the_bill(tmp_path, method):
     """By party, direction and stage, the components of stage 2 included."""
     status = a_status()
-    numbers, _ = run_all(tmp_path, method, status=status)
+    record, _ = run_all(tmp_path, method, status=status)
+    (numbers,) = record.runs
     shown, bill = status.snapshot(), numbers["bill"]
     assert any(line["kind"] == "components" for line in bill) == ("less" in method)
     billed = {line["stage"] for line in bill}
@@ -229,15 +303,160 @@ def test_the_status_shows_the_bill(tmp_path, method):
 
 def test_by_default_nothing_is_revealed(tmp_path):
     """A party that kept nothing goes on sending its constant, billed."""
-    quiet, own = run_all(tmp_path / "quiet", "group-lasso", reveal="nothing")
-    told, _ = run_all(tmp_path / "told", "group-lasso", reveal="counts")
+    first, own = run_all(tmp_path / "quiet", "group-lasso", reveal="nothing")
+    second, _ = run_all(tmp_path / "told", "group-lasso", reveal="counts")
+    (quiet,), (told,) = first.runs, second.runs
     assert quiet["accuracy"] == told["accuracy"]
-    (empty,) = [name for name, party in own.items() if not party["kept"]]
+    (empty,) = [name for name, party in own.items() if not party["runs"][0]["kept"]]
     constant = 4 * SHORT["embedding_size"]
     blocks = 120 * SHORT["train_epochs"] * constant  # of the training rows
     for way, saved in (("up", blocks - constant), ("down", blocks)):
         more, less = (paid(numbers, empty, way) for numbers in (quiet, told))
         assert more - less == saved
+
+
+# -------------------------------------------------------------------------------- seeds
+
+
+def both(method):
+    """Return the simulator's runs of two seeds, each alone."""
+    return [simulated(method, seed=seed) for seed in (3, 1)]
+
+
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "plain"])
+def test_several_seeds_are_the_runs_of_each(tmp_path, method):
+    """One after the other, over the same connection, each split by its own seed."""
+    status = a_status()
+    record, own = run_all(tmp_path, method, status=status, seeds=(3, 1))
+    compare(record, own, *both(method))
+    shown = status.snapshot()
+    # One may have come before the status was there to be told.
+    assert max(party["connections"] for party in shown["parties"].values()) <= 1
+    assert (shown["seed"], shown["seed_number"], shown["n_seeds"]) == (1, 2, 2)
+    total = {way: paid_by_all(record, way) for way in ("up", "down")}
+    assert shown["traffic"]["payload_bytes"] == total
+    assert any(event["text"].startswith("seed 2 of 2, ") for event in shown["events"])
+    assert [run["communication"]["resent_bytes"] for run in record.runs] == [0, 0]
+    wire = [run["communication"]["wire_bytes"]["up"] for run in record.runs]
+    assert wire[1] == pytest.approx(wire[0], rel=0.2)  # its own, not those of both
+
+
+def paid_by_all(record, way):
+    return sum(run["communication"]["payload_bytes"][way] for run in record.runs)
+
+
+def test_seeds_of_one_run_differ():
+    """Else the test above could not tell them apart."""
+    first, second = both("less-vfl")
+    assert first["features"] != second["features"]
+    assert first["curve"] != second["curve"]
+
+
+def test_what_seeds_recommend_is_known_to_the_party_alone(tmp_path):
+    record, own = run_all(tmp_path, reveal="nothing", seeds=(3, 1))
+    assert record.consensus == {}
+    assert [run["features"] for run in record.runs] == [dict.fromkeys(HELD)] * 2
+    for name, party in own.items():
+        assert party["party"] == name
+        for seed, run in zip((3, 1), party["runs"], strict=True):
+            place = tmp_path / name / f"seed-{seed}"
+            assert (place / "network.safetensors").is_file()
+            assert run["seed"] == seed
+    everything = b"".join(
+        path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()
+    )
+    assert b"x4" in (tmp_path / "bank" / "party.json").read_bytes()
+    assert b"x4" not in everything
+
+
+@pytest.mark.parametrize("reveal", ["counts", "features"])
+def test_what_parties_reveal_is_in_the_record(tmp_path, reveal):
+    record, own = run_all(tmp_path, reveal=reveal, seeds=(3, 1))
+    for run, right in zip(record.runs, both("less-vfl"), strict=True):
+        names = right["features"]
+        if reveal == "features":
+            assert run["features"] == names
+            assert run["counts"] == {}
+        else:
+            assert run["features"] == dict.fromkeys(HELD)
+            assert run["counts"] == {
+                name: {
+                    "n_kept": len(names[name]["kept"]),
+                    "n_removed": len(names[name]["removed"]),
+                }
+                for name in HELD
+            }
+    agreed = {name: party["consensus"] for name, party in own.items()}
+    assert record.consensus == (agreed if reveal == "features" else {})
+    assert RunRecord.read(tmp_path / "server") == record
+    page = report.build(tmp_path / "server").read_text()
+    assert ("Recommended features" in page) == (reveal == "features")
+    assert record.header["data"]["n_parties"] == 2
+    assert record.header["data"]["n_features"] is None
+
+
+@pytest.mark.parametrize(
+    "revealed",
+    [
+        {},
+        {"kept": ["x0"]},
+        {"kept": ["x0"], "removed": "x1"},
+        {"kept": [["x0"]], "removed": []},
+        {"n_kept": 1, "n_removed": -1},
+        {"n_kept": True, "n_removed": 1},
+        {"n_kept": 1, "n_removed": 1, "kept": []},
+    ],
+)
+def test_a_revelation_of_another_form_is_none(revealed):
+    assert server._known_form(revealed) == {}
+
+
+def test_exchanges_are_counted_over_all_seeds(tmp_path):
+    """What would do for one seed ends the second."""
+    run_all(tmp_path / "whole", seeds=(3,))
+    text = (tmp_path / "whole" / "clinic" / "seed-3" / "numbers.json").read_text()
+    limit = json.loads(text)["rounds"] + 5
+    with a_hub() as hub:
+        for party in (
+            a_party("clinic", tmp_path, max_rounds=limit),
+            a_party("bank", tmp_path),
+        ):
+            Side(party, hub.port).start()
+        config = server_config(tmp_path, seeds=(3, 1))
+        process = ServerProcess(config, labels(), hub, a_status())
+        with pytest.raises(ProtocolError, match=f"'clinic' stops.*at most {limit}"):
+            process.run()
+        assert process.seed == 1
+
+
+def test_runs_of_another_session_do_not_count(tmp_path):
+    """A party's folder may hold seeds of a run that was given up."""
+    for name in HELD:
+        place = tmp_path / name / "seed-1"
+        place.mkdir(parents=True)
+        other = {"run": "another", "rounds": 5, "numbers": {"kept": [], "removed": []}}
+        (place / "numbers.json").write_text(json.dumps(other))
+    status, over = a_status(), []
+    begin = status.begin_seed
+
+    def look(*place):
+        over.append((tmp_path / "clinic" / "party.json").exists())
+        begin(*place)
+
+    status.begin_seed = look
+    record, own = run_all(tmp_path, status=status, seeds=(3, 1))
+    compare(record, own, *both("less-vfl"))
+    assert over == [False, False]  # the party is done after the second seed alone
+
+
+def test_a_seed_that_was_not_told_is_refused(tmp_path):
+    party = a_party("clinic", tmp_path)
+    rows = Prepare(5, np.arange(3), np.arange(2))
+    with pytest.raises(ProtocolError, match="must be told all seeds"):
+        party.handle(rows)
+    party.handle(Welcome("r", (0, 1), "less-vfl", {}, ("clinic",), "none"))
+    with pytest.raises(ProtocolError, match="Got seed 5"):
+        party.handle(rows)
 
 
 # ------------------------------------------------------------------------------- faults
@@ -247,15 +466,32 @@ class Cut(Exception):
     """The server is gone."""
 
 
-@pytest.mark.parametrize("method", ["less-vfl", "local-lasso", "group-lasso"])
-def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method):
+def seed_at_hand(folder):
+    """Return the seed whose run has begun and is not over; None: none."""
+    for place in folder.glob("seed-*"):
+        if not (place / "numbers.json").is_file():
+            return place.name
+    return None
+
+
+@pytest.mark.parametrize(
+    ("method", "seeds"),
+    [
+        ("less-vfl", (0,)),
+        ("local-lasso", (0,)),
+        ("group-lasso", (0,)),
+        ("less-vfl", (3, 1)),
+        ("less-vfl-auto", (3, 1)),
+    ],
+)
+def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
     """Killed after every few exchanges: bits and bill of an undisturbed run."""
     with a_hub() as hub:
         sides = [Side(a_party(name, tmp_path), hub.port) for name in HELD]
         for side in sides:
             side.start()
-        config = server_config(tmp_path, method, save_every=2)
-        original, budget, deaths = hub.send, 9, 0
+        config = server_config(tmp_path, method, save_every=2, seeds=seeds)
+        original, budget, deaths, died_in = hub.send, 9, 0, set()
 
         def send(requests):
             nonlocal budget
@@ -275,14 +511,25 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method):
             except Cut:
                 deaths += 1
                 budget = 9 + 2 * deaths
+                died_in.add(seed_at_hand(tmp_path / "server"))
     assert deaths >= 2
+    assert died_in >= {f"seed-{seed}" for seed in seeds}
     for side in sides:
         side.join(20)
-    compare(result, written(tmp_path), simulated(method))
+    right = [simulated(method, seed=seed) for seed in seeds]
+    compare(result, written(tmp_path), *right)
 
 
-@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
-def test_a_party_that_dies_comes_back(tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "seeds"),
+    [
+        ("less-vfl-auto", (0,)),
+        ("less-vfl", (0,)),
+        ("group-lasso", (0,)),
+        ("less-vfl", (3, 1)),
+    ],
+)
+def test_a_party_that_dies_comes_back(tmp_path, method, seeds):
     """Its process is gone, and with it everything that was not written down."""
 
     class Death(BaseException):
@@ -300,7 +547,7 @@ def test_a_party_that_dies_comes_back(tmp_path, method):
     with a_hub() as hub:
         steady = Side(a_party("bank", tmp_path), hub.port)
         steady.start()
-        deaths = 0
+        deaths, died_in = 0, set()
 
         def lives():
             nonlocal deaths
@@ -314,15 +561,39 @@ def test_a_party_that_dies_comes_back(tmp_path, method):
                 if not isinstance(side.error, Death):
                     return
                 deaths += 1
+                died_in.add(seed_at_hand(tmp_path / "server"))
 
         mortal = threading.Thread(target=lives, daemon=True)
         mortal.start()
-        config = server_config(tmp_path, method, save_every=2)
+        config = server_config(tmp_path, method, save_every=2, seeds=seeds)
         result = ServerProcess(config, labels(), hub, a_status()).run()
     mortal.join(20)
     assert deaths >= 2
-    compare(result, written(tmp_path), simulated(method))
-    assert result["communication"]["resent_bytes"] > 0
+    assert died_in >= {f"seed-{seed}" for seed in seeds}
+    right = [simulated(method, seed=seed) for seed in seeds]
+    compare(result, written(tmp_path), *right)
+    for run in result.runs:
+        assert run["communication"]["resent_bytes"] > 0
+
+
+def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):
+    """The first seed is over, and what it kept then is gone with the folder."""
+    with a_hub() as hub:
+        for name in HELD:
+            Side(a_party(name, tmp_path), hub.port).start()
+        config = server_config(tmp_path, seeds=(3, 1))
+        process = ServerProcess(config, labels(), hub, a_status())
+        send = hub.send
+
+        def lose(requests):
+            if process.seed == 1:
+                shutil.rmtree(tmp_path / "clinic")
+                hub.send = send
+            return send(requests)
+
+        hub.send = lose
+        with pytest.raises(ConfigError, match="Party 'clinic' must have its run"):
+            process.run()
 
 
 def shorter(block):
@@ -424,7 +695,7 @@ def test_a_break_during_alignment_is_mended(tmp_path):
         hub.send = cut
         result = ServerProcess(server_config(tmp_path), labels(), hub, a_status()).run()
     assert n_offers == 5
-    assert result["accuracy"] == simulated("less-vfl")["accuracy"]
+    assert result.runs[0]["accuracy"] == simulated("less-vfl")["accuracy"]
 
 
 def test_a_party_that_stays_away_is_named(tmp_path):
@@ -443,13 +714,23 @@ def test_a_run_that_began_is_not_overwritten(tmp_path):
         ServerProcess(server_config(tmp_path), labels(), hub, a_status())
 
 
+def test_a_run_that_is_over_is_over(tmp_path, monkeypatch):
+    """No party has to come for it, and its record stays as it is."""
+    monkeypatch.setattr("lessvfl.remote.server.STAY_SECONDS", 0.0)
+    record, _ = run_all(tmp_path, seeds=(3, 1))
+    with a_hub() as hub:
+        config = server_config(tmp_path, seeds=(3, 1))
+        again = ServerProcess(config, labels(), hub, a_status(), resume=True)
+        assert again.run() == record
+
+
 def test_another_config_does_not_resume(tmp_path):
     run_all(tmp_path)
     with a_hub() as hub:
         sides = [Side(a_party(name, tmp_path), hub.port, 2) for name in HELD]
         for side in sides:
             side.start()
-        config = server_config(tmp_path, seed=1)
+        config = server_config(tmp_path, seeds=(1,))
         server = ServerProcess(config, labels(), hub, a_status(), resume=True)
         with pytest.raises(ConfigError, match="must be of the same config"):
             server.run()
@@ -553,7 +834,7 @@ def test_rows_in_any_order_are_aligned(tmp_path):
     assert sorted(order) == sorted(common)
     for name, party in parties.items():  # the rows of the same people, in that order
         assert np.array_equal(party.frame.numeric, a_table(name, order).numeric)
-    assert result["accuracy"]["final"] > 0.5
+    assert result.runs[0]["accuracy"]["final"] > 0.5
 
 
 def test_rows_that_are_not_aligned_end_the_run(tmp_path):

@@ -39,6 +39,15 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ("save_every: 0\n", "'save_every' setting must be a whole number >= 1"),
         ("settings: 3\n", "'settings' setting must be names and values"),
         ("wait: -1\n", "'wait' setting must be a float"),
+        ("seed: 3\n", "Unknown setting 'seed'.*Did you mean 'seeds'"),
+        ("seeds: []\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: [1, 1]\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: -1\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: true\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: [0.5]\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("seeds: one\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        (f"seeds: {2**63}\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        ("task: guess\n", "'task' setting must be one of binary"),
     ],
 )
 def test_bad_configs(tmp_path, text, sentence):
@@ -86,6 +95,15 @@ def test_good_configs_of_a_party(tmp_path):
     assert found.scale_range == pytest.approx((-1, 2.5))
     assert found.as_is == ("noise",)
     assert found.groups == {"size": ["height", "weight"], "lab": "lab_*"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("", (0,)), ("seeds: 3\n", (3,)), ("seeds: [2, 0]\n", (2, 0))]
+)
+def test_seeds_are_one_number_or_several(tmp_path, text, seeds):
+    path = tmp_path / "server.yaml"
+    path.write_text(f"label: y\n{text}")
+    assert config.read(ServerConfig, path).seeds == seeds
 
 
 def test_a_config_must_be_there(tmp_path):
@@ -149,6 +167,14 @@ def test_labels_need_no_other_column(tmp_path):
     assert is_test is None
 
 
+def test_what_labels_are_can_be_said(tmp_path):
+    """Few whole numbers look like classes, and may be amounts."""
+    np.savez(tmp_path / "labels.npz", y=np.array([0, 1, 2] * 4))
+    path = tmp_path / "labels.npz"
+    assert data.load_labels(path)[0].task == "multiclass"
+    assert data.load_labels(path, task="regression")[0].task == "regression"
+
+
 @pytest.mark.parametrize(
     ("name", "label", "who", "sentence"),
     [
@@ -165,6 +191,18 @@ def test_bad_label_files(tmp_path, name, label, who, sentence):
     np.savez(tmp_path / "labels.npz", y=np.array([0, 1]))
     with pytest.raises(DataError, match=sentence):
         data.load_labels(tmp_path / name, label, who)
+
+
+def test_weights_in_the_file_of_labels(tmp_path):
+    (tmp_path / "labels.csv").write_text("who,w,risk\n1,0,low\n2,3,high\n3,,low\n")
+    with pytest.raises(DataError, match="Got nothing in row 3"):
+        data.load_labels(tmp_path / "labels.csv", "risk", "who", "w")
+    with pytest.raises(DataError, match=r"The row weights of .* Got 'v'"):
+        data.load_labels(tmp_path / "labels.csv", "risk", "who", "v")
+    (tmp_path / "labels.csv").write_text("who,w,y\n1,0,low\n2,3,high\n")
+    dataset, _, _ = data.load_labels(tmp_path / "labels.csv", None, "who", "w")
+    assert dataset.weight is not None
+    assert dataset.weight.tolist() == [0.0, 3.0]
 
 
 def test_an_empty_table_is_refused(tmp_path):
@@ -214,6 +252,47 @@ def settings_of(**values):
     return [word for k, v in values.items() for word in ("--set", f"{k}={v}")]
 
 
+def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
+    """Each seed to the bit that of `run`, and the same answer from all of them.
+
+    A batch of seeds is not one seed alone to the last bit, so `run` has each alone.
+    """
+    out = tmp_path / "out"
+    common = ["breast-cancer", "--parties", "2"]
+    common += settings_of(batch_size=100, train_epochs=2)
+    tried = run_cli("try", *common, "--seeds", "2,0", "--quiet", "--json", "--out", out)
+    assert tried.code == 0, tried.err
+    run = ["run", *common, "--device", "cpu", "--quiet", "--json"]
+    together = run_cli(*run, "--seeds", "2,0").json
+    for place, seed in enumerate((2, 0)):
+        alone = run_cli(*run, "--seeds", seed).json
+        mine = tried.json | {
+            "runs": tried.json["runs"][place : place + 1],
+            "consensus": alone["consensus"],
+        }
+        assert_alike(alone, mine)
+    assert tried.json["consensus"] == together["consensus"]
+    assert tried.json["runs"][0]["features"] != tried.json["runs"][1]["features"]
+    sides = out / "sides" / "all-seeds"
+    for name in ("party0", "party1"):
+        own = json.loads((sides / name / "run" / "party.json").read_text())
+        assert own["consensus"] == tried.json["consensus"][name]
+    assert run_cli("report", sides / "server" / "run").code == 0
+
+
+def test_every_seed_of_planted_noise_has_its_own_sides(run_cli, tmp_path):
+    out = tmp_path / "out"
+    common = ["breast-cancer", "--parties", "2", "--spurious", "0.5"]
+    common += ["--seeds", "0,1", *settings_of(batch_size=200, train_epochs=1)]
+    _, tried = both_ways(run_cli, out, *common)
+    assert sorted(p.name for p in (out / "sides").iterdir()) == ["seed-0", "seed-1"]
+    assert [run["seed"] for run in tried["runs"]] == [0, 1]
+    for run in tried["runs"]:
+        place = out / "sides" / f"seed-{run['seed']}" / "party0" / "run"
+        own = json.loads((place / "party.json").read_text())
+        assert own["consensus"]["recommended"] == run["features"]["party0"]["kept"]
+
+
 def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     """Processes, mutual TLS and all: features, accuracy, bytes and curve."""
     out = tmp_path / "out"
@@ -228,6 +307,21 @@ def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     again = run_cli("try", *common, "--quiet", "--out", out)
     assert again.code == 2
     assert "must be new or empty" in again.err
+
+
+def test_try_scales_the_labels_of_a_regression(run_cli, tmp_path):
+    """The server has amounts as they are, and learns their scale by itself."""
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "out",
+        *("synthetic", "--parties", "2", "--method", "less-vfl"),
+        *settings_of(**{"data.n_samples": 200, "data.task": "regression"}),
+        *settings_of(batch_size=50, train_epochs=1, party_epochs=2, server_epochs=2),
+        *settings_of(lam_party=0.01),  # a party that keeps nothing sends more between
+    )
+    assert_alike(plain, tried)
+    side = tmp_path / "out" / "sides" / "seed-0" / "server"
+    assert yaml.safe_load((side / "server.yaml").read_text())["task"] == "regression"
 
 
 def a_mixed_table(path, n_rows=300):
@@ -282,6 +376,61 @@ def test_parties_of_try_encode_their_own_columns(run_cli, tmp_path):
     assert party["groups"] == {"body": ["height", "weight"]}
     assert party["as_is"] == [f"spurious_clinic_{i}" for i in range(4)]
     assert party["scale_range"] is None
+
+
+def test_try_with_weights_by_class_and_by_row(run_cli, tmp_path):
+    a_mixed_table(tmp_path / "table.csv")
+    text = (tmp_path / "table.csv").read_text().splitlines()
+    (tmp_path / "parties.yaml").write_text(
+        "clinic: [age, height, weight, smoker]\ninsurer: [plan, city]\n"
+    )
+    rows = [f"{i % 3 + 1},{line}" for i, line in enumerate(text[1:])]
+    (tmp_path / "table.csv").write_text("\n".join([f"counts,{text[0]}", *rows]) + "\n")
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "out",
+        *(tmp_path / "table.csv", "--label", "risk", "--sample-weight", "counts"),
+        *("--parties", tmp_path / "parties.yaml"),
+        *settings_of(batch_size=40, train_epochs=2, class_weight="high:4,low:1"),
+    )
+    assert_alike(plain, tried)
+    assert tried["config"]["class_weight"] == {"high": 4.0, "low": 1.0}
+    assert "counts" not in str(tried["runs"][0]["features"])
+    sides = tmp_path / "out" / "sides" / "seed-0"
+    server = yaml.safe_load((sides / "server" / "server.yaml").read_text())
+    assert server["sample_weight"] == "weight"
+    dataset, _, is_test = data.load_labels(
+        sides / "server" / "labels.npz", None, "row", "weight"
+    )
+    assert set(dataset.label_names) == {"low", "high"}
+    assert is_test is not None
+    assert set(dataset.weight[~is_test]) == {1.0, 2.0, 3.0}
+
+
+def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, tmp_path):
+    """What the server makes of its labels is the same: scale, bend, shares."""
+    small = {"data.n_samples": 200, "data.n_test": 50, "batch_size": 50}
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "huber",
+        *("synthetic", "--parties", "2", "--method", "plain"),
+        *settings_of(train_epochs=2, loss="huber", **small),
+    )
+    assert_alike(plain, tried)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.where(X[:, 0] + X[:, 2] > 2.2, "rare", "usual")
+    np.savez(tmp_path / "uneven.npz", X=X, y=y)
+    plain, tried = both_ways(
+        run_cli,
+        tmp_path / "uneven",
+        *(tmp_path / "uneven.npz", "--parties", "2", "--method", "plain"),
+        *settings_of(train_epochs=2, batch_size=50),
+    )
+    assert_alike(plain, tried)
+    shares = tried["runs"][0]["threshold"]
+    assert shares.keys() == {"rare", "usual"}
+    assert 0 < shares["rare"] < 0.125
 
 
 def test_try_with_a_range_that_is_shared(run_cli, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lessvfl import report
+from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 
 MOMENTS = ("pretrained", "selected", "final", "best")
@@ -141,7 +142,8 @@ def fake_record(
         "started": "2025-06-01T09:30:00+00:00",
         "notes": notes or [],
     }
-    return RunRecord(header, runs, status, message)
+    agreed = consensus([run["features"] for run in runs])
+    return RunRecord(header, runs, status, message, agreed)
 
 
 def _run(
@@ -233,21 +235,35 @@ def _run(
 
 
 def _selection(features: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Make up how every party selected by its shadows."""
+    """Make up how every party selected by its shadows, every reason at least once."""
     path = [[0.9 - i / 10, 2 * i, i * i / 100] for i in range(6)]
     found = {}
     for rule, (party, names) in zip(
         ("first look", "both looks", "pruned"), features.items(), strict=True
     ):
-        held = names["kept"] + names["removed"]
+        kept, removed = names["kept"], names["removed"]
+        scores = {name: 1 + 4 * rng.random() ** 2 for name in kept}
+        scores |= {name: 0.95 * rng.random() for name in removed}
+        why = dict.fromkeys(kept, "strength") | dict.fromkeys(removed, "weak")
+        exceptions = [
+            (kept[0], 0.2, "pair"),
+            (kept[1], 0.3, "pair"),
+            (kept[2], 0.0, "must keep"),
+            (kept[3], 0.9, "beside the others"),
+            (removed[0], 1.7, "says nothing beside the others"),
+            (removed[1], 1.1, "most"),
+        ]
+        for name, score, reason in exceptions:
+            scores[name], why[name] = score, reason
         found[party] = {
             "rule": rule,
             "lam": path[4][0],
             "shadow_share": 0.02,
-            "false_share": 0.1,
+            "false_share": None if rule == "pruned" else 0.1,
             "path": path,
-            "scores": {name: rng.random() for name in held},
-            "pairs": [[held[0], held[0], 2.0], [held[0], held[1], 1.5]],
+            "scores": scores,
+            "pairs": [[kept[0], kept[0], 2.0], [kept[0], kept[1], 1.5]],
+            "why": why,
         }
     return found
 

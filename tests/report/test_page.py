@@ -87,6 +87,67 @@ def test_every_feature_is_listed_once(odd_records, pages):
     assert len(planted) == record.runs[0]["spurious"]["planted"]
 
 
+def recommended_rows(text):
+    """Return the words of every row of the table of recommendations."""
+    start = text.index('<table class="recommended">')
+    table = text[start : text.index("</table>", start) + len("</table>")]
+    return [words for _, words in Reader(table).rows[1:]]
+
+
+def test_what_the_seeds_recommend_comes_first(odd_records, pages):
+    record, text = odd_records["ordinary"], pages["ordinary"]
+    n_held = len(record.runs[0]["importance"]["bank"])
+    rows = recommended_rows(text)
+    assert [row[0] for row in rows] == list(record.consensus)
+    for (_, count, names), one in zip(rows, record.consensus.values(), strict=True):
+        assert count == f"{len(one['recommended'])} of {n_held}"
+        words = [
+            name + f" ({round(3 * one['share'][name])} of 3)" * (one["share"][name] < 1)
+            for name in one["recommended"]
+        ]
+        assert names == ", ".join(words)
+    assert "Kept in at least half of the 3 runs" in text
+    assert text.index("Recommended features") < text.index("Every feature")
+
+
+def test_every_feature_says_in_how_many_runs_and_whether_recommended(
+    odd_records, pages
+):
+    record = odd_records["ordinary"]
+    n_marked = 0
+    for attrs, words in Reader(pages["ordinary"]).rows:
+        if "data-state" not in attrs:
+            continue
+        party, name, often = words[:3]
+        n_kept = sum(name in run["features"][party]["kept"] for run in record.runs)
+        assert often == f"{n_kept} of 3 runs"
+        is_so = name in record.consensus[party]["recommended"]
+        assert ("recommended" in words) == is_so == (n_kept >= 2)
+        n_marked += is_so
+    assert n_marked == sum(len(one["recommended"]) for one in record.consensus.values())
+
+
+def test_one_run_recommends_what_it_kept_and_no_selection_nothing(odd_records, pages):
+    rows = recommended_rows(pages["one seed"])
+    for row, party in zip(
+        rows, odd_records["one seed"].runs[0]["features"].values(), strict=True
+    ):
+        assert row[2] == ", ".join(party["kept"])
+    assert "more seeds would tell" in pages["one seed"]
+    assert "|Recommended|Norm|" not in "|".join(Reader(pages["one seed"]).words)
+    assert "Recommended features" not in pages["plain"]
+    assert "Recommended features" not in pages["no seed"]
+
+
+def test_long_lists_of_recommended_features_are_cut(pages, make_record):
+    rows = recommended_rows(
+        report.page(make_record(n_seeds=1, n_real=50, kept_share=1.0, n_planted=0))
+    )
+    assert all(row[2].endswith("_39 and 10 more") for row in rows)
+    rows = recommended_rows(pages["nothing kept"])
+    assert {tuple(row[1:]) for row in rows} == {("0 of 15", "none")}
+
+
 def test_strings_of_the_record_are_escaped(pages):
     text = pages["odd names"]
     assert "<script>alert" not in text
@@ -132,7 +193,9 @@ def test_selection_by_shadows_is_told_in_words_and_figures(odd_records, pages):
     assert (
         f"|bank keeps {n_kept} of 15 features. Of its scrambled columns 2.0 % " in words
     )
-    assert f"so about {n_kept / 10:.1f} of those kept may be there by chance" in words
+    assert f"limit; about {n_kept / 10:.1f} of those kept may be useless." in words
+    assert words.count("no estimate of how many of those kept may be useless.") == 1
+    assert "an estimate: scrambled copies of a column stand for useless ones" in words
     assert "bank_00 matters squared." in words
     assert words.count("A second look added to the first.") == 1
     assert words.count("On a second look it removed what says nothing") == 1
@@ -162,6 +225,7 @@ def test_what_is_not_recorded_is_left_out(make_record):
         "communication": {"by_stage": None},
         "seconds": None,
     }
+    record.consensus = {}
     record.header = {"method": "less-vfl", "data": {"name": "x", "n_classes": 2}}
     words = "|".join(Reader(report.page(record)).words)
     assert "did not reveal" in words

@@ -170,8 +170,12 @@ def test_selection_in_words():
     how |= {"shadow_share": 0.02, "false_share": 0.04, "pairs": [["x", "y", 3.0]]}
     assert tables.selection_words("clinic", how, 3) == (
         "clinic keeps 3 of 3 features. Of its scrambled columns 2.0 % passed the same "
-        "bar, so about 0.1 of those kept may be there by chance. On a second look it "
-        "removed what says nothing beside the others. x and y matter together."
+        "limit; about 0.1 of those kept may be useless. On a second look it removed "
+        "what says nothing beside the others. x and y matter together."
+    )
+    assert tables.selection_words("clinic", how | {"false_share": None}, 3).startswith(
+        "clinic keeps 3 of 3 features. Of its scrambled columns 2.0 % passed the same "
+        "limit; no estimate of how many of those kept may be useless. On a second look "
     )
 
 

@@ -111,6 +111,16 @@ def test_load_by_seed(finished, tmp_path):
         load(tmp_path, seed=7)
 
 
+def test_load_knows_the_consensus_of_all_seeds(finished, tmp_path):
+    (old, runs), _ = finished
+    save(tmp_path, old, runs)
+    for seed in (0, 1):
+        found = load(tmp_path, seed).consensus
+        assert found == old.consensus
+        assert set(found) == set(load(tmp_path, seed).features)
+    assert runs[0].model.consensus == {}
+
+
 def test_load_from_what_is_no_run_folder(finished, tmp_path):
     with pytest.raises(RecordError, match="is not a run folder"):
         load(tmp_path)

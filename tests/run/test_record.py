@@ -33,7 +33,8 @@ def a_record(*seeds, **more):
 
 
 def test_round_trip(tmp_path):
-    record = a_record(3, 1, status="complete", message="done")
+    consensus = {"bank": {"recommended": ["age"], "share": {"age": 0.5}}}
+    record = a_record(3, 1, status="complete", message="done", consensus=consensus)
     path = record.write(tmp_path / "new" / "folder")
     assert path == tmp_path / "new" / "folder" / FILE_NAME
     assert RunRecord.read(path.parent) == record
@@ -64,7 +65,8 @@ def test_lines(tmp_path):
 
 def test_json_has_no_more_than_the_contract(tmp_path):
     found = a_record(0).to_json()
-    assert list(found) == ["lessvfl", "data", "method", "profile", "config", "runs"]
+    header = ["lessvfl", "data", "method", "profile", "config"]
+    assert list(found) == [*header, "consensus", "runs"]
 
 
 def test_no_nan_in_a_record(tmp_path):
@@ -120,6 +122,10 @@ CORRUPT = {
     "line without kind": [WHOLE[0], '{"seed": 0}', WHOLE[-1]],
     "line of another kind": [WHOLE[0], '{"kind": "song"}', WHOLE[-1]],
     "end without status": [WHOLE[0], '{"kind": "end"}'],
+    "end without consensus": [
+        WHOLE[0],
+        '{"kind": "end", "status": "complete", "message": ""}',
+    ],
 }
 
 

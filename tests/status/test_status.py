@@ -152,6 +152,30 @@ def test_a_stage_taken_up_again_starts_its_rate_anew(status, clock) -> None:
     assert (seen["step"], seen["steps"]["pretrain"]) == (29, 49)
 
 
+def test_seeds_follow_each_other_and_their_steps_add_up(status, clock) -> None:
+    """A method of one stage begins it anew with every seed."""
+    connect_all(status)
+    assert status.snapshot()["seed"] is None
+    for number, seed in enumerate((7, 3), start=1):
+        status.begin_seed(seed, number, 2)
+        seen = status.snapshot()
+        assert (seen["seed"], seen["seed_number"], seen["n_seeds"]) == (seed, number, 2)
+        assert (seen["stage"], seen["step"]) == (None, None)
+        walk(status, clock, "train", range(1, 11), 0.5)
+    seen = status.snapshot()
+    assert (seen["step"], seen["steps"]) == (10, {"train": 20})
+    assert seen["steps_per_second"] == pytest.approx(2)
+    assert words.place_text(seen).startswith("seed 2 of 2, train: step 10 of ")
+    started = [event["text"] for event in seen["events"] if "train" in event["text"]]
+    assert [text.split(",")[0] for text in started] == ["seed 1 of 2", "seed 2 of 2"]
+
+
+def test_one_seed_needs_no_number(status) -> None:
+    status.begin_seed(7, 1, 1)
+    status.stepped("train", 1, 10)
+    assert words.place_text(status.snapshot()) == "train: step 1 of 10"
+
+
 def test_a_stage_told_by_epochs_alone_has_a_time_left(status, clock) -> None:
     connect_all(status)
     for epoch in range(1, 5):

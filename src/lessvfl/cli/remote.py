@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,7 +76,10 @@ def server(
     from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
-    dataset, ids, is_test = data.load_labels(Path(own.data), own.label, own.id)
+    task: Any = own.task
+    dataset, ids, is_test = data.load_labels(
+        Path(own.data), own.label, own.id, own.sample_weight, task
+    )
     credentials = _credentials(own, insecure)
     if credentials is not None:
         certificates.check_pair(

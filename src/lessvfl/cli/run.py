@@ -34,6 +34,10 @@ Spurious = Annotated[
     str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
 ]
 Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(help="Column of how much a row counts in the loss; no feature."),
+]
 GroupsFile = Annotated[
     Path | None,
     typer.Option(
@@ -121,6 +125,7 @@ def _read_job(
     device: str,
     data_dir: Path | None,
     label: str | None,
+    sample_weight: str | None,
     groups: Path | None,
     pairs: list[str] | None,
 ) -> tuple[Job, dict[str, str]]:
@@ -130,7 +135,13 @@ def _read_job(
     from lessvfl.run.simulate import Job
 
     overrides, options = _read_settings(pairs or [])
-    dataset = data.load(name, data_dir=data_dir, label=label, options=options or None)
+    dataset = data.load(
+        name,
+        data_dir=data_dir,
+        label=label,
+        options=options or None,
+        sample_weight=sample_weight,
+    )
     job = Job(
         dataset,
         profiles.resolve(method, profile, dataset, overrides),
@@ -161,6 +172,7 @@ def run(
     device: Device = "auto",
     data_dir: DataDir = None,
     label: Label = None,
+    sample_weight: SampleWeight = None,
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -171,7 +183,17 @@ def run(
     """Run a method on a data set or on a table of your own."""
     with_target = _check_target(target)
     job, options = _read_job(
-        data, method, profile, parties, spurious, device, data_dir, label, groups, set_
+        data,
+        method,
+        profile,
+        parties,
+        spurious,
+        device,
+        data_dir,
+        label,
+        sample_weight,
+        groups,
+        set_,
     )
     record = _run_and_save(job, _read_seeds(seeds), options, with_target, out, quiet)
     _say(record, out, as_json)
@@ -186,6 +208,7 @@ def try_(
     seeds: SeedsText = "0",
     data_dir: DataDir = None,
     label: Label = None,
+    sample_weight: SampleWeight = None,
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -199,7 +222,17 @@ def try_(
 
     with_target = _check_target(target)
     job, options = _read_job(
-        data, method, profile, parties, spurious, "cpu", data_dir, label, groups, set_
+        data,
+        method,
+        profile,
+        parties,
+        spurious,
+        "cpu",
+        data_dir,
+        label,
+        sample_weight,
+        groups,
+        set_,
     )
 
     def tell(line: str) -> None:
@@ -273,6 +306,7 @@ def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
         typer.echo(json.dumps(record.to_json(), allow_nan=False))
     else:
         print_summary([record])
+        _print_recommended(record)
     if out is not None:
         page = report.build(out)
         if not as_json:
@@ -295,6 +329,32 @@ def print_summary(records: list[RunRecord]) -> None:
     table = Table(show_header=False)
     for head, *cells in zip(heads, *rows, strict=True):
         table.add_row(head, *cells)
+    console.print(table)
+
+
+MOST_NAMES = 8  # of one party that are printed
+
+
+def _print_recommended(record: RunRecord) -> None:
+    """Print the answer of all seeds: the features each party should use."""
+    from rich.box import SQUARE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lessvfl.report import tables
+    from lessvfl.status import words
+
+    found = tables.recommendations(record)
+    if not found:
+        return
+    table = Table("party", "recommended", "features", box=SQUARE)
+    for one in found:
+        count = f"{len(one.features):,} of {one.n_held:,}"
+        names = Text(words.printable(one.text(MOST_NAMES)))
+        table.add_row(Text(words.printable(one.party)), count, names)
+    console = Console()
+    console.print(tables.recommended_words(len(record.runs)), highlight=False)
     console.print(table)
 
 

@@ -184,7 +184,7 @@ def latest(rows: Tensor) -> Tensor:
 
     A row counts once: scrambled copies know nothing of rows that come twice.
     """
-    numbers, place = rows.unique(return_inverse=True)
+    numbers, place = torch.unique(rows, return_inverse=True)
     last = torch.zeros_like(numbers)
     last.scatter_reduce_(0, place, torch.arange(len(rows)).to(rows), "amax")
     return last.sort().values

@@ -8,61 +8,62 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lessvfl.core.losses import risk, row_losses
-from lessvfl.core.plans import Labels, PathPlan
+from lessvfl.core.plans import Labels, PathPlan, Rows
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import gradients, prox_step
-from lessvfl.terms import Task
 
 
 def choose_components(
-    H: Tensor, y: Tensor, labels: Labels, plan: PathPlan, sizes: Sequence[int]
+    H: Tensor, labels: Labels, rows: Rows, plan: PathPlan, sizes: Sequence[int]
 ) -> Tensor:
     """Find the components that matter along a path of lambdas, at the server alone.
 
-    `H` (R, n, E) and `y` (S, n) are of the rows that were asked for, `sizes` the number
-    of components of every party. Returns K as a mask (R, E). One component of every
-    party stays, its strongest: whether a party matters is for its features to say,
-    which a short pre-training may not have got to.
+    `H` (R, n, E) is of the rows that were asked for, `sizes` the number of components
+    of every party. Returns K as a mask (R, E). One component of every party stays, its
+    strongest: whether a party matters is for its features to say, which a short
+    pre-training may not have got to.
     """
     masks = []
+    n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
+    asked = labels.at(rows)
     for r in range(H.shape[0]):
-        h, target = H[r], y[min(r, y.shape[0] - 1)].unsqueeze(0)
+        h, own = H[r], asked.of(r)
         h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
         n_fit = round((1 - plan.held_out) * len(h))
-        n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
-        weights, offsets = _head_path(
-            h[:n_fit], target[:, :n_fit], labels.task, n_outputs, plan
-        )
+        fitted, held_out = own.at(slice(n_fit)), own.at(slice(n_fit, None))
+        weights, offsets = _head_path(h[:n_fit], fitted, n_outputs, plan)
         z = h[n_fit:] @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
-        losses = row_losses(z, target[:, n_fit:], labels.task)
+        losses = held_out.losses(z)
         means = losses.mean(dim=1)
         best = int(means.argmin())
         error = losses[best].std() / math.sqrt(losses.shape[1])
         within = means <= means[best] + plan.n_errors * error
         kept = weights[int(within.float().argmax())].norm(dim=0) > 0
         strengths = weights[-1].norm(dim=0).split(list(sizes))
-        for own, strength in zip(kept.split(list(sizes)), strengths, strict=True):
-            if len(own) and not bool(own.any()):
-                own[strength.argmax()] = True
+        for part, strength in zip(kept.split(list(sizes)), strengths, strict=True):
+            if len(part) and not bool(part.any()):
+                part[strength.argmax()] = True
         masks.append(kept)
     return torch.stack(masks)
 
 
 def _head_path(
-    h: Tensor, y: Tensor, task: Task, n_outputs: int, plan: PathPlan
+    h: Tensor, labels: Labels, n_outputs: int, plan: PathPlan
 ) -> tuple[Tensor, Tensor]:
     """Fit linear heads for a path of lambdas, largest first: (L, C, E) and (L, C)."""
     L, E = plan.n_lambdas, h.shape[1]
     W = h.new_zeros(L, n_outputs, E).requires_grad_()
     b = h.new_zeros(L, n_outputs).requires_grad_()
-    curve = 2.0 if task == "regression" else 0.5
+    curve = 2.0 if labels.task == "regression" else 0.5  # the most of any row's loss
     ones = torch.cat([h, h.new_ones(len(h), 1)], dim=1)
-    rate = 1 / (curve * torch.linalg.matrix_norm(ones, 2) ** 2 / len(h))
+    if labels.weight is not None:
+        ones = ones * labels.weight[0].sqrt().unsqueeze(1)
+    norm = torch.linalg.matrix_norm(ones, 2).clamp_min(1e-12)  # 0: rows without weight
+    rate = 1 / (curve * norm**2 / len(h))
 
     def slopes() -> tuple[Tensor, ...]:
         z = h @ W.mT + b.unsqueeze(1)
-        return gradients(risk(z, y, task).sum(), [W, b])
+        return gradients(labels.risk(z).sum(), [W, b])
 
     for _ in range(plan.n_steps):  # the offsets alone: all lambdas start from there
         _, db = slopes()

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lessvfl.terms import Task
 
 
-def row_losses(z: Tensor, y: Tensor, task: Task) -> Tensor:
+def row_losses(
+    z: Tensor,
+    y: Tensor,
+    task: Task,
+    weight: Tensor | None = None,
+    bend: Tensor | None = None,
+) -> Tensor:
     """Return the loss of every row, (R, b) or of whatever shape comes before C.
 
     `z` (R, b, 1) or (R, b, C) is what the fusion network gives: one logit, C logits, or
-    one value; `y` (S, b) are labels: 0/1 as floats, class indices, or values.
+    one value; `y` (S, b) are labels: 0/1 as floats, class indices, or values. A row's
+    loss is multiplied by its `weight` (S, b). Beyond `bend` (S, 1) the squared error
+    goes on as a straight line (Huber).
     """
+    losses = _plain_losses(z, y, task, bend)
+    return losses if weight is None else losses * weight
+
+
+def _plain_losses(z: Tensor, y: Tensor, task: Task, bend: Tensor | None) -> Tensor:
+    """Return the loss of every row, all of them alike."""
     if task == "multiclass":
         chosen = y.expand(z.shape[:-1]).unsqueeze(-1)
         return -z.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
@@ -21,12 +36,32 @@ def row_losses(z: Tensor, y: Tensor, task: Task) -> Tensor:
     y = y.expand_as(z)
     if task == "binary":
         return F.binary_cross_entropy_with_logits(z, y, reduction="none")
-    return (z - y).square()
+    return (z - y).square() if bend is None else huber(z - y, bend)
 
 
-def risk(z: Tensor, y: Tensor, task: Task) -> Tensor:
-    """Return R_B of every replica, (R,): the mean over the rows of a batch."""
-    return row_losses(z, y, task).mean(dim=1)
+def huber(error: Tensor, bend: Tensor) -> Tensor:
+    """Return e² up to |e| = bend, and 2 bend |e| - bend² beyond (Huber, 1964).
+
+    As it is: near 0 it is the squared error itself, and its second derivative is at
+    most that one's, 2.
+    """
+    size = error.abs()
+    inside = torch.minimum(size, bend)
+    return inside * (2 * size - inside)
+
+
+def risk(
+    z: Tensor,
+    y: Tensor,
+    task: Task,
+    weight: Tensor | None = None,
+    bend: Tensor | None = None,
+) -> Tensor:
+    """Return R_B of every replica, (R,): the mean over the rows of a batch.
+
+    Row weights have mean 1 over all training rows, so R_B is the same on average.
+    """
+    return row_losses(z, y, task, weight, bend).mean(dim=1)
 
 
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:

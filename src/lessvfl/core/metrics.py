@@ -5,6 +5,7 @@ Written with tensors so that a batch of replicas on a GPU is measured where it l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,17 +20,21 @@ MEASURES: dict[Task, tuple[str, ...]] = {
 }
 
 
-def measure(z: Tensor, y: Tensor, task: Task) -> dict[str, Tensor]:
+def measure(
+    z: Tensor, y: Tensor, task: Task, offsets: Tensor | None = None
+) -> dict[str, Tensor]:
     """Return every measure of a task, (R,) each.
 
-    `z` (R, n, 1) or (R, n, C) is what the fusion network gives, `y` (S, n) the labels.
+    `z` (R, n, 1) or (R, n, C) is what the fusion network gives, `y` (S, n) the labels;
+    `offsets` (R, 1, 1) or (R, 1, C) are added to it where a class is decided on.
     """
     y = y.expand(z.shape[0], -1)
     if task == "regression":
         return {"r2": r2(z.squeeze(2), y)}
     classes = y.long()
     n_classes = max(2, z.shape[2])
-    right = is_right(z.unsqueeze(2), classes)
+    decided = z if offsets is None else z + offsets
+    right = is_right(decided.unsqueeze(2), classes)
     hits = class_hits(right, classes, n_classes)
     sizes = class_sizes(classes, n_classes)
     found = {
@@ -37,6 +42,22 @@ def measure(z: Tensor, y: Tensor, task: Task) -> dict[str, Tensor]:
         "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(1),
     }
     return found | {"auc": auc(z.squeeze(2), classes)} if task == "binary" else found
+
+
+def decision_offsets(threshold: Sequence[float] | None, n_outputs: int) -> list[float]:
+    """Return what is added to the fusion network's output to decide on a class.
+
+    Of one logit the sign decides then, of many the largest: argmax p_k / threshold_k.
+
+    >>> decision_offsets(None, 1)
+    [0.0]
+    >>> [round(offset, 3) for offset in decision_offsets((0.9, 0.1), 1)]
+    [2.197]
+    """
+    if threshold is None:
+        return [0.0] * n_outputs
+    offsets = [-math.log(share) for share in threshold]
+    return offsets if n_outputs > 1 else [offsets[1] - offsets[0]]
 
 
 def is_right(z: Tensor, y: Tensor) -> Tensor:

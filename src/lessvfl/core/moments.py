@@ -21,7 +21,7 @@ from lessvfl.core.prox import GroupLasso
 MOST_ITERATIONS = 500
 PRECISION = 1e-4  # of a group's optimality condition, as a share of lambda
 LEVEL = 0.98  # of chance, at which groups of different sizes weigh the same
-MARGIN = 2.0  # how far above the best shadow a pair must be to count
+MARGIN = 12.0  # how far above chance a pair must be: e^-6 as likely
 AT_ONCE = 512  # columns whose pairs are looked at together
 RIDGE = 1e-6
 
@@ -332,38 +332,58 @@ def pairs(
     The statistic of two columns is (sum_i r_i x_ij x_ik)^2 / sum_i (r_i x_ij x_ik)^2,
     r the responses without the columns' own linear part: about 1 by chance, however
     the columns are distributed. Returns the largest statistic of every group, as a
-    share of `MARGIN` times the largest of all where the rows of r are scrambled (from 1
-    on it counts), and with which group.
+    share of the mark (from 1 on it counts), and with which group. The mark is the
+    largest statistic of all where the rows of r are scrambled, and `MARGIN` more.
     """
     X = moments.X
     ridge = 1e-3 * torch.eye(X.shape[1]).to(X)
     r = moments.Z - X @ torch.linalg.solve(moments.G + ridge, moments.C)
-    by_chance = [
-        _together(X, r[torch.randperm(len(r), generator=generator).to(r.device)])[0]
+    scrambled = [
+        r[torch.randperm(len(r), generator=generator).to(r.device)]
         for _ in range(n_copies)
     ]
-    mark = MARGIN * torch.stack(by_chance).max()
-    strength, other = _together(X, r)
-    strength = strength / mark.clamp_min(torch.finfo(X.dtype).tiny)
+    strength, other = _beyond_chance(
+        X, r, scrambled, torch.arange(X.shape[1]).to(r.device)
+    )
+    found = strength >= 1
+    if bool(found.any()):  # with these alone chance has fewer pairs to choose from
+        known = torch.zeros_like(found)
+        known[torch.cat([found.nonzero()[:, 0], other[found]])] = True
+        more, partner = _beyond_chance(X, r, scrambled, known.nonzero()[:, 0])
+        other = torch.where(more > strength, partner, other)
+        strength = torch.maximum(strength, more)
     best = strength.new_zeros(len(moments.weights))
-    partner = torch.zeros_like(best, dtype=torch.long)
+    with_whom = torch.zeros_like(best, dtype=torch.long)
     for column in strength.argsort().tolist():  # the strongest last
         best[moments.group[column]] = strength[column]
-        partner[moments.group[column]] = moments.group[other[column]]
-    return best, partner
+        with_whom[moments.group[column]] = moments.group[other[column]]
+    return best, with_whom
 
 
-def _together(X: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return every column's largest statistic with another, and which, (columns,)."""
-    squares = X.square()
+def _beyond_chance(
+    X: Tensor, r: Tensor, scrambled: list[Tensor], among: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return every column's largest statistic with some others, and which of them.
+
+    It is a share of the mark that the same pairs set where r is scrambled.
+    """
+    by_chance = [_together(X, other, among)[0].max() for other in scrambled]
+    mark = torch.stack(by_chance).max() + MARGIN / _dimension(r)
+    strength, partner = _together(X, r, among)
+    return strength / mark, partner
+
+
+def _together(X: Tensor, r: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Return every column's largest statistic with one `among`, and which."""
+    others = X[:, among]
+    squares = others.square()
     weighted = squares * r.square().sum(dim=1, keepdim=True)
     tiny = torch.finfo(X.dtype).tiny
     best, with_whom = [], []
-    for start in range(0, X.shape[1], AT_ONCE):
-        some = slice(start, start + AT_ONCE)
-        top = sum((X[:, some].T @ (X * r[:, [e]])).square() for e in range(r.shape[1]))
-        found = top / (squares[:, some].T @ weighted).clamp_min(tiny)
+    for some in torch.split(X, AT_ONCE, dim=1):
+        top = sum((some.T @ (others * r[:, [e]])).square() for e in range(r.shape[1]))
+        found = top / (some.square().T @ weighted).clamp_min(tiny)
         most = found.max(dim=1)
         best.append(most.values)
-        with_whom.append(most.indices)
+        with_whom.append(among[most.indices])
     return torch.cat(best), torch.cat(with_whom)

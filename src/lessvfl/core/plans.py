@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
@@ -52,6 +53,33 @@ class Labels:
     y: Tensor
     task: Task
     seeds: tuple[int, ...]
+    weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
+    bend: Tensor | None = None  # of the Huber loss (S, 1); None: the squared error
+
+    def at(self, rows: Rows) -> Labels:
+        """Return the labels of some rows."""
+        weight = None if self.weight is None else take(self.weight, rows)
+        return replace(self, y=take(self.y, rows), weight=weight)
+
+    def of(self, replica: int) -> Labels:
+        """Return the labels of one replica, (1, N)."""
+
+        def one(values: Tensor | None) -> Tensor | None:
+            if values is None or values.shape[0] == 1:
+                return values
+            return values[replica].unsqueeze(0)
+
+        y = one(self.y)
+        assert y is not None
+        return replace(self, y=y, weight=one(self.weight), bend=one(self.bend))
+
+    def losses(self, z: Tensor) -> Tensor:
+        """Return the loss of every row, given what the fusion network says of it."""
+        return row_losses(z, self.y, self.task, self.weight, self.bend)
+
+    def risk(self, z: Tensor) -> Tensor:
+        """Return R of every replica on these rows, (R,)."""
+        return risk(z, self.y, self.task, self.weight, self.bend)
 
 
 @dataclass(frozen=True)
@@ -120,6 +148,7 @@ class TrainPlan:
     schedule: Literal["constant", "cosine"] = "constant"
     bits: int = 32  # of a value on its way
     record: float = 0  # the last epochs whose gradients a party remembers
+    decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Batches, FitPlan, Rows, shuffled
+from lessvfl.core.plans import Batches, FitPlan, Rows, TrainPlan, shuffled
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.errors import DivergenceError
 from lessvfl.terms import Stage
@@ -21,6 +21,8 @@ from lessvfl.terms import Stage
 Step = Callable[[Rows], Tensor]
 RunEpoch = Callable[[int], list[Tensor]]  # by its number; returns its losses
 Schedule = Callable[[Step], RunEpoch]
+
+FEW_ROWS = 1000
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
     "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
@@ -54,6 +56,21 @@ def optimizer_step(
     if shrink is not None:
         with torch.no_grad():
             shrink()
+
+
+def optimizer_of(
+    plan: TrainPlan, params: list[Tensor], n_rows: int
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a stage of joint training.
+
+    Its weight decay is that of the plan for up to `FEW_ROWS`, and falls with the square
+    of their number: there are as many more steps, and each may count for less.
+    """
+    optimizer = OPTIMIZERS[plan.optimizer](params, plan.learning_rate)
+    if plan.decay:
+        for group in optimizer.param_groups:
+            group["weight_decay"] = plan.decay * min(1.0, FEW_ROWS / n_rows) ** 2
+    return optimizer
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -3,7 +3,14 @@
 from lessvfl.data.encode import Encoding
 from lessvfl.data.files import load_columns, load_labels, write_columns
 from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
-from lessvfl.data.problem import features_of, labels_alone, prepare, raw_frame
+from lessvfl.data.labels import LabelConfig, check_labels, check_weights
+from lessvfl.data.problem import (
+    features_of,
+    label_rows,
+    labels_alone,
+    prepare,
+    raw_frame,
+)
 from lessvfl.data.sets import describe, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows
 from lessvfl.data.table import frame_of, from_arrays
@@ -13,12 +20,16 @@ __all__ = [
     "Dataset",
     "Encoding",
     "Frame",
+    "LabelConfig",
     "PartyTable",
     "Problem",
+    "check_labels",
+    "check_weights",
     "describe",
     "features_of",
     "frame_of",
     "from_arrays",
+    "label_rows",
     "labels_alone",
     "load",
     "load_columns",

@@ -239,7 +239,7 @@ def _fit_number(
     if scale == "global":
         shift, width = bounds[0], bounds[1] - bounds[0]
     elif scale in ("auto", "standardize"):
-        heavy = scale == "auto" and _is_heavy(present)
+        heavy = scale == "auto" and is_heavy(present)
         if heavy:
             fill = float(np.median(present))  # a mean may lie far outside
         full = np.where(np.isnan(cells), fill, cells)
@@ -256,7 +256,7 @@ def _fit_number(
     )
 
 
-def _is_heavy(present: Floats) -> bool:
+def is_heavy(present: Floats) -> bool:
     """Tell whether a few values spread much further than the middle half does."""
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = np.quantile(present, [0.25, 0.75])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,39 +14,62 @@ from numpy.typing import NDArray
 
 from lessvfl.data import table as tables
 from lessvfl.data.frame import Dataset, Frame
+from lessvfl.data.labels import take_weights
 from lessvfl.errors import DataError
+from lessvfl.terms import Task
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 LABELS = ("label", "y", "target", "class")
 
 
-def load_file(path: Path, label: str | None = None) -> Dataset:
+def load_file(
+    path: Path, label: str | None = None, sample_weight: str | None = None
+) -> Dataset:
     """Load a table from a file, under the file's name.
 
     A ``.npz`` file has the arrays ``X`` and ``y``, and perhaps ``feature_names``,
-    ``label_names``, ``X_test``, ``y_test`` and ``informative``.
+    ``label_names``, ``X_test``, ``y_test`` and ``informative``. The row weights are one
+    of its columns, which is then no feature, or an array of their own in such a file.
     """
     _check_file(path)
     if not _is_npz(path):
-        return _load_table(path, label)
+        table = _load_table(path, label)
+        return table if sample_weight is None else take_weights(table, sample_weight)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
     frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
     X_test, y_test = arrays.get("X_test"), arrays.get(f"{label}_test")
+    own = sample_weight in arrays and sample_weight not in frame.names
     data = tables.from_arrays(
-        frame, arrays[label], name=path.stem, X_test=X_test, y_test=y_test
+        frame,
+        arrays[label],
+        name=path.stem,
+        X_test=X_test,
+        y_test=y_test,
+        sample_weight=arrays[str(sample_weight)] if own else None,
     )
+    data = _with_label_names(data, arrays)
+    if (mask := arrays.get("informative")) is not None:
+        data = _with_informative(data, mask, path)
+    return data if own or sample_weight is None else take_weights(data, sample_weight)
+
+
+def _with_label_names(data: Dataset, arrays: Mapping[str, NDArray[Any]]) -> Dataset:
+    """Return a data set whose classes have the names that its file gives them."""
     coded = [str(code) for code in range(len(data.label_names))]
     names = _texts(arrays.get("label_names"))
     if names and list(data.label_names) == coded and len(names) == len(coded):
-        data = replace(data, label_names=tuple(names))
-    mask = arrays.get("informative")
-    if mask is None:
-        return data
-    if mask.shape != (len(frame.names),):
+        return replace(data, label_names=tuple(names))
+    return data
+
+
+def _with_informative(data: Dataset, mask: NDArray[Any], path: Path) -> Dataset:
+    """Return a data set that knows which of its columns matter."""
+    names = data.X.names
+    if mask.shape != (len(names),):
         raise DataError(
             f"The array 'informative' of '{path}' must have one entry per column, "
-            f"{len(frame.names)}. Got shape {mask.shape}."
+            f"{len(names)}. Got shape {mask.shape}."
         )
     return replace(data, significant=mask.astype(bool))
 
@@ -161,7 +184,7 @@ def load_columns(
         ids = None if id_column is None else arrays[id_column]
         return tables.frame_of(arrays["X"], _texts(arrays.get("feature_names"))), ids
     table = _read_arrow(path)
-    ids = _ids(table, id_column, path)
+    ids = _column_of(table, id_column, path, "ids")
     names = [name for name in table.column_names if name != id_column]
     tables.checked_names(names, None)
     if table.num_rows == 0 or not names:
@@ -200,27 +223,41 @@ def _cells_to_write(frame: Frame, index: int) -> NDArray[Any]:
 
 
 def load_labels(
-    path: Path, label: str | None = None, id_column: str | None = None
+    path: Path,
+    label: str | None = None,
+    id_column: str | None = None,
+    sample_weight: str | None = None,
+    task: Task | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
 
     A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
-    rows in the array ``is_test``.
+    rows in the array ``is_test`` and name classes in ``label_names``. `sample_weight`
+    is the column or array of row weights. What the labels are is told by their look,
+    unless a `task` is given.
     """
     _check_file(path)
+    weight, is_test, arrays = None, None, {}
     if _is_npz(path):
         name = label or "y"
-        arrays = _read_npz(path, [name] + ([id_column] if id_column else []))
+        more = [other for other in (id_column, sample_weight) if other]
+        arrays = _read_npz(path, [name, *more])
         y, ids = arrays[name], None if id_column is None else arrays[id_column]
         is_test = arrays.get("is_test")
+        weight = None if sample_weight is None else arrays[sample_weight]
     else:
         table = _read_arrow(path)
-        ids, is_test = _ids(table, id_column, path), None
-        names = [name for name in table.column_names if name != id_column]
+        ids = _column_of(table, id_column, path, "ids")
+        weight = _column_of(table, sample_weight, path, "row weights")
+        others = (id_column, sample_weight)
+        names = [name for name in table.column_names if name not in others]
         target = _label_column(names, label, path)
         y = _arrow_labels(table.column(target), target)
     nothing = np.zeros((len(y), 1))
-    return tables.from_arrays(nothing, y, name=path.stem), ids, is_test
+    dataset = tables.from_arrays(
+        nothing, y, name=path.stem, task=task, sample_weight=weight
+    )
+    return _with_label_names(dataset, arrays), ids, is_test
 
 
 def _check_file(path: Path) -> None:
@@ -247,12 +284,15 @@ def _read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _ids(table: Any, column: str | None, path: Path) -> NDArray[Any] | None:
+def _column_of(
+    table: Any, column: str | None, path: Path, what: str
+) -> NDArray[Any] | None:
+    """Return a column that was named as the ids or the row weights."""
     if column is None:
         return None
     if column not in table.column_names:
         raise DataError(
-            f"The ids of '{path}' must be one of its columns: "
+            f"The {what} of '{path}' must be one of its columns: "
             f"{', '.join(table.column_names[:20])}. Got '{column}'."
         )
     return np.array(table.column(column).to_pylist(), dtype=object)

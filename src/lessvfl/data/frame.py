@@ -75,6 +75,7 @@ class Dataset:
     split: str = "first"  # how published settings split it where it brings no test rows
     significant: NDArray[np.bool_] | None = None  # (d,), where the truth is known
     notes: tuple[str, ...] = ()  # sentences the user must read with the numbers
+    weight: Floats | None = None  # (N,), how much every row counts in the loss
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,11 @@ class Problem:
     imputed: int = 0  # missing cells filled in, train and test
     unseen: int = 0  # cells of test rows whose category no training row has
     bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
+    sample_weight: Floats | None = None  # of the training rows, as they came
+    weight: Floats | None = None  # with that of the classes, mean 1; None: all alike
+    bend: float | None = None  # of the Huber loss; None: squared error
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 

@@ -12,9 +12,19 @@ from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
+from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, PartyTable, Problem
+from lessvfl.data.labels import (
+    LabelConfig,
+    bend_of,
+    centre,
+    check_labels,
+    row_weights,
+    threshold_of,
+)
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.terms import stream_seed
+
+AS_THEY_ARE = LabelConfig()
 
 
 def prepare(
@@ -25,6 +35,7 @@ def prepare(
     spurious: float | Sequence[float] = 0.0,
     seed: int = 0,
     groups: Mapping[str, Sequence[str]] | None = None,
+    labels: LabelConfig = AS_THEY_ARE,
 ) -> Problem:
     """Split a data set among parties and into train and test rows.
 
@@ -44,6 +55,8 @@ def prepare(
         Seed of the split, of a random deal of columns, and of the noise.
     groups : mapping of feature name to columns, optional
         Columns (names or globs) of one party that are one feature.
+    labels : LabelConfig
+        How much rows and classes weigh, and the loss.
 
     Returns
     -------
@@ -63,7 +76,7 @@ def prepare(
     held = split.deal_columns(names, count, config, seed)
     shares = plant.shares_of(spurious, len(held))
     feature_of = features_of(held, groups)
-    train, test, y_train, y_test = _rows(dataset, config, seed)
+    train, test, own = _rows(dataset, config, seed)
     bounds = _bounds(train, test, held) if config.scale == "global" else (0.0, 1.0)
 
     encodings, matrices, counts = [], [], CellCounts()
@@ -104,7 +117,7 @@ def prepare(
         tables.append(_table(dataset, encoding, planted, (X_train, X_test)))
 
     return dataclasses.replace(
-        labels_alone(dataset, y_train, y_test, config),
+        labels_alone(dataset, own, config, labels),
         parties=tuple(tables),
         n_real=sum(len(encoding.features) for encoding in encodings),
         notes=dataset.notes + _notes(names, held, count, counts),
@@ -115,16 +128,42 @@ def prepare(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class LabelRows:
+    """The labels of training and test rows, and the weights of the training rows."""
+
+    y_train: NDArray[Any]
+    y_test: NDArray[Any]
+    weight: Floats | None
+
+
+def label_rows(
+    dataset: Dataset, train: NDArray[np.int64], test: NDArray[np.int64]
+) -> LabelRows:
+    """Return the labels of these training and test rows."""
+    weight = None if dataset.weight is None else dataset.weight[train]
+    return LabelRows(dataset.y[train], dataset.y[test], weight)
+
+
 def labels_alone(
-    dataset: Dataset, y_train: NDArray[Any], y_test: NDArray[Any], config: DataConfig
+    dataset: Dataset, rows: LabelRows, config: DataConfig, labels: LabelConfig
 ) -> Problem:
     """Return the labels as they are trained on, without any party's table."""
+    check_labels(dataset, labels)
+    y_train, y_test = rows.y_train, rows.y_test
     shift, scale = 0.0, 1.0
     if dataset.task == "regression" and config.scale_labels:
-        shift, scale = float(y_train.mean()), float(y_train.std()) or 1.0
+        shift, scale = centre(y_train, labels)
         y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
-    name, task, labels = dataset.name, dataset.task, dataset.label_names
-    return Problem(name, task, (), y_train, y_test, labels, 0, (), shift, scale)
+    name, task, classes = dataset.name, dataset.task, dataset.label_names
+    weight = row_weights(dataset, y_train, rows.weight, labels)
+    return dataclasses.replace(
+        Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
+        sample_weight=rows.weight,
+        weight=weight,
+        bend=bend_of(y_train, labels) if task == "regression" else None,
+        threshold=threshold_of(dataset, y_train, weight, labels),
+    )
 
 
 def raw_frame(problem: Problem, table: PartyTable) -> Frame:
@@ -153,15 +192,16 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
 
 def _rows(
     dataset: Dataset, config: DataConfig, seed: int
-) -> tuple[Frame, Frame, NDArray[Any], NDArray[Any]]:
+) -> tuple[Frame, Frame, LabelRows]:
     """Return train and test tables with their labels."""
     if dataset.X_test is not None and dataset.y_test is not None:
-        parts = dataset.X, dataset.X_test, dataset.y, dataset.y_test
+        own = LabelRows(dataset.y, dataset.y_test, dataset.weight)
+        parts = dataset.X, dataset.X_test, own
     else:
         train, test = split.split_rows(dataset, config, seed)
-        X, y = dataset.X, dataset.y
-        parts = X.take(train), X.take(test), y[train], y[test]
-    if len(np.unique(parts[2])) < 2:
+        X = dataset.X
+        parts = X.take(train), X.take(test), label_rows(dataset, train, test)
+    if len(np.unique(parts[2].y_train)) < 2:
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
             f"more. Got one; the setting split=stratified mixes the rows."

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset, Floats, Frame
+from lessvfl.data.labels import check_weights
 from lessvfl.errors import DataError
 from lessvfl.settings import refuse
 from lessvfl.terms import Task
@@ -27,6 +28,7 @@ def from_arrays(
     task: Task | None = None,
     X_test: Any = None,
     y_test: Any = None,
+    sample_weight: Any = None,
 ) -> Dataset:
     """Make a data set of a table and its labels.
 
@@ -45,6 +47,8 @@ def from_arrays(
         What the labels are, where the rule above is not what you want.
     X_test, y_test : like `X` and `y`, optional
         The data set's own test rows.
+    sample_weight : array of shape (n_samples,), optional
+        How much every row counts in the loss; no feature, and no party's.
 
     Returns
     -------
@@ -75,6 +79,9 @@ def from_arrays(
     n = frame.n_rows
     y_test = None if X_test is None else codes[n:]
     data = Dataset(name, frame, codes[:n], task, label_names, frame_test, y_test)
+    if sample_weight is not None:
+        weight = check_weights(sample_weight, n, f"'{name}'")
+        data = replace(data, weight=weight)
     return replace(data, scale="standardize")
 
 

@@ -63,6 +63,11 @@ class Joint(settings.Section):
         "constant",
         "learning rate of training after selection: the same, or falling to zero",
     )
+    weight_decay: float = settings.setting(
+        settings.a_float(),
+        0.0,
+        "of joint training with up to 1,000 rows; falls with the square of more",
+    )
     bits: int = settings.setting(
         settings.one_int_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
     )
@@ -81,6 +86,7 @@ class Joint(settings.Section):
             None if lam is None else spread(lam),
             "cosine" if self.schedule == "cosine" and stage == "train" else "constant",
             self.bits,
+            decay=self.weight_decay,
         )
 
     def pretraining(self, n_epochs: float, batch_size: int | None) -> TrainPlan:

@@ -18,7 +18,7 @@ from lessvfl.algorithm import narrow_to_kept, select_at_parties, train_jointly
 from lessvfl.core.head_path import choose_components
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, sample_rows, take
+from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, sample_rows
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.methods.base import Joint, Method
 from lessvfl.terms import Event, Observer
@@ -182,7 +182,7 @@ def _components(
     observe(Event("embed", 1, 1))
     rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
     sizes = [parties.sizes[name] for name in parties.names]
-    kept = choose_components(H, take(labels.y, rows), labels, plan, sizes)
+    kept = choose_components(H, labels, rows, plan, sizes)
     observe(Event("select_components", 1, 1))
     return kept
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 
@@ -24,6 +24,7 @@ from lessvfl.settings import (
     or_none,
     setting,
 )
+from lessvfl.terms import Task
 
 ALIGNMENTS = ("psi", "plain", "none")
 REVEALS = ("nothing", "counts", "features")
@@ -40,6 +41,20 @@ def _are_names(value: Any) -> bool:
 
 def _names() -> Kind:
     return Kind("a list of different names", _are_names, lambda text: text.split(","))
+
+
+def _seeds() -> Kind:
+    return Kind(
+        "a whole number >= 0, or a list of different ones",
+        lambda v: (
+            isinstance(v, list | tuple)
+            and len(v) > 0
+            and all(map(an_int(0).accepts, v))
+            and all(seed < 2**63 for seed in v)
+            and len(set(v)) == len(v)
+        ),
+        lambda text: tuple(map(int, text.split(","))),
+    )
 
 
 def _groups() -> Kind:
@@ -98,6 +113,14 @@ class ServerConfig(Common):
     listen: str = setting(a_text(), "127.0.0.1:8815", "HOST:PORT to listen at")
     parties: tuple[str, ...] = setting(_names(), ("party0",), "who takes part")
     label: str | None = setting(or_none(a_text()), None, "the column of labels")
+    sample_weight: str | None = setting(
+        or_none(a_text()), None, "the column of row weights; none: all alike"
+    )
+    task: str | None = setting(
+        or_none(one_of(*get_args(Task))),
+        None,
+        "what the labels are; none: as they look",
+    )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
     method: str = setting(a_text(), "less-vfl-auto", "see 'lessvfl methods'")
     profile: str = setting(a_text(), "default", "default, paper or official-code")
@@ -105,7 +128,7 @@ class ServerConfig(Common):
         default_factory=dict,
         metadata={"kind": _mapping(), "help": "any setting, by name"},
     )
-    seed: int = setting(an_int(0), 0, "the seed of the run")
+    seeds: tuple[int, ...] = setting(_seeds(), (0,), "one run each: 0, or [0, 1, 2]")
     save_every: int = setting(an_int(1), 50, "steps between two checkpoints")
     status: str | None = setting(
         or_none(a_text()), None, "HOST:PORT of the status page"
@@ -169,6 +192,8 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
     }
+    if isinstance(found.get("seeds"), int):
+        found["seeds"] = (found["seeds"],)
     for name in ("certificate", "key", "ca", "data", "out"):
         if isinstance(found.get(name), str):
             found[name] = str((path.parent / found[name]).resolve())

@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 
 from lessvfl import data
-from lessvfl.data import PartyTable, Problem
+from lessvfl.data import Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.remote import certificates
 from lessvfl.run import experiment, folder
@@ -42,6 +42,10 @@ def run_all(
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
+    Seeds whose parties hold the same columns follow each other in the same processes,
+    as between machines. Planted noise and a random deal of columns differ from seed to
+    seed, so there every seed has processes of its own.
+
     Everybody's own folder is in ``sides/`` of the run folder `out`, a temporary one
     unless given; VFL (Original), for the `target`, runs in this process.
     """
@@ -56,15 +60,24 @@ def run_all(
                 "an earlier run."
             )
         runs = []
-        for seed in seeds:
-            tell(f"seed {seed}: a fresh kit, a server and parties as processes")
-            place = base / f"seed-{seed}"
+        for some in [seeds] if _tables_stay(job) else [[seed] for seed in seeds]:
+            one = len(some) == 1
+            who = f"seed{'s' * (not one)} {', '.join(map(str, some))}"
+            tell(f"{who}: a fresh kit, a server and parties as processes")
+            place = base / (f"seed-{some[0]}" if one else "all-seeds")
             place.parent.mkdir(parents=True, exist_ok=True)
-            runs.append(run(job, seed, place, port or free_port()))
+            runs += run(job, some, place, port or free_port())
     record = experiment.record(job, job.problem(seeds[0]), runs, options, target)
     if out is not None:
         record.write(out)
     return record
+
+
+def _tables_stay(job: Job) -> bool:
+    """Tell whether the parties' columns are the same with every seed."""
+    shares = job.spurious if isinstance(job.spurious, Sequence) else [job.spurious]
+    is_dealt = job.settings.data.columns == "random"
+    return not is_dealt and not any(share > 0 for share in shares)
 
 
 def free_port() -> int:
@@ -76,15 +89,21 @@ def free_port() -> int:
 
 
 def run(
-    job: Job, seed: int, base: Path, port: int, threads: int = 1, save_every: int = 50
-) -> dict[str, Any]:
-    """Run one seed between processes and return its numbers, as `simulate` gives them.
+    job: Job,
+    seeds: Sequence[int],
+    base: Path,
+    port: int,
+    threads: int = 1,
+    save_every: int = 50,
+) -> list[dict[str, Any]]:
+    """Run seeds between processes; return their numbers, as `simulate` gives them.
 
-    Everybody's folder is made in `base`; the server listens on loopback.
+    Everybody's folder is made in `base`; the server listens on loopback. The parties'
+    columns must be the same with all of these seeds.
     """
-    problem = job.problem(seed)
-    write_folders(job, problem, seed, base, port, threads, save_every)
-    names = [table.name for table in problem.parties]
+    problems = [job.problem(seed) for seed in seeds]
+    write_folders(job, problems[0], seeds, base, port, threads, save_every)
+    names = [table.name for table in problems[0].parties]
     processes = {
         name: start(base / name, "server" if name == "server" else "party", threads)
         for name in ("server", *names)
@@ -96,27 +115,35 @@ def run(
             if process.poll() is None:
                 process.kill()
             process.wait()
-    return collect(problem, base)
+    return collect(problems, base)
 
 
 def write_folders(
     job: Job,
     problem: Problem,
-    seed: int,
+    seeds: Sequence[int],
     base: Path,
     port: int,
     threads: int,
     save_every: int,
 ) -> None:
-    """Make a kit, and put everybody's table and config into their folders."""
+    """Make a kit, and put everybody's table and config into their folders.
+
+    `problem` is that of the first seed. Rows are in the order of the data set, and the
+    server splits them by the seed, unless the data set brings its own test rows.
+    """
     names = [table.name for table in problem.parties]
     certificates.init(base, names)
     address = f"127.0.0.1:{port}"
-    y = np.concatenate([problem.y_train, problem.y_test])
-    is_test = np.arange(len(y)) >= len(problem.y_train)
-    rows = np.arange(len(y))
-    np.savez(base / "server" / "labels.npz", y=y, is_test=is_test, row=rows)
-    settings = (job.settings.flat() | {"scale_labels": False}).items()  # they are
+    dataset = job.dataset
+    n_rows = len(problem.y_train) + len(problem.y_test)
+    rows = places = np.arange(n_rows)
+    if dataset.y_test is None:
+        parts = data.split_rows(dataset, job.settings.data, seeds[0])
+        places = np.argsort(np.concatenate(parts))
+    labels = _label_table(dataset)
+    np.savez(base / "server" / "labels.npz", **labels)
+    settings = job.settings.flat().items()
     common = {"id": "row", "align": "none", "threads": threads}
     _write_config(
         base / "server" / "server.yaml",
@@ -124,17 +151,19 @@ def write_folders(
         parties=names,
         data="labels.npz",
         label=None,
+        sample_weight="weight" if "weight" in labels else None,
+        task=dataset.task,
         method=job.settings.method,
         profile=job.settings.profile,
         settings={k: list(v) if isinstance(v, tuple) else v for k, v in settings},
-        seed=seed,
+        seeds=list(seeds),
         save_every=save_every,
         status=None,
         **common,
     )
     for table in problem.parties:
         place = base / table.name
-        frame = data.raw_frame(problem, table)
+        frame = data.raw_frame(problem, table).take(places)
         data.write_columns(place / "columns.parquet", frame, rows)
         _write_config(
             place / "party.yaml",
@@ -143,6 +172,20 @@ def write_folders(
             **_preparation(job, problem, table),
             **common,
         )
+
+
+def _label_table(dataset: Dataset) -> dict[str, Any]:
+    """Return the arrays of the label holder's file, its own test rows last."""
+    of_test = dataset.y[:0] if dataset.y_test is None else dataset.y_test
+    y = np.concatenate([dataset.y, of_test])
+    table: dict[str, Any] = {"y": y, "row": np.arange(len(y))}
+    if dataset.y_test is not None:
+        table["is_test"] = table["row"] >= len(dataset.y)
+    if dataset.label_names:
+        table["label_names"] = np.array(dataset.label_names)
+    if dataset.weight is not None:  # those of test rows count nowhere
+        table["weight"] = np.concatenate([dataset.weight, np.ones(len(of_test))])
+    return table
 
 
 def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any]:
@@ -206,10 +249,22 @@ def _last_words(name: str, base: Path) -> str:
     return f"The process of '{name}' must end well. It said: {said}"
 
 
-def collect(problem: Problem, base: Path) -> dict[str, Any]:
-    """Put together what everybody wrote into their own run folders."""
-    numbers = _read(base / "server" / "run" / "server.json")
-    own = {t.name: _read(base / t.name / "run" / "party.json") for t in problem.parties}
+def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
+    """Put together what everybody wrote into their own run folders, seed by seed."""
+    record = RunRecord.read(base / "server" / "run")
+    names = [table.name for table in problems[0].parties]
+    own = {name: _read(base / name / "run" / "party.json")["runs"] for name in names}
+    runs = []
+    for place, (problem, numbers) in enumerate(zip(problems, record.runs, strict=True)):
+        mine = {name: of[place] for name, of in own.items()}
+        runs.append(_join(problem, numbers, mine))
+    return runs
+
+
+def _join(
+    problem: Problem, numbers: dict[str, Any], own: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Put one run together: the server's numbers and every party's."""
     for place, point in enumerate(numbers["curve"]):
         masks = []
         for table in problem.parties:
@@ -217,7 +272,8 @@ def collect(problem: Problem, base: Path) -> dict[str, Any]:
             mask[own[table.name]["curve"][place]["kept"]] = True
             masks.append(mask)
         point["removed_share"] = removed_share(problem.parties, masks)
-    del numbers["bill"]
+    for name in ("bill", "features", "counts"):  # the server's view of them
+        del numbers[name]
     return join_numbers(numbers, own, problem)
 
 

@@ -1,7 +1,9 @@
 """A party as a process of its own: joins a run, answers requests, keeps its state.
 
 What leaves this process are replies (``wire/messages.py``) and what the operator
-allows to reveal. Features kept, networks and checkpoints stay in its run folder.
+allows to reveal. Features kept, networks and checkpoints stay in its run folder:
+``party.json`` once all seeds are over, with what they recommend, and for each of them
+``seed-<seed>/`` with checkpoints, network and ``numbers.json``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder
-from lessvfl.run.numbers import party_numbers
+from lessvfl.run.numbers import consensus, party_numbers
 from lessvfl.run.record import write_atomically
 from lessvfl.wire import control, messages
 
@@ -76,7 +78,7 @@ class PartyProcess:
 
     @property
     def has_finished(self) -> bool:
-        """Tell whether the run folder holds a run that is over."""
+        """Tell whether the run folder holds a run whose seeds are all over."""
         return (self.folder / "party.json").is_file()
 
     def hello(self) -> control.Hello:
@@ -97,8 +99,7 @@ class PartyProcess:
             case control.Align(data):
                 return self._align(data)
             case control.Prepare():
-                self._rows = message
-                self.party = self._build()
+                self._prepare(message)
                 return control.Agreed()
             case control.Save(tag):
                 self._save(tag)
@@ -160,6 +161,16 @@ class PartyProcess:
 
     # --------------------------------------------------------------------------- wiring
 
+    def _prepare(self, message: control.Prepare) -> None:
+        """Begin the run of one seed."""
+        if self._welcome is None or message.seed not in self._welcome.seeds:
+            raise ProtocolError(
+                f"Party '{self.name}' must be told all seeds before the first run. "
+                f"Got seed {message.seed}."
+            )
+        self._rows = message
+        self.party = self._build()
+
     def _build(self) -> Party:
         """Return a fresh party on its rows, as the simulator would build it."""
         welcome, rows = self._welcome, self._rows
@@ -168,7 +179,7 @@ class PartyProcess:
         settings = profiles.from_flat(welcome.method, "default", welcome.settings)
         train, test = self.frame.take(rows.train), self.frame.take(rows.test)
         encoding = self._encoding(settings.data, train)
-        build = Builder(settings, welcome.seeds, self.config.device)
+        build = Builder(settings, [rows.seed], self.config.device)
 
         def encode(frame: Frame) -> Tensor:
             return build.rows([encoding.apply(frame)[0]])
@@ -205,8 +216,13 @@ class PartyProcess:
 
     # --------------------------------------------------------------------------- states
 
+    def _place(self, seed: int) -> Path:
+        """Return the folder of one seed."""
+        return self.folder / f"seed-{seed}"
+
     def _path(self, tag: str) -> Path:
-        return self.folder / "checkpoints" / f"{tag}.safetensors"
+        assert self._rows is not None
+        return self._place(self._rows.seed) / "checkpoints" / f"{tag}.safetensors"
 
     def _save(self, tag: str) -> None:
         """Write the state down; this mark and the one before it are kept.
@@ -227,9 +243,10 @@ class PartyProcess:
         self.party = self._build()
         self._mark = tag
         if tag is None:
-            self.rounds, self.seen = 0, []
-            assert self._welcome is not None
-            torch.manual_seed(self._welcome.seeds[0])
+            assert self._rows is not None
+            self.rounds = max((one["rounds"] for one in self._finished()), default=0)
+            self.seen = []
+            torch.manual_seed(self._rows.seed)
             return
         path = self._path(tag)
         if not path.is_file():
@@ -253,26 +270,52 @@ class PartyProcess:
     # -------------------------------------------------------------------------- the end
 
     def _finish(self) -> dict[str, Any]:
-        """Write the run folder; return what may be revealed."""
+        """Write down the run of this seed; return what may be revealed."""
         assert self.party is not None
         assert self.encoding is not None
-        outcome = self.party.outcome(0)
-        own = party_numbers(self.encoding.features, outcome)
-        own |= {
-            "party": self.name,
+        assert self._welcome is not None
+        assert self._rows is not None
+        seed, outcome = self._rows.seed, self.party.outcome(0)
+        own = {
+            "seed": seed,
+            **party_numbers(self.encoding.features, outcome),
             "encoding": [dataclasses.asdict(c) for c in self.encoding.columns],
             "curve": self.seen,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        tensors = outcome.net.state()
-        write_state(self.folder / "network.safetensors", State(tensors, {}))
-        text = json.dumps(own, allow_nan=False, indent=1)
-        write_atomically(self.folder / "party.json", text.encode())
+        place = self._place(seed)
+        write_state(place / "network.safetensors", State(outcome.net.state(), {}))
+        run = {"run": self._welcome.run, "rounds": self.rounds, "numbers": own}
+        _write(place / "numbers.json", run)
         kept, removed = own["kept"], own["removed"]
         log.info("kept %d of %d features", len(kept), len(kept) + len(removed))
+        runs = [one["numbers"] for one in self._finished()]
+        if len(runs) == len(self._welcome.seeds):
+            self._conclude(runs)
         match self.config.reveal:
             case "features":
                 return {"kept": kept, "removed": removed}
             case "counts":
                 return {"n_kept": len(kept), "n_removed": len(removed)}
         return {}
+
+    def _finished(self) -> list[dict[str, Any]]:
+        """Return what was written down of the seeds of this run that are over."""
+        assert self._welcome is not None
+        paths = [self._place(s) / "numbers.json" for s in self._welcome.seeds]
+        found = [json.loads(path.read_text()) for path in paths if path.is_file()]
+        return [one for one in found if one["run"] == self._welcome.run]
+
+    def _conclude(self, runs: list[dict[str, Any]]) -> None:
+        """Write down what all seeds recommend; for the party's own eyes."""
+        agreed = consensus([{self.name: one} for one in runs])[self.name]
+        whole = {"party": self.name, "consensus": agreed, "runs": runs}
+        _write(self.folder / "party.json", whole)
+        if len(runs) > 1:
+            n_features = len(runs[0]["kept"]) + len(runs[0]["removed"])
+            counts = (len(agreed["recommended"]), n_features, len(runs))
+            log.info("kept %d of %d features in at least half of %d runs", *counts)
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(values, allow_nan=False, indent=1).encode())

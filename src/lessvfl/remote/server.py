@@ -2,7 +2,12 @@
 
 The algorithm is the one the simulator runs (:mod:`lessvfl.algorithm`); here are who
 takes part, which rows are common, checkpoints, and what to do when a party goes away:
-everybody takes up the last checkpoint and goes on.
+everybody takes up the last checkpoint and goes on. Several seeds are runs that follow
+each other with the same parties and the same common rows.
+
+Its run folder holds ``record.jsonl`` once all seeds are over, and for each of them
+``seed-<seed>/``: the checkpoint, ``numbers.json`` of the run, and ``finished.json``
+with what every party has revealed of it.
 """
 
 from __future__ import annotations
@@ -24,8 +29,8 @@ import torch
 from numpy.typing import NDArray
 
 from lessvfl import data, methods
-from lessvfl.core.plans import Labels
-from lessvfl.data import Dataset, split_rows
+from lessvfl.core.device import resolve_device
+from lessvfl.data import Dataset, Problem, split_rows
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import Checkpoints, State, read_state, write_state
@@ -33,8 +38,8 @@ from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.party import versions
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
-from lessvfl.run.numbers import server_numbers
-from lessvfl.run.record import write_atomically
+from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
+from lessvfl.run.record import FILE_NAME, RunRecord, write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
 from lessvfl.terms import PartyId
@@ -44,6 +49,7 @@ from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, wrong_kind
 
+CHECKPOINT = "checkpoint.safetensors"
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
 
@@ -60,8 +66,12 @@ class LabelTable:
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
         """Return the table of these rows, in this order."""
+        whole = self.dataset
         dataset = dataclasses.replace(
-            self.dataset, X=self.dataset.X.take(rows), y=self.dataset.y[rows]
+            whole,
+            X=whole.X.take(rows),
+            y=whole.y[rows],
+            weight=None if whole.weight is None else whole.weight[rows],
         )
         is_test = None if self.is_test is None else self.is_test[rows]
         return LabelTable(dataset, is_test)
@@ -73,9 +83,9 @@ class LabelTable:
 
 
 class ServerProcess:
-    """One run of the server's, over a hub that listens already.
+    """The server's side of a run of every seed, over a hub that listens already.
 
-    With `resume` it goes on with the run that the run folder holds.
+    With `resume` it goes on with what the run folder holds.
     """
 
     def __init__(
@@ -94,9 +104,18 @@ class ServerProcess:
         self.settings = profiles.resolve(
             config.method, config.profile, table.dataset, config.settings
         )
-        self.build = Builder(self.settings, [config.seed], config.device)
+        data.check_labels(table.dataset, self.settings.labels)
+        self.device = resolve_device(config.device)
+        self.header = bare_header(
+            self.settings,
+            table.dataset.name,
+            config.device,
+            {},
+            parties=list(config.parties),
+        )
+        self.seed = config.seeds[0]  # of the run at hand
         self.resent = 0
-        if self._path.is_file() and not resume:
+        if self._has_begun and not resume:
             raise ConfigError(
                 f"The run folder '{self.folder}' holds a run that began: --resume must "
                 "be given to go on with it, or another 'out' to begin anew."
@@ -114,7 +133,7 @@ class ServerProcess:
         for what, mine, theirs in (
             ("versions", versions(), dict(hello.versions)),
             ("threads", self.config.threads, hello.threads),
-            ("device", self.build.device.type, hello.device),
+            ("device", self.device.type, hello.device),
         ):
             if mine != theirs:
                 return (
@@ -130,7 +149,7 @@ class ServerProcess:
             strangers = [party for party, knows in known.items() if not knows]
             if not strangers:
                 return
-            if self._path.is_file():
+            if self._has_begun:
                 raise ConfigError(
                     f"Party '{strangers[0]}' must have its run folder of this run. Got "
                     "one without the common rows."
@@ -157,22 +176,37 @@ class ServerProcess:
         if table.is_test is not None:
             places = np.arange(table.n_rows, dtype=np.int64)
             return places[~table.is_test], places[table.is_test]
-        return split_rows(table.dataset, self.settings.data, self.config.seed)
+        return split_rows(table.dataset, self.settings.data, self.seed)
 
     # -------------------------------------------------------------------------- running
 
-    def run(self) -> dict[str, Any]:
-        """Wait for the parties and run, however often one of them goes away.
+    def run(self) -> RunRecord:
+        """Wait for the parties and run every seed with them.
 
-        Returns the numbers, as they are in ``server.json``.
+        Returns the record, as it is in the run folder.
         """
-        path = self.folder / "server.json"
-        again = path.is_file()
+        seeds = self.config.seeds
+        again = (self._place(seeds[-1]) / "numbers.json").is_file()
+        for number, seed in enumerate(seeds, start=1):
+            self.seed, self.resent = seed, 0
+            self.status.begin_seed(seed, number, len(seeds))
+            self._run_seed()
+            self._finish()
+        if again:  # some may dial just to hear that all is over
+            time.sleep(min(STAY_SECONDS, self.config.wait))
+        if not (self.folder / FILE_NAME).is_file():
+            self._record().write(self.folder)
+        return RunRecord.read(self.folder)
+
+    def _run_seed(self) -> None:
+        """Run one seed, however often a party goes away, and write its numbers down."""
+        path = self._place(self.seed) / "numbers.json"
+        before = self._wire_bytes()
         tries: Counter[Any] = Counter()  # how often a party was lost at a mark
         while not path.is_file():
             try:
                 self.hub.wait(self.config.wait)
-                text = json.dumps(self._run_once(), allow_nan=False)
+                text = json.dumps(self._run_once(before), allow_nan=False)
                 write_atomically(path, text.encode())
             except PartyLostError as lost:
                 log.warning("%s", lost)
@@ -184,48 +218,63 @@ class ServerProcess:
                         f"A run must get on with its parties. Got {MAX_TRIES} breaks "
                         f"at the same step, the last one: {lost}"
                     ) from None
-        self._finish()
-        if again:  # some may dial just to hear that the run is over
-            time.sleep(min(STAY_SECONDS, self.config.wait))
-        numbers: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return numbers
 
     def _finish(self) -> None:
-        """Have every party write its run folder; those who did are on a list."""
-        path = self.folder / "finished.json"
-        done: list[str] = json.loads(path.read_text()) if path.is_file() else []
+        """Have every party write its run down; those who did are on a list."""
+        path = self._place(self.seed) / "finished.json"
+        done: dict[str, Any] = _read(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
         end = time.monotonic() + self.config.wait
         while missing := [p for p in self.config.parties if p not in done]:
             for party in set(missing) & set(self.hub.connected):
                 with contextlib.suppress(PartyLostError):
-                    self._finish_one(party)
-                    done.append(party)
+                    done[party] = self._finish_one(party)
                     write_atomically(path, json.dumps(done).encode())
             if time.monotonic() > end:
                 raise PartyLostError(missing, "the run is over, but not for them")
             time.sleep(0.01)
 
-    def _finish_one(self, party: PartyId) -> None:
-        """Tell one party that the run is over; one that came anew learns of it all."""
+    def _finish_one(self, party: PartyId) -> dict[str, Any]:
+        """Tell one party that the run is over; one that came anew learns of it all.
+
+        Returns what it reveals.
+        """
         train, test = self._split(self._table())
         tag = read_state(self._path).values["tag"]
         for message in (
             self._welcome(),
-            control.Prepare(train, test),
+            control.Prepare(self.seed, train, test),
             control.Restore(tag),
             control.Finish(),
         ):
-            self.hub.send({party: message})
+            reply = self.hub.send({party: message})[party]
+        return _known_form(reply.revealed)
+
+    def _record(self) -> RunRecord:
+        """Put the runs of all seeds together, with what the parties reveal of them."""
+        config, runs = self.config, []
+        for seed in config.seeds:
+            numbers = _read(self._place(seed) / "numbers.json")
+            told = _read(self._place(seed) / "finished.json")
+            features = {p: told[p] if "kept" in told[p] else None for p in told}
+            counts = {p: told[p] for p in told if "n_kept" in told[p]}
+            runs.append(numbers | {"features": features, "counts": counts})
+        known = [
+            {p: names for p, names in run["features"].items() if names is not None}
+            for run in runs
+        ]
+        problem = self._problem(self._table())
+        first_line = header(self.header, problem, len(config.parties))
+        return RunRecord(first_line, runs, "complete", consensus=consensus(known))
 
     def _welcome(self) -> control.Welcome:
         config = self.config
         run = self.hub.run_id.hex()
         return control.Welcome(
             run,
-            (config.seed,),
+            config.seeds,
             config.method,
-            self.settings.flat(),
+            self.settings.shared(),
             config.parties,
             config.align,
         )
@@ -234,6 +283,18 @@ class ServerProcess:
         """Return the labels of the common rows, once these are known."""
         rows = read_state(self.folder / "rows.safetensors").tensors["rows"]
         return self.table.take(np.asarray(rows.numpy()))
+
+    def _problem(self, table: LabelTable) -> Problem:
+        """Return the labels of the run at hand."""
+        train, test = self._split(table)
+        dataset, own = table.dataset, self.settings
+        rows = data.label_rows(dataset, train, test)
+        return data.labels_alone(dataset, rows, own.data, own.labels)
+
+    def _wire_bytes(self) -> Counter[str]:
+        """Return the bytes on the wire so far, of all parties."""
+        traffic = self.hub.traffic.values()
+        return Counter(up=sum(t.up for t in traffic), down=sum(t.down for t in traffic))
 
     def _billed(self, line: BillLine) -> None:
         """Show what was billed; the status counts no bytes of its own."""
@@ -258,9 +319,18 @@ class ServerProcess:
             return None
         return str(read_state(self._path).values["tag"])
 
+    def _place(self, seed: int) -> Path:
+        """Return the folder of one seed."""
+        return self.folder / f"seed-{seed}"
+
     @property
     def _path(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+        return self._place(self.seed) / CHECKPOINT
+
+    @property
+    def _has_begun(self) -> bool:
+        """Tell whether the run folder holds a checkpoint, of whatever seed."""
+        return any(self.folder.glob(f"seed-*/{CHECKPOINT}"))
 
     def _run_id(self) -> bytes:
         """Return the run's own number, the same after a restart."""
@@ -276,38 +346,39 @@ class ServerProcess:
             )
         return bytes(state.tensors["run"].tolist())
 
-    def _run_once(self) -> dict[str, Any]:
-        """Agree with everybody where to go on, and run to the end."""
+    def _run_once(self, before: Counter[str]) -> dict[str, Any]:
+        """Agree with everybody where to go on, and run to the end.
+
+        `before` are the bytes that were on the wire before this run.
+        """
         self.hub.run_id = self._run_id()
-        config = self.config
+        config, seed = self.config, self.seed
+        build = Builder(self.settings, [seed], config.device)
         known = self._ask_all(self._welcome())
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
         table = self._table()
         train, test = self._split(table)
-        y, dataset = table.dataset.y, table.dataset
-        problem = data.labels_alone(dataset, y[train], y[test], self.settings.data)
-        self._ask_all(control.Prepare(train, test))
+        problem = self._problem(table)
+        self._ask_all(control.Prepare(seed, train, test))
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
-        rules = ReplyRules((len(train), len(test)), size, self.build.dtype)
+        rules = ReplyRules((len(train), len(test)), size, build.dtype)
         self.hub.check = rules.complaint
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
-        fusion = self.build.fusion_network(  # as wide as at the start
+        fusion = build.fusion_network(  # as wide as at the start
             sum(server.sizes.values()), n_outputs(problem.task, problem.n_classes)
         )
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
-        y_train, y_test = (
-            self.build.labels([y], problem.task)
-            for y in (problem.y_train, problem.y_test)
-        )
+        labels = build.server_labels([problem])
+        y_test = build.labels([problem.y_test], problem.task)
         recorder = Recorder(
-            [problem], y_train, y_test, self.status.observe, True, self.status.scored
+            [problem], labels.y, y_test, self.status.observe, True, self.status.scored
         )
         recorder.attach(server, ())
-        torch.manual_seed(config.seed)
+        torch.manual_seed(seed)
         keeper = Checkpoints(
             self._path,
             config.save_every,
@@ -318,7 +389,6 @@ class ServerProcess:
             on_step=self.status.stepped,
             resent=lambda: self.resent,
         )
-        labels = Labels(y_train, problem.task, (config.seed,))
         method = methods.get(config.method)
         settings = clamp_batch(self.settings.config, len(train))
         try:
@@ -327,22 +397,38 @@ class ServerProcess:
             kept = read_state(self._path) if self._path.is_file() else None
             self.resent += _undone(ledger, kept)
             raise
-        traffic = self.hub.traffic.values()
+        now = self._wire_bytes()
         return server_numbers(
-            config.seed,
+            seed,
             0,
             server,
             recorder,
             size,
-            wire_bytes={
-                "up": sum(t.up for t in traffic),
-                "down": sum(t.down for t in traffic),
-            },
+            wire_bytes={way: now[way] - before[way] for way in ("up", "down")},
             resent_bytes=self.resent,
         ) | {"bill": ledger.lines(0)}
 
     def _save_parties(self, tag: str) -> None:
         self._ask_all(control.Save(tag))
+
+
+def _known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a party reveals of its selection; anything else is nothing."""
+    kinds = {
+        ("kept", "removed"): lambda v: (
+            isinstance(v, list) and all(isinstance(name, str) for name in v)
+        ),
+        ("n_kept", "n_removed"): lambda v: type(v) is int and v >= 0,
+    }
+    for names, fits in kinds.items():
+        if revealed.keys() == set(names) and all(map(fits, revealed.values())):
+            return dict(revealed)
+    return {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:
@@ -360,4 +446,5 @@ def _plain(config: ServerConfig) -> dict[str, Any]:
     values = dataclasses.asdict(config)
     for name in ("listen", "status", "wait", "certificate", "key", "ca", "out"):
         values.pop(name)
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back
+    return plain

@@ -348,26 +348,40 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
 
 
 MOST_SCORES = 30  # features that fit into a figure
+LONGEST_SCORE = 3.0  # in limits; a longer bar is cut and says how long it is
+VERDICTS: dict[tuple[bool, bool], dict[str, Any]] = {  # kept, by its pair alone
+    (True, False): {"facecolor": BLUE, "label": "kept"},
+    (True, True): {"facecolor": BLUE, "hatch": "////", "label": "kept in a pair"},
+    (False, False): {"facecolor": "#BFD9EA", "label": "removed"},
+}
 
 
 def plot_scores(run: RunNumbers, ax: Axes) -> Axes:
-    """Draw how strong each feature is, and the bar that its party's shadows set."""
-    found = [
-        (score, feature, party, how["lam"])
-        for party, how in (run.get("selection") or {}).items()
-        for feature, score in how["scores"].items()
-    ]
-    shown = sorted(found, key=lambda line: -line[0])[:MOST_SCORES]
-    if not shown:
+    """Draw how strong each feature is against the limit that its party's shadows set.
+
+    The colour is the verdict. Where it is not what the bar says, the reason stands
+    beside it.
+    """
+    found = tables.strengths(run)
+    if not found:
         return _say(ax, "no feature was measured against shadows")
-    _prepare_bars(ax, [f"{feature} ({party})" for _, feature, party, _ in shown])
-    kept = tables.revealed(run)
-    for row, (score, feature, party, bar) in enumerate(shown):
-        is_kept = party in kept and feature in kept[party]["kept"]
-        ax.barh(row, score, height=0.6, color=BLUE if is_kept else "#BFD9EA")
-        ax.plot([bar, bar], [row - 0.42, row + 0.42], color=VERMILION, linewidth=1.6)
-    ax.set_xlim(0, 1.02)
-    ax.set_xlabel("strength; dark: kept, red: chance")
+    first = sorted(found, key=lambda one: (not one.is_kept, -one.value))[:MOST_SCORES]
+    shown = sorted(first, key=lambda one: -one.value)
+    _prepare_bars(ax, [f"{o.feature} ({o.party})" for o in shown], whole=False)
+    right, named = 1.25, set()
+    for row, one in enumerate(shown):
+        width, kind = min(one.value, LONGEST_SCORE), (one.is_kept, one.in_pair)
+        style = VERDICTS[kind] | ({"label": None} if kind in named else {})
+        named.add(kind)
+        ax.barh(row, width, height=0.6, edgecolor="white", lw=0, **style)
+        long = f"{one.value:.3g}" if one.value > width else ""
+        note = ", ".join(filter(None, (long, label(one.note, 20))))
+        _beside(ax, max(width, 1.0) if one.note else width, row, note)
+        right = max(right, max(width, 1.0) / (1 - 0.022 * len(note)))
+    ax.axvline(1, color=VERMILION, lw=1.6, label="limit")
+    ax.set_xlim(0, 1.03 * right)
+    ax.set_xlabel("strength; left of the limit could be chance")
+    legend(ax)
     return ax
 
 

@@ -60,8 +60,9 @@ def page(record: RunRecord) -> str:
         ),
     ]
     if record.runs:
+        body += [_recommended(record)]
         body += [_figures(record.runs), _selection(record.runs[0])]
-        body += [_features(record.runs), _seeds(record.runs)]
+        body += [_features(record), _seeds(record.runs)]
     body.append(_settings(record))
     version = escape(str(record.header.get("lessvfl", "")))
     footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
@@ -186,7 +187,8 @@ FIGURES = {  # title, caption
     ),
     "scores": (
         "Strength of the features",
-        "The strongest ones by themselves; left of the red mark could be chance.",
+        "Each against its party's scrambled columns. A feature that stays or goes in "
+        "spite of its bar says why.",
     ),
     "path": (
         "Shadows along the path",
@@ -239,14 +241,15 @@ def _selection(run: RunNumbers) -> str:
     selection = run.get("selection")
     if not selection:
         return ""
-    items, n_scores, most = "", 0, figures.MOST_SCORES
+    items, n_scores, most = "", len(tables.strengths(run)), figures.MOST_SCORES
     for party, how in selection.items():
         n_kept = len(tables.revealed(run)[party]["kept"])
         items += f"<li>{escape(tables.selection_words(party, how, n_kept))}</li>"
-        n_scores += len(how["scores"])
     with figures.page_style():
         ax = figures.plot_scores(run, figures.bar_axes(min(n_scores, most)))
-        alt = f"Strength of up to {most} features against shadows."
+        noted = [one for one in tables.strengths(run) if one.note]
+        words = "; ".join(f"{one.feature}: {one.note}" for one in noted[:most])
+        alt = f"Strength of up to {most} features against shadows. {words}"
         scores = _figure(ax, "scores", alt)
         ax = figures.plot_path(run, figures.new_axes())
         alt = "Share of shadows kept against features kept, by party."
@@ -254,6 +257,7 @@ def _selection(run: RunNumbers) -> str:
     said = (
         "<p>Each party scrambled copies of its own columns and kept what is stronger "
         f"than these (seed {escape(str(run.get('seed', '')))}).</p><ul>{items}</ul>"
+        f'<p class="soft">{escape(tables.ESTIMATED)}</p>'
     )
     card = parts.card("How features were chosen", said, "div")
     return parts.columns(card + path, scores, ' aria-label="Selection"')
@@ -262,14 +266,44 @@ def _selection(run: RunNumbers) -> str:
 # -- tables ----------------------------------------------------------------------------
 
 
-def _features(runs: Sequence[RunNumbers]) -> str:
-    rows = tables.feature_rows(runs)
+MOST_NAMES = 40  # of one party that are named before the list of every feature
+
+
+def _recommended(record: RunRecord) -> str:
+    """Return the answer of all seeds: the features each party should use."""
+    found = tables.recommendations(record)
+    if not found:
+        return ""
+    lines = [
+        parts.line(
+            one.party,
+            [f"{len(one.features):,} of {one.n_held:,}", one.text(MOST_NAMES)],
+        )
+        for one in found
+    ]
+    names = ("Party", "Recommended", "Features")
+    table = parts.table(names, lines, look=' class="recommended"')
+    words = escape(tables.recommended_words(len(record.runs)))
+    said = f'<p class="soft">{words} Every feature is in the list below.</p>'
+    inner = said + parts.scroll("Recommended features", table, tall=True)
+    return parts.card("Recommended features", inner)
+
+
+def _features(record: RunRecord) -> str:
+    rows = tables.feature_rows(record.runs)
     if not rows:
         return ""
+    recommended = {
+        (one.party, row.feature)
+        for one in tables.recommendations(record)
+        for row in one.features
+    }
+    with_mark = bool(recommended) and len(record.runs) > 1  # one run says it all
     with_norms = any(row.importance is not None for row in rows)
     parties = dict.fromkeys(row.party for row in rows)
     words = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
     names = ["Party", "Feature", "Kept in", "Outcome", "Kind"]
+    names += ["Recommended"] if with_mark else []
     names += ["Norm"] if with_norms else []
     lines = []
     for row in rows:
@@ -279,10 +313,13 @@ def _features(runs: Sequence[RunNumbers]) -> str:
         cells = (
             f"<td>{escape(row.party)}</td>"
             f'<td class="name">{escape(row.feature)}</td>'
-            f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs}</td>'
+            f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs} runs</td>'
             f'<td><span class="tag {row.state}">{words[row.state]}</span></td>'
             f"<td>{tag}</td>"
         )
+        if with_mark:
+            is_so = (row.party, row.feature) in recommended
+            cells += f"<td>{'<b>recommended</b>' if is_so else 'no'}</td>"
         if with_norms:
             norm = row.importance
             text = MISSING if norm is None else f"{norm:.3f}"

@@ -38,6 +38,17 @@ SECOND_LOOK = {
     "second look": "A second look replaced the first.",
     "pruned": "On a second look it removed what says nothing beside the others.",
 }
+REASONS = {  # why a feature stayed or went in spite of its strength, few words each
+    "must keep": "must keep",
+    "beside the others": "adds to the others",
+    "says nothing beside the others": "adds nothing new",
+    "most": "more than allowed",
+}
+ESTIMATED = (
+    "How many of those kept may be useless is an estimate: scrambled copies of a "
+    "column stand for useless ones; it does not count columns that matter only through "
+    "others."
+)
 MOST_PAIRS = 3  # that a sentence names
 MOMENTS = {
     "pretrained": "after pre-training",
@@ -241,13 +252,53 @@ class FeatureRow(NamedTuple):
         return "some" if self.n_kept else "removed"
 
 
+class Strength(NamedTuple):
+    """How strong a feature is against its party's shadows; 1 is the limit."""
+
+    party: str
+    feature: str
+    value: float
+    is_kept: bool
+    in_pair: bool  # the strength is that of its strongest pair
+    note: str  # why it stayed or went, where that is not what the strength says
+
+
+def strengths(run: RunNumbers) -> list[Strength]:
+    """List the features of a run that were measured against shadows.
+
+    What stays is at the limit or beyond, and what goes is below it, or a note says why.
+    """
+    found = []
+    for party, how in (at(run, "selection") or {}).items():
+        kept = set(revealed(run).get(party, {"kept": ()})["kept"])
+        why = how.get("why", {})
+        pairs: dict[str, tuple[float, str]] = {}
+        for a, b, value in how["pairs"]:
+            for one, other in ((a, b), (b, a)):
+                pairs[one] = max(pairs.get(one, (0.0, "")), (value, other))
+        for name, value in how["scores"].items():
+            is_kept, reason = name in kept, why.get(name, "not recorded why")
+            in_pair = is_kept and reason == "pair" and name in pairs
+            note = ""
+            if in_pair:
+                value, other = pairs[name]
+                note = "squared" if other == name else f"with {other}"
+            elif is_kept != (value >= 1):
+                note = REASONS.get(reason, reason)
+            found.append(Strength(party, name, value, is_kept, in_pair, note))
+    return found
+
+
 def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
     """Say in plain words what a party's selection by shadows found."""
-    by_chance = how["false_share"] * n_kept
+    false_share = how["false_share"]
+    useless = "no estimate of how many of those kept may be useless"
+    if false_share is not None:
+        useless = f"about {false_share * n_kept:.1f} of those kept may be useless"
     words = [
         f"{party} keeps {n_kept} of {len(how['scores'])} features.",
         f"Of its scrambled columns {100 * how['shadow_share']:.1f} % passed the same "
-        f"bar, so about {by_chance:.1f} of those kept may be there by chance.",
+        f"limit; {useless}.",
         SECOND_LOOK.get(how["rule"], ""),
     ]
     for a, b, _ in how["pairs"][:MOST_PAIRS]:
@@ -276,6 +327,45 @@ def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
         rows.append(FeatureRow(party, feature, n_kept, len(seeds), norm))
     parties = list(dict.fromkeys(row.party for row in rows))
     return sorted(rows, key=lambda row: (parties.index(row.party), -row.n_kept))
+
+
+class Recommendation(NamedTuple):
+    """What the runs of a record recommend to one party, the most kept first."""
+
+    party: str
+    features: list[FeatureRow]
+    n_held: int
+
+    def text(self, most: int) -> str:
+        """Name up to so many features, with how often where it was not always."""
+        names = []
+        for row in self.features[:most]:
+            often = f" ({row.n_kept} of {row.n_runs})"
+            names.append(row.feature + often * (row.n_kept < row.n_runs))
+        text = ", ".join(names) or "none"
+        n_more = len(self.features) - most
+        return f"{text} and {n_more:,} more" if n_more > 0 else text
+
+
+def recommendations(record: RunRecord) -> list[Recommendation]:
+    """Return what a record recommends, by party; nothing where nothing is selected."""
+    if record.header.get("method") == "plain":
+        return []
+    rows = {(row.party, row.feature): row for row in feature_rows(record.runs)}
+    n_held = Counter(party for party, _ in rows)
+    return [
+        Recommendation(
+            party, [rows[party, name] for name in one["recommended"]], n_held[party]
+        )
+        for party, one in record.consensus.items()
+    ]
+
+
+def recommended_words(n_runs: int) -> str:
+    """Say what makes a feature a recommended one."""
+    if n_runs == 1:
+        return "What the run kept; more seeds would tell how surely."
+    return f"Kept in at least half of the {n_runs} runs; no count: in all of them."
 
 
 # -- components and communication ------------------------------------------------------

@@ -20,6 +20,8 @@ from lessvfl.core.device import resolve_device
 from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.core.plans import Labels
+from lessvfl.data import Problem
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.methods.base import Joint
 from lessvfl.party import Holding, Party
@@ -90,7 +92,7 @@ class Builder:
         self.networks = networks or Networks()
 
     def rows(self, tables: Tables) -> Tensor:
-        """Return a table a replica as a tensor (S, N, columns), shared where equal."""
+        """Return an array a replica as a tensor (S, N, ...), shared where equal."""
         return self._stack(tables).to(self.device, self.dtype)
 
     def labels(self, y: Tables, task: Task) -> Tensor:
@@ -98,6 +100,19 @@ class Builder:
         stacked = self._stack(y)
         dtype = stacked.dtype if task == "multiclass" else self.dtype
         return stacked.to(self.device, dtype)
+
+    def server_labels(self, problems: Sequence[Problem]) -> Labels:
+        """Return what the server trains on, a problem for each replica."""
+        task = problems[0].task
+        weights = [p.weight for p in problems if p.weight is not None]
+        bends = [np.array([p.bend]) for p in problems if p.bend is not None]
+        return Labels(
+            self.labels([p.y_train for p in problems], task),
+            task,
+            self.seeds,
+            self.rows(weights) if weights else None,
+            self.rows(bends) if bends else None,
+        )
 
     def _stack(self, tables: Tables) -> Tensor:
         if all(table is tables[0] for table in tables):

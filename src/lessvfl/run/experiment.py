@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lessvfl.core.network import NetConfig
-from lessvfl.data import DataConfig, Problem
+from lessvfl.data import DataConfig, LabelConfig, Problem
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.record import RunRecord
@@ -70,7 +70,8 @@ def record(
         for one in runs:
             one["target"] = cost_to_target(one["curve"], threshold, strict)
     header = numbers.header(bare_header(job, options), problem)
-    return RunRecord(header, list(runs), "complete")
+    consensus = numbers.consensus([one["features"] for one in runs])
+    return RunRecord(header, list(runs), "complete", consensus=consensus)
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -133,9 +134,9 @@ def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
 def original(job: Job) -> Job:
     """Return VFL (Original) for a job: Algorithm 2 without planted features.
 
-    Same profile, data and network settings.
+    Same profile, and the same settings of data, networks and labels.
     """
-    shared = set(fields_of([DataConfig, NetConfig]))
+    shared = set(fields_of([DataConfig, NetConfig, LabelConfig]))
     overrides = {k: v for k, v in job.settings.flat().items() if k in shared}
     settings = profiles.resolve("plain", job.settings.profile, job.dataset, overrides)
     return dataclasses.replace(job, settings=settings, spurious=0.0)

@@ -8,7 +8,8 @@ the N-th party, whatever its name (name, features, encoding, shape), and
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.core.lifted import Factory, Lifted, find_factory
+from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.data import Encoding, Frame, frame_of
 from lessvfl.errors import ConfigError, DataError, RecordError
@@ -83,6 +85,10 @@ class FittedModel:
 
     Predicts for tables (pandas or polars frames by column name, or arrays in the column
     order of the training table) that hold at least the columns in use.
+
+    A model that :func:`lessvfl.load` read knows the `consensus` of all seeds of its run
+    folder: by party ``recommended``, the features kept in at least half of the runs,
+    and ``share``, the share of runs that kept each feature. Elsewhere it is empty.
     """
 
     task: Task
@@ -93,6 +99,9 @@ class FittedModel:
     fusion_shape: Shape
     label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
     label_scale: float = 1.0
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
+    consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def features(self) -> dict[PartyId, tuple[str, ...]]:
@@ -136,11 +145,20 @@ class FittedModel:
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
-        z = self.decide(X)
         if self.task == "regression":
+            z = self.decide(X)
             return np.asarray(z[:, 0] * self.label_scale + self.label_shift)
+        z = self.score_classes(X)
         codes = (z[:, 0] > 0).astype(int) if self.task == "binary" else z.argmax(axis=1)
         return np.asarray(np.asarray(self.label_names)[codes])
+
+    def score_classes(self, X: Any) -> NDArray[Any]:
+        """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
+
+        What the fusion network gives, moved by the threshold.
+        """
+        z = self.decide(X)
+        return np.asarray(z + np.array(decision_offsets(self.threshold, z.shape[1])))
 
     def _frame(self, X: Any) -> Frame:
         if hasattr(X, "columns"):
@@ -170,6 +188,7 @@ class FittedModel:
             "label_names": self.label_names,
             "label_shift": self.label_shift,
             "label_scale": self.label_scale,
+            "threshold": self.threshold,
             "feature_names": self.feature_names,
             "parties": [party.name for party in self.parties],
             "shape": vars(self.fusion_shape),
@@ -225,6 +244,7 @@ def load_model(
         fusion_shape,
         server["label_shift"],
         server["label_scale"],
+        None if (found := server.get("threshold")) is None else tuple(found),
     )
 
 

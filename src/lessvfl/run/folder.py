@@ -7,6 +7,7 @@ atomically: a crash leaves the old run or the new one.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,8 @@ def load(
     Returns
     -------
     FittedModel
-        With ``predict``, ``predict_proba`` and ``features``.
+        With ``predict``, ``predict_proba``, ``features`` of this seed and the
+        ``consensus`` of all of them.
     """
     record = RunRecord.read(Path(folder))
     seeds = [one["seed"] for one in record.runs]
@@ -104,4 +106,5 @@ def load(
         )
     chosen = seeds[0] if seed is None else seed
     path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
-    return load_model(path, party_net, fusion_net)
+    model = load_model(path, party_net, fusion_net)
+    return dataclasses.replace(model, consensus=record.consensus)

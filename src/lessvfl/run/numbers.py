@@ -2,12 +2,14 @@
 
 A run's numbers are the server's (:func:`server_numbers`) and every party's own
 (:func:`party_numbers`), put together by :func:`join_numbers` wherever both are known:
-in the simulator, and where all sides run on one machine.
+in the simulator, and where all sides run on one machine. What several runs recommend is
+:func:`consensus`, which a party can also make of its own runs alone.
 """
 
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -57,17 +59,23 @@ def bare_header(
     }
 
 
-def header(bare: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-    """Return the first line of a record: what was run, on what, with which versions."""
+def header(
+    bare: Mapping[str, Any], problem: Problem, n_parties: int | None = None
+) -> dict[str, Any]:
+    """Return the first line of a record: what was run, on what, with which versions.
+
+    With `n_parties` the problem is the server's, who knows nobody's columns.
+    """
+    known = n_parties is None
     return {
         **bare,
         "data": {
             "name": bare["data"]["name"],
             "n_train": len(problem.y_train),
             "n_test": len(problem.y_test),
-            "n_features": problem.n_features,
-            "n_real": problem.n_real,
-            "n_parties": len(problem.parties),
+            "n_features": problem.n_features if known else None,
+            "n_real": problem.n_real if known else None,
+            "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
         },
         "device": str(resolve_device(bare["device"])),
@@ -141,6 +149,7 @@ def server_numbers(
     return {
         "seed": seed,
         **scores(recorder.curves[replica], recorder.task),
+        "threshold": by_class(recorder.problems[replica]),
         "components": {
             name: {"kept": kept[replica], "of": embedding_size}
             for name, kept in server.component_counts().items()
@@ -158,6 +167,13 @@ def server_numbers(
         "curve": recorder.curves[replica],
         "seconds": recorder.all_seconds(),
     }
+
+
+def by_class(problem: Problem) -> dict[str, float] | None:
+    """Return the thresholds that decide on a class, None where they are all alike."""
+    if problem.threshold is None:
+        return None
+    return dict(zip(problem.label_names, problem.threshold, strict=True))
 
 
 def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
@@ -201,6 +217,35 @@ def join_numbers(
         or None,
         **{name: server[name] for name in _LAST},
     }
+
+
+def consensus(
+    runs: Sequence[Mapping[str, Mapping[str, Sequence[str]]]],
+) -> dict[str, dict[str, Any]]:
+    """Return by party the features that runs recommend, and how often each was kept.
+
+    `runs` are the ``features`` of every run: by party the names kept and removed. A
+    feature's share is that of the runs that kept it among those in which the party held
+    it, and features kept in at least half of these are recommended; the most kept come
+    first.
+
+    >>> first = {"bank": {"kept": ["age", "income"], "removed": ["zip"]}}
+    >>> second = {"bank": {"kept": ["income"], "removed": ["age", "zip"]}}
+    >>> consensus([first, second])["bank"]["share"]
+    {'income': 1.0, 'age': 0.5}
+    >>> consensus([first, second, second])["bank"]["recommended"]
+    ['income']
+    """
+    found = {}
+    for party in dict.fromkeys(name for run in runs for name in run):
+        own = [run[party] for run in runs if party in run]
+        kept = Counter(name for one in own for name in one["kept"])
+        removed = Counter(name for one in own for name in one["removed"])
+        share = {name: n / (n + removed[name]) for name, n in kept.items()}
+        share = dict(sorted(share.items(), key=lambda item: -item[1]))
+        recommended = [name for name, part in share.items() if part >= 0.5]
+        found[party] = {"recommended": recommended, "share": share}
+    return found
 
 
 def removed_share(tables: Sequence[PartyTable], masks: Masks) -> float | None:

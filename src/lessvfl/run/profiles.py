@@ -13,7 +13,7 @@ from typing import Any
 
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
-from lessvfl.data import DataConfig, Dataset
+from lessvfl.data import DataConfig, Dataset, LabelConfig
 from lessvfl.errors import ConfigError
 from lessvfl.methods.base import Joint
 
@@ -32,12 +32,18 @@ _FEW_BYTES = {
 }
 MANY_CLASSES = 8  # from here on they take twice the components
 _DEFAULT: dict[str, dict[str, Any]] = {
-    "less-vfl-auto": _FEW_BYTES,
+    "less-vfl-auto": _FEW_BYTES | {"optimizer": "adamw", "weight_decay": 2.0},
     "less-vfl": _FEW_BYTES | {"pretrain_epochs": 0.5, "pretrain_batch_size": 32},
 }
 
 # Both reproduce the published handling of the data.
-_PUBLISHED_DATA = {"uneven": "drop", "noise": "range", "scale_labels": False}
+_PUBLISHED_DATA = {
+    "uneven": "drop",
+    "noise": "range",
+    "scale_labels": False,
+    "threshold": None,
+    "loss": "squared",
+}
 
 _OFFICIAL = {
     "activation": "none",
@@ -101,16 +107,21 @@ class Settings:
     method: str
     data: DataConfig
     net: NetConfig
+    labels: LabelConfig
     config: Joint
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""
+        return self.shared() | asdict(self.labels)
+
+    def shared(self) -> dict[str, Any]:
+        """Return the settings that parties are told: all but those of the labels."""
         return asdict(self.data) | asdict(self.net) | asdict(self.config)
 
 
-def sections(method: str) -> tuple[type, type, type]:
+def sections(method: str) -> tuple[type, type, type, type]:
     """Return the sections whose settings a method reads."""
-    return DataConfig, NetConfig, methods.get(method).config
+    return DataConfig, NetConfig, LabelConfig, methods.get(method).config
 
 
 def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
@@ -190,7 +201,7 @@ def resolve(
 
 def from_flat(method: str, profile: str, values: Mapping[str, Any]) -> Settings:
     """Return settings out of their flat values, checked; what is missing is default."""
-    data, net, config = (
+    data, net, labels, config = (
         part(**settings.pick(part, values)) for part in sections(method)
     )
-    return Settings(profile, method, data, net, config)
+    return Settings(profile, method, data, net, labels, config)

@@ -2,8 +2,9 @@
 
 ``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (version,
 data, method, profile, config, versions, device), per seed one ``"run"`` and its
-``"point"`` lines (the curve), and one ``"end"`` whose ``status`` is ``complete``,
-``interrupted`` or ``failed``. Reports read records and nothing else.
+``"point"`` lines (the curve), and one ``"end"`` with the ``consensus`` of all seeds and
+a ``status``: ``complete``, ``interrupted`` or ``failed``. Reports read records and
+nothing else.
 """
 
 from __future__ import annotations
@@ -39,16 +40,21 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @dataclass
 class RunRecord:
-    """Header, runs (one per seed, each with its curve) and how it ended."""
+    """Header, runs (one per seed, each with its curve), how it ended, what they say."""
 
     header: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
     status: str = "running"
     message: str = ""
+    consensus: dict[str, Any] = field(default_factory=dict)  # by party, over all runs
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``lessvfl run --json`` prints."""
-        return {name: self.header[name] for name in _HEADER} | {"runs": self.runs}
+        return {
+            **{name: self.header[name] for name in _HEADER},
+            "consensus": self.consensus,
+            "runs": self.runs,
+        }
 
     def lines(self) -> Iterable[dict[str, Any]]:
         """Yield the record line by line."""
@@ -57,7 +63,12 @@ class RunRecord:
             yield {"kind": "run", **{k: v for k, v in run.items() if k != "curve"}}
             for point in run["curve"]:
                 yield {"kind": "point", "seed": run["seed"], **point}
-        yield {"kind": "end", "status": self.status, "message": self.message}
+        yield {
+            "kind": "end",
+            "status": self.status,
+            "message": self.message,
+            "consensus": self.consensus,
+        }
 
     def write(self, folder: Path) -> Path:
         """Write ``record.jsonl`` into a folder, atomically."""
@@ -107,4 +118,5 @@ class RunRecord:
                 runs[line.pop("seed")]["curve"].append(line)
             else:
                 raise ValueError(f"a line of kind {kind!r}")
-        return cls(header, list(runs.values()), end["status"], end["message"])
+        said = (end[name] for name in ("status", "message", "consensus"))
+        return cls(header, list(runs.values()), *said)

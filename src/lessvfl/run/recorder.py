@@ -105,12 +105,20 @@ class Recorder:
         with torch.no_grad():
             z = event.fusion(concatenate(blocks)).expand(-1, y.shape[1], -1)
         self._refuse_infinite(event, [*blocks, z])
-        found = metrics.measure(z, y, self.task)
+        found = metrics.measure(z, y, self.task, self._offsets(z))
         columns = [values.tolist() for values in found.values()]
         return [
             {k: None if v != v else v for k, v in zip(found, row, strict=True)}  # NaN
             for row in zip(*columns, strict=True)
         ]
+
+    def _offsets(self, z: Tensor) -> Tensor | None:
+        """Return what is added to logits to decide on a class, (R, 1, outputs)."""
+        thresholds = [problem.threshold for problem in self.problems]
+        if all(threshold is None for threshold in thresholds):
+            return None
+        rows = [metrics.decision_offsets(t, z.shape[2]) for t in thresholds]
+        return torch.tensor(rows, device=z.device, dtype=z.dtype).unsqueeze(1)
 
     def _refuse_infinite(self, event: Event, outputs: Sequence[Tensor]) -> None:
         """Stop where the last step of an epoch left networks of no use."""

@@ -16,7 +16,6 @@ from lessvfl import data, methods
 from lessvfl.core.device import threads_for
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import Labels
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.party import Outcome, Party
@@ -68,6 +67,7 @@ class Job:
             spurious=self.spurious,
             seed=seed,
             groups=self.groups,
+            labels=self.settings.labels,
         )
 
 
@@ -136,12 +136,9 @@ class _Batch:
         self.problems = problems
         first, seeds = problems[0], [replica.seed for replica in replicas]
         self.build = Builder(job.settings, seeds, job.device, job.networks)
-        y_train, y_test = (
-            self.build.labels(y, first.task)
-            for y in ([p.y_train for p in problems], [p.y_test for p in problems])
-        )
-        self.labels = Labels(y_train, first.task, self.build.seeds)
-        self.recorder = Recorder(problems, y_train, y_test, progress, job.curve)
+        self.labels = self.build.server_labels(problems)
+        y_test = self.build.labels([p.y_test for p in problems], first.task)
+        self.recorder = Recorder(problems, self.labels.y, y_test, progress, job.curve)
 
     def run(self) -> list[Run]:
         """Wire everything, run the method, and gather what it leaves."""
@@ -265,6 +262,7 @@ class _Batch:
             _shape(fusion, source, ends, (components, None)),
             problem.label_shift,
             problem.label_scale,
+            problem.threshold,
         )
 
 

@@ -64,8 +64,11 @@ class StatusEvent(TypedDict):
 
 
 class RunPlace(TypedDict):
-    """Where in its stages a run is; what is not known is None."""
+    """Where in its seeds and stages a run is; what is not known is None."""
 
+    seed: int | None
+    seed_number: int | None
+    n_seeds: int | None
     stage: str | None
     epoch: float | None
     n_epochs: float | None
@@ -139,10 +142,12 @@ class Status:
         self._started = datetime.now(UTC)
         self._ended: tuple[float, str | None] | None = None
         self._parties = {name: _PartyState(self._begun) for name in parties}
+        self._seed: tuple[int, int, int] | None = None  # its place among how many
         self._stage: str | None = None
         self._epochs: tuple[float, float] | None = None
         self._steps: tuple[int, int] | None = None
         self._done: Counter[str] = Counter()  # most steps done, by stage
+        self._before: Counter[str] = Counter()  # those of seeds that are over
         self._marks: deque[tuple[float, float]] = deque()  # (time, steps or epochs)
         self._score: Score | None = None
         self._refused: Counter[str] = Counter()
@@ -197,6 +202,15 @@ class Status:
             known.by_stage.setdefault(where, Counter()).update(more)
             if known.connected:
                 known.heard = self._clock()
+
+    def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
+        """Say that the run of a seed begins, the `number`-th (from 1) of `n_seeds`."""
+        with self._lock:
+            self._seed = (seed, number, n_seeds)
+            self._before += self._done
+            self._done.clear()
+            self._stage, self._epochs, self._steps = None, None, None
+            self._marks.clear()
 
     def stepped(self, stage: Stage, step: int, n_steps: int) -> None:
         """Say that `step` of the `n_steps` of a stage are done; 0 begins the stage."""
@@ -260,7 +274,7 @@ class Status:
                 "steps_per_second": rate if self._steps else None,
                 "stage_seconds_left": left,
                 "score": None if self._score is None else {**self._score},
-                "steps": {**self._done},
+                "steps": {**self._before + self._done},
                 "traffic": _traffic(total),
                 "parties": {n: self._party(p, now) for n, p in self._parties.items()},
                 "refused": {**self._refused},
@@ -282,7 +296,11 @@ class Status:
     def _place(self) -> RunPlace:
         step, n_steps = self._steps or (None, None)
         epoch, n_epochs = self._epochs or (None, None)
+        seed, number, n_seeds = self._seed or (None, None, None)
         return {
+            "seed": seed,
+            "seed_number": number,
+            "n_seeds": n_seeds,
             "stage": self._stage,
             "epoch": epoch,
             "n_epochs": n_epochs,

@@ -48,10 +48,12 @@ def rate_text(steps_per_second: float | None) -> str:
 
 
 def place_text(place: RunPlace) -> str:
-    """Say where in its stage a run is."""
+    """Say where in its stage a run is, and in which of its seeds."""
     if place["stage"] is None:
         return "starting"
     stage = place["stage"].replace("_", " ")
+    if (place["n_seeds"] or 1) > 1:
+        stage = f"seed {place['seed_number']} of {place['n_seeds']}, {stage}"
     if place["step"] is not None:
         return f"{stage}: step {place['step']:,} of {place['n_steps']:,}"
     return f"{stage}: epoch {place['epoch']:g} of {place['n_epochs']:g}"

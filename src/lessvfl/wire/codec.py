@@ -285,14 +285,14 @@ def _read_align(f: Fields, specs: Specs) -> ReadArrays:
 
 
 def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
-    train, test = specs
+    seed, (train, test) = _whole(f["seed"]), specs
     if not all(s.dtype == np.int64 and len(s.shape) == 1 for s in (train, test)):
         raise ValueError("something else than positions")
 
     def read(arrays: ArrayList) -> control.Prepare:
         if any((array < 0).any() for array in arrays):
             raise ValueError("something else than positions")
-        return control.Prepare(*arrays)
+        return control.Prepare(seed, *arrays)
 
     return read
 
@@ -405,7 +405,10 @@ KINDS: list[MessageKind] = [
     MessageKind(control.Align, lambda m: ({}, [_bytes(m.data)]), _read_align),
     MessageKind(
         control.Prepare,
-        lambda m: ({}, [torch.from_numpy(m.train), torch.from_numpy(m.test)]),
+        lambda m: (
+            {"seed": m.seed},
+            [torch.from_numpy(m.train), torch.from_numpy(m.test)],
+        ),
         _read_prepare,
     ),
     _plain_kind(control.Save, tag=_tag),

@@ -8,11 +8,12 @@ Hello       up        name, rows, threads, device,    size of the party's table,
 Welcome     down      run, seeds, method, settings,   how the run goes, who takes part
                       parties, alignment
 Align       both      bytes of the alignment          see docs/alignment.md
-Prepare     down      training and test rows, as      which common rows are for testing
+Prepare     down      the seed of the next run, its   which common rows are for testing
+                      training and test rows, as
                       places in the common order
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
-Finish      down      none                            that the run is over
+Finish      down      none                            that the run of this seed is over
 Farewell    down      none                            that all know it
 Agreed      up        what the party reveals: nothing what its operator allows: how many
                       by default                      or which features it kept
@@ -48,7 +49,7 @@ class Welcome:
     """The server takes a party in and says what will be run."""
 
     run: str  # the run's own number
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # one run each, in this order
     method: str
     settings: Mapping[str, Any]
     parties: tuple[str, ...]
@@ -64,8 +65,9 @@ class Align:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Which rows of the common order are for training, and which for testing."""
+    """A run begins: its seed, and which common rows are for training and testing."""
 
+    seed: int
     train: NDArray[np.int64]
     test: NDArray[np.int64]
 
@@ -86,7 +88,7 @@ class Restore:
 
 @dataclass(frozen=True)
 class Finish:
-    """The run is over: write the run folder."""
+    """The run of this seed is over: write it down."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from lessvfl.data import files
 from lessvfl.data.frame import Dataset, DatasetInfo
+from lessvfl.data.labels import take_weights
 from lessvfl.data.sets import built_in, mimic3, published, synthetic
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import unknown
@@ -20,6 +21,7 @@ _REGISTRY: dict[str, DatasetInfo] = {
     **published.PAPER,
     "mimic3": mimic3.INFO,
     **published.STAND_INS,
+    **published.LITERATURE,
 }
 
 
@@ -29,7 +31,7 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Built-in ones first, then the paper's, then parts of the paper's.
+        Built-in ones first, then the paper's, then parts of the paper's, then others.
 
     Examples
     --------
@@ -70,6 +72,7 @@ def load(
     data_dir: str | Path | None = None,
     label: str | None = None,
     options: Mapping[str, Any] | None = None,
+    sample_weight: str | None = None,
 ) -> Dataset:
     """Load a data set by name, or a table from a file.
 
@@ -84,6 +87,8 @@ def load(
         Label column of a file.
     options : mapping, optional
         Options of the data set ``synthetic``.
+    sample_weight : str, optional
+        The column that says how much a row counts in the loss; it is no feature.
 
     Returns
     -------
@@ -107,14 +112,20 @@ def load(
                 f"The '{argument}' must be left out for {owner}. Got {value!r}."
             )
     if info is None:
-        return files.load_file(Path(name).expanduser(), label)
+        return files.load_file(Path(name).expanduser(), label, sample_weight)
+    dataset = info.load(_folder(data_dir), options or {})
+    return dataset if sample_weight is None else take_weights(dataset, sample_weight)
+
+
+def _folder(data_dir: str | Path | None) -> Path | None:
+    """Return the folder of local data sets, where there is one."""
     if data_dir is None:
         own = os.environ.get("LESSVFL_DATA")
-        return info.load(Path(own).expanduser() if own else None, options or {})
+        return Path(own).expanduser() if own else None
     folder = Path(data_dir).expanduser()
     if not folder.is_dir():
         raise DataError(f"The folder of data sets must exist. Got '{data_dir}'.")
-    return info.load(folder, options or {})
+    return folder
 
 
 def _is_path(text: str) -> bool:

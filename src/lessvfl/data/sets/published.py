@@ -1,9 +1,11 @@
-"""The paper's public data sets, and parts and stand-ins of them.
+"""The paper's public data sets, parts and stand-ins of them, and four others.
 
 Phishing, Gina, Sylva and Activity come from a local folder where there is one,
 otherwise from OpenML. The first download leaves a checksum beside scikit-learn's cache;
 a later one that differs is refused. Parts and stand-ins come from a local folder only,
-under names of their own, because numbers obtained on them are not the paper's.
+under names of their own, because numbers obtained on them are not the paper's. The four
+from the literature on feature selection have what the paper's lack: text, many classes,
+few rows with very many columns.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ GUYON = (
     "licence stated"
 )
 REYES = "J. Reyes-Ortiz et al., UCI Machine Learning Repository, 2013; CC BY 4.0"
+LI = (
+    "as kept by scikit-feature (J. Li et al., Feature Selection: A Data Perspective, "
+    "ACM Computing Surveys 2017); no licence stated"
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Facts:
     sha256: str = ""  # of the local file
     note: str = ""  # where the download or the stand-in is not the paper's data
     scale: str = "global"
-    split: str = "first"  # of the download
+    split: str = "first"  # of the download, or of a data set that has none
     parties: int = 4
 
 
@@ -109,6 +115,48 @@ FACTS = {
         "numbers on it are not the paper's Activity.",
         scale="none",
     ),
+    **{
+        name: Facts(
+            shape,
+            summary,
+            f"{source}, {LI}.",
+            None,
+            sha256,
+            scale="standardize",
+            split="stratified",  # most have their rows sorted by class
+        )
+        for name, shape, summary, source, sha256 in (
+            (
+                "isolet1",
+                (1560, 617, 26),
+                "spoken letters, 60 of each",
+                "First part of ISOLET (UCI Machine Learning Repository)",
+                "1bfeebd934036c55c86ba8c2e5bc8b7470f4cf03127730013d98aa0d5d41ced5",
+            ),
+            (
+                "pcmac",
+                (1943, 3289, 2),
+                "two newsgroups, counts of words",
+                "Two groups of the 20 Newsgroups collection",
+                "f73088259c16fe873bb113a6f83fc76fbe7cf9c623bcb6fcbe5a0ae80fa6f1a1",
+            ),
+            (
+                "tox171",
+                (171, 5748, 4),
+                "four classes from the expression of genes",
+                "TOX-171",
+                "29bd4dcc6b720ab7466ddb2c3304c1a9c52ee032c3244f7f285d0803c5f78ba6",
+            ),
+            (
+                "arcene",
+                (200, 10000, 2),
+                "mass spectra, 3000 of the features without information",
+                "I. Guyon et al., NIPS 2003 feature selection challenge (UCI Machine "
+                "Learning Repository), training and validation rows",
+                "3b90111dd3680410f019aa763e085c11b635cb56c7589716a74b718df32c5bd9",
+            ),
+        )
+    },
 }
 
 
@@ -119,7 +167,10 @@ def load(name: str, folder: Path | None, options: Mapping[str, Any]) -> Dataset:
     path = None if folder is None else folder / f"{name}.npz"
     if path is not None and path.is_file():
         data = files.load_file(path)
-        notes = () if facts.data_id else notes
+        if facts.data_id:
+            notes = ()
+        else:
+            data = replace(data, split=facts.split)
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         if facts.sha256 and content != facts.sha256:
             notes += (
@@ -213,4 +264,6 @@ def _info(name: str, facts: Facts) -> DatasetInfo:
 
 INFOS = {name: _info(name, facts) for name, facts in FACTS.items()}
 PAPER = {name: info for name, info in INFOS.items() if info.paper}
-STAND_INS = {name: info for name, info in INFOS.items() if not info.paper}
+# A stand-in has a note that says so; the others stand for nothing but themselves.
+STAND_INS = {n: i for n, i in INFOS.items() if not i.paper and FACTS[n].note}
+LITERATURE = {n: i for n, i in INFOS.items() if not i.paper and not FACTS[n].note}

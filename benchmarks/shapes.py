@@ -1,0 +1,620 @@
+"""Selection where the truth is known: tables of many shapes, made here.
+
+``less-vfl-auto`` with the profile ``default`` on tables that differ in what is hard
+about them: categories, rare values, heavy tails, rare classes, many classes, pairs,
+correlation, more columns than rows, and labels of pure noise. For every shape: features
+found and useless ones kept, F1 of the support, the share of useless features that the
+parties report beside the true one, and scores of the test rows (balanced accuracy, R2
+for regression) of LESS-VFL, of plain VFL with the same networks, of a linear model and
+of gradient boosting on the pooled columns, and of a linear model on the features that a
+selector kept. Selectors on pooled columns: L1 (logistic regression as in ``lessvfl
+bench peers``, the lasso for regression) and Boruta (``pip install lessvfl[peers]``).
+
+    python benchmarks/shapes.py --jobs 2 --out shapes.json
+    python benchmarks/shapes.py --methods LESS-VFL --shapes "cauchy,pure noise"
+    python benchmarks/shapes.py --methods LESS-VFL --set second_look=0 --set shadows=100
+    python benchmarks/shapes.py --calibrate 200 --jobs 16
+
+`--calibrate` compares reported and true shares of useless features over that many runs
+with seeds from 100 on. Of ``correlated blocks`` a column beside the true one of its
+block counts as useless, though any column of the block finds it; noisy copies of
+``proxies`` count neither as found nor as useless.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.datasets import make_classification
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
+from sklearn.linear_model import LassoCV, LogisticRegression, RidgeCV
+from sklearn.metrics import balanced_accuracy_score, r2_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from lessvfl import data, methods
+from lessvfl.bench.peers import pooled
+from lessvfl.core import metrics
+from lessvfl.data import Dataset, Problem
+from lessvfl.run import profiles, simulate
+from lessvfl.terms import stream_seed
+
+Mask = NDArray[np.bool_]
+Array = NDArray[Any]
+
+N_ROWS, N_EACH = 2500, 20  # rows in all, columns of a party
+
+# -- tables of known truth -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A data set of known truth, and how it lies at the parties."""
+
+    dataset: Dataset
+    sizes: list[int]  # columns of every party
+    neutral: Mask  # (d,), neither significant nor useless
+    blocks: NDArray[np.int64]  # (d,), columns that stand for each other share one
+    is_rare: bool  # whether a class is rare, so that others weigh classes
+
+    @property
+    def significant(self) -> Mask:
+        """Return the features that matter."""
+        assert self.dataset.significant is not None
+        return self.dataset.significant
+
+
+def shape_of(
+    X: Array,
+    y: Array,
+    significant: Mask,
+    sizes: list[int],
+    *,
+    neutral: Mask | None = None,
+    blocks: NDArray[np.int64] | None = None,
+    is_rare: bool = False,
+    task: Any = None,
+) -> Shape:
+    """Put a shape together."""
+    table = dataclasses.replace(
+        data.from_arrays(X, y, task=task),
+        significant=significant,
+        n_parties=len(sizes),
+    )
+    d = len(significant)
+    neutral = np.zeros(d, dtype=bool) if neutral is None else neutral
+    blocks = np.arange(d) if blocks is None else blocks
+    return Shape(table, sizes, neutral, blocks, is_rare)
+
+
+def deal(rng: Generator, n_true: list[int], n_each: int = N_EACH) -> Mask:
+    """Mark so many significant columns of every party, anywhere among its own."""
+    significant = np.zeros((len(n_true), n_each), dtype=bool)
+    for own, n in zip(significant, n_true, strict=True):
+        own[rng.choice(n_each, n, replace=False)] = True
+    return significant.ravel()
+
+
+def linear(S: Array, rng: Generator, least: float = 0.5, most: float = 1.5) -> Array:
+    """Return a sum of columns with random signs and weights."""
+    weights = rng.choice([-1.0, 1.0], S.shape[1]) * rng.uniform(least, most, S.shape[1])
+    total: Array = S @ weights
+    return total
+
+
+def cut(score: Array, rng: Generator, noise: float, share: float = 0.5) -> Array:
+    """Return labels of two classes: the given share of highest noisy scores is 1."""
+    noisy = score + noise * score.std() * rng.normal(size=len(score))
+    labels: Array = (noisy > np.quantile(noisy, 1 - share)).astype(int)
+    return labels
+
+
+def categories(rng: Generator, n_levels: int) -> Shape:
+    """Make numbers and texts, each true one with the same variance in the score."""
+    n_parties, n_texts = 3, 5  # one of the texts is true, and four of the numbers
+    numbers, score = rng.normal(size=(N_ROWS, n_parties * N_EACH)), np.zeros(N_ROWS)
+    X = numbers.astype(object)
+    significant = np.zeros(n_parties * N_EACH, dtype=bool)
+    for party in range(n_parties):
+        order = party * N_EACH + rng.permutation(N_EACH)
+        for place, j in enumerate(order[:n_texts]):
+            levels = rng.permutation(np.arange(N_ROWS) % n_levels)
+            X[:, j] = np.array([f"level{level:02d}" for level in levels], dtype=object)
+            if place == 0:
+                effects = rng.normal(size=n_levels)
+                score += ((effects - effects.mean()) / effects.std())[levels]
+        true = order[n_texts : n_texts + 4]
+        score += linear(numbers[:, true], rng, 1, 1)
+        significant[[order[0], *true]] = True
+    return shape_of(X, cut(score, rng, 0.3), significant, [N_EACH] * n_parties)
+
+
+def rare_binary(rng: Generator) -> Shape:
+    """Make columns of 2 % ones, of which some decide the label nearly alone."""
+    significant = deal(rng, [5] * 3)
+    X = (rng.uniform(size=(N_ROWS, len(significant))) < 0.02).astype(float)
+    score = linear(X[:, significant], rng, 4, 4)
+    y = (score + rng.logistic(size=N_ROWS) > 0).astype(int)
+    return shape_of(X, y, significant, [N_EACH] * 3)
+
+
+def weak_parties(rng: Generator) -> Shape:
+    """Make one party of strong features and two of a few weak ones."""
+    significant = deal(rng, [5, 3, 2])
+    X = rng.normal(size=(N_ROWS, len(significant)))
+    S = X[:, significant]
+    score = linear(S[:, :5], rng, 1, 1) + linear(S[:, 5:], rng, 0.35, 0.35)
+    return shape_of(X, cut(score, rng, 0.3), significant, [N_EACH] * 3)
+
+
+def heavy_columns(rng: Generator, freedom: float) -> Shape:
+    """Make columns of a t distribution; the label depends on their ranks."""
+    significant = deal(rng, [5] * 4)
+    Z = rng.normal(size=(N_ROWS, len(significant)))
+    y = cut(linear(Z[:, significant], rng), rng, 0.1)
+    return shape_of(stats.t(freedom).ppf(stats.norm.cdf(Z)), y, significant, [20] * 4)
+
+
+def rare_class(rng: Generator, share: float, n_rows: int = N_ROWS) -> Shape:
+    """Make two classes, one of them rare, from a linear score."""
+    significant = deal(rng, [4] * 3)
+    X = rng.normal(size=(n_rows, len(significant)))
+    y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.1, share)
+    return shape_of(X, y, significant, [N_EACH] * 3, is_rare=True)
+
+
+def xor(rng: Generator, across: bool) -> Shape:
+    """Make pairs whose products alone matter, of one party or of two."""
+    significant = deal(rng, [4] * 3)
+    X = rng.normal(size=(N_ROWS, len(significant)))
+    places = np.flatnonzero(significant).reshape(3, 4)
+    if across:  # two of every party with one of each of the others
+        places = np.roll(places, 2).reshape(3, 4)
+        places = places[:, [0, 2, 1, 3]]
+    pairs = places.reshape(-1, 2)
+    assert all((a // N_EACH != b // N_EACH) == across for a, b in pairs)
+    score = (X[:, pairs[:, 0]] * X[:, pairs[:, 1]]).sum(axis=1)
+    return shape_of(X, cut(score, rng, 0.1), significant, [N_EACH] * 3)
+
+
+def many_classes(rng: Generator, n_classes: int, n_rows: int = N_ROWS) -> Shape:
+    """Make classes by the largest of as many linear scores."""
+    significant = deal(rng, [5] * 4)
+    X = rng.normal(size=(n_rows, len(significant)))
+    weights = rng.normal(size=(int(significant.sum()), n_classes))
+    scores = X[:, significant] @ (weights / np.linalg.norm(weights, axis=0))
+    y = (scores + 0.1 * rng.normal(size=scores.shape)).argmax(axis=1)
+    return shape_of(X, y, significant, [N_EACH] * 4)
+
+
+def amounts(rng: Generator, heavy: bool) -> Shape:
+    """Make amounts of a linear score; noise has heavy tails, or depends on a column."""
+    significant = deal(rng, [5] * 4)
+    X = rng.normal(size=(N_ROWS, len(significant)))
+    S = X[:, significant]
+    score = linear(S, rng)
+    if heavy:
+        noise = 0.5 * score.std() * rng.standard_t(1.5, size=N_ROWS)
+    else:
+        noise = 0.5 * score.std() * np.exp(S[:, 0]) * rng.normal(size=N_ROWS)
+    y = score + noise
+    return shape_of(X, y, significant, [N_EACH] * 4, task="regression")
+
+
+def correlated_blocks(rng: Generator) -> Shape:
+    """Make blocks of four columns, correlation 0.95; three of five have a true one."""
+    n_blocks, size, n_parties = N_EACH // 4, 4, 3
+    d = n_parties * N_EACH
+    blocks = np.arange(d) // size
+    common = rng.normal(size=(N_ROWS, n_parties * n_blocks))
+    own = rng.normal(size=(N_ROWS, d))
+    X = math.sqrt(0.95) * common[:, blocks] + math.sqrt(0.05) * own
+    chosen = np.flatnonzero(deal(rng, [3] * n_parties, n_blocks))
+    significant = np.zeros(d, dtype=bool)
+    significant[chosen * size + rng.integers(size, size=len(chosen))] = True
+    y = cut(linear(X[:, significant], rng), rng, 0.1)
+    return shape_of(X, y, significant, [N_EACH] * n_parties, blocks=blocks)
+
+
+def proxies(rng: Generator) -> Shape:
+    """Make true features, each with two noisy copies (0.8) at other parties."""
+    n_parties = 4
+    significant = deal(rng, [3] * n_parties)
+    X = rng.normal(size=(N_ROWS, len(significant)))
+    neutral = np.zeros(len(significant), dtype=bool)
+    for j in np.flatnonzero(significant):
+        for step in (1, 2):
+            other = (j // N_EACH + step) % n_parties
+            free = np.flatnonzero(~significant & ~neutral)
+            place = rng.choice(free[free // N_EACH == other])
+            X[:, place] = 0.8 * X[:, j] + 0.6 * rng.normal(size=N_ROWS)
+            neutral[place] = True
+    y = cut(linear(X[:, significant], rng), rng, 0.1)
+    return shape_of(X, y, significant, [N_EACH] * n_parties, neutral=neutral)
+
+
+def wide(rng: Generator) -> Shape:
+    """Make 200 rows of 2,000 columns; eight have another mean in each class."""
+    significant = deal(rng, [2] * 4, 500)
+    y = rng.permutation(np.arange(200) % 2)
+    X = rng.normal(size=(200, 2000))
+    X[:, significant] += 1.25 * (y[:, None] - 0.5) * rng.choice([-1, 1], 8)
+    return shape_of(X, y, significant, [500] * 4)
+
+
+def pure_noise(rng: Generator) -> Shape:
+    """Make labels that depend on nothing."""
+    X = rng.normal(size=(N_ROWS, 3 * N_EACH))
+    y = rng.permutation(np.arange(N_ROWS) % 2)
+    return shape_of(X, y, np.zeros(X.shape[1], dtype=bool), [N_EACH] * 3)
+
+
+def madelon(rng: Generator) -> Shape:
+    """Make a table like Madelon at one party, beside a party of noise.
+
+    Clusters lie at the 32 corners of a cube in five columns and belong to a class at
+    random; 15 columns are linear combinations of these five, 480 are noise.
+    """
+    # Clusters of one class would be every second corner, which one column tells apart:
+    # every cluster is a class at first.
+    X, cluster = make_classification(
+        2600,
+        500,
+        n_informative=5,
+        n_redundant=15,
+        n_classes=32,
+        n_clusters_per_class=1,
+        class_sep=2.0,
+        flip_y=0.01,
+        shuffle=False,
+        random_state=int(rng.integers(2**32)),
+    )
+    y = rng.permutation(np.arange(32) % 2)[cluster]
+    order = rng.permutation(500)
+    significant = np.concatenate([order < 20, np.zeros(N_EACH, dtype=bool)])
+    X = np.hstack([X[:, order], rng.normal(size=(len(X), N_EACH))])
+    return shape_of(X, y, significant, [500, N_EACH])
+
+
+SHAPES: dict[str, Callable[[Generator], Shape]] = {
+    **{f"categories {k}": partial(categories, n_levels=k) for k in (3, 5, 10, 20, 40)},
+    "rare binary": rare_binary,
+    "weak parties": weak_parties,
+    "cauchy": partial(heavy_columns, freedom=1),
+    "t2": partial(heavy_columns, freedom=2),
+    "3.5 % positive": partial(rare_class, share=0.035),
+    "1 % positive": partial(rare_class, share=0.01, n_rows=6000),
+    "xor within": partial(xor, across=False),
+    "xor across": partial(xor, across=True),
+    "20 classes": partial(many_classes, n_classes=20),
+    "50 classes": partial(many_classes, n_classes=50, n_rows=5000),
+    "heteroscedastic": partial(amounts, heavy=False),
+    "heavy-tailed": partial(amounts, heavy=True),
+    "correlated blocks": correlated_blocks,
+    "proxies": proxies,
+    "200 x 2000": wide,
+    "pure noise": pure_noise,
+    "madelon": madelon,
+}
+# Left out of `--calibrate`: nothing is true there, or what is useless is debatable.
+NOT_CALIBRATED = ("pure noise", "correlated blocks")
+
+
+def make(name: str, seed: int) -> Shape:
+    """Return one of the shapes, drawn from the seed."""
+    shape = SHAPES[name](np.random.default_rng(stream_seed(seed, "shapes", name)))
+    dataset = dataclasses.replace(shape.dataset, name=name)
+    return dataclasses.replace(shape, dataset=dataset)
+
+
+# -- models on pooled columns ----------------------------------------------------------
+
+
+def side_by_side(problem: Problem, features: set[str] | None = None) -> list[Array]:
+    """Return training and test rows of all parties' encoded columns, or of some."""
+    parts: list[list[Array]] = [[], []]
+    for party in problem.parties:
+        names = np.array(party.features)[party.groups]
+        chosen = [features is None or name in features for name in names]
+        for part, X in zip(parts, (party.X_train, party.X_test), strict=True):
+            part.append(X[:, chosen])
+    return [np.hstack(part) for part in parts]
+
+
+def score_of(problem: Problem, predicted: Array) -> float:
+    """Return balanced accuracy, or R2 for regression, of the test rows."""
+    measure = r2_score if problem.task == "regression" else balanced_accuracy_score
+    return float(measure(problem.y_test, predicted))
+
+
+def linear_score(
+    problem: Problem, features: set[str] | None = None, is_rare: bool = False
+) -> float:
+    """Return the score of ridge or logistic regression, penalty cross-validated."""
+    X, X_test = side_by_side(problem, features)
+    if X.shape[1] == 0:
+        return 0.0 if problem.task == "regression" else 1 / problem.n_classes
+    if problem.task == "regression":
+        model = RidgeCV(np.logspace(-2, 4, 13))
+    else:
+        weight = "balanced" if is_rare else None
+        model = GridSearchCV(
+            LogisticRegression(max_iter=300, class_weight=weight),
+            {"C": np.logspace(-3, 1, 5)},
+            scoring="balanced_accuracy",
+            cv=3,
+        )
+    with threadpool_limits(1):
+        fitted = make_pipeline(StandardScaler(), model).fit(X, problem.y_train)
+        return score_of(problem, fitted.predict(X_test))
+
+
+def boosting_score(problem: Problem, is_rare: bool) -> float:
+    """Return the score of gradient boosting on all columns."""
+    X, X_test = side_by_side(problem)
+    if problem.task == "regression":
+        model = HistGradientBoostingRegressor(random_state=0)
+    else:
+        weight = "balanced" if is_rare else None
+        model = HistGradientBoostingClassifier(random_state=0, class_weight=weight)
+    return score_of(problem, model.fit(X, problem.y_train).predict(X_test))
+
+
+def lasso(problem: Problem) -> Mask:
+    """Keep what the lasso keeps: the largest lambda within one error of the best."""
+    X, _ = side_by_side(problem)
+    path = LassoCV(cv=5, random_state=0).fit(X, problem.y_train)
+    mean = path.mse_path_.mean(axis=1)
+    errors = path.mse_path_.std(axis=1, ddof=1) / math.sqrt(path.mse_path_.shape[1])
+    best = mean.argmin()
+    alpha = path.alphas_[mean <= mean[best] + errors[best]].max()
+    _, weights, _ = LassoCV.path(X - X.mean(axis=0), problem.y_train, alphas=[alpha])
+    kept: Mask = weights[:, 0] != 0
+    return kept  # numbers alone: a column is a feature
+
+
+# -- one run ---------------------------------------------------------------------------
+
+OURS = "LESS-VFL"
+PEERS = {"L1": pooled.l1_logistic, "Boruta": pooled.boruta}
+SCORED = ("VFL", "linear", "boosting")  # on all columns
+METHODS = (OURS, *PEERS, *SCORED)
+
+
+def task(which: tuple[str, int, str], given: Mapping[str, str]) -> dict[str, Any]:
+    """Run one method on one shape with one seed; return its numbers."""
+    name, seed, method = which
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    began = time.monotonic()
+    with threadpool_limits(1):
+        found = run(make(name, seed), seed, method, given)
+    return found | {"seconds": time.monotonic() - began}
+
+
+def run(
+    shape: Shape, seed: int, method: str, given: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return score, and support where there is one, of one method."""
+    dataset, is_rare = shape.dataset, shape.is_rare
+    settings = profiles.resolve(methods.DEFAULT, "default", dataset, given)
+    job = simulate.Job(dataset, settings, shape.sizes)
+    if method == OURS:
+        (done,) = simulate.simulate(job, [seed])
+        parties = done.numbers["features"].values()
+        names = {name for party in parties for name in party["kept"]}
+        kept = np.array([name in names for name in dataset.X.names])
+        return {
+            **recovery(shape, kept),
+            "said": said(done.numbers),
+            "score": final(done.numbers),
+            "linear on kept": linear_score(done.problem, names, is_rare),
+            "by party": [int(part.sum()) for part in split(kept, shape.sizes)],
+            "true by party": [
+                int(part.sum()) for part in split(kept & shape.significant, shape.sizes)
+            ],
+        }
+    if method == "VFL":
+        own = settings.flat()
+        keys = ("embedding_size", "batch_size", "learning_rate", "train_epochs")
+        same = {key: own[key] for key in (*keys, "schedule")}
+        plain = profiles.resolve("plain", "default", dataset, same)
+        (done,) = simulate.simulate(dataclasses.replace(job, settings=plain), [seed])
+        return {"score": final(done.numbers)}
+    problem = job.problem(seed)
+    if method == "linear":
+        return {"score": linear_score(problem, None, is_rare)}
+    if method == "boosting":
+        return {"score": boosting_score(problem, is_rare)}
+    if problem.task == "regression":
+        if method != "L1":
+            return {}  # Boruta here is for classes
+        kept = lasso(problem)
+    else:
+        table = pooled.pool(problem, seed, torch.device("cpu"))
+        kept = np.asarray(PEERS[method](table).kept)
+    names = {name for name, stays in zip(dataset.X.names, kept, strict=True) if stays}
+    on_kept = linear_score(problem, names, is_rare)
+    return {**recovery(shape, kept), "linear on kept": on_kept}
+
+
+def split(mask: Mask, sizes: list[int]) -> list[Mask]:
+    """Return the part of every party."""
+    return np.split(mask, np.cumsum(sizes)[:-1])
+
+
+def final(numbers: Mapping[str, Any]) -> float:
+    """Return the last score of a run."""
+    scores = numbers["balanced_accuracy"] or numbers["r2"]
+    return float(scores["final"])
+
+
+def said(numbers: Mapping[str, Any]) -> float | None:
+    """Return the share of useless features reported, over all parties that say one."""
+    useless, n_kept = 0.0, 0
+    for party, how in numbers["selection"].items():
+        if how["false_share"] is not None:
+            n_own = len(numbers["features"][party]["kept"])
+            useless, n_kept = useless + how["false_share"] * n_own, n_kept + n_own
+    return useless / n_kept if n_kept else None
+
+
+def recovery(shape: Shape, kept: Mask) -> dict[str, Any]:
+    """Return how the features kept compare with the truth."""
+    true, counted = shape.significant, ~shape.neutral
+    false = int((kept & ~true & counted).sum())
+    n_kept = int(kept.sum())
+    found = {
+        "true": int(true.sum()),
+        "true found": int((kept & true).sum()),
+        "kept": n_kept,
+        "false kept": false,
+        "false share": false / n_kept if n_kept else None,
+        "F1": metrics.support_f1(kept[counted].tolist(), true[counted].tolist()),
+    }
+    if len(set(shape.blocks)) < len(kept):
+        blocks = set(shape.blocks[true])
+        of_kept = blocks & set(shape.blocks[kept])
+        found |= {"blocks": len(blocks), "blocks found": len(of_kept)}
+    return found
+
+
+# -- tables ----------------------------------------------------------------------------
+
+Found = dict[tuple[str, int, str], dict[str, Any]]
+
+
+def mean_of(runs: list[dict[str, Any]], key: str) -> float | None:
+    """Return the mean of what the runs say, None where none says anything."""
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.mean(values) if values else None
+
+
+def text_of(value: float | None, digits: int = 3) -> str:
+    """Write a number of a table."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def count_of(runs: list[dict[str, Any]], key: str) -> str:
+    """Write how many were found of how many there are, where there are any."""
+    if key not in runs[0]:
+        return ""
+    return f"{text_of(mean_of(runs, f'{key} found'), 1)} of {runs[0][key]}"
+
+
+def show(found: Found, shapes: list[str], names: list[str], seeds: list[int]) -> None:
+    """Print what every selector found, then every score."""
+    runs = {
+        (shape, name): [found[shape, seed, name] for seed in seeds]
+        for shape in shapes
+        for name in names
+    }
+    print(
+        "\n| shape | method | true found | blocks found | false kept | F1 | "
+        "false share said | false share | keeps nothing | seconds |\n|---|" + "---|" * 9
+    )
+    for (shape, name), many in runs.items():
+        if "kept" not in many[0]:
+            continue
+        cells = [
+            count_of(many, "true"),
+            count_of(many, "blocks"),
+            text_of(mean_of(many, "false kept"), 1),
+            text_of(mean_of(many, "F1")) if many[0]["true"] else "",
+            text_of(mean_of(many, "said")),
+            text_of(mean_of(many, "false share")),
+            text_of(statistics.mean(one["kept"] == 0 for one in many), 2),
+            text_of(mean_of(many, "seconds"), 1),
+        ]
+        print(f"| {shape} | {name} | " + " | ".join(cells) + " |")
+    columns = [(name, "score") for name in names if name in (OURS, *SCORED)]
+    columns += [(name, "linear on kept") for name in names if name not in SCORED]
+    heads = [n if key == "score" else f"linear on {n}'s" for n, key in columns]
+    print("\n| shape | " + " | ".join(heads) + " |\n|---|" + "---|" * len(heads))
+    for shape in shapes:
+        cells = [text_of(mean_of(runs[shape, name], key)) for name, key in columns]
+        print(f"| {shape} | " + " | ".join(cells) + " |")
+
+
+def show_calibration(found: Found) -> None:
+    """Print how reported shares of useless features compare with the true ones."""
+    gaps: dict[str, list[float]] = {"all": []}
+    for (shape, _, _), one in found.items():
+        gaps.setdefault(shape, [])
+        if one["said"] is not None and one["false share"] is not None:
+            for name in ("all", shape):
+                gaps[name].append(one["said"] - one["false share"])
+    print(
+        f"\n{len(found)} runs; the others kept nothing or said nothing.\n\n"
+        "| shape | runs | mean of said - true | too low by more than 0.05 |\n|---|"
+        + "---|"
+        * 3
+    )
+    for shape, own in gaps.items():
+        mean = f"{statistics.mean(own):+.4f}" if own else ""
+        low = f"{statistics.mean(gap < -0.05 for gap in own):.3f}" if own else ""
+        print(f"| {shape} | {len(own)} | {mean} | {low} |")
+
+
+def main() -> None:
+    """Run every cell and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--calibrate", type=int, metavar="N")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    seeds = [int(part) for part in given.seeds.split(",")]
+    names, shapes = given.methods.split(","), given.shapes.split(",")
+    cells = [(shape, seed, m) for shape in shapes for seed in seeds for m in names]
+    if given.calibrate is not None:
+        shapes = [shape for shape in shapes if shape not in NOT_CALIBRATED]
+        rounds = range(given.calibrate)
+        cells = [
+            (shapes[i % len(shapes)], 100 + i // len(shapes), OURS) for i in rounds
+        ]
+    settings = dict(part.split("=", 1) for part in given.set)
+    found: Found = {}
+    with ProcessPoolExecutor(given.jobs) as pool:
+        results = pool.map(partial(task, given=settings), cells)
+        for cell, result in zip(cells, results, strict=True):
+            found[cell] = result
+            print(*cell, json.dumps(result), flush=True)
+            if given.out is not None:
+                lines = {" / ".join(map(str, key)): v for key, v in found.items()}
+                given.out.write_text(json.dumps(lines, indent=1))
+    if given.calibrate is not None:
+        show_calibration(found)
+    else:
+        show(found, shapes, names, seeds)
+
+
+if __name__ == "__main__":
+    main()

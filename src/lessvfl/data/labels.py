@@ -1,0 +1,270 @@
+"""The server's own: how much its rows and classes weigh, and the loss of its numbers.
+
+What is said here and what comes of it stay with the label holder; no party is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.encode import is_heavy
+from lessvfl.data.frame import Dataset, Floats, Frame
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.settings import Kind, Section, a_float, one_of, or_none, setting
+
+# Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
+BEND = 1.345
+EVEN = 0.25  # classes are uneven where the rarest has less of an even share
+MAD = 0.6744897501960817  # median absolute deviation of a standard normal number
+
+
+def _class_weight() -> Kind:
+    """Allow none, the word balanced, or weights by the name of the class."""
+    number = a_float()
+
+    def accepts(value: Any) -> bool:
+        if isinstance(value, Mapping):
+            named = all(isinstance(name, str) for name in value)
+            return len(value) > 0 and named and all(map(number.accepts, value.values()))
+        return value is None or value == "balanced"
+
+    def read(text: str) -> str | dict[str, float] | None:
+        if text.lower() == "none":
+            return None
+        if text == "balanced":
+            return text
+        pairs = [part.rpartition(":") for part in text.split(",")]
+        weights = {name.strip(): float(weight) for name, _, weight in pairs}
+        if len(weights) < len(pairs) or not all(mark for _, mark, _ in pairs):
+            raise ValueError(text)
+        return weights
+
+    return Kind("balanced, weights by class as in no:1,yes:20, or none", accepts, read)
+
+
+@dataclass(frozen=True)
+class LabelConfig(Section):
+    """What the server does with its labels; parties are told none of it."""
+
+    class_weight: str | Mapping[str, float] | None = setting(
+        _class_weight(),
+        None,
+        "how much a class counts in the loss; balanced: every class as much in all",
+    )
+    loss: str = setting(
+        one_of("auto", "squared", "huber"),
+        "auto",
+        "regression: squared error, or Huber's, which outliers in the labels move "
+        "less; auto: Huber's where labels have heavy tails",
+    )
+    threshold: str | None = setting(
+        or_none(one_of("auto")),
+        "auto",
+        "auto: with uneven classes and no weights, a class is predicted from its share "
+        "of the rows on",
+    )
+
+
+# ------------------------------------------------------------------------------ weights
+
+
+def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
+    """Return row weights as numbers, or refuse what cannot be one."""
+    allowed = (
+        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
+    )
+    array = np.asarray(weights)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.shape != (n_rows,):
+        got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
+        raise DataError(f"{allowed} Got {got}.")
+    found = np.empty(n_rows)
+    for row, cell in enumerate(array.tolist()):
+        found[row] = _number(cell)
+        if not 0 <= found[row] < math.inf:
+            got = "nothing" if cell is None or cell != cell else repr(cell)
+            raise DataError(f"{allowed} Got {got} in row {row + 1}.")
+    if not found.any():
+        raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
+    return found
+
+
+def _number(cell: Any) -> float:
+    """Return a cell as a number, NaN where it is none; a text is none."""
+    try:
+        return math.nan if isinstance(cell, str | bytes) else float(cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def take_weights(dataset: Dataset, column: str) -> Dataset:
+    """Return a data set whose rows weigh what a column says, which is no feature."""
+    names = dataset.X.names
+    if column not in names:
+        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        raise DataError(
+            f"The row weights of '{dataset.name}' must be one of its columns: {shown}. "
+            f"Got '{column}'."
+        )
+    left = [name for name in names if name != column]
+    if not left:
+        raise DataError(
+            f"The data set '{dataset.name}' must have columns besides the row weights "
+            f"'{column}'. Got none."
+        )
+    known, X_test = dataset.significant, dataset.X_test
+    index = names.index(column)
+    owner = f"'{dataset.name}' (column '{column}')"
+    return replace(
+        dataset,
+        X=dataset.X.select(left),
+        X_test=None if X_test is None else X_test.select(left),
+        significant=None if known is None else np.delete(known, index),
+        weight=check_weights(_cells(dataset.X, index), dataset.X.n_rows, owner),
+        notes=(*dataset.notes, f"Rows weigh what column '{column}' says."),
+    )
+
+
+def _cells(frame: Frame, index: int) -> NDArray[Any]:
+    return frame.text.get(index, frame.numeric[:, index])
+
+
+def check_labels(dataset: Dataset, config: LabelConfig) -> None:
+    """Refuse settings of labels that do not go with the labels."""
+    of_classes = dataset.task != "regression"
+    if of_classes and config.loss == "huber":
+        raise ConfigError(
+            f"The 'loss' setting must be squared or auto for '{dataset.name}', whose "
+            f"labels are classes. Got '{config.loss}'."
+        )
+    if config.class_weight is None:
+        return
+    if not of_classes:
+        raise ConfigError(
+            f"The 'class_weight' setting must be none for '{dataset.name}', whose "
+            f"labels are numbers to regress on. Got {config.class_weight!r}."
+        )
+    if isinstance(config.class_weight, Mapping):
+        _weights_of(config.class_weight, dataset.label_names, dataset.name)
+
+
+def _weights_of(
+    given: Mapping[str, float], label_names: Sequence[str], owner: str
+) -> Floats:
+    """Return a weight for each class, 1 where none was given."""
+    weights = np.ones(len(label_names))
+    for name, weight in given.items():
+        if name not in label_names:
+            shown = ", ".join(label_names[:20])
+            more = ", ..." if len(label_names) > 20 else ""
+            raise ConfigError(
+                f"The 'class_weight' setting must name classes of '{owner}': "
+                f"{shown}{more}. Got '{name}'."
+            )
+        weights[label_names.index(name)] = weight
+    return weights
+
+
+def row_weights(
+    dataset: Dataset,
+    y: NDArray[Any],
+    sample_weight: Floats | None,
+    config: LabelConfig,
+) -> Floats | None:
+    """Return how much every training row counts, with mean 1; None where all alike.
+
+    A row's own weight times that of its class. `balanced` gives a class n / (classes *
+    rows of the class), so that all classes count alike.
+    """
+    of_class: Floats | None = None
+    if config.class_weight == "balanced":
+        counts = np.bincount(y, minlength=len(dataset.label_names))
+        present = max(1, int((counts > 0).sum()))
+        of_class = len(y) / (present * np.maximum(counts, 1))
+    elif isinstance(config.class_weight, Mapping):
+        names = dataset.label_names
+        of_class = _weights_of(config.class_weight, names, dataset.name)
+    if of_class is None and sample_weight is None:
+        return None
+    weights = np.ones(len(y)) if sample_weight is None else _at_most_one(sample_weight)
+    if of_class is not None:
+        weights = weights * _at_most_one(of_class)[y]
+    if not weights.any():
+        raise DataError(
+            f"The weights of the training rows of '{dataset.name}' must not all be "
+            f"zero. Got zero for all {len(y)} rows."
+        )
+    if (weights == weights[0]).all():
+        return None
+    return np.asarray(weights / weights.mean())
+
+
+def _at_most_one(weights: Floats) -> Floats:
+    """Return weights in the same ratio whose sums and products do not overflow."""
+    return np.asarray(weights / (weights.max() or 1.0))
+
+
+# ---------------------------------------------------------------------------- threshold
+
+
+def threshold_of(
+    dataset: Dataset, y: NDArray[Any], weight: Floats | None, config: LabelConfig
+) -> tuple[float, ...] | None:
+    """Return what probability a class must exceed to be predicted, where it matters.
+
+    That is the class's share of the training rows: the class of a row is the one whose
+    probability is the largest multiple of its share, argmax_k p_k / share_k. For true
+    probabilities nothing has a better balanced accuracy, (1/C) Σ_k P(predict k | k),
+    which is the sum of P(x | k) = p_k P(x) / share_k over what is predicted.
+
+    None, for the largest probability itself, where the rarest class has at least a
+    quarter of an even share, and where weights say how much rows or classes count.
+    """
+    if dataset.task == "regression" or config.threshold is None or weight is not None:
+        return None
+    shares = np.bincount(y, minlength=len(dataset.label_names)) / len(y)
+    present = shares[shares > 0]
+    if present.min() * len(present) >= EVEN:
+        return None
+    return tuple(float(share) if share > 0 else 1.0 for share in shares)
+
+
+# ---------------------------------------------------------------- numbers to regress on
+
+
+def centre(y: Floats, config: LabelConfig) -> tuple[float, float]:
+    """Return the middle and the spread of the labels, as far as the loss asks.
+
+    Mean and standard deviation; or, for Huber's loss, median and robust deviation,
+    which a few enormous labels do not move.
+    """
+    if _is_robust(y, config):
+        return float(np.median(y)), robust_deviation(y)
+    return float(y.mean()), float(y.std()) or 1.0
+
+
+def robust_deviation(y: Floats) -> float:
+    """Return the standard deviation of normal numbers with the same median deviation.
+
+    Where more than half of the labels are equal, their mean deviation serves; 1 where
+    all are.
+    """
+    away = np.abs(y - np.median(y))
+    return float(np.median(away)) / MAD or float(away.mean()) or 1.0
+
+
+def bend_of(y: Floats, config: LabelConfig) -> float | None:
+    """Return the error from which on Huber's loss is a straight line."""
+    return BEND * robust_deviation(y) if _is_robust(y, config) else None
+
+
+def _is_robust(y: Floats, config: LabelConfig) -> bool:
+    """Tell whether the loss is Huber's."""
+    return config.loss == "huber" or (config.loss == "auto" and is_heavy(y))

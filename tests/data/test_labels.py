@@ -1,0 +1,245 @@
+"""How much rows and classes weigh, and the scale of a robust loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.utils.class_weight import compute_sample_weight
+
+from lessvfl import data
+from lessvfl.data import DataConfig, LabelConfig
+from lessvfl.data.labels import robust_deviation
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.settings import fields_of, read, value_of
+
+FIELD = fields_of([LabelConfig])["class_weight"]
+
+
+def a_dataset(y=("no",) * 6 + ("yes",) * 2, **more):
+    rng = np.random.default_rng(0)
+    return data.from_arrays(rng.normal(size=(len(y), 3)), list(y), name="t", **more)
+
+
+def weights(dataset, **settings):
+    """Return the weights of the training rows, all rows being that."""
+    config = DataConfig(test_share=0.0)
+    return data.prepare(
+        dataset, config, parties=1, labels=LabelConfig(**settings)
+    ).weight
+
+
+def test_no_weights_unless_asked_for():
+    assert weights(a_dataset()) is None
+
+
+def test_balanced_is_scikit_learns():
+    y = ["a"] * 5 + ["b"] * 2 + ["c"]
+    found = weights(a_dataset(y), class_weight="balanced")
+    assert found == pytest.approx(compute_sample_weight("balanced", y))
+    assert found.mean() == pytest.approx(1)
+
+
+def test_weights_of_classes_are_those_of_their_rows():
+    by_class = weights(a_dataset(), class_weight={"yes": 3.0})
+    rows = [1.0] * 6 + [3.0] * 2
+    by_row = weights(a_dataset(sample_weight=rows))
+    assert np.array_equal(by_class, by_row)
+    assert by_class.mean() == pytest.approx(1)
+    assert by_class[-1] / by_class[0] == pytest.approx(3)
+
+
+def test_a_row_has_its_own_weight_times_that_of_its_class():
+    rows = np.arange(1.0, 9.0)
+    found = weights(a_dataset(sample_weight=rows), class_weight={"yes": 2, "no": 0})
+    expected = rows * ([0] * 6 + [2] * 2)
+    assert found == pytest.approx(expected / expected.mean())
+
+
+def test_weights_that_are_all_alike_are_none():
+    assert weights(a_dataset(sample_weight=[3.0] * 8)) is None
+    assert weights(a_dataset(["a", "b"] * 4), class_weight="balanced") is None
+
+
+def test_enormous_weights_do_not_overflow():
+    found = weights(a_dataset(sample_weight=[1e308] * 8), class_weight={"yes": 1e308})
+    assert np.isfinite(found).all()
+    assert found.mean() == pytest.approx(1)
+
+
+def test_balanced_counts_training_rows_alone():
+    y = np.array([0] * 30 + [1] * 10 + [1] * 40)
+    dataset = data.from_arrays(np.arange(80.0)[:, None], y)
+    config = DataConfig(split="first", test_share=0.5)
+    labels = LabelConfig(class_weight="balanced")
+    found = data.prepare(dataset, config, parties=1, labels=labels).weight
+    assert found == pytest.approx([2 / 3] * 30 + [2.0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("none", None),
+        ("balanced", "balanced"),
+        ("0:1,1:20", {"0": 1.0, "1": 20.0}),
+        (" no : 1 , yes:2.5", {"no": 1.0, "yes": 2.5}),
+        ("12:30:5", {"12:30": 5.0}),
+    ],
+)
+def test_reading(text, value):
+    assert read(text, FIELD) == value
+    LabelConfig(class_weight=value)
+
+
+@pytest.mark.parametrize("text", ["even", "0", "0:one", "0:1,0:2", "", "0:1,", ":"])
+def test_what_cannot_be_read(text):
+    with pytest.raises(ConfigError, match="'class_weight' setting must be balanced,"):
+        read(text, FIELD)
+
+
+@pytest.mark.parametrize("value", [{}, {"a": -1}, {"a": "1"}, {1: 1.0}, 3, ["a"]])
+def test_what_is_no_class_weight(value):
+    with pytest.raises(ConfigError, match="'class_weight' setting must be balanced,"):
+        LabelConfig(class_weight=value)
+
+
+def test_names_of_classes_from_python_become_texts():
+    given = {0: 1, np.int64(1): np.float64(2.0), 2.0: 3, True: 4, "a": 5}
+    expected = {"0": 1, "1": 2.0, "2": 3, "a": 5} | {"1": 4}  # True == 1 in Python
+    assert value_of(given, FIELD) == expected
+    assert value_of({False: 1}, FIELD) == {"False": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([1.0] * 7, "one for each row. Got 7 for 8 rows"),
+        (np.ones((8, 2)), "one for each row. Got a table"),
+        ([1.0] * 7 + [-1.0], "Got -1.0 in row 8"),
+        ([1.0] * 7 + [np.nan], "Got nothing in row 8"),
+        ([None] + [1.0] * 7, "Got nothing in row 1"),
+        ([1.0, np.inf] + [1.0] * 6, "Got inf in row 2"),
+        (["1"] * 8, "Got '1' in row 1"),
+        ([0.0] * 8, "and one above 0. Got zero in every row"),
+    ],
+)
+def test_refused_row_weights(rows, words):
+    with pytest.raises(DataError, match="The row weights of 't' must be") as error:
+        a_dataset(sample_weight=rows)
+    assert words in str(error.value)
+
+
+def test_training_rows_must_not_all_weigh_nothing():
+    rows = [0.0] * 4 + [1.0] * 4
+    dataset = a_dataset(["a", "b"] * 4, sample_weight=rows)
+    config = DataConfig(split="first", test_share=0.5)
+    with pytest.raises(DataError, match=r"must not all be zero\. Got zero for all 4"):
+        data.prepare(dataset, config, parties=1)
+    with pytest.raises(DataError, match="must not all be zero"):
+        weights(a_dataset(), class_weight={"yes": 0.0, "no": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"class_weight": {"maybe": 2.0}}, "name classes of 't': no, yes. Got 'maybe'"),
+        ({"loss": "huber"}, "'loss' setting must be squared for 't'"),
+    ],
+)
+def test_settings_that_do_not_go_with_classes(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        weights(a_dataset(), **settings)
+
+
+def test_a_regression_has_no_classes_to_weigh():
+    dataset = a_dataset(np.linspace(0.1, 0.9, 8))
+    with pytest.raises(ConfigError, match="must be none for 't', whose labels are num"):
+        weights(dataset, class_weight="balanced")
+
+
+# ---------------------------------------------------------------------- a weight column
+
+
+def test_a_weight_column_is_no_feature():
+    rng = np.random.default_rng(0)
+    dataset = data.load("breast-cancer")
+    dataset = replace(dataset, significant=rng.random(30) < 0.5)
+    column = dataset.X.names[4]
+    found = data.labels.take_weights(dataset, column)
+    assert column not in found.X.names
+    assert len(found.X.names) == 29
+    assert np.array_equal(found.weight, dataset.X.numeric[:, 4])
+    assert np.array_equal(found.significant, np.delete(dataset.significant, 4))
+    assert f"'{column}'" in found.notes[-1]
+    loaded = data.load("breast-cancer", sample_weight=column)
+    assert np.array_equal(loaded.weight, found.weight)
+
+
+def test_weight_columns_of_files(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "x,w,label\n" + "1.5,2,yes\n2.5,1,no\n3.5,0,no\n" * 3
+    )
+    found = data.load(tmp_path / "t.csv", sample_weight="w")
+    assert found.X.names == ("x",)
+    assert found.weight.tolist() == [2.0, 1.0, 0.0] * 3
+    X, y, w = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1]), np.arange(4)
+    np.savez(tmp_path / "t.npz", X=X, y=y, w=w, X_test=X, y_test=y)
+    own = data.load(tmp_path / "t.npz", sample_weight="w")
+    assert own.X.names == ("x0", "x1")
+    assert own.weight.tolist() == [0.0, 1.0, 2.0, 3.0]
+    column = data.load(tmp_path / "t.npz", sample_weight="x1")
+    assert column.X.names == column.X_test.names == ("x0",)
+    assert column.weight.tolist() == [1.0, 3.0, 5.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("header", "cell", "weight", "words"),
+    [
+        ("x,w,label", "2", "v", "must be one of its columns: x, w. Got 'v'"),
+        ("x,w,label", "2", "label", "must be one of its columns: x, w. Got 'label'"),
+        ("x,w,label", "much", "w", "Got 'much' in row 1"),
+        ("x,w,label", "", "w", "Got nothing in row 1"),
+        ("x,w,label", "-2", "w", "Got -2.0 in row 1"),
+    ],
+)
+def test_refused_weight_columns(tmp_path, header, cell, weight, words):
+    rows = f"1.5,{cell},yes\n2.5,{cell},no\n" * 4
+    (tmp_path / "t.csv").write_text(f"{header}\n{rows}")
+    with pytest.raises(DataError) as error:
+        data.load(tmp_path / "t.csv", sample_weight=weight)
+    assert words in str(error.value)
+
+
+def test_a_weight_column_leaves_features(tmp_path):
+    (tmp_path / "t.csv").write_text("w,label\n" + "1.5,yes\n2.5,no\n" * 4)
+    with pytest.raises(DataError, match="columns besides the row weights 'w'"):
+        data.load(tmp_path / "t.csv", sample_weight="w")
+
+
+# -------------------------------------------------------------------------- robust loss
+
+
+def regression(y, **settings):
+    dataset = data.from_arrays(np.arange(len(y) * 1.0)[:, None], y, task="regression")
+    config = DataConfig(test_share=0.0)
+    return data.prepare(dataset, config, parties=1, labels=LabelConfig(**settings))
+
+
+def test_the_robust_deviation_of_normal_numbers_is_their_own():
+    y = np.random.default_rng(0).normal(3.0, 2.0, size=20001)
+    assert robust_deviation(y) == pytest.approx(2.0, rel=0.03)
+    assert robust_deviation(np.array([1.0, 1.0, 1.0, 5.0])) == pytest.approx(1.0)
+    assert robust_deviation(np.ones(4)) == 1.0
+
+
+def test_enormous_labels_do_not_move_the_scale_of_a_robust_loss():
+    y = np.random.default_rng(0).normal(3.0, 2.0, size=2001)
+    wild = np.where(np.arange(2001) % 50 == 0, 1e6, y)
+    problem = regression(wild, loss="huber")
+    assert problem.label_shift == pytest.approx(3.0, abs=0.2)
+    assert problem.label_scale == pytest.approx(2.0, rel=0.1)
+    assert problem.bend == pytest.approx(1.345)
+    squared = regression(wild)
+    assert squared.label_scale > 1e5
+    assert squared.bend is None
