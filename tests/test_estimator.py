@@ -28,7 +28,7 @@ LAMBDAS: dict[str, Any] = {  # the paper's, with a lambda to be given
 CHECKED: dict[str, Any] = {  # the default, cheaper: it is fitted a few hundred times
     "train_epochs": 25,
     "random_state": 0,
-    "settings": {"shadows": 10, "second_look": 0},
+    "settings": {"shadows": 20, "second_look": 0},
 }
 
 

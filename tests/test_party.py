@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lessvfl.core.evidence import with_shadows
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
 from lessvfl.core.prox import GroupLasso
-from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.errors import ProtocolError
 from lessvfl.party import Holding, Party
 from lessvfl.wire.messages import (
     Begin,
@@ -49,18 +48,16 @@ def rows(n: int = 20, seed: int = 0) -> Tensor:
 def a_party(
     R: int = 1,
     n: int = 20,
-    n_shadows: int = 0,
     groups: tuple[int, ...] = (0, 1, 2, 3, 4),
     must_keep: tuple[bool, ...] = (),
+    input_scale: float = 1.0,
     **more: Any,
 ) -> Party:
-    """Return a party of five columns, and as many shadows as are asked for."""
-    seeds, owner = tuple(range(R)), torch.tensor(groups)
-    tables = (rows(n), rows(6, seed=1))
-    if n_shadows:
-        tables, owner = with_shadows(tables, owner, n_shadows, seeds, "a")
-    net = MLP.create((tables[0].shape[2], 4, E), "tanh", seeds, "a", F64, CPU)
-    holding = Holding(*tables, owner, n_shadows, must_keep)
+    """Return a party of five columns."""
+    seeds = tuple(range(R))
+    net = MLP.create((D, 4, E), "tanh", seeds, "a", F64, CPU)
+    net.input_weights.data.mul_(input_scale)
+    holding = Holding(rows(n), rows(6, seed=1), torch.tensor(groups), must_keep)
     return Party("a", net, holding, seeds, **more)
 
 
@@ -331,18 +328,20 @@ def test_a_stage_goes_on_only_where_it_stands(request_):
     assert reply.block.values.shape[1] == 4
 
 
-def test_a_selection_by_shadows_needs_shadows_and_gradients():
+def test_a_selection_by_shadows_needs_gradients():
     look = ShadowPlan("select_features", 0.1)
-    recorded = dataclasses.replace(PLAN, record=1)
-    for party in (a_party(n_shadows=5), a_party()):
-        if not party._holding.n_shadows:
-            train(party, recorded)
-        with pytest.raises(ProtocolError, match="must have shadows and gradients"):
-            party.handle(Select(None, look))
+    party = a_party()
+    train(party, PLAN)  # without a record
+    with pytest.raises(ProtocolError, match="must have gradients of training"):
+        party.handle(Select(None, look))
+    train(party, dataclasses.replace(PLAN, record=1))
+    party.handle(Select(None, look))
+    with pytest.raises(ProtocolError, match="must have gradients of training"):
+        party.handle(Select(None, look))  # they are forgotten
 
 
 def test_a_second_look_needs_a_first():
-    party = a_party(n_shadows=5)
+    party = a_party()
     train(party, dataclasses.replace(PLAN, record=1))
     with pytest.raises(ProtocolError, match="must have looked once to look again"):
         party.handle(Select(None, ShadowPlan("select_again", 0.1)))
@@ -354,13 +353,17 @@ def pairs_of_columns(n_in: int, n_out: int) -> nn.Module:
     )
 
 
-def test_shadows_need_columns_of_their_own_and_a_constant():
-    with pytest.raises(ConfigError, match=r"party 'a' .* method less-vfl does without"):
-        a_party(n_shadows=5, empty="frozen")
-    net = Lifted.create(pairs_of_columns, 10, E, (0,), "a", F64, CPU)
-    holding = Holding(torch.zeros(1, 4, 10), torch.zeros(1, 2, 10), torch.arange(10), 5)
-    with pytest.raises(ConfigError, match="takes every column by itself"):
-        Party("a", net, holding, (0,))
+def test_columns_that_share_a_slot_are_selected_together():
+    """A network that takes columns in pairs has two slots of two columns."""
+    net = Lifted.create(pairs_of_columns, 4, E, (0,), "a", F64, CPU)
+    net.input_weights.data.mul_(0.01)
+    X = rows(200)[:, :, :4]
+    party = Party("a", net, Holding(X, X[:, :5], torch.arange(4)), (0,))
+    wanted = X[:, :, :1] + 0.5 * rows(200, seed=2)[:, :, :E]
+    reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
+    party.handle(towards(party, reply, wanted))
+    party.handle(Select(None, ShadowPlan("select_features", 0.05)))
+    assert party.kept[0].tolist() == [True, True, False, False]
 
 
 # ----------------------------------------------------------------- state and restore
@@ -372,13 +375,14 @@ def towards(party: Party, reply: Embedding, seen: Tensor) -> Descend:
     return Descend(reply.stage, Block((h - seen) / h.shape[1], reply.block.widths))
 
 
-FIRST = ShadowPlan("select_features", 0.2, again=True, refit_epochs=3)
-AGAIN = ShadowPlan("select_again", 0.2)
+FIRST = ShadowPlan("select_features", 0.1, again=True, refit_epochs=3)
+AGAIN = ShadowPlan("select_again", 0.1)
 
 
 def script(party: Party, *stages: TrainPlan | Request) -> Iterator[Reply]:
-    """Ask one thing after another; gradients lead towards the first columns."""
-    wanted = party._holding.X_train[:, :, :E]
+    """Ask one thing after another; gradients lead towards the first columns, about."""
+    X = party._holding.X_train
+    wanted = X[:, :, :E] + 0.5 * rows(X.shape[1], seed=2)[:, :, :E]
     for stage in stages:
         if not isinstance(stage, TrainPlan):
             yield party.handle(stage)
@@ -407,7 +411,7 @@ LIVES: dict[str, tuple[dict[str, Any], list[TrainPlan | Request]]] = {
     "silent": ({}, [PLAN, Select(((1,),), EVERYTHING_GOES)]),
     "frozen": ({"empty": "frozen"}, [PLAN, Select(((1,),), EVERYTHING_GOES), PLAN]),
     "two looks": (
-        {"n_shadows": 10, "n": 60, "must_keep": (False,) * 4 + (True,)},
+        {"n": 60, "must_keep": (False,) * 4 + (True,), "input_scale": 0.01},
         [
             RECORDED,
             Select(((0, 1),), FIRST),
@@ -479,3 +483,66 @@ def test_what_must_stay_stays_and_what_was_asked_for_is_found():
     how = party.outcome(0).selection
     assert how is not None
     assert len(how["scores"]) == D
+    assert [how["why"][i] for i in (0, 1, 4)] == ["strength", "strength", "must keep"]
+
+
+def test_a_state_between_the_looks_has_what_the_first_saw():
+    about, (pretrain, first, middle, again, _) = LIVES["two looks"]
+    party = a_party(**about)
+    list(script(party, pretrain))
+    seen = [tensor for name, tensor in party.state()[0].items() if "seen." in name]
+    list(script(party, first))
+    tensors, values = party.state()
+    before = [tensors[f"before.{i}"] for i in range(3)]
+    assert values["looks_again"]
+    assert torch.equal(before[0], seen[0])
+    for kept, whole in zip(before[1:], seen[1:], strict=True):
+        assert torch.equal(kept, whole[:, :, [0, 1]])  # of the components in use
+    list(script(party, middle))
+    fresh = a_party(**about)
+    fresh.restore(*party.state())
+    for each in (party, fresh):
+        list(script(each, again))
+    assert fresh.outcome(0).selection == party.outcome(0).selection
+    assert torch.equal(fresh.kept, party.kept)
+    assert not any(name.startswith("before") for name in party.state()[0])
+    blind = a_party(**about)
+    list(script(blind, pretrain, first, middle))
+    tensors, values = blind.state()
+    tensors |= {"before.1": -tensors["before.1"], "before.2": -tensors["before.2"]}
+    other = a_party(**about)
+    other.restore(tensors, values)
+    assert not torch.equal(other._before[1], blind._before[1])
+
+
+def test_a_row_seen_twice_counts_once():
+    """Of two epochs that are remembered, the second."""
+    twice = dataclasses.replace(PLAN, n_epochs=2, record=2)
+    once = dataclasses.replace(PLAN, n_epochs=2, record=1)
+    look = ShadowPlan("select_features", 0.1, refit_epochs=0)
+    told = []
+    for plan in (once, twice):
+        party = a_party(n=60)
+        list(script(party, plan, Select(None, look)))
+        told.append(party.outcome(0).selection)
+    assert told[0] == told[1]
+
+
+def test_a_party_that_keeps_nothing_at_the_second_look_leaves_a_constant():
+    party = a_party(n=60, input_scale=0.01)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(1, 60, E, generator=generator, dtype=F64)
+
+    def asked_for_noise(plan: TrainPlan) -> None:
+        reply = embedding(party, Begin(plan))
+        party.handle(towards(party, reply, noise))
+
+    plan = dataclasses.replace(PLAN, batch_size=60, record=1)
+    asked_for_noise(plan)
+    assert done(party, Select(None, FIRST)).silent == (False,)
+    assert party.kept.sum() == 1
+    asked_for_noise(plan)
+    reply = done(party, Select(None, AGAIN))
+    assert reply.silent == (True,)
+    assert reply.constant is not None
+    assert not party.kept.any()

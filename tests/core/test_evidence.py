@@ -11,15 +11,18 @@ import pytest
 import torch
 
 from lessvfl import data
-from lessvfl.core import evidence
-from lessvfl.core.evidence import ShadowGroups
+from lessvfl.core import evidence, moments
+from lessvfl.core.evidence import Look, Subject
+from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import FitPlan, ShadowPlan
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
 from lessvfl.run.simulate import Job
 
-PLAN = ShadowPlan("select_features", 0.05)
+PLAN = ShadowPlan("select_features", 0.03)
+KEPT = ("strength", "must keep", "pair", "strongest")
+REMOVED = ("weak", "says nothing beside the others")
 
 
 def problem(n=400, d=12, E=3, seed=0):
@@ -31,78 +34,71 @@ def problem(n=400, d=12, E=3, seed=0):
     return torch.as_tensor(X), torch.as_tensor(Z)
 
 
-def test_shadows_are_permuted_copies_and_behind_the_own_columns():
-    X, X_test = torch.randn(1, 30, 4), torch.randn(1, 7, 4)
-    groups = torch.tensor([0, 0, 1, 2])
-    (whole, test), owners = evidence.with_shadows((X, X_test), groups, 5, (0,), "a")
-    assert owners.tolist() == [0, 0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8]
-    assert torch.equal(whole[:, :, :4], X)
-    for copy in (1, 2):
-        own = whole[0, :, 4 * copy : 4 * copy + 4]
-        assert torch.equal(own.sort(dim=0).values, X[0].sort(dim=0).values)
-        assert not torch.equal(own, X[0])
-        places = [int((X[0, :, 0] == value).nonzero()) for value in own[:, 0]]
-        assert torch.equal(X[0, places, 1], own[:, 1])  # one feature, one permutation
-    assert torch.equal(test[:, :, 4:], torch.zeros(1, 7, 8))
-
-
-def test_every_seed_and_party_permutes_its_own_way():
-    X = torch.randn(1, 30, 3)
-    (both, _), _ = evidence.with_shadows((X, X), torch.arange(3), 3, (0, 1), "a")
-    (alone, _), _ = evidence.with_shadows((X, X), torch.arange(3), 3, (1,), "a")
-    assert torch.equal(both[1], alone[0])
-    assert not torch.equal(both[0], both[1])
-    (other, _), _ = evidence.with_shadows((X, X), torch.arange(3), 3, (1,), "b")
-    assert not torch.equal(other, alone)
-
-
-def groups_of(n, n_own, membership=None, pinned=()):
-    """Return n groups, those from n_own on shadows."""
-    eye = torch.eye(n).double() if membership is None else membership
-    must = torch.zeros(n, dtype=torch.bool)
+def a_look(X, Z, plan=PLAN, groups=None, pinned=(), rows=None, seed=0):
+    group = torch.arange(X.shape[1]) if groups is None else torch.tensor(groups)
+    must = torch.zeros(int(group.max()) + 1, dtype=torch.bool)
     must[list(pinned)] = True
-    return ShadowGroups(eye, torch.arange(n) >= n_own, must)
+    rows = torch.arange(len(X)) if rows is None else rows
+    return Look(Subject(rows, X, Z, group, must), plan, (seed, "a", plan.stage))
 
 
-def with_sixty(X):
-    """Return the columns with sixty shadows, and the groups."""
-    d = X.shape[1]
-    (whole, _), owners = evidence.with_shadows(
-        (X[None], X[None]), torch.arange(d), 60, (0,), "a"
-    )
-    return whole[0], groups_of(len(owners), d)
+def places(kept):
+    return kept.nonzero().flatten().tolist()
+
+
+def is_told_truly(choice):
+    """Tell whether every reason agrees with score and decision."""
+    for stays, score, why in zip(
+        choice.kept.tolist(), choice.scores.tolist(), choice.why, strict=True
+    ):
+        assert why in (KEPT if stays else REMOVED)
+        if stays:
+            assert (why == "strength") == (score >= 1)
+        else:
+            assert (why == "says nothing beside the others") == (score >= 1)
+    return True
+
+
+# -------------------------------------------------------------------------------- path
 
 
 def test_the_path_begins_where_nothing_is_kept():
-    X, Z = problem()
-    found = evidence.choose(X, Z, groups_of(12, 12), PLAN)
-    assert found.path[0][0] == 1.0
-    assert found.path[0][1] == 0
+    found = a_look(*problem()).choose()
+    assert found.path[0] == (1.0, 0, found.path[0][2])
     assert found.path[1][1] >= 1
+    assert found.lam in [share for share, *_ in found.path]
 
 
-def test_what_predicts_is_kept_and_shadows_go():
-    X, Z = problem()
-    whole, groups = with_sixty(X)
-    plan = ShadowPlan("select_features", 0.03)
-    found = evidence.choose(whole, Z, groups, plan)
-    assert found.kept[:3].all()
-    assert found.kept[3:].sum() <= 2
-    assert not found.kept[12:].any()
+def test_what_predicts_is_kept_and_nothing_else():
+    found = a_look(*problem()).choose()
+    assert places(found.kept) == [0, 1, 2]
+    assert found.rule == "path"
     assert found.shadow_share <= 0.03
-    assert (found.scores[:3] > found.scores[3:].max()).all()
+    assert found.false_share is not None
+    assert found.false_share <= 0.2
+    assert found.scores[:3].min() >= 1 > found.scores[3:].max()
+    assert found.why == ("strength",) * 3 + ("weak",) * 9
+
+
+def test_a_look_is_that_of_its_stream():
+    X, Z = problem(n=100, seed=3)
+    one, same, other = (a_look(X, Z, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one.shadows, same.shadows)
+    assert torch.equal(one.half(), same.half())
+    assert not torch.equal(one.shadows, other.shadows)
+    assert not torch.equal(one.half(), other.half())
+    assert int(one.half().sum()) == 50
 
 
 def test_the_limit_is_the_most_that_is_kept():
     X, Z = problem()
-    none = groups_of(12, 12)
-    plan = ShadowPlan("select_features", 1.0, most=2)
-    kept = evidence.choose(X, Z, none, plan).kept
-    free = evidence.choose(X, Z, none, ShadowPlan("select_features", 1.0))
+    plan = ShadowPlan("select_features", 1.0, most=2, fdr=1.0)
+    kept = a_look(X, Z, plan).choose().kept
+    free = a_look(X, Z, replace(plan, most=None)).choose()
     assert kept.sum() == 2
     assert free.kept.sum() > 2
     strongest = free.scores.topk(2).indices  # those that enter the path first
-    assert kept.nonzero().flatten().tolist() == sorted(strongest.tolist())
+    assert places(kept) == sorted(strongest.tolist())
 
 
 @pytest.mark.parametrize("own", [[0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2]])
@@ -111,25 +107,249 @@ def test_columns_of_one_feature_stay_or_go_together(own):
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(400, 6)))
     Z = X[:, [0]] - X[:, [3]] + 0.5 * torch.as_tensor(rng.normal(size=(400, 1)))
-    owner = torch.tensor(own)
-    n_own = int(owner.max()) + 1
-    (whole, _), owners = evidence.with_shadows((X[None], X[None]), owner, 60, (0,), "a")
-    membership = torch.nn.functional.one_hot(owners).to(X)
-    groups = groups_of(membership.shape[1], n_own, membership)
-    found = evidence.choose(whole[0], Z, groups, PLAN)
-    columns = found.kept[owner].nonzero().flatten().tolist()
-    assert columns == ([0, 3] if n_own == 6 else [0, 1, 2, 3])
-    assert not found.kept[n_own:].any()
+    found = a_look(X, Z, groups=own).choose()
+    columns = places(found.kept[torch.tensor(own)])
+    assert columns == ([0, 3] if max(own) == 5 else [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("K", [3, 10, 40])
+def test_a_category_as_strong_as_a_number_is_kept_like_it(K):
+    """Of 20 numbers and 20 categories with K levels, the first each say something."""
+    rng = np.random.default_rng(K)
+    n = 3000
+    numbers = rng.normal(size=(n, 20))
+    codes = rng.integers(K, size=(n, 20))
+    effect = rng.normal(size=K)
+    effect = (effect - effect.mean()) / effect.std()
+    Z = 0.25 * (numbers[:, 0] + effect[codes[:, 0]]) + rng.normal(size=n)
+    levels = np.eye(K)[codes].reshape(n, 20 * K)
+    X = torch.as_tensor(np.concatenate([numbers, levels], axis=1))
+    groups = [*range(20), *(20 + j for j in range(20) for _ in range(K))]
+    found = a_look(X, torch.as_tensor(Z)[:, None], groups=groups).choose()
+    assert found.kept[[0, 20]].all()
+    assert found.kept.sum() <= 3
+
+
+def test_a_constant_column_is_never_kept():
+    X, Z = problem()
+    X[:, 5] = 2.5
+    look = a_look(X, Z, ShadowPlan("select_features", 1.0, fdr=1.0, pairs=True))
+    for found in (look.choose(), look.choose(look.half())):
+        assert not found.kept[5]
+        assert found.why[5] == "weak"
 
 
 def test_what_must_stay_is_kept_whatever_it_says():
     X, Z = problem()
-    whole, groups = with_sixty(X)
-    assert not evidence.choose(whole, Z, groups, PLAN).kept[11]
-    groups.pinned[11] = True
-    found = evidence.choose(whole, Z, groups, PLAN)
-    assert found.kept[[0, 1, 2, 11]].all()
-    assert all(n_kept >= 1 for _, n_kept, _ in found.path)
+    look = a_look(X, Z, pinned=(0, 11))
+    for fresh in (None, look.half()):
+        found = look.choose(fresh)
+        assert places(found.kept) == [0, 1, 2, 11]
+        assert found.why[11] == "must keep"
+        assert found.why[0] == "strength"
+        assert is_told_truly(found)
+    assert all(n_kept >= 2 for _, n_kept, _ in found.path)
+    noise = torch.as_tensor(np.random.default_rng(1).normal(size=(400, 1)))
+    alone = a_look(X, noise, pinned=(11,)).choose()
+    assert places(alone.kept) == [11]
+    assert is_told_truly(alone)
+
+
+@functools.cache
+def choices_on_noise(again, pairs):
+    plan = replace(PLAN, again=again, pairs=pairs)
+    found = []
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        X = torch.randn(200, 8, generator=generator)
+        Z = torch.randn(200, 1, generator=generator)
+        found.append(a_look(X, Z, plan, seed=seed).choose())
+    return found
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_labels_of_pure_noise_keep_nothing(pairs):
+    found = choices_on_noise(again=False, pairs=pairs)
+    n_empty = sum(not bool(choice.kept.any()) for choice in found)
+    assert n_empty >= (90 if pairs else 95)
+    for choice in found:
+        assert is_told_truly(choice)
+        if not choice.kept.any():
+            assert choice.false_share is None
+            assert set(choice.why) == {"weak"}
+
+
+def test_or_one_feature_where_another_look_follows():
+    found = choices_on_noise(again=True, pairs=False)
+    counts = [int(choice.kept.sum()) for choice in found]
+    assert min(counts) == 1
+    assert counts.count(1) >= 95
+    for choice in found:
+        assert is_told_truly(choice)
+        if "strongest" in choice.why:
+            assert choice.why.index("strongest") == int(choice.scores.argmax())
+    assert sum("strongest" in choice.why for choice in found) >= 70
+
+
+# ------------------------------------------------------------------------------- pairs
+
+
+def test_pairs_are_kept_and_told_and_count_against_the_limit():
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(1500, 8)))
+    Z = X[:, [2]] * X[:, [5]] + 0.5 * torch.as_tensor(rng.normal(size=(1500, 1)))
+    assert not a_look(X, Z).choose().kept[[2, 5]].any()
+    plan = replace(PLAN, pairs=True)
+    look = a_look(X, Z, plan)
+    for found in (look.choose(), look.choose(look.half())):
+        assert places(found.kept) == [2, 5]
+        assert found.why[2] == found.why[5] == "pair"
+        assert is_told_truly(found)
+        assert [pair[:2] for pair in found.pairs] == [(2, 5)]
+    (told,) = found.report(torch.arange(8))["pairs"]
+    assert told[:2] == [2, 5]
+    assert told[2] > 2
+    assert a_look(X, Z, replace(plan, most=1)).choose().kept.sum() <= 1
+
+
+def test_labels_that_differ_keep_both_truth_values():
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.integers(2, size=(1000, 6))).double()
+    Z = (X[:, [1]] != X[:, [4]]).double()
+    found = a_look(X, Z, replace(PLAN, pairs=True)).choose()
+    assert places(found.kept) == [1, 4]
+    assert found.why[1] == found.why[4] == "pair"
+
+
+def test_a_report_tells_features_by_their_groups():
+    X, Z = problem()
+    found = a_look(X, Z).choose()
+    owner = torch.tensor([11, 0, 0, 4])
+    told = found.report(owner)
+    assert told["scores"] == found.scores[owner].tolist()
+    assert told["why"] == ["weak", "strength", "strength", "weak"]
+    assert told.keys() >= {"rule", "lam", "shadow_share", "false_share", "path"}
+
+
+# ------------------------------------------------------------------------- elimination
+
+
+def neighbours(n=2000, d=12):
+    """Return columns, one of them between two others, and responses of these two."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    X[:, 4] = 0.7 * X[:, 3] + 0.7 * X[:, 5] + 0.2 * X[:, 4]
+    Z = X[:, [3]] + X[:, [5]] + 2 * rng.normal(size=(n, 1))
+    return torch.as_tensor(X), torch.as_tensor(Z)
+
+
+def test_what_says_nothing_beside_the_others_goes_where_rows_are_compared():
+    look = a_look(*neighbours())
+    assert look.choose().kept[4]  # between the two it looks like both
+    found = look.choose(look.half())
+    assert places(found.kept) == [3, 5]
+    assert found.rule == "elimination"
+    assert found.shadow_share <= PLAN.q
+    assert found.false_share is not None
+    assert found.false_share <= PLAN.fdr
+    assert is_told_truly(found)
+
+
+def test_but_not_where_that_loses_much():
+    look = a_look(*neighbours())
+    strict = a_look(*neighbours(), replace(PLAN, loss=-1.0))
+    assert strict.choose(look.half()).rule == "path"
+
+
+@pytest.mark.parametrize("n", [24, 47])
+def test_elimination_needs_rows_enough_for_a_regression(n, monkeypatch):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(moments, "eliminate", never)
+    look = a_look(*problem(n=n))
+    assert look.choose(look.half()).rule == "path"
+    many = a_look(*problem(n=400), pinned=range(12))
+    few_left = torch.arange(400) >= n // 2
+    assert many.choose(few_left).rule == "path"
+
+
+def test_every_reason_agrees_with_score_and_decision():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(300, 15))
+        X[:, 5:10] = X[:, :5] + 0.3 * X[:, 5:10]
+        Z = X[:, [0, 1]] * 0.3 + X[:, [6]] * X[:, [11]] * 0.6
+        X, Z = (torch.as_tensor(t) for t in (X, Z + rng.normal(size=(300, 2))))
+        plan = replace(PLAN, pairs=True, again=seed % 2 == 0)
+        look = a_look(X, Z, plan, pinned=(14,) if seed % 3 else (), seed=seed)
+        for fresh in (None, look.half()):
+            assert is_told_truly(look.choose(fresh))
+
+
+# --------------------------------------------------------------------------- two looks
+
+
+def test_the_clearer_of_two_looks_is_taken():
+    X, Z = problem()
+    blurred = Z + 20 * torch.as_tensor(np.random.default_rng(1).normal(size=Z.shape))
+    clear, dim = a_look(X, Z), a_look(X, blurred)
+    assert clear.clarity > 1.5 * dim.clarity > 0
+    expected = clear.choose(clear.half())
+    for looks in ((clear, dim), (dim, clear)):
+        found = evidence.choose_again(*looks)
+        assert torch.equal(found.scores, expected.scores)
+    nothing = a_look(X, blurred - Z)
+    assert nothing.clarity < 1.5
+
+
+@pytest.mark.parametrize(
+    ("first", "is_fresh"),
+    [(slice(0, 150), True), (slice(0, 390), False), (slice(0, 20), False)],
+)
+def test_candidates_are_chosen_on_some_rows_and_compared_on_others(
+    first, is_fresh, monkeypatch
+):
+    """On those that the first look has not seen, where they are not too few or many."""
+    X, Z = problem()
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
+    before = a_look(X[order[first]], Z[order[first]], rows=order[first])
+    now = a_look(X, 3 * Z, rows=torch.arange(400))
+    monkeypatch.setattr(Look, "clarity", property(lambda self: self is now))
+    parts: dict[int, tuple[Moments, Any]] = {}
+    compared = []
+    rows_of, explained = Moments.rows, moments.explained
+
+    def rows(self, which):
+        part = rows_of(self, which)
+        parts[id(part)] = (part, which)
+        return part
+
+    def spy(some, others, kept):
+        compared.append([parts[id(part)][1] for part in (some, others)])
+        return explained(some, others, kept)
+
+    monkeypatch.setattr(Moments, "rows", rows)
+    monkeypatch.setattr(moments, "explained", spy)
+    evidence.choose_again(before, now)
+    assert len(compared) == 2
+    for some, others in compared:
+        assert not (some & others).any()
+        assert (some | others).all()
+        assert torch.equal(places_of(some), order[first].sort().values) == is_fresh
+
+
+def places_of(rows):
+    return rows.nonzero().flatten()
+
+
+def test_a_row_counts_once_as_it_was_seen_last():
+    rows = torch.tensor([4, 7, 4, 1, 7, 9])
+    assert evidence.latest(rows).tolist() == [2, 3, 4, 5]
+    assert evidence.latest(torch.tensor([3, 1, 2])).tolist() == [0, 1, 2]
+
+
+# --------------------------------------------------------------------------- responses
 
 
 def test_memory_holds_what_was_exchanged_and_gives_it_once():
@@ -144,29 +364,9 @@ def test_memory_holds_what_was_exchanged_and_gives_it_once():
     assert torch.allclose(gradient, g)  # of every row by itself again
     again = evidence.Memory()
     again.restore(memory.tensors())
-    places, Z = memory.responses()
-    assert torch.equal(places, rows)
-    assert torch.allclose(Z, evidence.responses(h, g))
+    assert all(map(torch.equal, memory.take(), (rows, seen, gradient)))
     assert memory.tensors() == []
-    assert torch.equal(again.responses()[1], Z)
-
-
-def test_candidates_are_compared_on_rows_held_out():
-    """Without the columns that predict, the loss is that of a constant."""
-    X, Z = (table[None] for table in problem(n=600))
-    net = MLP.create((12, 3), "none", (0,), "a", torch.float64, torch.device("cpu"))
-    with torch.no_grad():
-        net.input_weights.copy_(torch.linalg.lstsq(X, Z).solution.mT)
-    candidates = torch.zeros(3, 1, 12, dtype=torch.bool)
-    candidates[0] = True
-    candidates[1, 0, :3] = True
-    candidates[2, 0, 6:] = True
-    losses, alone = evidence.compare(net, torch.arange(12), X, Z, candidates, (0,))
-    assert losses.shape == (3, 1)
-    assert losses[2, 0] > 0.9 * alone[0]
-    assert losses[1, 0] < 0.5 * alone[0]
-    assert losses[0, 0] == pytest.approx(float(losses[1, 0]), rel=0.1)
-    assert alone[0] == pytest.approx(float(Z.var(dim=1, correction=0).mean()), rel=1e-5)
+    assert all(map(torch.equal, again.take(), (rows, seen, gradient)))
 
 
 def test_a_response_is_one_newton_step_of_logistic_regression_further():
@@ -189,68 +389,48 @@ def test_the_better_rows_are_predicted_the_less_their_residuals_say():
     assert float(quiet / loud) == pytest.approx(10, rel=1e-4)
 
 
-def neighbours(n=2000, d=12):
-    """Return columns, one of them between two others, and responses of these two."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, d))
-    X[:, 4] = 0.7 * X[:, 3] + 0.7 * X[:, 5] + 0.2 * X[:, 4]
-    Z = X[:, [3]] + X[:, [5]] + 2 * rng.normal(size=(n, 1))
-    return torch.as_tensor(X), torch.as_tensor(Z)
+def test_what_the_server_does_not_ask_for_is_of_no_consequence():
+    """With one label all gradients lie along one line."""
+    generator = torch.Generator().manual_seed(0)
+    head = torch.tensor([0.8, -1.5, 0.4], dtype=torch.float64)
+    h = torch.randn(300, 3, generator=generator, dtype=torch.float64)
+    error = torch.randn(300, 1, generator=generator, dtype=torch.float64)
+    found = evidence.standardised(h, error * head)
+    assert found.shape == (300, 1)
+    across = torch.tensor([[1.5, 0.8, 0.0]], dtype=torch.float64)  # head @ across = 0
+    loud = h + 100 * torch.randn(300, 1, generator=generator).double() * across
+    told = evidence.standardised(loud, error * head)
+    assert torch.allclose(told, found, atol=1e-6)
+    root = (error.square().mean() * head.square().sum()).sqrt()
+    v = head / head.norm()
+    expected = h @ v * root - error[:, 0] * head.norm() / root
+    assert torch.allclose(found[:, 0].abs(), expected.abs())
 
 
-def test_a_second_look_offers_both_looks_this_one_and_what_says_something():
-    X, Z = neighbours()
-    whole, groups = with_sixty(X)
-    before = torch.zeros(len(groups.pinned), dtype=torch.bool)
-    before[11] = True
-    plan = ShadowPlan("select_again", 0.03)
-    choice, (both, second, pruned) = evidence.choose_again(
-        whole, Z, groups, plan, before
-    )
-    assert torch.equal(second, choice.kept)
-    assert torch.equal(both, before | second)
-    assert second[4]  # between the two it looks like both
-    assert pruned.nonzero().flatten().tolist() == [3, 5]
+def test_responses_are_in_units_of_the_information():
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(500, 3, generator=generator, dtype=torch.float64)
+    mixed = torch.eye(3).double() + 0.3 * h[:3]
+    gradient = torch.randn(500, 3, generator=generator, dtype=torch.float64) @ mixed
+    information = gradient.T @ gradient / 500
+    found = evidence.standardised(h, gradient)
+    assert found.shape == (500, 3)
+    newton = h - gradient @ torch.linalg.inv(information)  # of one row
+    assert torch.allclose(found @ found.T, newton @ information @ newton.T)
+    noise = evidence.standardised(torch.zeros_like(h), gradient)
+    assert torch.allclose(noise.T @ noise / 500, torch.eye(3).double(), atol=1e-9)
+    weak = gradient.clone()
+    weak[:, 0] = 1e-3 * weak[:, 1]  # no information of its own
+    assert evidence.standardised(h, weak).shape == (500, 2)
 
 
-def test_a_second_look_respects_the_limit_and_what_must_stay():
-    X, Z = neighbours()
-    whole, groups = with_sixty(X)
-    groups.pinned[[0, 3]] = True
-    before = groups.pinned.clone()
-    before[5:12] = True
-    plan = ShadowPlan("select_again", 0.03, most=4)
-    _, candidates = evidence.choose_again(whole, Z, groups, plan, before)
-    assert (candidates.sum(dim=1) <= 4).all()
-    assert candidates[:, [0, 3]].all()
-
-
-def test_pairs_are_kept_and_told_and_count_against_the_limit():
-    rng = np.random.default_rng(0)
-    X = torch.as_tensor(rng.normal(size=(1500, 8)))
-    Z = X[:, [2]] * X[:, [5]] + 0.5 * torch.as_tensor(rng.normal(size=(1500, 1)))
-    whole, groups = with_sixty(X)
-    blind = evidence.choose(whole, Z, groups, ShadowPlan("select_features", 0.03))
-    assert not blind.kept[[2, 5]].any()
-    plan = ShadowPlan("select_features", 0.03, pairs=True)
-    found = evidence.choose(whole, Z, groups, plan)
-    assert found.kept[[2, 5]].all()
-    assert [pair[:2] for pair in found.pairs] == [(2, 5)]
-    (told,) = found.report(torch.arange(8))["pairs"]
-    assert told[:2] == [2, 5]
-    assert told[2] > 2
-    few = replace(plan, most=1)
-    assert evidence.choose(whole, Z, groups, few).kept.sum() <= 1
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.1, 1), (0.5, 2)])
-def test_the_smallest_candidate_as_good_as_the_best(share, expected):
-    losses = [0.50, 0.54, 0.7]
-    assert evidence.smallest_as_good(losses, 1.0, share) == expected
-
-
-def test_the_largest_candidate_stays_where_rows_say_nothing_of_them():
-    assert evidence.smallest_as_good([1.3, 1.2, 1.1], 1.0, 0.1) == 0
+def test_without_gradients_there_is_nothing_to_see_and_nothing_breaks():
+    h = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    Z = evidence.standardised(h, torch.zeros(100, 2))
+    assert Z.isfinite().all()
+    X = torch.randn(100, 4, generator=torch.Generator().manual_seed(1))
+    look = a_look(X, Z, replace(PLAN, pairs=True))
+    assert look.choose(look.half()).scores.isfinite().all()
 
 
 def a_net(seeds, d):
@@ -287,14 +467,14 @@ def test_the_default_finds_what_matters_without_a_lambda():
         assert numbers["truth"]["f1"] > 0.7
         assert numbers["spurious"]["removed_share"] > 0.9
         for how in numbers["selection"].values():
-            assert how["shadow_share"] <= 0.045
+            assert how["shadow_share"] <= 0.03
             assert 0 < how["lam"] <= 1
-            assert how["rule"] in evidence.RULES
+            assert how["rule"] in ("path", "elimination")
 
 
 def test_a_second_look_brings_features_back_and_removes_others():
     (once,), (twice,) = run(seeds=(1,), second_look=0), run(seeds=(1,))
-    assert {how["rule"] for how in once["selection"].values()} == {"first look"}
+    assert {how["rule"] for how in once["selection"].values()} == {"path"}
     first, second = (
         {n for party in numbers["features"].values() for n in party["kept"]}
         for numbers in (once, twice)
@@ -316,7 +496,7 @@ def test_a_second_look_brings_features_back_and_removes_others():
 
 def test_a_second_look_needs_epochs_to_follow():
     (numbers,) = run(train_epochs=1, n_samples=500)
-    assert {how["rule"] for how in numbers["selection"].values()} == {"first look"}
+    assert {how["rule"] for how in numbers["selection"].values()} == {"path"}
 
 
 def test_replicas_select_as_single_runs_do():
@@ -360,6 +540,43 @@ def test_fewer_bits_are_cheaper_in_proportion():
     assert pretraining(bits=32)["up"] / pretraining()["up"] == pytest.approx(4, rel=0.1)
 
 
-def test_shadows_need_a_column_of_their_own():
-    with pytest.raises(ConfigError, match="method less-vfl does without"):
+def test_a_party_that_keeps_nothing_is_a_constant():
+    with pytest.raises(ConfigError, match="must be constant with method less-vfl-auto"):
         run(empty_party="frozen")
+
+
+# ---------------------------------------------------------------------------- two ends
+
+
+def a_run(X, y, **more):
+    dataset = data.from_arrays(X, y)
+    given = {"train_epochs": 6, "refit_epochs": 5} | more
+    settings = profiles.resolve("less-vfl-auto", "default", dataset, given)
+    (found,) = simulate.simulate(Job(dataset, settings, parties=2), [0])
+    return found.numbers
+
+
+def test_labels_of_pure_noise_leave_every_party_a_constant():
+    """The run ends as it should, and at chance."""
+    rng = np.random.default_rng(0)
+    numbers = a_run(rng.normal(size=(600, 12)), rng.integers(2, size=600))
+    for party, kept in numbers["features"].items():
+        assert kept["kept"] == []
+        assert numbers["selection"][party]["false_share"] is None
+        assert set(numbers["selection"][party]["why"].values()) == {"weak"}
+    assert numbers["auc"]["final"] == 0.5
+    again = numbers["communication"]["by_stage"]["select_again"]
+    assert again["up"] > 0  # their constants
+    assert numbers["communication"]["by_stage"]["train"]["up"] == 0
+
+
+def test_a_party_at_which_the_first_look_finds_nothing_stays_for_the_second():
+    """Its features are weak beside those of the other until these are learnt."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(3000, 12))
+    y = (4 * X[:, :3].sum(axis=1) + 0.6 * X[:, 7] + rng.logistic(size=3000) > 0) * 1
+    once = a_run(X, y, train_epochs=0)
+    twice = a_run(X, y, train_epochs=9, second_look=8)
+    weak = list(twice["features"])[1]
+    assert once["features"][weak]["kept"] == []
+    assert twice["features"][weak]["kept"] == ["x7"]

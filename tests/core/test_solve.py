@@ -216,19 +216,3 @@ def test_a_fit_that_helps_nobody_leaves_the_network_as_it_was():
     net, start, _, scores = fit(plan)
     assert len(scores) == 1 + 2 + 1
     assert all(map(torch.equal, net.parameters(), start))
-
-
-def test_folds_hold_out_other_rows_and_together_all():
-    X, _ = regression(40)
-    net = MLP.create((4, 1), "none", (0,), "net", F64, CPU)
-    held = []
-
-    def loss(rows):
-        held.append(rows[0].tolist())
-        return net(X)[:, rows[0], 0]
-
-    for fold in (0, 1):
-        fit_held_out(net, loss, 40, FitPlan(n_epochs=0, held_out=0.5), (0,), fold)
-    first, second = held[0], held[-1]
-    assert len(first) == len(second) == 20
-    assert sorted(first + second) == list(range(40))

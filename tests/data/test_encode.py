@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from lessvfl.data import frame_of
 from lessvfl.data.encode import CellCounts, EncodedColumn, Encoding
@@ -64,6 +65,91 @@ def test_standardised_training_columns_have_mean_0_and_deviation_1():
     matrix, _ = fit(frame_of(X)).apply(frame_of(X))
     np.testing.assert_allclose(matrix.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(matrix.std(axis=0), 1)
+
+
+def cauchy(n=2000, seed=0):
+    return np.random.default_rng(seed).standard_cauchy(size=(n, 1))
+
+
+def test_a_column_of_heavy_tails_becomes_a_bell_curve():
+    X = cauchy()
+    matrix, _ = fit(frame_of(X)).apply(frame_of(X))
+    order = np.argsort(X[:, 0])
+    assert (np.diff(matrix[order, 0]) >= 0).all()
+    middle = order[20:-20]
+    assert (np.diff(matrix[middle, 0]) > 0).all()  # no two become one
+    assert matrix.mean() == pytest.approx(0, abs=1e-9)
+    assert matrix.std() == pytest.approx(1)
+    assert stats.kstest(matrix[:, 0], "norm").pvalue > 0.5
+    assert np.abs(matrix).max() < 5
+    as_it_was, _ = fit(frame_of(X), scale="standardize").apply(frame_of(X))
+    np.testing.assert_allclose(as_it_was, (X - X.mean()) / X.std())
+    assert np.abs(as_it_was).max() > 20
+
+
+def test_values_beyond_those_seen_are_as_the_last_and_others_lie_between():
+    X = cauchy(500)
+    encoding = fit(frame_of(X))
+    known, _ = encoding.apply(frame_of([[X.min()], [X.max()]]))
+    beyond, _ = encoding.apply(frame_of([[X.min() - 1e9], [X.max() + 1e9]]))
+    np.testing.assert_array_equal(beyond, known)
+    (column,) = encoding.columns
+    assert len(column.knots) == len(column.levels) <= 256
+    assert (np.diff(column.knots) > 0).all()
+    assert (np.diff(column.levels) > 0).all()
+    half = (column.knots[3] + column.knots[4]) / 2
+    raw = (column.levels[3] + column.levels[4]) / 2
+    found, _ = encoding.apply(frame_of([[half]]))
+    assert found[0, 0] == pytest.approx((raw - column.shift) / column.scale)
+    with pytest.raises(DataError, match="finite"):
+        encoding.apply(frame_of([[math.inf]]))
+
+
+def test_missing_cells_of_a_heavy_column_are_its_median():
+    """Its mean may lie anywhere."""
+    X = cauchy(401)
+    X[7] = 1e9
+    X[::4] = NAN
+    encoding = fit(frame_of(X))
+    assert encoding.columns[0].fill == np.nanmedian(X)
+    matrix, counts = encoding.apply(frame_of(X))
+    assert counts.imputed == 101
+    assert np.isfinite(matrix).all()
+    assert np.abs(matrix[::4]).max() < 0.1
+    assert matrix.mean() == pytest.approx(0, abs=1e-9)
+
+
+def test_equal_values_of_a_heavy_column_share_one_score():
+    X = np.concatenate([np.repeat([0.0, 1.0, 2.0], 100), [1e6, 1e7]])[:, None]
+    encoding = fit(frame_of(X))
+    assert encoding.columns[0].knots
+    matrix, _ = encoding.apply(frame_of(X))
+    assert len(np.unique(matrix[:300, 0])) == 3
+    assert (np.diff(matrix[:, 0]) >= 0).all()
+
+
+def test_a_heavy_column_survives_json():
+    X = cauchy(300)
+    encoding = fit(frame_of(X))
+    again = Encoding.from_json(json.loads(json.dumps(encoding.to_json())))
+    assert again == encoding
+    new = frame_of(cauchy(50, seed=1))
+    np.testing.assert_array_equal(again.apply(new)[0], encoding.apply(new)[0])
+
+
+@pytest.mark.parametrize("draw", ["normal", "uniform", "logistic", "exponential"])
+def test_a_usual_column_is_encoded_as_by_standardisation(draw):
+    X = getattr(np.random.default_rng(0), draw)(size=(500, 3))
+    X[::9, 0] = NAN
+    assert fit(frame_of(X)) == fit(frame_of(X), scale="standardize")
+
+
+def test_truth_values_and_constants_are_never_heavy():
+    rare = np.zeros((200, 2))
+    rare[:3, 0] = 1
+    cells = np.array([[bool(i < 60), 4.0] for i in range(200)], dtype=object)
+    for frame in (frame_of(rare), frame_of(cells)):
+        assert not any(column.knots for column in fit(frame).columns)
 
 
 def test_one_hot_columns_are_left_unscaled_and_form_one_feature():

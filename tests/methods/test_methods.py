@@ -57,7 +57,7 @@ def job_of(method, profile="default", task="binary", **overrides):
     fields = fields_of(profiles.sections(method))
     chosen = {k: v for k, v in {**SMALL, **overrides}.items() if k in fields}
     if method == "less-vfl-auto":
-        chosen |= {"pretrain_batch_size": 50, "shadows": 12}
+        chosen |= {"pretrain_batch_size": 50, "shadows": 20}
     settings = profiles.resolve(method, profile, dataset, chosen)
     return Job(dataset, settings, parties=3, spurious=0.5)
 

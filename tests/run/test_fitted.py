@@ -34,7 +34,7 @@ OWN: dict[str, dict[str, Any]] = {
     "local-lasso": STAGE_3,
     "group-lasso": {"joint_epochs": 4, "learning_rate": 0.1, "lam_party": 1.2},
     "plain": {},
-    "less-vfl-auto": {"pretrain_batch_size": 40, "pretrain_epochs": 1, "shadows": 10},
+    "less-vfl-auto": {"pretrain_batch_size": 40, "pretrain_epochs": 1, "shadows": 20},
 }
 PARTIES = {"server": ["age", "sex"], "../lab/of A": ["lab_*"], "rest": ["city", "on"]}
 N, N_TRAIN = 150, 120

@@ -117,8 +117,23 @@ def test_default(method):
     published = PUBLISHED if method == "less-vfl" else {}
     found = flat(method, "default", overrides=published)
     check(found, NETWORK | LEARNING | BY_METHOD[method])
-    check(found, {"activation": "tanh", "shuffle": True, "scale": "standardize"})
+    check(found, {"activation": "tanh", "shuffle": True, "scale": "auto"})
     check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})
+
+
+@pytest.mark.parametrize(("n_classes", "size"), [(2, 4), (8, 4), (9, 8)])
+def test_many_classes_take_twice_the_components(n_classes, size):
+    names = tuple(str(k) for k in range(n_classes))
+    for method in ("less-vfl-auto", "less-vfl"):
+        found = flat(method, "default", label_names=names)
+        assert found["embedding_size"] == size
+        asked = flat(method, "default", "a", {"embedding_size": 5}, label_names=names)
+        assert asked["embedding_size"] == 5
+    for profile in ("paper", "official-code"):
+        found = flat("less-vfl", profile, label_names=names)
+        assert found["embedding_size"] == flat("less-vfl", profile)["embedding_size"]
+    one = flat("plain", "default", label_names=names)
+    assert one["embedding_size"] == flat("plain", "default")["embedding_size"]
 
 
 @pytest.mark.parametrize("profile", ["paper", "official-code"])
@@ -127,7 +142,7 @@ def test_published_profiles_treat_data_as_published(profile):
     check(found, {"scale": "none", "split": "stratified"})
     found = flat("plain", profile, scale="global", split="first")
     check(found, {"scale": "global", "split": "first"})
-    check(flat("plain", "default", scale="none"), {"scale": "standardize"})
+    check(flat("plain", "default", scale="none"), {"scale": "auto"})
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ class Look:
         weights = seen.weights * ~self.pinned
         came_in = torch.zeros_like(weights)
         points: list[tuple[float, int, float]] = []
-        place, chosen, said = 0, self.pinned, None
+        place, chosen, said, beside = 0, self.pinned, None, came_in
         for B, slopes in moments.group_path(seen, largest * shares, weights):
             share = float(shares[len(points)])
             kept = (seen.norms(B) > 0) | self.pinned
@@ -286,13 +286,14 @@ class Look:
             points.append((share, n_kept, passing))
             came_in = torch.where(kept & (came_in == 0), share, came_in)
             weak = seen.scores(slopes) / max(largest, RIDGE)
+            now = seen.scores(B) / max(largest, RIDGE)
+            beside = now if len(points) == 1 else beside  # what must stay says there
             if passing > plan.q or (plan.most is not None and n_kept > plan.most):
                 break
             if n_kept and rule.allows(limit, n_kept):
-                place, chosen = len(points) - 1, kept
+                place, chosen, beside = len(points) - 1, kept, now
                 said = rule.false_share(limit, n_kept)
-        alone = seen.scores(seen.C) / max(largest, RIDGE)  # no lambda holds them off
-        came_in = torch.where(self.pinned, alone, came_in)
+        came_in = torch.where(self.pinned, beside, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
         scores = scores / points[place][0]
         return points[place][0], points, Found(chosen, scores, points[place][2], said)

@@ -16,18 +16,18 @@ from lessvfl.report.tables import MISSING, plural
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Look = tuple[str, str, str, str]
+Style = tuple[str, str, str, str]
 Results = Mapping[str, Any]
 TheoryEntry = Mapping[str, Any]
 
 WORDED = ("Method", "Quantity", "Note")  # columns of words
-METHODS: dict[str, Look] = {  # title, colour, dashes, marker
+METHODS: dict[str, Style] = {  # title, colour, dashes, marker
     "less-vfl": ("LESS-VFL", figures.BLUE, "-", "o"),
     "local-lasso": ("Local lasso", figures.GREEN, "--", "s"),
     "group-lasso": ("Group lasso", figures.VERMILION, "-.", "^"),
     "centralised": ("Centralised group lasso", figures.BLACK, ":", "D"),
 }
-DESIGNS: dict[str, Look] = {
+DESIGNS: dict[str, Style] = {
     "independent": ("Independent components", figures.BLUE, "-", "o"),
     "correlated": ("One correlated component", figures.VERMILION, "--", "s"),
 }
@@ -174,7 +174,7 @@ def _guide(
 
 
 def _line(
-    ax: Axes, entries: Sequence[TheoryEntry], quantity: str, look: Look, floor: float
+    ax: Axes, entries: Sequence[TheoryEntry], quantity: str, look: Style, floor: float
 ) -> None:
     """Draw means over seeds with their range; zeros hollow on the floor."""
     title, color, dashes, marker = look
