@@ -24,7 +24,6 @@ from lessvfl.data.labels import (
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.terms import stream_seed
 
-
 AS_THEY_ARE = LabelConfig()
 
 

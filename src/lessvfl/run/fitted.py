@@ -152,7 +152,7 @@ class FittedModel:
         What the fusion network gives, moved by the threshold.
         """
         z = self.decide(X)
-        return z + np.array(decision_offsets(self.threshold, z.shape[1]))
+        return np.asarray(z + decision_offsets(self.threshold, z.shape[1]))
 
     def _frame(self, X: Any) -> Frame:
         if hasattr(X, "columns"):
