@@ -332,7 +332,7 @@ def test_a_key_is_private_from_its_first_byte(tmp_path, monkeypatch):
     assert mode(tmp_path / "own") == 0o700
 
 
-SERVER_KEYS = {
+SERVER_KEYS: dict[str, Any] = {
     "listen": "127.0.0.1:8815",
     "certificate": "cert.pem",
     "key": "key.pem",

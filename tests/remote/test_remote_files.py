@@ -404,6 +404,7 @@ def test_try_with_weights_by_class_and_by_row(run_cli, tmp_path):
     )
     assert set(dataset.label_names) == {"low", "high"}
     assert is_test is not None
+    assert dataset.weight is not None
     assert set(dataset.weight[~is_test]) == {1.0, 2.0, 3.0}
 
 

@@ -172,6 +172,8 @@ def test_scores_use_the_threshold_of_the_model():
     resolved = profiles.resolve("plain", "default", dataset, LONG)
     (found,) = simulate.simulate(simulate.Job(dataset, resolved, parties=2), [0])
     problem = found.problem
+    assert problem.threshold is not None
+    assert problem.frames is not None
     share = problem.threshold[1]
     assert found.numbers["threshold"] == {"0": problem.threshold[0], "1": share}
     predicted = found.model.predict(problem.frames[1]).astype(int)
