@@ -567,7 +567,7 @@ def show_calibration(found: Found) -> None:
             for name in ("all", shape):
                 gaps[name].append(one["said"] - one["false share"])
     print(
-        f"\n{len(found)} runs; the others kept nothing or said nothing.\n\n"
+        f"\n{len(found)} runs; those that kept or said nothing are not counted.\n\n"
         "| shape | runs | mean of said - true | too low by more than 0.05 |\n|---|"
         + "---|"
         * 3
