@@ -132,6 +132,7 @@ def test_responses_along_one_line_have_one_dimension():
     Z = torch.randn(1000, 1, generator=stream())
     assert moments._dimension(Z) == pytest.approx(1)
     assert moments._dimension(Z @ torch.ones(1, 4)) == pytest.approx(1)
+    assert moments._dimension(torch.zeros(5, 2)) == 1
     round_ = torch.randn(100_000, 4, generator=stream())
     assert moments._dimension(round_) == pytest.approx(4, rel=1e-2)
 
