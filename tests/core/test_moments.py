@@ -132,6 +132,7 @@ def test_responses_along_one_line_have_one_dimension():
     Z = torch.randn(1000, 1, generator=stream())
     assert moments._dimension(Z) == pytest.approx(1)
     assert moments._dimension(Z @ torch.ones(1, 4)) == pytest.approx(1)
+    assert moments._dimension(torch.zeros(5, 2)) == 1
     round_ = torch.randn(100_000, 4, generator=stream())
     assert moments._dimension(round_) == pytest.approx(4, rel=1e-2)
 
@@ -267,6 +268,7 @@ def test_scrambles_are_those_of_the_stream_and_shared_by_the_columns():
     assert not torch.equal(found, moments.shadow_scores(data, data.Z, 23, stream(2)))
     assert torch.allclose(found[:, :12], found[:, 12:])
     order = torch.randperm(400, generator=stream(1))
+    assert (found[1:] != found[0]).any(dim=1).all()  # each copy its own order
     first = data.X.T @ data.Z[order] / 400
     assert torch.allclose(found[0], data.scores(first))
 
@@ -354,8 +356,9 @@ def by_definition(data, n_copies, q, fdr):
             for g in kept
         }
         weakest = min(said, key=said.__getitem__)
-        if rule.allows(said[weakest] / (noise(kept) / start) ** 0.5, len(kept)):
-            return kept, said
+        scale = (noise(kept) / start) ** 0.5
+        if rule.allows(said[weakest] / scale, len(kept)):
+            return kept, said, scale * rule.shadows
         kept.remove(weakest)
 
 
@@ -364,7 +367,7 @@ def test_elimination_is_that_of_least_squares(groups):
     data = seen(*problem(seed=3), groups)
     n_groups = max(groups) + 1
     everything = torch.ones(n_groups, dtype=torch.bool)
-    expected, said = by_definition(data, 40, 0.03, 0.2)
+    expected, said, shadows = by_definition(data, 40, 0.03, 0.2)
     assert 1 < len(expected) < n_groups
     kept, scores, rule = moments.eliminate(
         data, everything, ~everything, (40, stream()), 0.03, 0.2
@@ -374,6 +377,7 @@ def test_elimination_is_that_of_least_squares(groups):
     for group, score in said.items():
         assert float(scores[group]) == pytest.approx(score, rel=1e-4)
     assert rule.allows(min(said.values()), len(expected))
+    assert torch.allclose(rule.shadows, shadows, rtol=1e-3)
     if n_groups == 12:  # of the others: what they would say, were they added
         for group in set(range(12)) - set(expected):
             gain = rss(data, expected) - rss(data, [*expected, group])

@@ -109,7 +109,7 @@ def chance(degrees: Tensor, level: float = LEVEL) -> Tensor:
 def _dimension(Z: Tensor) -> float:
     """Return how many dimensions responses have in effect, from 1 to E."""
     S = Z.T @ Z
-    return float(S.trace().square() / S.square().sum().clamp_min(1e-30))
+    return max(1.0, float(S.trace().square() / S.square().sum().clamp_min(1e-30)))
 
 
 def shadow_scores(
