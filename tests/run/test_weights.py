@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels
 from lessvfl.core.solve import gradients
 from lessvfl.run import profiles, simulate
+from lessvfl.run.fitted import load_model
 
 # Whole batches in float64: nothing depends on the order or the number of rows.
 WHOLE: dict[str, Any] = {
@@ -165,6 +167,19 @@ def test_a_threshold_finds_the_rare_class(n_classes):
         return (model.predict(rows) == names[-1])[rare].mean()
 
     assert recall(found.model) > recall(off.model) + 0.2
+
+
+def test_a_threshold_is_saved_with_its_model(tmp_path):
+    (found,) = run(uneven())
+    found.model.save(tmp_path)
+    again = load_model(tmp_path)
+    assert again.threshold == found.model.threshold is not None
+    rows = uneven().X
+    assert (again.predict(rows) == found.model.predict(rows)).all()
+    about = json.loads((tmp_path / "server" / "server.json").read_text())
+    del about["threshold"]  # as an earlier version wrote it
+    (tmp_path / "server" / "server.json").write_text(json.dumps(about))
+    assert load_model(tmp_path).threshold is None
 
 
 def test_scores_use_the_threshold_of_the_model():
