@@ -150,7 +150,7 @@ FACTS = {
             (
                 "arcene",
                 (200, 10000, 2),
-                "mass spectra, 3000 of the features without information",
+                "3000 of its 10000 features carry no information",
                 "I. Guyon et al., NIPS 2003 feature selection challenge (UCI Machine "
                 "Learning Repository), training and validation rows",
                 "3b90111dd3680410f019aa763e085c11b635cb56c7589716a74b718df32c5bd9",
