@@ -112,7 +112,8 @@ class Settings:
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""
-        return self.shared() | asdict(self.labels)
+        own = (self.data, self.net, self.labels, self.config)
+        return {name: value for part in own for name, value in asdict(part).items()}
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that parties are told: all but those of the labels."""
