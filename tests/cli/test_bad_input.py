@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     ),
     "robust loss of classes": (
         run_of(loss="huber"),
-        "'loss' setting must be squared for 'breast-cancer'",
+        "'loss' setting must be squared or auto for 'breast-cancer'",
         "'huber'",
     ),
     "no such loss": (run_of(loss="absolute"), "'loss'", "squared, huber"),

@@ -150,7 +150,7 @@ def test_training_rows_must_not_all_weigh_nothing():
     ("settings", "words"),
     [
         ({"class_weight": {"maybe": 2.0}}, "name classes of 't': no, yes. Got 'maybe'"),
-        ({"loss": "huber"}, "'loss' setting must be squared for 't'"),
+        ({"loss": "huber"}, "'loss' setting must be squared or auto for 't'"),
     ],
 )
 def test_settings_that_do_not_go_with_classes(settings, words):

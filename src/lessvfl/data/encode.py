@@ -195,7 +195,9 @@ class Encoding:
         """Rebuild an encoding from what `to_json` returned."""
         lists = ("categories", "knots", "levels")
         columns = (
-            EncodedColumn(**column | {name: tuple(column[name]) for name in lists})
+            EncodedColumn(
+                **column | {name: tuple(column.get(name, ())) for name in lists}
+            )
             for column in value["columns"]
         )
         return cls(value["party"], tuple(columns))
