@@ -257,7 +257,7 @@ def test_what_says_nothing_beside_the_others_goes_where_rows_are_compared():
 
 def test_but_not_where_that_loses_much():
     look = a_look(*neighbours())
-    strict = a_look(*neighbours(), replace(PLAN, loss=-1.0))
+    strict = a_look(*neighbours(), plan=replace(PLAN, loss=-1.0))
     assert strict.choose(look.half()).rule == "path"
 
 
@@ -269,7 +269,8 @@ def test_elimination_needs_rows_enough_for_a_regression(n, monkeypatch):
     monkeypatch.setattr(moments, "eliminate", never)
     look = a_look(*problem(n=n))
     assert look.choose(look.half()).rule == "path"
-    many = a_look(*problem(n=400), pinned=range(12))
+    X, Z = problem(n=400)
+    many = a_look(X, Z, pinned=range(12))
     few_left = torch.arange(400) >= n // 2
     assert many.choose(few_left).rule == "path"
 
@@ -277,10 +278,11 @@ def test_elimination_needs_rows_enough_for_a_regression(n, monkeypatch):
 def test_every_reason_agrees_with_score_and_decision():
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        X = rng.normal(size=(300, 15))
-        X[:, 5:10] = X[:, :5] + 0.3 * X[:, 5:10]
-        Z = X[:, [0, 1]] * 0.3 + X[:, [6]] * X[:, [11]] * 0.6
-        X, Z = (torch.as_tensor(t) for t in (X, Z + rng.normal(size=(300, 2))))
+        columns = rng.normal(size=(300, 15))
+        columns[:, 5:10] = columns[:, :5] + 0.3 * columns[:, 5:10]
+        X = torch.as_tensor(columns)
+        noise = torch.as_tensor(rng.normal(size=(300, 2)))
+        Z = X[:, [0, 1]] * 0.3 + X[:, [6]] * X[:, [11]] * 0.6 + noise
         plan = replace(PLAN, pairs=True, again=seed % 2 == 0)
         look = a_look(X, Z, plan, pinned=(14,) if seed % 3 else (), seed=seed)
         for fresh in (None, look.half()):
