@@ -256,8 +256,9 @@ def test_what_says_nothing_beside_the_others_goes_where_rows_are_compared():
 
 
 def test_but_not_where_that_loses_much():
-    look = a_look(*neighbours())
-    strict = a_look(*neighbours(), plan=replace(PLAN, loss=-1.0))
+    X, Z = neighbours()
+    look = a_look(X, Z)
+    strict = a_look(X, Z, replace(PLAN, loss=-1.0))
     assert strict.choose(look.half()).rule == "path"
 
 

@@ -322,7 +322,8 @@ def rss(data, columns):
 
 @pytest.mark.parametrize("groups", [list(range(12)), PAIRED])
 def test_a_wald_statistic_is_what_leaving_a_group_out_costs(groups):
-    data = seen(*problem(), groups=groups)
+    X, Z = problem()
+    data = seen(X, Z, groups)
     P = torch.linalg.inv(data.G)
     n_groups = max(groups) + 1
     ours = moments._wald(P, P @ data.C, data.group, n_groups) * data.n_rows
@@ -364,7 +365,8 @@ def by_definition(data, n_copies, q, fdr):
 
 @pytest.mark.parametrize("groups", [list(range(12)), PAIRED])
 def test_elimination_is_that_of_least_squares(groups):
-    data = seen(*problem(seed=3), groups=groups)
+    X, Z = problem(seed=3)
+    data = seen(X, Z, groups)
     n_groups = max(groups) + 1
     everything = torch.ones(n_groups, dtype=torch.bool)
     expected, said, shadows = by_definition(data, 40, 0.03, 0.2)

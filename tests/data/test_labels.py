@@ -242,10 +242,12 @@ def test_the_robust_deviation_of_normal_numbers_is_their_own():
 def test_enormous_labels_do_not_move_the_scale_of_a_robust_loss():
     y = np.random.default_rng(0).normal(3.0, 2.0, size=2001)
     wild = np.where(np.arange(2001) % 50 == 0, 1e6, y)
-    problem = regression(wild, loss="huber")
-    assert problem.label_shift == pytest.approx(3.0, abs=0.2)
-    assert problem.label_scale == pytest.approx(2.0, rel=0.1)
-    assert problem.bend == pytest.approx(1.345)
-    squared = regression(wild)
+    for loss in ("huber", "auto"):
+        problem = regression(wild, loss=loss)
+        assert problem.label_shift == pytest.approx(3.0, abs=0.2)
+        assert problem.label_scale == pytest.approx(2.0, rel=0.1)
+        assert problem.bend == pytest.approx(1.345)
+    assert regression(y, loss="auto").bend is None
+    squared = regression(wild, loss="squared")
     assert squared.label_scale > 1e5
     assert squared.bend is None
