@@ -334,11 +334,11 @@ class Look:
         return part >= (1 - self.plan.loss) * whole
 
     def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> Found:
-        """Eliminate: rows are many, so that half as many features may be useless."""
+        """Eliminate: rows are many, and a quarter of the useless features will do."""
         shadows = (self.plan.n_copies, self._stream("elimination"))
         plan, kept = self.plan, kept | exempt
         kept, scores, rule = moments.eliminate(
-            seen, kept, exempt, shadows, plan.q, plan.fdr / 2
+            seen, kept, exempt, shadows, plan.q, plan.fdr / 4
         )
         n_kept = int(kept.sum())
         limit = rule.least(n_kept)
