@@ -247,9 +247,10 @@ def test_the_same_bits_with_weights_of_which_no_party_hears(
     table = labels()
     table = replace(table, dataset=replace(table.dataset, weight=ROWS_WEIGH))
     own = {"class_weight": {1: 3.0}}  # as YAML reads it
-    numbers, wrote = run_all(tmp_path, method, table=table, own=own)
+    record, wrote = run_all(tmp_path, method, table=table, own=own)
     expected = simulated(method, weighted=True)
-    compare(numbers, wrote, expected)
+    compare(record, wrote, expected)
+    (numbers,) = record.runs
     assert numbers["curve"] != simulated(method)["curve"]
     (first, *_) = said
     assert not set(first.settings) & set(settings.fields_of([data.LabelConfig]))

@@ -399,13 +399,12 @@ def test_try_with_weights_by_class_and_by_row(run_cli, tmp_path):
     sides = tmp_path / "out" / "sides" / "seed-0"
     server = yaml.safe_load((sides / "server" / "server.yaml").read_text())
     assert server["sample_weight"] == "weight"
-    dataset, _, is_test = data.load_labels(
+    dataset, _, _ = data.load_labels(
         sides / "server" / "labels.npz", None, "row", "weight"
     )
     assert set(dataset.label_names) == {"low", "high"}
-    assert is_test is not None
     assert dataset.weight is not None
-    assert set(dataset.weight[~is_test]) == {1.0, 2.0, 3.0}
+    assert set(dataset.weight) == {1.0, 2.0, 3.0}
 
 
 def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, tmp_path):

@@ -265,6 +265,8 @@ def test_enormous_labels_do_not_spoil_a_huber_fit(method):
         return 1 - ((model.predict(rows) - clean) ** 2).sum() / clean.var() / len(clean)
 
     (huber,) = run(dataset, method, loss="huber", **LONG)
-    (squared,) = run(dataset, method, **LONG)
+    (auto,) = run(dataset, method, **LONG)
+    (squared,) = run(dataset, method, loss="squared", **LONG)
     assert r2(huber.model) > 0.9
+    assert r2(auto.model) == r2(huber.model)
     assert r2(squared.model) < 0.5
