@@ -154,8 +154,8 @@ def test_what_coefficients_leave_is_a_share_of_the_variance():
     data = seen(X, Z)
     B = torch.linalg.solve(data.G, data.C)
     left = (data.Z - data.X @ B).square().sum() / data.Z.square().sum()
-    assert data.left(B) == pytest.approx(float(left))
-    assert data.left(torch.zeros_like(B)) == 1
+    assert data.left(B, data.C - data.G @ B) == pytest.approx(float(left))
+    assert data.left(torch.zeros_like(B), data.C) == 1
 
 
 # -------------------------------------------------------------------------------- path

@@ -205,6 +205,8 @@ class Look:
         self.shadows = moments.shadow_scores(
             self.seen, self.seen.Z, n_copies, self._stream("path")
         )
+        self._strongest = self.seen.scores(self.seen.C).max()
+        self._by_chance = self.shadows.max(dim=1).values  # the strongest of every copy
 
     def _stream(self, what: str) -> torch.Generator:
         seed, *names = self.name
@@ -213,8 +215,7 @@ class Look:
     @property
     def clarity(self) -> float:
         """Return how far the strongest feature stands out of what chance does."""
-        strongest = self.seen.scores(self.seen.C).max()
-        return float(strongest / self.shadows.max(dim=1).values.median())
+        return float(self._strongest / self._by_chance.median())
 
     def half(self) -> Tensor:
         """Return a random half of the rows, a mask (n,)."""
@@ -257,10 +258,8 @@ class Look:
 
     def _is_noise(self) -> bool:
         """Tell whether the strongest feature may well be chance."""
-        strongest = self.seen.scores(self.seen.C).max()
-        by_chance = self.shadows.max(dim=1).values
-        n_above = int((by_chance >= strongest).sum())
-        return (1 + n_above) / (1 + len(by_chance)) > self.plan.noise
+        n_above = int((self._by_chance >= self._strongest).sum())
+        return (1 + n_above) / (1 + len(self._by_chance)) > self.plan.noise
 
     def _path(
         self, seen: Moments
@@ -281,7 +280,7 @@ class Look:
         for B, slopes in moments.group_path(seen, largest * shares, weights):
             share = float(shares[len(points)])
             kept = (seen.norms(B) > 0) | self.pinned
-            limit = share * largest / math.sqrt(max(seen.left(B), RIDGE))
+            limit = share * largest / math.sqrt(max(seen.left(B, slopes), RIDGE))
             n_kept, passing = int(kept.sum()), rule.share(limit)
             points.append((share, n_kept, passing))
             came_in = torch.where(kept & (came_in == 0), share, came_in)

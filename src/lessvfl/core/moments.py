@@ -44,8 +44,13 @@ class Moments:
         X, kept = on_one_scale(X, group)
         n_groups = int(group.max()) + 1 if len(group) else 0
         size = torch.zeros(n_groups).to(X).index_add_(0, kept, torch.ones_like(X[0]))
-        weights = chance(size * _dimension(Z)).sqrt()
-        return cls(X, Z, kept, weights, X.T @ X / len(X), X.T @ Z / len(X))
+        return cls._of_centred(X, Z, kept, chance(size * _dimension(Z)).sqrt())
+
+    @classmethod
+    def _of_centred(
+        cls, X: Tensor, Z: Tensor, group: Tensor, weights: Tensor
+    ) -> Moments:
+        return cls(X, Z, group, weights, X.T @ X / len(X), X.T @ Z / len(X))
 
     @property
     def n_rows(self) -> int:
@@ -66,13 +71,15 @@ class Moments:
         """Return the moments of some rows, on the scale of all of them."""
         X, Z = self.X[which], self.Z[which]
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
-        G, C = X.T @ X / len(X), X.T @ Z / len(X)
-        return Moments(X, Z, self.group, self.weights, G, C)
+        return self._of_centred(X, Z, self.group, self.weights)
 
-    def left(self, B: Tensor) -> float:
-        """Return the share of the responses' variance that coefficients leave."""
+    def left(self, B: Tensor, slopes: Tensor) -> float:
+        """Return the share of the responses' variance that coefficients leave.
+
+        `slopes` are C - GB, which a path has at hand.
+        """
         whole = self.Z.square().sum() / self.n_rows
-        explained = (B * (2 * self.C - self.G @ B)).sum()
+        explained = (B * (self.C + slopes)).sum()
         return float(1 - explained / whole.clamp_min(torch.finfo(B.dtype).tiny))
 
 
