@@ -7,7 +7,6 @@ parties reveal nothing.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -27,7 +26,7 @@ from lessvfl.errors import ConfigError
 from lessvfl.remote import certificates
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import RunRecord, read_json
 from lessvfl.run.simulate import Job
 
 
@@ -253,7 +252,9 @@ def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
     """Put together what everybody wrote into their own run folders, seed by seed."""
     record = RunRecord.read(base / "server" / "run")
     names = [table.name for table in problems[0].parties]
-    own = {name: _read(base / name / "run" / "party.json")["runs"] for name in names}
+    own = {
+        name: read_json(base / name / "run" / "party.json")["runs"] for name in names
+    }
     runs = []
     for place, (problem, numbers) in enumerate(zip(problems, record.runs, strict=True)):
         mine = {name: of[place] for name, of in own.items()}
@@ -275,8 +276,3 @@ def _join(
     for name in ("bill", "features", "counts"):  # the server's view of them
         del numbers[name]
     return join_numbers(numbers, own, problem)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found

@@ -31,7 +31,7 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder
 from lessvfl.run.numbers import consensus, party_numbers
-from lessvfl.run.record import write_atomically
+from lessvfl.run.record import read_json, write_atomically
 from lessvfl.wire import control, messages
 
 log = logging.getLogger(__name__)
@@ -302,7 +302,7 @@ class PartyProcess:
         """Return what was written down of the seeds of this run that are over."""
         assert self._welcome is not None
         paths = [self._place(s) / "numbers.json" for s in self._welcome.seeds]
-        found = [json.loads(path.read_text()) for path in paths if path.is_file()]
+        found = [read_json(path) for path in paths if path.is_file()]
         return [one for one in found if one["run"] == self._welcome.run]
 
     def _conclude(self, runs: list[dict[str, Any]]) -> None:

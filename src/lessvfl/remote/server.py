@@ -39,7 +39,7 @@ from lessvfl.remote.party import versions
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
-from lessvfl.run.record import FILE_NAME, RunRecord, write_atomically
+from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
 from lessvfl.terms import PartyId
@@ -50,6 +50,8 @@ from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, wrong_kind
 
 CHECKPOINT = "checkpoint.safetensors"
+
+Places = NDArray[np.int64]  # of rows in the common order
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
 
@@ -171,7 +173,7 @@ class ServerProcess:
         rows = np.ascontiguousarray(aligner.rows)
         write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
 
-    def _split(self, table: LabelTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _split(self, table: LabelTable) -> tuple[Places, Places]:
         """Return training and test rows, as places in the common order."""
         if table.is_test is not None:
             places = np.arange(table.n_rows, dtype=np.int64)
@@ -222,7 +224,7 @@ class ServerProcess:
     def _finish(self) -> None:
         """Have every party write its run down; those who did are on a list."""
         path = self._place(self.seed) / "finished.json"
-        done: dict[str, Any] = _read(path) if path.is_file() else {}
+        done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
         end = time.monotonic() + self.config.wait
         while missing := [p for p in self.config.parties if p not in done]:
@@ -254,8 +256,8 @@ class ServerProcess:
         """Put the runs of all seeds together, with what the parties reveal of them."""
         config, runs = self.config, []
         for seed in config.seeds:
-            numbers = _read(self._place(seed) / "numbers.json")
-            told = _read(self._place(seed) / "finished.json")
+            numbers = read_json(self._place(seed) / "numbers.json")
+            told = read_json(self._place(seed) / "finished.json")
             features = {p: told[p] if "kept" in told[p] else None for p in told}
             counts = {p: told[p] for p in told if "n_kept" in told[p]}
             runs.append(numbers | {"features": features, "counts": counts})
@@ -263,7 +265,8 @@ class ServerProcess:
             {p: names for p, names in run["features"].items() if names is not None}
             for run in runs
         ]
-        problem = self._problem(self._table())
+        table = self._table()
+        problem = self._problem(table.dataset, *self._split(table))
         first_line = header(self.header, problem, len(config.parties))
         return RunRecord(first_line, runs, "complete", consensus=consensus(known))
 
@@ -284,10 +287,9 @@ class ServerProcess:
         rows = read_state(self.folder / "rows.safetensors").tensors["rows"]
         return self.table.take(np.asarray(rows.numpy()))
 
-    def _problem(self, table: LabelTable) -> Problem:
+    def _problem(self, dataset: Dataset, train: Places, test: Places) -> Problem:
         """Return the labels of the run at hand."""
-        train, test = self._split(table)
-        dataset, own = table.dataset, self.settings
+        own = self.settings
         rows = data.label_rows(dataset, train, test)
         return data.labels_alone(dataset, rows, own.data, own.labels)
 
@@ -358,7 +360,7 @@ class ServerProcess:
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
         table = self._table()
         train, test = self._split(table)
-        problem = self._problem(table)
+        problem = self._problem(table.dataset, train, test)
         self._ask_all(control.Prepare(seed, train, test))
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
@@ -424,11 +426,6 @@ def _known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:
         if revealed.keys() == set(names) and all(map(fits, revealed.values())):
             return dict(revealed)
     return {}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:

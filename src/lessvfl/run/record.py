@@ -38,6 +38,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one object of a run folder."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 @dataclass
 class RunRecord:
     """Header, runs (one per seed, each with its curve), how it ended, what they say."""
