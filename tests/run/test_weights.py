@@ -16,6 +16,7 @@ from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels
 from lessvfl.core.solve import gradients
 from lessvfl.run import profiles, simulate
+from lessvfl.run.build import Builder
 from lessvfl.run.fitted import load_model
 
 # Whole batches in float64: nothing depends on the order or the number of rows.
@@ -270,3 +271,17 @@ def test_enormous_labels_do_not_spoil_a_huber_fit(method):
     assert r2(huber.model) > 0.9
     assert r2(auto.model) == r2(huber.model)
     assert r2(squared.model) < 0.5
+
+
+def test_seeds_of_one_batch_may_differ_in_weights_and_loss():
+    X = np.arange(16.0).reshape(8, 2)
+    dataset = data.from_arrays(X, np.arange(8.0), task="regression")
+    settings = profiles.resolve("plain", "default", dataset, {"loss": "squared"})
+    plain = simulate.Job(dataset, settings, parties=2).problem(0)
+    bent = replace(plain, bend=1.5, weight=np.linspace(0.5, 1.5, 6))
+    labels = Builder(settings, [0, 1], "cpu").server_labels([plain, bent])
+    z = torch.linspace(-3, 3, 12).view(2, 6, 1)
+    for replica, problem in enumerate((plain, bent)):
+        alone = Builder(settings, [replica], "cpu").server_labels([problem])
+        both = labels.of(replica).losses(z[replica : replica + 1])
+        assert torch.equal(both, alone.losses(z[replica : replica + 1]))

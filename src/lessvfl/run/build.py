@@ -7,6 +7,7 @@ benchmarks build what they need here.
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,17 +103,23 @@ class Builder:
         return stacked.to(self.device, dtype)
 
     def server_labels(self, problems: Sequence[Problem]) -> Labels:
-        """Return what the server trains on, a problem for each replica."""
+        """Return what the server trains on, a problem for each replica.
+
+        Where only some of them weigh rows or bend the loss, the others weigh all alike
+        and bend it nowhere.
+        """
         task = problems[0].task
-        weights = [p.weight for p in problems if p.weight is not None]
-        bends = [np.array([p.bend]) for p in problems if p.bend is not None]
-        return Labels(
-            self.labels([p.y_train for p in problems], task),
-            task,
-            self.seeds,
-            self.rows(weights) if weights else None,
-            self.rows(bends) if bends else None,
-        )
+        weight, bend = None, None
+        if any(p.weight is not None for p in problems):
+            alike = np.ones(len(problems[0].y_train))
+            weight = self.rows(
+                [alike if p.weight is None else p.weight for p in problems]
+            )
+        if any(p.bend is not None for p in problems):
+            bends = [math.inf if p.bend is None else p.bend for p in problems]
+            bend = self.rows([np.array([where]) for where in bends])
+        y = self.labels([p.y_train for p in problems], task)
+        return Labels(y, task, self.seeds, weight, bend)
 
     def _stack(self, tables: Tables) -> Tensor:
         if all(table is tables[0] for table in tables):
