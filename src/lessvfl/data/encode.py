@@ -21,6 +21,7 @@ from lessvfl.errors import ConfigError, DataError
 ColumnKind = Literal["numeric", "boolean", "categorical"]
 Bounds = tuple[float, float]
 
+QUARTILE = NormalDist().inv_cdf(0.75)  # of a standard normal number
 HEAVY = 1.75  # deviation against the middle half's, 1 for a bell curve
 MOST_KNOTS = 256
 
@@ -262,7 +263,7 @@ def is_heavy(present: Floats) -> bool:
     """Tell whether a few values spread much further than the middle half does."""
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = np.quantile(present, [0.25, 0.75])
-        usual = (high - low) / (2 * NormalDist().inv_cdf(0.75))
+        usual = (high - low) / (2 * QUARTILE)
         return bool(usual > 0 and not present.std() <= HEAVY * usual)
 
 

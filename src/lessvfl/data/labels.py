@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.encode import is_heavy
+from lessvfl.data.encode import QUARTILE, is_heavy
 from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, setting
@@ -21,7 +21,6 @@ from lessvfl.settings import Kind, Section, a_float, one_of, or_none, setting
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
 EVEN = 0.25  # classes are uneven where the rarest has less of an even share
-MAD = 0.6744897501960817  # median absolute deviation of a standard normal number
 
 
 def _class_weight() -> Kind:
@@ -257,7 +256,7 @@ def robust_deviation(y: Floats) -> float:
     all are.
     """
     away = np.abs(y - np.median(y))
-    return float(np.median(away)) / MAD or float(away.mean()) or 1.0
+    return float(np.median(away)) / QUARTILE or float(away.mean()) or 1.0
 
 
 def bend_of(y: Floats, config: LabelConfig) -> float | None:
