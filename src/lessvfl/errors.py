@@ -9,45 +9,91 @@
     ├── NetworkError     ValueError       a module cannot serve as a network
     ├── DivergenceError  ArithmeticError  a loss stopped being finite
     ├── ProtocolError    RuntimeError     a message does not fit the protocol
+    ├── PolicyError      RuntimeError     more is asked of a party than it allows
     ├── PartyLostError   ConnectionError  a party stays away
     └── RecordError      ValueError       a folder or file is no record of a run
 
 ``LessVFLWarning`` is the one category of warnings.
+
+An error that ends a run between machines is told to the other side by its `kind` and
+its `public` sentence; what it says here, which may name columns, files or cells, stays
+at home.
 """
 
 from collections.abc import Sequence
 
 
 class LessVFLError(Exception):
-    """Root of all errors raised on purpose by lessvfl."""
+    """Root of all errors raised on purpose by lessvfl.
+
+    `public` is what another side may hear of it.
+    """
+
+    kind = "error"
+    public = "Something went wrong; the log of that side says what."
+
+    def __init__(self, *args: object, public: str | None = None) -> None:
+        super().__init__(*args)
+        if public is not None:
+            self.public = public
 
 
 class ConfigError(LessVFLError, ValueError):
     """A setting, an option or a name is not allowed."""
 
+    kind = "config"
+    public = "A setting of that side is not allowed; its log says which."
+
 
 class DataError(LessVFLError, ValueError):
     """A table, a column or a label cannot be used."""
+
+    kind = "data"
+    public = "The table of that side cannot be used; its log says why."
 
 
 class AlignmentError(LessVFLError, ValueError):
     """The rows of the label holder and a party cannot be matched."""
 
+    kind = "alignment"
+    public = "The rows of that side cannot be matched; its log says why."
+
 
 class NetworkError(LessVFLError, ValueError):
     """A module cannot serve as party or fusion network."""
+
+    kind = "network"
+    public = "The network of that side cannot be used; its log says why."
 
 
 class DivergenceError(LessVFLError, ArithmeticError):
     """A loss stopped being finite; the message names who, in which stage and step."""
 
+    kind = "divergence"
+    public = "A loss stopped being finite."
+
 
 class ProtocolError(LessVFLError, RuntimeError):
     """A message does not fit the protocol."""
 
+    kind = "protocol"
+    public = "A message did not fit the protocol."
+
+
+class PolicyError(LessVFLError, RuntimeError):
+    """More is asked of a party than it allows; both sides hear the whole sentence."""
+
+    kind = "policy"
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, public=sentence)
+
 
 class PartyLostError(LessVFLError, ConnectionError):
     """A party stays away; the message names it."""
+
+    kind = "lost"
+    public = "A party stays away."
 
     def __init__(self, parties: Sequence[str], why: str) -> None:
         self.parties = tuple(parties)
@@ -58,6 +104,9 @@ class PartyLostError(LessVFLError, ConnectionError):
 
 class RecordError(LessVFLError, ValueError):
     """A folder or file is not a record of a run."""
+
+    kind = "record"
+    public = "The run folder of that side cannot be used; its log says why."
 
 
 class LessVFLWarning(UserWarning):
