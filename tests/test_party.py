@@ -247,21 +247,6 @@ def test_a_party_that_kept_nothing_says_so_and_leaves_a_constant():
         assert outcome.constant.tolist() == expected[r, places].tolist()
 
 
-def test_it_may_keep_that_to_itself_and_send_its_constant_on():
-    party = a_party(tell_empty=False)
-    assert done(party, Select(None, EVERYTHING_GOES)) == Done(
-        "select_features", (False,)
-    )
-    constant = party.outcome(0).constant
-    assert constant is not None
-    value = embedding(party, Embed("embed", "train")).block.values
-    assert value.shape == (1, 20, E)
-    assert torch.equal(value, constant.expand_as(value))
-    before = weights(party)
-    assert not train(party, PLAN).silent[0]  # gradients do not move it
-    assert all(map(torch.equal, weights(party), before))
-
-
 def test_or_its_pretrained_embedding_as_in_the_released_code():
     party = a_party(empty="frozen")
     train(party, PLAN)

@@ -98,8 +98,9 @@ class Party:
 
     `empty` says what a party that kept no feature contributes: a constant it sends
     once, or, as in the released code, its pre-trained embeddings, sent on and never
-    trained. With `tell_empty` it says that it kept nothing and is silent from then on;
-    otherwise it goes on sending its constant. `observe` is told of stage 3's epochs.
+    trained. `observe` is told of stage 3's epochs. `seeds` are shared with everybody
+    (the order of rows), `private` seeds are of the party's own streams: shadows,
+    batches of its own, rounding; the shared ones unless given.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Party:
         seeds: tuple[int, ...],
         empty: Empty = "constant",
         observe: Observer = lambda event: None,
-        tell_empty: bool = True,
+        private: tuple[int, ...] | None = None,
     ) -> None:
         self.name = name
         self.net = net
@@ -118,7 +119,7 @@ class Party:
         self.seeds = seeds
         self.empty = empty
         self.observe = observe
-        self.tell_empty = tell_empty
+        self._private = seeds if private is None else private
         self._holding = holding
         R = net.n_replicas
         device = self.X_train.device
@@ -218,7 +219,7 @@ class Party:
     def _block(self, h: Tensor, bits: int, *name: str | int) -> messages.Block:
         mask = self.net.output_mask
         return messages.Block.in_bits(
-            h, self._widths, bits, mask, self.seeds, "up", self.name, *name
+            h, self._widths, bits, mask, self._private, "up", self.name, *name
         )
 
     def _descend(self, gradient: Tensor) -> messages.Reply:
@@ -228,6 +229,11 @@ class Party:
             raise ProtocolError(
                 f"Party '{self.name}' must be asked for an embedding before it is sent "
                 "a gradient. Got a gradient outside of training."
+            )
+        if gradient.shape != training.h.shape:
+            raise ProtocolError(
+                f"Party '{self.name}' must be sent a gradient as large as its "
+                f"embedding. Got {tuple(gradient.shape)}."
             )
         params = self.net.parameters()
         if self._any_empty:
@@ -269,7 +275,7 @@ class Party:
     def _features_needed(self, plan: SelectPlan) -> Tensor:
         """Return what stage 3 of the paper keeps, (R, n_groups)."""
         X, who = self.X_train, f"party '{self.name}'"
-        batches = plan.batches(X.shape[1], self.seeds, who)
+        batches = plan.batches(X.shape[1], self._private, who)
         return algorithm.select_features(
             self.net,
             algorithm.matching_loss(self.net, X, plan),
@@ -304,7 +310,7 @@ class Party:
         if plan.refit_epochs and self.X_train.shape[2]:
             rows, h, gradient = seen
             X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
-            evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self.seeds)
+            evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self._private)
 
     def _look_again(self, plan: ShadowPlan) -> None:
         """Select once more, on responses of training; what went may come back."""
@@ -341,7 +347,7 @@ class Party:
             self._column_groups,
             pinned,
         )
-        return evidence.Look(at, plan, (self.seeds[replica], self.name, plan.stage))
+        return evidence.Look(at, plan, (self._private[replica], self.name, plan.stage))
 
     def _remembered(self) -> list[Tensor]:
         """Return rows (R, n), their embeddings and gradients (R, n, E); forget them."""
@@ -483,7 +489,7 @@ class Party:
 
     def _done(self, stage: Stage) -> messages.Done:
         empty = tuple(bool(flag) for flag in self._is_empty)
-        if self.empty == "frozen" or not self.tell_empty or not any(empty):
+        if self.empty == "frozen" or not any(empty):
             return messages.Done(stage, (False,) * len(empty))
         widths = tuple(n * flag for n, flag in zip(self._widths, empty, strict=True))
         return messages.Done(stage, empty, messages.Block(self._constant, widths))

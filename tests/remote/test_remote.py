@@ -16,10 +16,12 @@ import pytest
 
 from lessvfl import data, report, settings
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
+from lessvfl.methods import METHODS
 from lessvfl.remote import server
 from lessvfl.remote.checkpoint import read_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
@@ -97,8 +99,13 @@ def labels(rows=slice(None), ids=None):
     return LabelTable(nothing, ids=ids)
 
 
+def told(values):
+    """Return what of these settings is the server's to say."""
+    return {k: v for k, v in values.items() if k not in server.NOT_THE_SERVERS}
+
+
 def server_config(out: Path, method="less-vfl", profile="default", **more):
-    own: dict[str, Any] = {"settings": own_settings(method, profile)}
+    own: dict[str, Any] = {"settings": told(own_settings(method, profile))}
     own |= {"wait": 20.0, "save_every": 3}
     return ServerConfig(
         parties=tuple(HELD),
@@ -125,6 +132,8 @@ class Side(threading.Thread):
             )
         except BaseException as error:
             self.error = error
+        finally:
+            self.party.close()
 
 
 @contextlib.contextmanager
@@ -140,8 +149,22 @@ def a_status():
     return Status("run", "less-vfl", "numbers", tuple(HELD))
 
 
+ANYTHING = Policy(  # what these small runs need
+    methods=tuple(METHODS),
+    components_per_column=9,
+    linear_components_per_column=9,
+)
+
+
+def party_config(name: str, out: Path, **more):
+    """Return the config of a party that does as the simulator does."""
+    own: dict[str, Any] = {"reveal": "counts", "scale": "none", "policy": ANYTHING}
+    own |= {"seed_private": "shared"}
+    return PartyConfig(out=str(out / name), **own | more)
+
+
 def a_party(name: str, out: Path, rows=slice(None), ids=None, **more):
-    config = PartyConfig(out=str(out / name), **{"reveal": "counts"} | more)
+    config = party_config(name, out, **more)
     return PartyProcess(name, config, a_table(name, rows), ids)
 
 
@@ -161,9 +184,12 @@ def run_all(
         for side in sides:
             side.start()
         values = own_settings(method, profile) | (own or {})
-        config = server_config(tmp_path, method, profile, settings=values, seeds=seeds)
-        server = ServerProcess(config, table or labels(), hub, status or a_status())
-        record = server.run()
+        config = server_config(
+            tmp_path, method, profile, settings=told(values), seeds=seeds
+        )
+        process = ServerProcess(config, table or labels(), hub, status or a_status())
+        record = process.run()
+        process.close()
     for side in sides:
         side.join(20)
         assert side.error is None
@@ -302,18 +328,15 @@ def test_the_status_shows_the_bill(tmp_path, method):
     assert shown["traffic"]["payload_bytes"] == total
 
 
-def test_by_default_nothing_is_revealed(tmp_path):
-    """A party that kept nothing goes on sending its constant, billed."""
-    first, own = run_all(tmp_path / "quiet", "group-lasso", reveal="nothing")
-    second, _ = run_all(tmp_path / "told", "group-lasso", reveal="counts")
-    (quiet,), (told,) = first.runs, second.runs
-    assert quiet["accuracy"] == told["accuracy"]
+def test_a_party_that_kept_nothing_says_so_and_costs_no_more(tmp_path):
+    """A constant would tell as much; the documents say that the server knows."""
+    record, own = run_all(tmp_path, "group-lasso", reveal="nothing")
+    (numbers,) = record.runs
     (empty,) = [name for name, party in own.items() if not party["runs"][0]["kept"]]
-    constant = 4 * SHORT["embedding_size"]
-    blocks = 120 * SHORT["train_epochs"] * constant  # of the training rows
-    for way, saved in (("up", blocks - constant), ("down", blocks)):
-        more, less = (paid(numbers, empty, way) for numbers in (quiet, told))
-        assert more - less == saved
+    assert paid(numbers, empty, "up", "train") == 0
+    assert paid(numbers, empty, "down", "train") == 0
+    assert numbers["features"] == dict.fromkeys(HELD)
+    assert numbers["counts"] == {}
 
 
 # -------------------------------------------------------------------------------- seeds
@@ -415,17 +438,19 @@ def test_a_revelation_of_another_form_is_none(revealed):
 def test_exchanges_are_counted_over_all_seeds(tmp_path):
     """What would do for one seed ends the second."""
     run_all(tmp_path / "whole", seeds=(3,))
-    text = (tmp_path / "whole" / "clinic" / "seed-3" / "numbers.json").read_text()
-    limit = json.loads(text)["rounds"] + 5
+    spent = read_state(tmp_path / "whole" / "clinic" / "spent.safetensors").values
+    limit = spent["rounds"] + 5
     with a_hub() as hub:
         for party in (
-            a_party("clinic", tmp_path, max_rounds=limit),
+            a_party("clinic", tmp_path, policy=replace(ANYTHING, rounds=limit)),
             a_party("bank", tmp_path),
         ):
             Side(party, hub.port).start()
         config = server_config(tmp_path, seeds=(3, 1))
         process = ServerProcess(config, labels(), hub, a_status())
-        with pytest.raises(ProtocolError, match=f"'clinic' stops.*at most {limit}"):
+        with pytest.raises(
+            ProtocolError, match=f"'clinic' stops.*allows {limit} rounds"
+        ):
             process.run()
         assert process.seed == 1
 
@@ -435,7 +460,7 @@ def test_runs_of_another_session_do_not_count(tmp_path):
     for name in HELD:
         place = tmp_path / name / "seed-1"
         place.mkdir(parents=True)
-        other = {"run": "another", "rounds": 5, "numbers": {"kept": [], "removed": []}}
+        other = {"run": "another", "numbers": {"kept": [], "removed": []}}
         (place / "numbers.json").write_text(json.dumps(other))
     status, over = a_status(), []
     begin = status.begin_seed
@@ -455,8 +480,9 @@ def test_a_seed_that_was_not_told_is_refused(tmp_path):
     rows = Prepare(5, np.arange(3), np.arange(2))
     with pytest.raises(ProtocolError, match="must be told all seeds"):
         party.handle(rows)
-    party.handle(Welcome("r", (0, 1), "less-vfl", {}, ("clinic",), "none"))
-    with pytest.raises(ProtocolError, match="Got seed 5"):
+    net = {"embedding_size": 2}
+    party.handle(Welcome("r", (0, 1), "less-vfl", net, ("clinic",), "none"))
+    with pytest.raises(ProtocolError, match="must be told all seeds"):
         party.handle(rows)
 
 
@@ -504,12 +530,13 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
         hub.send = send
         while True:
             try:
-                server = ServerProcess(
+                process = ServerProcess(
                     config, labels(), hub, a_status(), resume=deaths > 0
                 )
-                result = server.run()
+                result = process.run()
                 break
             except Cut:
+                process.close()
                 deaths += 1
                 budget = 9 + 2 * deaths
                 died_in.add(seed_at_hand(tmp_path / "server"))
@@ -553,8 +580,8 @@ def test_a_party_that_dies_comes_back(tmp_path, method, seeds):
         def lives():
             nonlocal deaths
             while True:
-                config = PartyConfig(out=str(tmp_path / "clinic"), reveal="counts")
-                party = Mortal("clinic", config, a_table("clinic"))
+                own = party_config("clinic", tmp_path)
+                party = Mortal("clinic", own, a_table("clinic"))
                 party.left = 12 + 3 * deaths
                 side = Side(party, hub.port)
                 side.start()
@@ -639,8 +666,7 @@ class Faulty(PartyProcess):
 
 
 def a_faulty(out, fault, always=False):
-    config = PartyConfig(out=str(out / "clinic"), reveal="counts")
-    party = Faulty("clinic", config, a_table("clinic"))
+    party = Faulty("clinic", party_config("clinic", out), a_table("clinic"))
     party.fault, party.always = fault, always
     return party
 
@@ -743,12 +769,14 @@ def test_another_config_does_not_resume(tmp_path):
 def test_both_sides_hear_why_a_run_ends(tmp_path):
     """A party that allows three exchanges ends the run, and everybody knows why."""
     with a_hub() as hub:
-        few = Side(a_party("clinic", tmp_path, max_rounds=3), hub.port)
+        few = Side(
+            a_party("clinic", tmp_path, policy=replace(ANYTHING, rounds=3)), hub.port
+        )
         other = Side(a_party("bank", tmp_path), hub.port)
         few.start()
         other.start()
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
-        with pytest.raises(ProtocolError, match=r"'clinic' stops.*at most 3") as caught:
+        with pytest.raises(ProtocolError, match=r"'clinic' stops.*allows 3") as caught:
             server.run()
         hub.close(str(caught.value))
         few.join(20)

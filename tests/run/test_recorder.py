@@ -137,7 +137,7 @@ class Answering:
 def test_diverged_networks_are_named(blocks, factor, who):
     y = torch.zeros(1, 3)
     problem = data.prepare(a_dataset(), data.DataConfig(), parties=2)
-    recorder = Recorder([problem], y, y, lambda event: None, curve=True)
+    recorder = Recorder([problem], y, y, lambda event: None, evaluation="epochs")
     values = [torch.full((1, 3, 1), value) for value in blocks]
     answering: object = Answering(*values)
     recorder._server = answering  # type: ignore[assignment]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from lessvfl.core.network import Network, _left, _union
+from lessvfl.core.plans import stream
 from lessvfl.errors import ConfigError, NetworkError
-from lessvfl.terms import stream_seed
 
 Factory = Callable[[int, int], nn.Module]
 
@@ -226,7 +226,7 @@ class Lifted:
         made: dict[int, nn.Module] = {}
         for seed in set(seeds):
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(stream_seed(seed, "init", name))
+                torch.set_rng_state(stream(seed, "init", name).get_state())
                 module = _make(factory, n_columns, n_outputs, name)
             if not isinstance(module, nn.Module):
                 raise NetworkError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +17,25 @@ from lessvfl.terms import Stage, Task, stream_seed
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
 
 
+SECRET = 1 << 256  # seeds from here on are secrets, see :func:`stream`
+_WORDS = slice(24, 24 + 8 * 624)  # of the Mersenne Twister, in a generator's state
+
+
 def stream(seed: int, *names: str | int) -> torch.Generator:
-    """Return the random stream of that name, on the CPU so that devices agree."""
-    return torch.Generator().manual_seed(stream_seed(seed, *names))
+    """Return the random stream of that name, on the CPU so that devices agree.
+
+    Of a seed torch uses 32 bits, which whoever sees a network's output could try out.
+    A secret seed, from `SECRET` on, fills the generator's whole state instead.
+    """
+    generator = torch.Generator().manual_seed(stream_seed(seed, *names))
+    if seed < SECRET:
+        return generator
+    text = "/".join(map(str, (seed, *names)))
+    words = hashlib.shake_256(text.encode()).digest(4 * 624)
+    state = generator.get_state()
+    wide = torch.frombuffer(bytearray(words), dtype=torch.int32).to(torch.int64)
+    state[_WORDS] = (wide & 0xFFFFFFFF).view(torch.uint8)
+    return generator.set_state(state)
 
 
 def shuffled(

@@ -11,13 +11,14 @@ from lessvfl import settings
 from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
+from lessvfl.core.plans import Labels, SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
 
 Lambda = float | tuple[float, ...]
+Plan = TrainPlan | SelectPlan | ShadowPlan
 
 
 def a_lambda() -> settings.Kind:
@@ -98,6 +99,10 @@ class Joint(settings.Section):
         """Return patterns of the features that a selection by shadows must keep."""
         return None
 
+    def plans(self, n_parties: int) -> tuple[Plan, ...]:
+        """Return every plan that a party is sent in a run."""
+        return (self.plan("train", self.train_epochs),)
+
 
 @dataclass(frozen=True)
 class PartySelection(Joint):
@@ -143,6 +148,11 @@ class PartySelection(Joint):
             self.party_plan(),
             self.plan("train", self.train_epochs),
         )
+
+    def plans(self, n_parties: int) -> tuple[Plan, ...]:
+        """Return every plan that a party is sent in a run."""
+        stages = self.stages()
+        return (stages.pretrain, stages.party, stages.train)
 
     def party_plan(self) -> SelectPlan:
         """Return the plan of stage 3."""

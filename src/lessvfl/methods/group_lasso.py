@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lessvfl import algorithm, settings
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels
+from lessvfl.core.plans import Labels, TrainPlan
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
 from lessvfl.terms import Observer
@@ -36,6 +36,12 @@ class Config(Joint):
         settings.one_of(*OPTIMIZERS), "adam", "optimiser of training after selection"
     )
 
+    def plans(self, n_parties: int) -> tuple[TrainPlan, TrainPlan]:
+        """Return the plans of both stages."""
+        lasso = self.plan("joint_lasso", self.joint_epochs, self.lam_party)
+        train = self.plan("train", self.train_epochs)
+        return lasso, dataclasses.replace(train, optimizer=self.train_optimizer)
+
 
 def run(
     parties: Parties,
@@ -46,11 +52,8 @@ def run(
     keeper: Keeper,
 ) -> Network:
     """Train with a proximal step after every step, then train on what is left."""
-    lasso = config.plan("joint_lasso", config.joint_epochs, config.lam_party)
-    algorithm.train_jointly(parties, fusion, labels, lasso, observe, keeper)
-    after = dataclasses.replace(config, optimizer=config.train_optimizer)
-    train = after.plan("train", config.train_epochs)
-    algorithm.train_jointly(parties, fusion, labels, train, observe, keeper)
+    for plan in config.plans(len(parties.names)):
+        algorithm.train_jointly(parties, fusion, labels, plan, observe, keeper)
     return fusion
 
 

@@ -18,9 +18,9 @@ from lessvfl.algorithm import narrow_to_kept, select_at_parties, train_jointly
 from lessvfl.core.head_path import choose_components
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, sample_rows
+from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, TrainPlan, sample_rows
 from lessvfl.errors import ConfigError, LessVFLWarning
-from lessvfl.methods.base import Joint, Method
+from lessvfl.methods.base import Joint, Method, Plan
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -92,6 +92,28 @@ class Config(Joint):
         """Tell whether training goes on after a second look."""
         return 0 < self.second_look < self.train_epochs
 
+    def plans(self, n_parties: int) -> tuple[Plan, ...]:
+        """Return every plan that a party is sent in a run."""
+        looks: tuple[Plan, ...] = (self.look(n_parties),)
+        if self.looks_again():
+            looks += (self.first(), self.second(n_parties))
+        return (self.pretrain(), *looks, self.train())
+
+    def pretrain(self) -> TrainPlan:
+        """Return the plan of stage 1, whose gradients are remembered."""
+        plan = self.pretraining(self.pretrain_epochs, self.pretrain_batch_size)
+        return dataclasses.replace(plan, record=self.pretrain_epochs)
+
+    def first(self) -> TrainPlan:
+        """Return the plan of training before the second look."""
+        plan = self.plan("train_first", self.second_look)
+        return dataclasses.replace(plan, record=1)
+
+    def train(self) -> TrainPlan:
+        """Return the plan of training after the last look."""
+        n_first = self.second_look if self.looks_again() else 0
+        return self.plan("train", self.train_epochs - n_first)
+
     def look(self, n_parties: int) -> ShadowPlan:
         """Return the plan of a party's first look."""
         return ShadowPlan(
@@ -133,8 +155,7 @@ def run(
             "The 'empty_party' setting must be constant with method less-vfl-auto. "
             f"Got '{config.empty_party}'; less-vfl has both."
         )
-    pretrain = config.pretraining(config.pretrain_epochs, config.pretrain_batch_size)
-    pretrain = dataclasses.replace(pretrain, record=config.pretrain_epochs)
+    pretrain = config.pretrain()
     train_jointly(parties, fusion, labels, pretrain, observe, keeper)  # stage 1
 
     kept = None
@@ -161,15 +182,12 @@ def run(
     event = Event("select_features", 1, 1, fusion)
     select_at_parties(select, event, observe, keeper)  # stage 3
 
-    n_first = config.second_look if look.again else 0
     if look.again:
-        first = dataclasses.replace(config.plan("train_first", n_first), record=1)
-        train_jointly(parties, fusion, labels, first, observe, keeper)
+        train_jointly(parties, fusion, labels, config.first(), observe, keeper)
         event = Event("select_again", 1, 1, fusion)
         again = config.second(len(parties.names))
         select_at_parties(lambda: parties.look_again(again), event, observe, keeper)
-    train = config.plan("train", config.train_epochs - n_first)
-    train_jointly(parties, fusion, labels, train, observe, keeper)
+    train_jointly(parties, fusion, labels, config.train(), observe, keeper)
     return fusion
 
 

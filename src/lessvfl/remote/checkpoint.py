@@ -16,6 +16,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
+import xxhash
 from torch import Tensor
 
 from lessvfl import __version__
@@ -27,7 +28,7 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,29 @@ class State:
 
 
 def write_state(path: Path, state: State) -> None:
-    """Write a state to a file, at once; the folder is made where it is missing."""
+    """Write a state to a file, at once, for its owner alone.
+
+    The folder is made where it is missing. A checksum stands beside the values.
+    """
     values = json.dumps(
         {"format": FORMAT, "lessvfl": __version__, **state.values}, allow_nan=False
     )
-    tensors = {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}
+    tensors = _apart(
+        {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = safetensors.torch.save(_apart(tensors), {"values": values})
-    write_atomically(path, content)
+    about = {"values": values, "checksum": _checksum(values, tensors)}
+    write_atomically(path, safetensors.torch.save(tensors, about), mode=0o600)
+
+
+def _checksum(values: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return what tells altered words: of the values, names, shapes and numbers."""
+    found = xxhash.xxh3_128(values.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -58,8 +74,11 @@ def read_state(path: Path) -> State:
     """Read a state; what cannot be used is named, and left as it is."""
     try:
         with safetensors.safe_open(path, "pt") as file:
-            values = json.loads(file.metadata()["values"])
+            about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
+        values = json.loads(about["values"])
+        if about["checksum"] != _checksum(about["values"], tensors):
+            raise ValueError("words that were altered: the checksum is wrong")
     except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
         raise RecordError(
             f"'{path}' must be a checkpoint of lessvfl. Got {type(error).__name__}: "

@@ -15,6 +15,7 @@ import yaml
 
 from lessvfl import settings
 from lessvfl.errors import ConfigError
+from lessvfl.remote.policy import EVALUATIONS, Policy, read_policy
 from lessvfl.settings import (
     Kind,
     a_float,
@@ -87,6 +88,10 @@ def _mapping() -> Kind:
     return Kind("names and values", lambda v: isinstance(v, dict), lambda text: text)
 
 
+def _policy() -> Kind:
+    return Kind("names and values", lambda v: isinstance(v, Policy), lambda text: text)
+
+
 @dataclass(frozen=True)
 class Common(settings.Section):
     """What both sides say: who they are, their file, and where results go."""
@@ -129,6 +134,9 @@ class ServerConfig(Common):
         metadata={"kind": _mapping(), "help": "any setting, by name"},
     )
     seeds: tuple[int, ...] = setting(_seeds(), (0,), "one run each: 0, or [0, 1, 2]")
+    evaluation: str = setting(
+        one_of(*EVALUATIONS), "epochs", "when to score: after all epochs, at the end"
+    )
     save_every: int = setting(an_int(1), 50, "steps between two checkpoints")
     status: str | None = setting(
         or_none(a_text()), None, "HOST:PORT of the status page"
@@ -158,8 +166,30 @@ class PartyConfig(Common):
         one_of(*REVEALS), "nothing", "what the server may learn of the selection"
     )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how it lets rows be aligned")
-    max_rounds: int | None = setting(
-        or_none(an_int(1)), None, "exchanges after which this party stops"
+    scale: str = setting(
+        one_of("auto", "standardize", "global", "none"),
+        "auto",
+        "how it scales its numbers; global: by its 'scale_range'",
+    )
+    max_categories: int = setting(
+        an_int(2), 64, "most different texts in a column of categories"
+    )
+    must_keep: str | None = setting(
+        or_none(a_text()), None, "features (names or globs) that must stay"
+    )
+    party_net: str | None = setting(
+        or_none(a_text()),
+        None,
+        "its own network: FILE.py:FUNCTION or MODULE:FUNCTION; none: as agreed",
+    )
+    seed_private: str = setting(
+        one_of("own", "shared"),
+        "own",
+        "its weights and shadows: of its own secret, or as 'lessvfl run' has them",
+    )
+    policy: Policy = dataclasses.field(
+        default_factory=Policy,
+        metadata={"kind": _policy(), "help": "what it lets a server ask of it"},
     )
 
 
@@ -194,6 +224,8 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
     }
     if isinstance(found.get("seeds"), int):
         found["seeds"] = (found["seeds"],)
+    if "policy" in found:
+        found["policy"] = read_policy(found["policy"])
     for name in ("certificate", "key", "ca", "data", "out"):
         if isinstance(found.get(name), str):
             found[name] = str((path.parent / found[name]).resolve())

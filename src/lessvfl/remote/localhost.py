@@ -23,7 +23,8 @@ import yaml
 from lessvfl import data
 from lessvfl.data import Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError
-from lessvfl.remote import certificates
+from lessvfl.remote import certificates, policy
+from lessvfl.remote.server import NOT_THE_SERVERS
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord, read_json
@@ -142,7 +143,13 @@ def write_folders(
         places = np.argsort(np.concatenate(parts))
     labels = _label_table(dataset)
     np.savez(base / "server" / "labels.npz", **labels)
-    settings = job.settings.flat().items()
+    settings = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in job.settings.flat().items()
+        if name not in NOT_THE_SERVERS
+    }
+    columns = {table.name: len(table.encoding.names) for table in problem.parties}
+    allowed = policy.needed(job.settings, columns, len(seeds))
     common = {"id": "row", "align": "none", "threads": threads}
     _write_config(
         base / "server" / "server.yaml",
@@ -154,7 +161,7 @@ def write_folders(
         task=dataset.task,
         method=job.settings.method,
         profile=job.settings.profile,
-        settings={k: list(v) if isinstance(v, tuple) else v for k, v in settings},
+        settings=settings,
         seeds=list(seeds),
         save_every=save_every,
         status=None,
@@ -169,6 +176,8 @@ def write_folders(
             server=address,
             data="columns.parquet",
             **_preparation(job, problem, table),
+            seed_private="shared",
+            policy=allowed,
             **common,
         )
 
@@ -193,12 +202,17 @@ def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any
     for column in table.encoding.columns:
         groups.setdefault(column.feature, []).append(column.name)
     planted = np.array(table.features)[table.spurious].tolist()
-    is_global = job.settings.data.scale == "global"
+    own = job.settings
+    is_global = own.data.scale == "global"
     return {
         "columns": list(table.encoding.names),
         "groups": {f: names for f, names in groups.items() if names != [f]} or None,
         "as_is": planted or None,
+        "scale": own.data.scale,
         "scale_range": list(problem.bounds) if is_global else None,
+        "max_categories": own.data.max_categories,
+        "must_keep": own.config.pinned(),
+        "party_net": own.net.party_net,
     }
 
 

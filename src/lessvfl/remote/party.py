@@ -9,9 +9,11 @@ allows to reveal. Features kept, networks and checkpoints stay in its run folder
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__, data
+from lessvfl import __version__, data, settings
 from lessvfl.core.device import resolve_device
-from lessvfl.data import DataConfig, Encoding, Frame
-from lessvfl.errors import ConfigError, ProtocolError, RecordError
+from lessvfl.core.lifted import find_factory
+from lessvfl.core.plans import SECRET, stream
+from lessvfl.data import Encoding, Frame
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
 from lessvfl.party import Party
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.run import profiles
-from lessvfl.run.build import Builder
+from lessvfl.remote.home import Home, facts_of
+from lessvfl.remote.policy import Budget, Judge, check_places
+from lessvfl.run.build import Builder, clamp_batch
 from lessvfl.run.numbers import consensus, party_numbers
+from lessvfl.run.profiles import Settings
 from lessvfl.run.record import read_json, write_atomically
 from lessvfl.wire import control, messages
+from lessvfl.wire.coding import BITS
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +54,18 @@ def versions() -> dict[str, str]:
     }
 
 
+# What the run depends on in a party's config; the rest may change on the way.
+_LASTING = (
+    *("columns", "groups", "as_is", "scale", "scale_range", "max_categories"),
+    *("must_keep", "party_net", "align", "seed_private"),
+)
+
+
 class PartyProcess:
     """A party's side of a run: ``handle(message) -> reply``.
 
-    `frame` is its table in its own order, `ids` whom the rows are about.
+    `frame` is its table in its own order, `ids` whom the rows are about. It holds its
+    run folder until it is closed.
     """
 
     def __init__(
@@ -63,18 +78,37 @@ class PartyProcess:
         self.name = name
         self.config = config
         self.whole = frame
-        self.frame = frame  # of the common rows, in the common order
+        self.frame: Frame | None = None  # of the common rows, in the common order
         self._ids = None if ids is None else Ids(ids, config.id or "id")
-        self._aligner: PartyAligner | None = None
-        self.folder = Path(config.out)
+        where = f"party '{name}'"
+        self._columns = data.match_columns(frame.names, config.columns, where)
         self.device = resolve_device(config.device)
+        if config.scale == "global" and config.scale_range is None:
+            raise ConfigError(
+                "The 'scale' setting must be auto, standardize or none where no "
+                "'scale_range' is given. Got global."
+            )
+        if config.party_net is not None:
+            find_factory(config.party_net)
+        lasting = {key: getattr(config, key) for key in _LASTING}
+        self.home = Home(Path(config.out), facts_of(frame, ids, lasting))
+        self.folder = self.home.folder
+        self.judge = Judge(name, config.policy)
+        self.budget = Budget(self.folder / "spent.safetensors", self.judge)
         self.party: Party | None = None
         self.encoding: Encoding | None = None
-        self.rounds = 0
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
+        self._aligner: PartyAligner | None = None
         self._welcome: control.Welcome | None = None
+        self._settings: Settings | None = None  # as agreed
         self._rows: control.Prepare | None = None
+        self._plans: tuple[Any, ...] = ()  # that the server may send
+        self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
+
+    def close(self) -> None:
+        """Let go of the run folder."""
+        self.home.close()
 
     @property
     def has_finished(self) -> bool:
@@ -109,77 +143,198 @@ class PartyProcess:
                 return control.Agreed()
             case control.Finish():
                 return control.Agreed(self._finish())
-        if self.party is None:
-            raise ProtocolError(
-                f"Party '{self.name}' must be told its rows before it is asked. "
-                "Got a request before that."
-            )
-        self.rounds += 1
-        limit = self.config.max_rounds
-        if limit is not None and self.rounds > limit:
-            raise ConfigError(
-                f"Party '{self.name}' takes part in at most {limit} exchanges. "
-                "Got one more."
-            )
+        party = self._ready()
+        self._check(message, party)
         if isinstance(message, messages.Embed) and message.stage == "evaluate":
             self._look(message.rows)
-        return self.party.handle(message)
+        reply = party.handle(message)
+        n_rows = 0
+        if isinstance(reply, messages.Embedding):
+            n_rows = reply.block.values.shape[1]
+        elif isinstance(reply, messages.Done):
+            self._is_trained = reply.stage == "train" or all(reply.silent)
+        assert self.frame is not None
+        self.budget.spend(n_rows, self.frame.n_rows)
+        return reply
+
+    def _ready(self) -> Party:
+        """Return the party, once it was told its rows."""
+        if self.party is None:
+            raise self._too_early("its rows")
+        return self.party
+
+    def _too_early(self, what: str) -> ProtocolError:
+        sentence = (
+            f"Party '{self.name}' must be told {what} first. Got another message."
+        )
+        return ProtocolError(sentence, public=sentence)
+
+    def _check(self, message: Any, party: Party) -> None:
+        """Refuse a request that the agreed settings or the policy do not have."""
+        match message:
+            case messages.Begin(plan) | messages.Select(_, plan):
+                if plan not in self._plans:
+                    raise PolicyError(
+                        f"Party '{self.name}' follows the plans of the settings that "
+                        f"were agreed on. Got another one of stage '{plan.stage}'."
+                    )
+        match message:
+            case messages.Select(components):
+                n_outputs = party.net.n_outputs
+                if components is not None and not _are_places(components, n_outputs):
+                    raise self._misfit("components that it has")
+            case messages.Embed("evaluate"):
+                self._check_evaluation()
+            case messages.Embed("embed", "train", n_rows):
+                n_samples = party.X_train.shape[1]
+                if n_rows is not None and not 1 <= n_rows <= n_samples:
+                    raise self._misfit("rows that it has")
+                if message.bits not in BITS:
+                    raise self._misfit("4, 8, 16 or 32 bits a value")
+            case messages.Embed():
+                raise self._misfit("training rows, or rows to score")
+
+    def _misfit(self, what: str) -> ProtocolError:
+        sentence = f"Party '{self.name}' must be asked for {what}. Got others."
+        return ProtocolError(sentence, public=sentence)
+
+    def _check_evaluation(self) -> None:
+        allowed = self.config.policy.evaluation
+        if allowed == "nothing":
+            raise self.judge.refuse("no evaluation", "evaluation", "one")
+        if allowed == "end" and not self._is_trained:
+            raise self.judge.refuse(
+                "evaluation at the end alone", "evaluation", "one before it"
+            )
+
+    # ------------------------------------------------------------- who, and which rows
 
     def _welcomed(self, message: control.Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
+        self._aligner = self.frame = self.party = None
+        self._settings = self.judge.settings(
+            message.method,
+            message.settings,
+            len(self._columns),
+            self.config.party_net is not None,
+        )
         self._welcome = message
-        self._aligner = None
-        self.party = None
-        path = self.folder / "rows.safetensors"
-        if not path.is_file():
+        known = self._aligned()
+        if known is None or "rows" not in known.tensors:
             return False
-        state = read_state(path)
-        if state.values["run"] != message.run:
-            return False
-        self.frame = self.whole.take(state.tensors["rows"].numpy())
+        self.frame = self.whole.take(known.tensors["rows"].numpy())
         return True
 
-    def _align(self, data: bytes) -> control.Align | control.Agreed:
-        """Answer the label holder's greeting, then take over the common order."""
+    @property
+    def _aligned_path(self) -> Path:
+        return self.folder / "rows.safetensors"
+
+    def _aligned(self) -> State | None:
+        """Return what is known of the alignment; another run than its is refused."""
+        if not self._aligned_path.is_file():
+            return None
+        known = read_state(self._aligned_path)
         assert self._welcome is not None
+        if known.values["run"] != self._welcome.run:
+            raise PolicyError(
+                f"Party '{self.name}' takes part in one run with its run folder. Got "
+                "another run, which needs another 'out' in its config."
+            )
+        return known
+
+    def _align(self, message: bytes) -> control.Align | control.Agreed:
+        """Answer the label holder's greeting, then take over the common order.
+
+        The same greeting gets the same answer, after a break; another one gets none.
+        """
+        if self._welcome is None:
+            raise self._too_early("what is run")
+        known, digest = self._aligned(), hashlib.sha256(message).hexdigest()
         if self._aligner is None:
             if self.config.align != self._welcome.align:
-                raise ConfigError(
+                sentence = (
                     f"Server and party '{self.name}' must align alike. Got "
                     f"{self._welcome.align} and {self.config.align}."
                 )
+                raise ConfigError(sentence, public=sentence)
+            if known is not None and known.values["hello"] != digest:
+                raise PolicyError(
+                    f"Party '{self.name}' aligns its rows once a run. Got another "
+                    "alignment."
+                )
             mode: Any = self.config.align
-            self._aligner = PartyAligner(mode, self._ids, self.whole.n_rows)
-            return control.Align(self._aligner.answer(data))
-        rows = self._aligner.order(data)
+            aligner = PartyAligner(mode, self._ids, self.whole.n_rows)
+            answer = control.Align(aligner.answer(message))
+            if known is None:
+                self.home.begin()
+                self._write_rows({}, hello=digest, final=None)
+            self._aligner = aligner
+            return answer
+        assert known is not None
+        if known.values["final"] not in (None, digest):
+            raise PolicyError(
+                f"Party '{self.name}' takes one common order a run. Got another one."
+            )
+        rows = self._aligner.order(message)
         self._aligner = None
-        tensors = {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
-        known = State(tensors, {"run": self._welcome.run})
-        write_state(self.folder / "rows.safetensors", known)
+        tensor = torch.from_numpy(np.ascontiguousarray(rows))
+        self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
         self.frame = self.whole.take(rows)
         return control.Agreed()
+
+    def _write_rows(self, tensors: Mapping[str, Tensor], **values: Any) -> None:
+        assert self._welcome is not None
+        state = State(tensors, {"run": self._welcome.run, **values})
+        write_state(self._aligned_path, state)
 
     # --------------------------------------------------------------------------- wiring
 
     def _prepare(self, message: control.Prepare) -> None:
-        """Begin the run of one seed."""
+        """Begin the run of one seed, on common rows alone, the same ones every time."""
         if self._welcome is None or message.seed not in self._welcome.seeds:
-            raise ProtocolError(
-                f"Party '{self.name}' must be told all seeds before the first run. "
-                f"Got seed {message.seed}."
+            raise self._too_early("all seeds")
+        if self.frame is None:
+            raise PolicyError(
+                f"Party '{self.name}' aligns its rows before anything else. Got a run "
+                "without it."
+            )
+        check_places((message.train, message.test), self.frame.n_rows)
+        path = self._place(message.seed) / "rows.safetensors"
+        rows = {"train": message.train, "test": message.test}
+        if not path.is_file():
+            tensors = {name: torch.from_numpy(some) for name, some in rows.items()}
+            write_state(path, State(tensors, {}))
+        before = read_state(path).tensors
+        if not all(np.array_equal(before[k].numpy(), some) for k, some in rows.items()):
+            raise PolicyError(
+                f"Party '{self.name}' has one set of training and test rows a seed. "
+                "Got another one."
             )
         self._rows = message
         self.party = self._build()
 
+    def _private_seed(self, seed: int) -> int:
+        """Return the seed of its own streams, which nobody else can know."""
+        if self.config.seed_private == "shared":
+            return seed
+        key = self.home.key("private", seed, self.name)
+        return SECRET + int.from_bytes(key, "big")
+
     def _build(self) -> Party:
         """Return a fresh party on its rows, as the simulator would build it."""
-        welcome, rows = self._welcome, self._rows
-        if welcome is None or rows is None:
-            raise ProtocolError("A party must be welcomed first. Got another message.")
-        settings = profiles.from_flat(welcome.method, "default", welcome.settings)
-        train, test = self.frame.take(rows.train), self.frame.take(rows.test)
-        encoding = self._encoding(settings.data, train)
-        build = Builder(settings, [rows.seed], self.config.device)
+        rows, agreed, frame = self._rows, self._settings, self.frame
+        if rows is None or agreed is None or frame is None:
+            raise self._too_early("its rows")
+        whole = self._own(agreed)
+        train, test = frame.take(rows.train), frame.take(rows.test)
+        encoding = self._encoding(train)
+        assert self._welcome is not None
+        config = clamp_batch(whole.config, len(rows.train))
+        self._plans = config.plans(len(self._welcome.parties))
+        n_rows = max(len(rows.train), len(rows.test))
+        self.judge.memory(whole.net, len(encoding.groups), n_rows)
+        private = self._private_seed(rows.seed)
+        build = Builder(whole, [rows.seed], self.config.device, private=[private])
 
         def encode(frame: Frame) -> Tensor:
             return build.rows([encoding.apply(frame)[0]])
@@ -190,26 +345,32 @@ class PartyProcess:
             (encode(train), encode(test)),
             encoding.groups,
             encoding.features,
-            tell_empty=self.config.reveal != "nothing",
         )
 
-    def _encoding(self, config: DataConfig, train: Frame) -> Encoding:
+    def _own(self, agreed: Settings) -> Settings:
+        """Return what was agreed with what this party decides for itself."""
+        net = dataclasses.replace(agreed.net, party_net=self.config.party_net)
+        config: Any = agreed.config
+        if self.config.must_keep is not None:
+            if "must_keep" not in settings.fields_of([type(config)]):
+                raise ConfigError(
+                    f"The 'must_keep' setting is not read by method {agreed.method}. "
+                    f"Got '{self.config.must_keep}'."
+                )
+            config = dataclasses.replace(config, must_keep=self.config.must_keep)
+        return dataclasses.replace(agreed, net=net, config=config)
+
+    def _encoding(self, train: Frame) -> Encoding:
         """Learn from its training rows how to encode its columns."""
-        own = self.config
-        if config.scale == "global" and own.scale_range is None:
-            raise ConfigError(
-                "The 'scale' setting must be standardize or none here: a "
-                "global range would be shared. Got global."
-            )
+        own, names = self.config, self._columns
         where = f"party '{self.name}'"
-        names = data.match_columns(train.names, own.columns, where)
         return Encoding.fit(
             self.name,
             train,
             names,
-            scale=config.scale,
+            scale=own.scale,
             bounds=own.scale_range or (0.0, 1.0),
-            max_categories=config.max_categories,
+            max_categories=own.max_categories,
             groups=data.features_of({self.name: names}, own.groups),
             as_is=data.match_columns(names, own.as_is, where) if own.as_is else (),
         )
@@ -229,24 +390,26 @@ class PartyProcess:
 
         The server may go back to the one before: it writes its own state after ours.
         """
-        assert self.party is not None
-        tensors, values = self.party.state()
-        values |= {"rounds": self.rounds, "seen": self.seen}
+        tensors, values = self._ready().state()
+        values |= {"seen": self.seen, "is_trained": self._is_trained}
         tensors["rng"] = torch.get_rng_state()
         write_state(self._path(tag), State(tensors, values))
         for path in self._path(tag).parent.glob("*.safetensors"):
             if path.stem not in (tag, self._mark):
                 path.unlink(missing_ok=True)
         self._mark = tag
+        self.budget.settle()
 
     def _restore(self, tag: str | None) -> None:
         self.party = self._build()
         self._mark = tag
+        assert self._rows is not None
         if tag is None:
-            assert self._rows is not None
-            self.rounds = max((one["rounds"] for one in self._finished()), default=0)
-            self.seen = []
+            self.seen, self._is_trained = [], False
+            private = self._private_seed(self._rows.seed)
             torch.manual_seed(self._rows.seed)
+            if private >= SECRET:  # a user's dropout and the like
+                torch.set_rng_state(stream(private, "torch").get_state())
             return
         path = self._path(tag)
         if not path.is_file():
@@ -256,8 +419,8 @@ class PartyProcess:
             )
         state = read_state(path)
         self.party.restore(state.tensors, state.values)
-        self.rounds = state.values["rounds"]
         self.seen = list(state.values["seen"])
+        self._is_trained = state.values["is_trained"]
         torch.set_rng_state(state.tensors["rng"])
 
     def _look(self, rows: str) -> None:
@@ -271,11 +434,14 @@ class PartyProcess:
 
     def _finish(self) -> dict[str, Any]:
         """Write down the run of this seed; return what may be revealed."""
-        assert self.party is not None
+        party = self._ready()
         assert self.encoding is not None
         assert self._welcome is not None
+        assert self._settings is not None
         assert self._rows is not None
-        seed, outcome = self._rows.seed, self.party.outcome(0)
+        if not self._is_trained and self._settings.config.train_epochs > 0:
+            raise self._too_early("to train to the end")
+        seed, outcome = self._rows.seed, party.outcome(0)
         own = {
             "seed": seed,
             **party_numbers(self.encoding.features, outcome),
@@ -284,8 +450,8 @@ class PartyProcess:
         }
         place = self._place(seed)
         write_state(place / "network.safetensors", State(outcome.net.state(), {}))
-        run = {"run": self._welcome.run, "rounds": self.rounds, "numbers": own}
-        _write(place / "numbers.json", run)
+        _write(place / "numbers.json", {"run": self._welcome.run, "numbers": own})
+        self.budget.settle()
         kept, removed = own["kept"], own["removed"]
         log.info("kept %d of %d features", len(kept), len(kept) + len(removed))
         runs = [one["numbers"] for one in self._finished()]
@@ -314,6 +480,14 @@ class PartyProcess:
             n_features = len(runs[0]["kept"]) + len(runs[0]["removed"])
             counts = (len(agreed["recommended"]), n_features, len(runs))
             log.info("kept %d of %d features in at least half of %d runs", *counts)
+
+
+def _are_places(components: Sequence[Sequence[int]], n_outputs: int) -> bool:
+    """Tell whether these are different components of one network."""
+    return len(components) == 1 and (
+        len(set(components[0])) == len(components[0])
+        and all(0 <= place < n_outputs for place in components[0])
+    )
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

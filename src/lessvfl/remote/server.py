@@ -35,6 +35,7 @@ from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import Checkpoints, State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
+from lessvfl.remote.home import Home, facts_of
 from lessvfl.remote.party import versions
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
@@ -50,6 +51,9 @@ from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, wrong_kind
 
 CHECKPOINT = "checkpoint.safetensors"
+
+# Settings of `lessvfl run` that a party decides on for itself.
+NOT_THE_SERVERS = ("scale", "max_categories", "must_keep", "party_net")
 
 Places = NDArray[np.int64]  # of rows in the common order
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
@@ -102,7 +106,12 @@ class ServerProcess:
         self.table = table
         self.hub = hub
         self.status = status
-        self.folder = Path(config.out)
+        for name in NOT_THE_SERVERS:
+            if name in config.settings:
+                raise ConfigError(
+                    f"The '{name}' setting is every party's own and stands in its "
+                    "config. Got it in the server's."
+                )
         self.settings = profiles.resolve(
             config.method, config.profile, table.dataset, config.settings
         )
@@ -115,9 +124,23 @@ class ServerProcess:
             {},
             parties=list(config.parties),
         )
+        for name in NOT_THE_SERVERS:
+            self.header["config"].pop(name, None)
+        lasting = {"label": config.label, "id": config.id}
+        facts = facts_of(
+            table.dataset.X,
+            table.ids,
+            lasting,
+            labels=table.dataset.y,
+            weights=table.dataset.weight,
+            **{"test rows": table.is_test},
+        )
+        self.home = Home(Path(config.out), facts)
+        self.folder = self.home.folder
         self.seed = config.seeds[0]  # of the run at hand
         self.resent = 0
         if self._has_begun and not resume:
+            self.close()
             raise ConfigError(
                 f"The run folder '{self.folder}' holds a run that began: --resume must "
                 "be given to go on with it, or another 'out' to begin anew."
@@ -127,6 +150,10 @@ class ServerProcess:
         hub.came, hub.went = status.connect, status.lose
         hub.carried = self._carried
         hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
+
+    def close(self) -> None:
+        """Let go of the run folder."""
+        self.home.close()
 
     # ------------------------------------------------------------------------ who joins
 
@@ -338,6 +365,7 @@ class ServerProcess:
         """Return the run's own number, the same after a restart."""
         path = self.folder / "run.safetensors"
         if not path.is_file():
+            self.home.begin()
             number = torch.tensor(list(uuid.uuid4().bytes), dtype=torch.uint8)
             write_state(path, State({"run": number}, {"config": _plain(self.config)}))
         state = read_state(path)
@@ -377,7 +405,12 @@ class ServerProcess:
         labels = build.server_labels([problem])
         y_test = build.labels([problem.y_test], problem.task)
         recorder = Recorder(
-            [problem], labels.y, y_test, self.status.observe, True, self.status.scored
+            [problem],
+            labels.y,
+            y_test,
+            self.status.observe,
+            self.config.evaluation,
+            self.status.scored,
         )
         recorder.attach(server, ())
         torch.manual_seed(seed)

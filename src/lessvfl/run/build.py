@@ -77,7 +77,11 @@ def n_outputs(task: Task, n_classes: int) -> int:
 
 
 class Builder:
-    """Builds everything of a run out of its settings, seeds and device."""
+    """Builds everything of a run out of its settings, seeds and device.
+
+    A party's weights and its own random streams come from `private` seeds, the shared
+    ones unless given.
+    """
 
     def __init__(
         self,
@@ -85,7 +89,9 @@ class Builder:
         seeds: Sequence[int],
         device: str,
         networks: Networks | None = None,
+        private: Sequence[int] | None = None,
     ) -> None:
+        self.private = tuple(seeds if private is None else private)
         self.settings = settings
         self.seeds = tuple(seeds)
         self.device = resolve_device(device)
@@ -131,22 +137,24 @@ class Builder:
         net = self.settings.net
         given = self.networks.of(name) or net.party_net
         widths = net.party_widths(n_columns)
-        return self._network(widths, given, name, net.input_scale)
+        return self._network(widths, given, self.private, name, net.input_scale)
 
     def fusion_network(self, n_components: int, n_outputs: int) -> Network:
         """Return the fusion network for all parties' components, its weights drawn."""
         net = self.settings.net
         given = self.networks.fusion or net.fusion_net
-        return self._network(net.fusion_widths(n_components, n_outputs), given)
+        widths = net.fusion_widths(n_components, n_outputs)
+        return self._network(widths, given, self.seeds)
 
     def _network(
         self,
         widths: tuple[int, ...],
         given: Factory | nn.Module | str | None,
+        seeds: tuple[int, ...],
         name: str = "the server",
         input_scale: float = 1.0,
     ) -> Network:
-        where = (self.seeds, name, self.dtype, self.device)
+        where = (seeds, name, self.dtype, self.device)
         if given is None:
             activation = self.settings.net.activation
             return MLP.create(widths, activation, *where, input_scale)
@@ -160,7 +168,6 @@ class Builder:
         groups: np.ndarray[Any, Any],
         features: Sequence[str],
         observe: Observer = lambda event: None,
-        tell_empty: bool = True,
     ) -> Party:
         """Return a fresh party on its training and test rows."""
         config: Any = self.settings.config
@@ -173,5 +180,5 @@ class Builder:
             self.seeds,
             config.empty_party,
             observe,
-            tell_empty,
+            self.private,
         )

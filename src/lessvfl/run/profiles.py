@@ -19,6 +19,9 @@ from lessvfl.methods.base import Joint
 
 PROFILES = ("default", "paper", "official-code")
 
+# What a party decides for itself, whatever a server says.
+OWN = ("party_net", "fusion_net", "must_keep")
+
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
 _FEW_BYTES = {
@@ -116,8 +119,13 @@ class Settings:
         return {name: value for part in own for name, value in asdict(part).items()}
 
     def shared(self) -> dict[str, Any]:
-        """Return the settings that parties are told: all but those of the labels."""
-        return asdict(self.data) | asdict(self.net) | asdict(self.config)
+        """Return the settings that parties are told: shapes and method.
+
+        How columns are prepared, what must be kept and what code makes a network is
+        every party's own; labels are the server's.
+        """
+        told = asdict(self.net) | asdict(self.config)
+        return {name: value for name, value in told.items() if name not in OWN}
 
 
 def sections(method: str) -> tuple[type, type, type, type]:

@@ -24,11 +24,16 @@ FILE_NAME = "record.jsonl"
 _HEADER = ("lessvfl", "data", "method", "profile", "config")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old or the new one, never half of one."""
+def write_atomically(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Write a file so that a crash leaves the old or the new one, never half of one.
+
+    `mode` are its permissions where they must not be the usual ones.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as stream:
+            if mode is not None:
+                os.fchmod(stream.fileno(), mode)
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -31,7 +31,7 @@ class Recorder:
     y_train: Tensor  # (S, N)
     y_test: Tensor
     progress: Observer  # told of every event
-    curve: bool  # evaluate after every epoch
+    evaluation: str  # when: after all "epochs", at the "end", or "nothing"
     scored: Callable[[float, str], None] = lambda value, name: None  # the first replica
     curves: list[list[dict[str, Any]]] = field(init=False)
     seconds: dict[str, float] = field(init=False)
@@ -66,9 +66,15 @@ class Recorder:
         """Take the time of a stage, and a point of the curve where networks fit."""
         self.clock(event.stage)
         self.progress(event)
-        if event.fusion is not None and self.curve:
+        if event.fusion is not None and self._is_due(event):
             self._add_points(event)
             self.clock("evaluate")
+
+    def _is_due(self, event: Event) -> bool:
+        """Tell whether to evaluate now."""
+        if self.evaluation == "end":
+            return event.stage == "train" and event.epoch >= event.n_epochs
+        return self.evaluation == "epochs"
 
     def clock(self, stage: str) -> None:
         """Put the time since the last call on a stage's account."""

@@ -138,7 +138,8 @@ class _Batch:
         self.build = Builder(job.settings, seeds, job.device, job.networks)
         self.labels = self.build.server_labels(problems)
         y_test = self.build.labels([p.y_test for p in problems], first.task)
-        self.recorder = Recorder(problems, self.labels.y, y_test, progress, job.curve)
+        when = "epochs" if job.curve else "nothing"
+        self.recorder = Recorder(problems, self.labels.y, y_test, progress, when)
 
     def run(self) -> list[Run]:
         """Wire everything, run the method, and gather what it leaves."""

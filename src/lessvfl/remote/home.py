@@ -1,0 +1,125 @@
+"""A side's run folder between machines: one process, one secret, one table.
+
+``lock`` is held by the process that runs. ``side.safetensors`` holds a secret from the
+operating system, from which all that the others must not guess is derived, and digests
+of the table that the run began with.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lessvfl.data import Frame
+from lessvfl.errors import ConfigError, RecordError
+from lessvfl.remote.checkpoint import State, read_state, write_state
+
+SECRET_BYTES = 32
+
+Facts = Mapping[str, str]  # what a run depends on, as digests by name
+
+
+class Home:
+    """The run folder of a server or a party, for one process at a time.
+
+    `facts` are digests of what the run depends on; a run that began goes on with the
+    same ones alone.
+    """
+
+    def __init__(self, folder: Path, facts: Facts) -> None:
+        self.folder, self.facts = folder, dict(facts)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = open(folder / "lock", "ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise ConfigError(
+                f"The run folder '{folder}' must be of one process at a time. Got one "
+                "that another process uses."
+            ) from None
+        try:
+            self.secret = self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> bytes:
+        """Return the secret, made before anything is sent."""
+        if not self._path.is_file():
+            self._write(secrets.token_bytes(SECRET_BYTES), None)
+        state = read_state(self._path)
+        began = state.values["facts"]
+        if began is not None:
+            self._compare(began)
+        return bytes(state.tensors["secret"].tolist())
+
+    def _compare(self, began: Facts) -> None:
+        for name, digest in self.facts.items():
+            if began.get(name) != digest:
+                raise RecordError(
+                    f"The run in '{self.folder}' must go on with what it began with. "
+                    f"Got other {name}; another run needs another 'out'."
+                )
+
+    def begin(self) -> None:
+        """Write down what the run depends on: from here on it must stay."""
+        if read_state(self._path).values["facts"] is None:
+            self._write(self.secret, self.facts)
+
+    def key(self, *names: str | int) -> bytes:
+        """Return 32 bytes for one purpose, which only who has the secret can know."""
+        text = "/".join(map(str, names))
+        return hmac.digest(self.secret, text.encode(), "sha256")
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "side.safetensors"
+
+    def _write(self, secret: bytes, facts: Facts | None) -> None:
+        tensor = torch.tensor(list(secret), dtype=torch.uint8)
+        write_state(self._path, State({"secret": tensor}, {"facts": facts}))
+
+
+def facts_of(
+    frame: Frame,
+    ids: NDArray[Any] | None,
+    config: Mapping[str, Any],
+    **more: NDArray[Any] | None,
+) -> dict[str, str]:
+    """Return digests of a table: its ids, names of columns, cells; and of a config."""
+    columns = [(name, i in frame.text) for i, name in enumerate(frame.names)]
+    cells = hashlib.sha256(np.ascontiguousarray(frame.numeric).tobytes())
+    for place in sorted(frame.text):
+        cells.update(_digest(frame.text[place]))
+    return {
+        "ids": _digest(ids).hex(),
+        "columns": hashlib.sha256(json.dumps(columns).encode()).hexdigest(),
+        "cells": cells.hexdigest(),
+        **{name: _digest(values).hex() for name, values in more.items()},
+        **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
+    }
+
+
+def _digest(values: NDArray[Any] | None) -> bytes:
+    """Return a digest of an array of numbers or of anything that prints apart."""
+    if values is None:
+        return b"none"
+    if values.dtype == object or values.dtype.kind in "US":
+        text = json.dumps([None if v is None else str(v) for v in values.tolist()])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).digest()
