@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 from lessvfl import data, report, settings
-from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
+from lessvfl.errors import (
+    ConfigError,
+    LessVFLError,
+    PartyLostError,
+    PolicyError,
+    ProtocolError,
+)
 from lessvfl.methods import METHODS
 from lessvfl.remote import server
 from lessvfl.remote.checkpoint import read_state
@@ -781,7 +787,7 @@ def test_both_sides_hear_why_a_run_ends(tmp_path):
         hub.close(str(caught.value))
         few.join(20)
         other.join(20)
-    assert isinstance(few.error, ConfigError)
+    assert isinstance(few.error, PolicyError)
     assert isinstance(other.error, ConfigError)
     assert "The server says no: Party 'clinic' stops" in str(other.error)
 

@@ -11,7 +11,9 @@ import fcntl
 import hashlib
 import hmac
 import json
+import os
 import secrets
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,12 @@ class Home:
     def __init__(self, folder: Path, facts: Facts) -> None:
         self.folder, self.facts = folder, dict(facts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = open(folder / "lock", "ab")
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self.close = weakref.finalize(self, os.close, lock)  # lets another have it
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._lock.close()
+            self.close()
             raise ConfigError(
                 f"The run folder '{folder}' must be of one process at a time. Got one "
                 "that another process uses."
@@ -81,10 +84,6 @@ class Home:
         """Return 32 bytes for one purpose, which only who has the secret can know."""
         text = "/".join(map(str, names))
         return hmac.digest(self.secret, text.encode(), "sha256")
-
-    def close(self) -> None:
-        """Let another process have the folder."""
-        self._lock.close()
 
     @property
     def _path(self) -> Path:
