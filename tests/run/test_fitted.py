@@ -274,7 +274,11 @@ def test_modules_named_by_settings(table, dataset, tmp_path, dtype):
     nets = {"party_net": f"{path}:normed", "fusion_net": f"{path}:deep"}
     record, runs = run(dataset, "less-vfl", **nets, dtype=dtype)
     save(tmp_path / "run", record, runs)
-    model = load(tmp_path / "run")
+    path.write_text("raise SystemExit('code of the folder was run')")
+    with pytest.raises(ConfigError, match="must be given trust_code=True to run it"):
+        load(tmp_path / "run")
+    path.write_text(MODULES)
+    model = load(tmp_path / "run", trust_code=True)
     rows = table[N_TRAIN:].drop(columns="label")
     check(model, runs[0].numbers, rows, table["label"][N_TRAIN:].to_numpy())
     assert any(c["kept"] < 16 for c in runs[0].numbers["components"].values())

@@ -37,8 +37,13 @@ class Shape:
     slots: tuple[bool, ...] | None  # kept slots and outputs of a module
     outputs: tuple[bool, ...] | None
 
-    def build(self, name: str, dtype: torch.dtype, given: Factory | None) -> Network:
-        """Return a network of this shape with weights still to be put in."""
+    def build(
+        self, name: str, dtype: torch.dtype, given: Factory | None, trust_code: bool
+    ) -> Network:
+        """Return a network of this shape with weights still to be put in.
+
+        Code that the folder names is loaded only where `trust_code` says so.
+        """
         cpu = torch.device("cpu")
         if self.factory is None:
             return MLP.create(self.widths, self.activation, (0,), name, dtype, cpu)
@@ -46,6 +51,12 @@ class Shape:
             raise ConfigError(
                 f"The network of {name} was given from Python: load must be given the "
                 "same function again as 'party_net' or 'fusion_net'. Got none."
+            )
+        if given is None and not trust_code:
+            raise ConfigError(
+                f"The network of {name} is made by code that the run folder names, "
+                f"'{self.factory}': load must be given trust_code=True to run it, or "
+                "the function itself as 'party_net' or 'fusion_net'. Got neither."
             )
         factory = given or find_factory(self.factory)
         whole = Lifted.create(
@@ -214,15 +225,17 @@ def load_model(
     folder: Path,
     party_net: Factory | None = None,
     fusion_net: Factory | None = None,
+    trust_code: bool = False,
 ) -> FittedModel:
     """Read a model that :meth:`FittedModel.save` wrote."""
     server, fusion, fusion_shape, _ = _read(
-        folder / "server", "server.json", "the server", fusion_net
+        folder / "server", "server.json", "the server", fusion_net, trust_code
     )
     parties = []
     for index, name in enumerate(server["parties"]):
+        who = f"party '{name}'"
         about, net, shape, extra = _read(
-            folder / f"party{index}", "party.json", f"party '{name}'", party_net
+            folder / f"party{index}", "party.json", who, party_net, trust_code
         )
         parties.append(
             FittedParty(
@@ -249,7 +262,7 @@ def load_model(
 
 
 def _read(
-    folder: Path, name: str, owner: str, given: Factory | None
+    folder: Path, name: str, owner: str, given: Factory | None, trust_code: bool
 ) -> tuple[dict[str, Any], Network, Shape, dict[str, Tensor]]:
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -266,7 +279,7 @@ def _read(
         raise _damaged(folder, name, problem) from None
     constant = {key: state.pop(key) for key in ("constant",) if key in state}
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
-    net = shape.build(owner, next(iter(formats), torch.float32), given)
+    net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
     try:
         net.load_state(state)
     except (KeyError, RuntimeError) as problem:

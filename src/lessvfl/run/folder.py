@@ -72,6 +72,7 @@ def load(
     *,
     party_net: Factory | None = None,
     fusion_net: Factory | None = None,
+    trust_code: bool = False,
 ) -> FittedModel:
     """Load the model of a run folder.
 
@@ -83,6 +84,9 @@ def load(
         Whose run; the first one unless given.
     party_net, fusion_net : callable, optional
         The functions that made the networks, where they were given from Python.
+    trust_code : bool
+        Import and call the functions that the folder names as ``FILE.py:FUNCTION``.
+        A folder from somebody else can name any code of this machine.
 
     Returns
     -------
@@ -106,5 +110,5 @@ def load(
         )
     chosen = seeds[0] if seed is None else seed
     path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
-    model = load_model(path, party_net, fusion_net)
+    model = load_model(path, party_net, fusion_net, trust_code)
     return dataclasses.replace(model, consensus=record.consensus)

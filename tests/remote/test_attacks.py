@@ -1,0 +1,530 @@
+"""What a certified server tries with a party, and what the party makes of it.
+
+Each test is an attack that once worked. The server here is the attacker: it sends
+whatever messages it likes, straight into the party's own ``handle``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lessvfl import data
+from lessvfl.core.network import MLP
+from lessvfl.core.plans import TrainPlan
+from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
+from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import Policy
+from lessvfl.run import profiles
+from lessvfl.wire import coding
+from lessvfl.wire.control import Align, Finish, Prepare, Restore, Save, Welcome
+from lessvfl.wire.messages import Begin, Block, Descend, Describe, Embed, Select
+
+pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
+
+N, D = 200, 4
+TABLE = np.random.default_rng(3).normal(size=(N, D))
+IDS = np.arange(N) + 5000
+TRAIN, TEST = np.arange(0, 160), np.arange(160, 200)
+SECRET = bytes(32)
+
+
+def a_party(
+    out, table=TABLE, ids=IDS, names="abcd", policy=None, **own
+) -> PartyProcess:
+    config = PartyConfig(
+        out=str(out / "run"), align="psi", id="who", policy=policy or Policy(), **own
+    )
+    return PartyProcess("clinic", config, data.frame_of(table, list(names)), ids)
+
+
+def asked(method="less-vfl-auto", profile="default", **values) -> dict[str, Any]:
+    """Return the settings that an honest server sends, and what is put on top."""
+    dataset = data.from_arrays([[0.0], [1.0]], [0, 1])
+    return profiles.resolve(method, profile, dataset).shared() | values
+
+
+class Server:
+    """A server that may do anything; by default it does what an honest one does."""
+
+    def __init__(self, party: PartyProcess, method="less-vfl-auto", run="r", **values):
+        self.party, self.method, self.run = party, method, run
+        self.settings = asked(method, **values)
+
+    def welcome(self, **more) -> bool:
+        message = Welcome(
+            self.run, (0, 1), self.method, self.settings, ("clinic",), "psi"
+        )
+        reply = self.party.handle(dataclasses.replace(message, **more))
+        return bool(reply.revealed["aligned"])
+
+    def align(self, ids=IDS, secret=SECRET) -> bytes:
+        aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, min_common=1)
+        offer = self.party.handle(Align(aligner.hello()))
+        aligner.take_offer("clinic", offer.data)
+        self.party.handle(Align(aligner.finish()["clinic"]))
+        return offer.data
+
+    def prepare(self, train=TRAIN, test=TEST, seed=0) -> None:
+        self.party.handle(Prepare(seed, train, test))
+        self.party.handle(Restore(None))
+
+    def begin(self) -> Server:
+        self.welcome()
+        self.align()
+        self.prepare()
+        return self
+
+    @property
+    def plans(self):
+        return self.party._plans
+
+
+def refused(*sentences):
+    return pytest.raises(PolicyError, match=".*".join(sentences))
+
+
+# --------------------------------------------------------------------- code and settings
+
+
+@pytest.mark.parametrize("code", ["os:getcwd", "ctypes:CDLL", "antigravity.py:f"])
+def test_a_server_cannot_name_code_to_load(tmp_path, code):
+    server = Server(a_party(tmp_path), party_net=code)
+    with refused("decides for itself", "'party_net'"):
+        server.welcome()
+
+
+@pytest.mark.parametrize(
+    "name", ["scale", "max_categories", "must_keep", "fusion_net", "anything"]
+)
+def test_preparation_is_the_partys_own_choice(tmp_path, name):
+    server = Server(a_party(tmp_path), **{name: "none"})
+    with refused("decides for itself", f"'{name}'"):
+        server.welcome()
+
+
+def test_its_own_scale_acts_whatever_the_server_wants(tmp_path):
+    party = a_party(tmp_path, scale="standardize")
+    Server(party).begin()
+    assert party.party is not None
+    assert party.party.X_train.mean(dim=1).abs().max() < 1e-5
+
+
+def test_a_party_brings_its_own_network(tmp_path):
+    path = tmp_path / "nets.py"
+    path.write_text(
+        "from torch import nn\n"
+        "def own(n, m): return nn.Sequential(nn.Linear(n, 7), nn.Tanh(), nn.Linear(7, m))"
+    )
+    party = a_party(tmp_path, party_net=f"{path}:own")
+    Server(party).begin()
+    assert party.party is not None
+    assert party.party.net.input_weights.shape == (1, 7, D)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"hidden": 40_000}, "'hidden' up to 512"),
+        ({"hidden": [64, 40_000]}, "'hidden' up to 512"),
+        ({"depth": 500}, "'depth' up to 6"),
+        ({"train_epochs": 10**6}, "'train_epochs' up to 200"),
+        ({"shadows": 10**7}, "'shadows' up to 1000"),
+        ({"embedding_size": 5}, "1 components for each of its columns"),
+        ({"depth": 1}, "0.5 components of a linear network"),
+        ({"activation": "none"}, "0.5 components of a linear network"),
+    ],
+)
+def test_settings_have_bounds(tmp_path, values, sentence):
+    with refused("policy of party 'clinic' allows", sentence, "Got"):
+        Server(a_party(tmp_path), **values).welcome()
+
+
+def test_a_method_must_be_allowed(tmp_path):
+    server = Server(a_party(tmp_path), method="plain", embedding_size=4)
+    with refused("the methods less-vfl-auto", "policy.methods", "Got 'plain'"):
+        server.welcome()
+
+
+def test_memory_is_bounded_before_it_is_taken(tmp_path):
+    policy = Policy(limits={"hidden": None}, memory=100)
+    server = Server(a_party(tmp_path, policy=policy), hidden=40_000)
+    server.welcome()
+    server.align()
+    with refused("networks of 100 MiB", "policy.memory", "one of 24"):
+        server.prepare()
+
+
+def test_the_default_profile_passes_the_default_policy(tmp_path):
+    """And a policy that names a limit of its own is read from its file."""
+    server = Server(a_party(tmp_path)).begin()
+    assert server.party.handle(Describe()).embedding_size == 4
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        ({"limits": {"hiden": 3}}, "Unknown setting 'hiden' in 'limits'.*'hidden'"),
+        ({"limits": {"hidden": "x"}}, "'limits' setting must be names of settings"),
+        ({"methods": ["magic"]}, "'methods' setting must be a list of methods"),
+        ({"rounds": 0}, "'rounds' setting must be a whole number >= 1"),
+    ],
+)
+def test_a_policy_that_means_nothing_is_refused(policy, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        Policy(**policy)
+
+
+# --------------------------------------------------------------------------- which rows
+
+
+def test_alignment_cannot_be_skipped(tmp_path):
+    """Once: depth=1, scale=none, as many components as columns, and all rows came."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    with refused("aligns its rows before anything else"):
+        server.prepare(np.arange(N), np.arange(0))
+
+
+def test_only_common_rows_leave(tmp_path):
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align(ids=IDS[:100])
+    with pytest.raises(ConfigError, match="different places among the common rows"):
+        server.prepare(np.arange(80), np.arange(80, 160))
+    server.prepare(np.arange(80), np.arange(80, 100))
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [([0, 1, 1], [2]), ([0, 1], [1]), ([-1, 0], [1]), ([0, N], [1])],
+)
+def test_rows_are_different_common_rows(tmp_path, train, test):
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align()
+    with pytest.raises(ConfigError, match="different places among the common rows"):
+        server.prepare(np.array(train), np.array(test))
+
+
+def test_a_seed_has_one_set_of_rows(tmp_path):
+    server = Server(a_party(tmp_path)).begin()
+    server.prepare()  # again, after a break
+    with refused("one set of training and test rows a seed"):
+        server.prepare(TRAIN[:100], TEST)
+
+
+def test_one_alignment_a_run(tmp_path):
+    """Once, four different queries were answered: each tells which ids the party has."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    first = server.align(IDS[:100])
+    server.welcome()  # a new session: after a break the same hello gets the same answer
+    assert server.align(IDS[:100]) == first
+    server.welcome()
+    with refused("aligns its rows once a run"):
+        server.align(IDS[100:])
+    with refused("aligns its rows once a run"):
+        server.align(IDS[:100], secret=bytes([1] * 32))
+
+
+def test_not_even_after_a_restart(tmp_path):
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    first = server.align(IDS[:100])
+    server.party.close()
+    server.party = a_party(tmp_path)
+    server.welcome()
+    assert server.align(IDS[:100]) == first
+    server.welcome()
+    with refused("aligns its rows once a run"):
+        server.align(IDS)
+
+
+def test_a_run_folder_is_for_one_run(tmp_path):
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align()
+    server.run = "another"
+    with refused("takes part in one run"):
+        server.welcome()
+
+
+def test_few_common_rows_are_refused_and_not_counted(tmp_path):
+    server = Server(a_party(tmp_path, policy=Policy(min_rows=60)))
+    server.welcome()
+    with refused("at least 60 common rows") as caught:
+        server.align(IDS[:59])
+    assert "59" not in str(caught.value)
+
+
+# ------------------------------------------------------------------ how often, and what
+
+
+def test_rounds_are_counted_whatever_is_restored(tmp_path):
+    """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
+    server = Server(a_party(tmp_path, policy=Policy(rounds=3))).begin()
+    for _ in range(3):
+        server.party.handle(Embed("embed", "train", 50, 8))
+        server.party.handle(Restore(None))
+    with refused("allows 3 rounds", "policy.rounds"):
+        server.party.handle(Embed("embed", "train", 50, 8))
+
+
+def test_rounds_are_counted_across_restarts(tmp_path):
+    server = Server(a_party(tmp_path, policy=Policy(rounds=100))).begin()
+    server.party.handle(Save("pretrain-1"))
+    n_asked = 0
+    with refused("allows 100 rounds"):
+        for _ in range(30):
+            for _ in range(5):
+                server.party.handle(Embed("embed", "train", 50, 8))
+                n_asked += 1
+            server.party.close()  # as after kill -9: nothing more is written
+            server.party = a_party(tmp_path, policy=Policy(rounds=100))
+            server.welcome()
+            server.prepare()
+    assert n_asked <= 100
+
+
+def test_rows_in_all_are_counted(tmp_path):
+    server = Server(a_party(tmp_path, policy=Policy(passes=2))).begin()
+    with refused("every common row 2 times", "policy.passes"):
+        for _ in range(4):
+            server.party.handle(Embed("embed", "train"))
+
+
+def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
+    server = Server(a_party(tmp_path)).begin()
+    server.party.handle(Embed("embed", "train", 50, 8))
+    path = tmp_path / "run" / "spent.safetensors"
+    assert read_state(path).values["rounds"] > 1  # ahead of what was spent
+    server.party.handle(Save("pretrain-1"))
+    found = read_state(path).values
+    assert (found["rounds"], found["rows"]) == (1, 50)
+
+
+def test_plans_are_those_of_the_agreed_settings(tmp_path):
+    server = Server(a_party(tmp_path)).begin()
+    train = next(p for p in server.plans if isinstance(p, TrainPlan))
+    longer = dataclasses.replace(train, n_epochs=10**6)
+    with refused("follows the plans", "stage 'pretrain'"):
+        server.party.handle(Begin(longer))
+    other = dataclasses.replace(train, lam=(5.0,))
+    with refused("follows the plans"):
+        server.party.handle(Begin(other))
+    look = next(p for p in server.plans if p.stage == "select_features")
+    with refused("follows the plans"):
+        server.party.handle(Select(None, dataclasses.replace(look, n_copies=10**9)))
+    server.party.handle(Begin(train))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Embed("embed", "test"),
+        Embed("train", "train"),
+        Embed("embed", "train", 0),
+        Embed("embed", "train", N),
+        Embed("embed", "train", 5, 0),
+    ],
+)
+def test_requests_that_no_run_has(tmp_path, message):
+    server = Server(a_party(tmp_path)).begin()
+    with pytest.raises(ProtocolError, match="must be asked for"):
+        server.party.handle(message)
+
+
+@pytest.mark.parametrize("places", [((0, 0),), ((4,),), ((-1,),), ((0,), (1,))])
+def test_components_that_it_does_not_have(tmp_path, places):
+    server = Server(a_party(tmp_path)).begin()
+    look = next(p for p in server.plans if p.stage == "select_features")
+    with pytest.raises(ProtocolError, match="components that it has"):
+        server.party.handle(Select(places, look))
+
+
+def test_a_gradient_of_another_shape(tmp_path):
+    server = Server(a_party(tmp_path)).begin()
+    server.party.handle(Begin(server.plans[0]))
+    with pytest.raises(ProtocolError, match="a gradient as large as its embedding"):
+        server.party.handle(Descend("pretrain", Block(torch.zeros(1, 3, 4), (4,))))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sentence"), [("nothing", "no evaluation"), ("end", "at the end alone")]
+)
+def test_evaluation_must_be_allowed(tmp_path, allowed, sentence):
+    server = Server(a_party(tmp_path, policy=Policy(evaluation=allowed))).begin()
+    with refused(sentence, "policy.evaluation"):
+        server.party.handle(Embed("evaluate", "test"))
+
+
+def test_a_run_cannot_be_declared_over(tmp_path):
+    server = Server(a_party(tmp_path)).begin()
+    with pytest.raises(ProtocolError, match="train to the end"):
+        server.party.handle(Finish())
+    assert not server.party.has_finished
+
+
+@pytest.mark.parametrize(
+    "message", [Save("train-1"), Restore(None), Finish(), Align(b""), Describe()]
+)
+def test_nothing_comes_before_its_time(tmp_path, message):
+    with pytest.raises(ProtocolError, match="first. Got"):
+        a_party(tmp_path).handle(message)
+
+
+# ------------------------------------------------------------------------------ secrets
+
+
+def first_embedding(party: PartyProcess) -> torch.Tensor:
+    """Return what a passive server sees of all training rows before any training."""
+    reply = Server(party).begin().party.handle(Embed("embed", "train"))
+    return reply.block.values[0]
+
+
+def inverted(h: torch.Tensor) -> torch.Tensor:
+    """Return the columns that explain embeddings of the network of the shared seed."""
+    net = profiles.from_flat("less-vfl-auto", "default", asked()).net
+    where = ((0,), "clinic", torch.float64, torch.device("cpu"))
+    known = MLP.create(net.party_widths(D), net.activation, *where, net.input_scale)
+    x = torch.zeros(1, len(h), D, dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([x], max_iter=500, tolerance_grad=1e-14, history_size=20)
+
+    def miss():
+        search.zero_grad()
+        loss = (1e3 * (known(x)[0] - h.double())).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        search.step(miss)
+    return x.detach()[0]
+
+
+def resemblance(party: PartyProcess) -> float:
+    """Return how much the inverted columns are like the true ones, in the mean."""
+    found = inverted(first_embedding(party)).numpy()
+    true = party.party.X_train[0].numpy()
+    each = [np.corrcoef(found[:, i], true[:, i])[0, 1] for i in range(D)]
+    return float(np.mean(np.abs(each)))
+
+
+def test_a_passive_server_cannot_invert_the_first_embeddings(tmp_path):
+    """With weights of the shared seed it read 4 columns with a correlation of 0.98."""
+    (tmp_path / "own").mkdir()
+    shared = a_party(tmp_path, seed_private="shared")
+    assert resemblance(shared) > 0.95
+    assert resemblance(a_party(tmp_path / "own")) < 0.7
+
+
+def test_a_secret_seed_is_no_number_to_try_out():
+    """Torch uses 32 bits of a seed; a secret one fills the generator's whole state."""
+    from lessvfl.core.plans import SECRET, stream
+
+    def draw(seed):
+        return torch.rand(5, generator=stream(seed, "init")).tolist()
+
+    assert draw(SECRET + 7) == draw(SECRET + 7)
+    assert draw(SECRET + 7) != draw(SECRET + 7 + 2**32)
+    state = stream(SECRET + 7, "init").get_state()
+    low = {
+        torch.Generator().manual_seed(seed).get_state()[24:].numpy().tobytes()
+        for seed in (0, 7, stream(SECRET + 7, "init").initial_seed() % 2**32)
+    }
+    assert state[24:].numpy().tobytes() not in low
+
+
+def test_rounding_and_shadows_are_private_too(tmp_path):
+    """The server knows the seed and the name of the party, and not these streams."""
+    party = a_party(tmp_path)
+    coded = Server(party).begin().party.handle(Embed("embed", "train", 60, 8)).block
+    assert party.party is not None
+    values = party.party._forward("train")[:, :0]  # the width of a block
+    assert values.shape[1] == 0
+    assert party.party._private[0] >= 2**256
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    again = coding.encode(coded.values, 8, mask, (0,), "up", "clinic", "embed", "train")
+    assert again is not None
+    assert not torch.equal(again.levels, coded.coded.levels)
+
+
+def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
+    party = a_party(tmp_path)
+    party.hello()
+    path = tmp_path / "run" / "side.safetensors"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
+    secret = party.home.secret
+    seeds = [party._private_seed(seed) for seed in (0, 1)]
+    assert seeds[0] != seeds[1]
+    party.close()
+    again = a_party(tmp_path)
+    assert again.home.secret == secret
+    assert [again._private_seed(seed) for seed in (0, 1)] == seeds
+    (tmp_path / "other").mkdir()
+    assert a_party(tmp_path / "other").home.secret != secret
+
+
+# ----------------------------------------------------------------- exact, or not at all
+
+
+def began(tmp_path) -> None:
+    """Have a run folder of a run that began, and nobody in it."""
+    server = Server(a_party(tmp_path)).begin()
+    server.party.handle(Save("pretrain-1"))
+    server.party.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"table": TABLE[::-1], "ids": IDS[::-1]}, "ids"),
+        ({"table": TABLE[::-1]}, "cells"),
+        ({"table": TABLE[:-1], "ids": IDS[:-1]}, "ids"),
+        ({"table": np.c_[TABLE, TABLE[:, 0]], "names": "abcde"}, "columns"),
+        ({"names": "abdc"}, "columns"),
+        ({"scale": "none"}, "'scale' in the config"),
+        ({"seed_private": "shared"}, "'seed_private' in the config"),
+    ],
+)
+def test_a_table_that_changed_does_not_go_on(tmp_path, change, what):
+    """Once, rows sorted anew made 0.5125 of an accuracy of 0.9250, without a word."""
+    began(tmp_path)
+    a_party(tmp_path).close()
+    with pytest.raises(LessVFLError, match=f"must go on with .* Got other {what}"):
+        a_party(tmp_path, **change)
+
+
+def test_before_a_run_began_anything_may_change(tmp_path):
+    a_party(tmp_path).close()
+    a_party(tmp_path, table=TABLE[::-1]).close()
+
+
+def test_a_run_folder_is_for_one_process(tmp_path):
+    first = a_party(tmp_path)
+    with pytest.raises(ConfigError, match="must be of one process at a time"):
+        a_party(tmp_path)
+    first.close()
+    a_party(tmp_path).close()
+
+
+def test_altered_words_of_a_checkpoint_are_found(tmp_path):
+    path = tmp_path / "state.safetensors"
+    write_state(path, State({"net": torch.ones(100)}, {"step": 3}))
+    whole = path.read_bytes()
+    read_state(path)
+    for place in (len(whole) - 7, whole.index(b"step") + 1):
+        altered = bytearray(whole)
+        altered[place] ^= 1
+        path.write_bytes(altered)
+        with pytest.raises(LessVFLError, match="must be a checkpoint of lessvfl"):
+            read_state(path)
