@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import platform
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,9 @@ class PartyProcess:
                     f"{self._welcome.align} and {self.config.align}."
                 )
             mode: Any = self.config.align
-            self._aligner = PartyAligner(mode, self._ids, self.whole.n_rows)
+            self._aligner = PartyAligner(
+                mode, self._ids, self.whole.n_rows, secret=secrets.token_bytes(32)
+            )
             return control.Align(self._aligner.answer(data))
         rows = self._aligner.order(data)
         self._aligner = None
