@@ -15,7 +15,7 @@ from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES, Ids
 from lessvfl.remote.align.messages import AlignReader, Mode
 from lessvfl.terms import PartyId
 
-Rows = NDArray[np.int64]  # numbers of rows, or of places in an offer
+Positions = NDArray[np.int64]  # rows, or places in an offer
 
 
 class Aligner:
@@ -56,9 +56,9 @@ class Aligner:
         self._order_key = keys.derive(own, "order")
         self._padding_key = keys.derive(own, "padding")
         # Where each of our rows is in what a party offered; -1: it lacks the row.
-        self._places: dict[PartyId, Rows] = {}
+        self._places: dict[PartyId, Positions] = {}
         self._hello: bytes | None = None
-        self._rows: Rows | None = None
+        self._rows: Positions | None = None
 
     def hello(self) -> bytes:
         """Return the message to every party, the same for all."""
@@ -97,7 +97,7 @@ class Aligner:
         self._places[party] = places
         self._smallest = min(self._smallest, smaller)
 
-    def _match_points(self, reader: AlignReader) -> tuple[Rows, int]:
+    def _match_points(self, reader: AlignReader) -> tuple[Positions, int]:
         """Return the place of each of our rows in an offer of points, and its size."""
         theirs = reader.block(psi.POINT_BYTES)
         answered = reader.block(psi.POINT_BYTES)
@@ -120,7 +120,7 @@ class Aligner:
             raise reader.error("claims to share padding")
         return places[: self._n_rows], len(theirs)
 
-    def _match_digests(self, reader: AlignReader) -> tuple[Rows, int]:
+    def _match_digests(self, reader: AlignReader) -> tuple[Positions, int]:
         """Return the place of each of our rows in an offer of digests, and its size."""
         assert self._ids is not None
         theirs = reader.block(DIGEST_BYTES)
@@ -183,7 +183,7 @@ class Aligner:
         return keys.derive(self._order_key, "row", messages.COUNT.pack(row))
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> Positions:
         """The label holder's rows in the common order, once finished."""
         if self._rows is None:
             raise AlignmentError("The label holder's rows are not aligned yet.")
@@ -199,7 +199,7 @@ def _check_order(reader: AlignReader, entries: list[bytes]) -> None:
         raise reader.error("holds entries that are not in order")
 
 
-def _places_of(listed: list[bytes], wanted: list[bytes]) -> Rows:
+def _places_of(listed: list[bytes], wanted: list[bytes]) -> Positions:
     """Return where each wanted entry is listed; -1 where it is not."""
     place_of = {entry: place for place, entry in enumerate(listed)}
     return np.array([place_of.get(entry, -1) for entry in wanted], dtype=np.int64)
