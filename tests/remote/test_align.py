@@ -34,7 +34,7 @@ SECRET = bytes(range(32))
 
 @pytest.fixture(autouse=True, scope="module")
 def little_padding() -> Iterator[None]:
-    """Points take a quarter of a millisecond each."""
+    """Points take a third of a millisecond each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(messages, "PAD_TO", 4)
         yield
@@ -306,7 +306,6 @@ def test_whoever_knows_one_id_cannot_claim_all_rows_by_it() -> None:
     asked, forger = asked_in(holder.hello()), psi.Key(fresh())
     theirs = forger.hide(["t:person-000000003"])
     answered = forger.multiply([asked[3]]) * len(asked)
-    assert psi.Key(fresh()).multiply(theirs) != theirs
     with pytest.raises(ProtocolError, match="holds one point twice"):
         holder.take_offer("a", forged_offer(holder, theirs, answered))
 
