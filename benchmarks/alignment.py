@@ -44,8 +44,9 @@ def main() -> None:
 def measure(mode: Mode, n_ids: int) -> tuple[list[int], list[float]]:
     """Return bytes of the three messages, and seconds of the five steps."""
     shift = 0 if mode == "none" else n_ids // 2
-    holder = Aligner(mode, Ids(range(n_ids)), n_ids)
-    party = PartyAligner(mode, Ids(range(shift, shift + n_ids)), n_ids)
+    holder = Aligner(mode, Ids(range(n_ids)), n_ids, secret=bytes(32))
+    theirs = Ids(range(shift, shift + n_ids))
+    party = PartyAligner(mode, theirs, n_ids, secret=bytes(32))
     hello, hello_seconds = timed(holder.hello)
     offer, answer_seconds = timed(lambda: party.answer(hello))
     _, take_seconds = timed(lambda: holder.take_offer("party", offer))

@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: sets $root and $python, defines install and install_wheels.
+# Sourced by scripts/demo and scripts/test: sets $root and $python, defines install.
 # shellcheck shell=bash
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -35,21 +35,4 @@ install() {
   "$python" -m pip install -qq --upgrade "pip>=25.1"
   (cd "$root" && "$python" -m pip install -qq -c constraints.txt "$@")
   echo "$stamp" >"$venv/.$name-stamp"
-}
-
-# install_wheels EXTRA: install what an extra of lessvfl asks for where pip finds wheels
-# for this machine; elsewhere say so and go on. Comes after install.
-install_wheels() {
-  local extra="$1" list="$venv/$1.txt" log="$venv/$1.log"
-  (cd "$root" && "$python" - "$extra") >"$list" <<'PY'
-import sys, tomllib
-with open("pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
-PY
-  set -- -qq -c "$root/constraints.txt" --only-binary :all: -r "$list"
-  if "$python" -m pip install --dry-run "$@" >"$log" 2>&1; then
-    "$python" -m pip install "$@"
-  else
-    echo "Without the extra $extra: $(grep '^ERROR' "$log" | tail -n 1)" >&2
-  fi
 }

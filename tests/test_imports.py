@@ -44,7 +44,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "sklearn": {"bench", "data", "estimator"},  # `run` measures with tensors
     "matplotlib": {"report"},
-    "private_set_intersection": {"remote"},
     "pyarrow": {"data", "wire.flight"},
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import random
-import sys
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,17 +20,16 @@ from lessvfl.errors import (
     ConfigError,
     LessVFLError,
     LessVFLWarning,
+    PolicyError,
     ProtocolError,
 )
 from lessvfl.remote import align
 from lessvfl.remote.align import Aligner, Ids, PartyAligner, ids, messages, psi
 
-HAS_PSI = importlib.util.find_spec("private_set_intersection") is not None
-needs_psi = pytest.mark.skipif(not HAS_PSI, reason="the extra 'psi' is not installed")
-PSI = pytest.param("psi", marks=needs_psi)
+matching_modes = pytest.mark.parametrize("mode", ["plain", "psi"])
+each_mode = pytest.mark.parametrize("mode", ["none", "plain", "psi"])
 
-matching_modes = pytest.mark.parametrize("mode", ["plain", PSI])
-each_mode = pytest.mark.parametrize("mode", ["none", "plain", PSI])
+SECRET = bytes(range(32))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,16 +41,20 @@ def little_padding() -> Iterator[None]:
 
 
 def holder_of(mode: Any, values: Any, **options: Any) -> Aligner:
-    options = {"min_common": 1, "min_share": 0.0} | options
-    return Aligner(mode, Ids(values), len(values), **options)
+    defaults: dict[str, Any] = {"min_common": 1, "min_share": 0.0, "secret": fresh()}
+    return Aligner(mode, Ids(values), len(values), **defaults | options)
 
 
-def party_of(mode: Any, values: Any) -> PartyAligner:
-    return PartyAligner(mode, Ids(values), len(values))
+def party_of(mode: Any, values: Any, **options: Any) -> PartyAligner:
+    return PartyAligner(mode, Ids(values), len(values), **{"secret": fresh()} | options)
+
+
+def fresh() -> bytes:
+    return secrets.token_bytes(32)
 
 
 def play(holder: Aligner, parties: dict[str, PartyAligner]) -> list[bytes]:
-    """Align, and return every message that was sent."""
+    """Align, and return every message that was sent: hello, offers, finals."""
     sent = [holder.hello()]
     for name, party in parties.items():
         offer = party.answer(sent[0])
@@ -86,22 +88,19 @@ def tables(draw: st.DrawFn) -> list[list[Any]]:
 
 
 @matching_modes
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(sides=tables())
 def test_all_sides_find_the_true_intersection_in_one_order(
     mode: str, sides: list[list[Any]]
 ) -> None:
     holder = holder_of(mode, sides[0])
     parties = {f"p{i}": party_of(mode, side) for i, side in enumerate(sides[1:])}
-    final = play(holder, parties)[-1]
+    finals = play(holder, parties)[-2:]
     common = [sides[0][row] for row in holder.rows]
     assert len(common) == len(set(common))
     assert set(common) == set(sides[0]) & set(sides[1]) & set(sides[2])
-    for party, side in zip(parties.values(), sides[1:], strict=True):
+    for party, side, final in zip(parties.values(), sides[1:], finals, strict=True):
         assert [side[row] for row in party.order(final)] == common
-    assert holder.matched == {
-        f"p{i}": len(set(sides[0]) & set(side)) for i, side in enumerate(sides[1:])
-    }
 
 
 @given(sides=tables())
@@ -115,24 +114,60 @@ def test_mode_none_keeps_rows_that_are_aligned_already(sides: list[list[Any]]) -
 
 
 @matching_modes
-def test_a_seed_fixes_the_order_whatever_the_order_of_rows(mode: str) -> None:
+def test_the_order_comes_from_the_secret(mode: str) -> None:
     values = people(0, 20)
 
-    def order(seed: int | None, rows: list[str]) -> list[str]:
-        holder = holder_of(mode, rows, seed=seed)
+    def order(secret: bytes) -> list[str]:
+        holder = holder_of(mode, values, secret=secret)
         play(holder, {"a": party_of(mode, values)})
-        return [rows[row] for row in holder.rows]
+        return [values[row] for row in holder.rows]
 
-    assert order(1, values) == order(1, values[::-1])
-    assert order(1, values) != order(2, values)
-    assert order(None, values) != order(None, values)
-    assert order(1, values) not in (values, values[::-1])
+    assert order(SECRET) == order(SECRET)
+    assert order(SECRET) != order(fresh())
+    assert order(SECRET) not in (values, values[::-1])
+
+
+@pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
+@each_mode
+def test_an_alignment_is_repeated_to_the_bit(mode: str) -> None:
+    """A side that was killed and started again makes the very same messages."""
+
+    def messages_of(holder_secret: bytes, party_secret: bytes) -> list[bytes]:
+        holder = holder_of(mode, people(0, 10), secret=holder_secret)
+        party = party_of(mode, people(0, 10), secret=party_secret)
+        sent = play(holder, {"a": party})
+        assert party.answer(sent[0]) == sent[1]
+        return sent
+
+    first = messages_of(SECRET, SECRET)
+    assert messages_of(SECRET, SECRET) == first
+    other = messages_of(SECRET, fresh())
+    assert other[0] == first[0]
+    assert (other[1] == first[1]) == (mode == "none")
+
+
+@matching_modes
+def test_answers_to_two_hellos_share_no_entry(mode: str) -> None:
+    """A label holder that asks twice cannot put two answers together."""
+    party = party_of(mode, people(0, 9), secret=SECRET)
+    hellos = [holder_of(mode, people(0, 9)).hello() for _ in range(2)]
+    first, second = (set(listed_in(mode, party.answer(hello))) for hello in hellos)
+    assert len(first) == len(second) == 12
+    assert not first & second
+
+
+@pytest.mark.parametrize("secret", [b"", bytes(31), bytes(33), "x" * 32])
+def test_a_secret_of_another_length_is_refused_and_not_shown(secret: Any) -> None:
+    for make in (holder_of, party_of):
+        with pytest.raises(ConfigError, match="must be 32 bytes") as caught:
+            make("plain", [1], secret=secret)
+        assert "x" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("error")
 def test_without_ids_mode_none_warns_on_both_sides() -> None:
-    holder = Aligner("none", Ids([1, 2]), 2)
-    party = PartyAligner("none", None, 2)
+    holder = Aligner("none", Ids([1, 2]), 2, secret=fresh())
+    party = PartyAligner("none", None, 2, secret=fresh())
     with pytest.warns(LessVFLWarning, match="the party are taken as aligned by"):
         offer = party.answer(holder.hello())
     with pytest.warns(LessVFLWarning, match="party 'a' are taken as aligned by"):
@@ -151,7 +186,6 @@ def test_a_hundred_thousand_ids_take_seconds() -> None:
 # ------------------------------------------------------------------------------ privacy
 
 
-@needs_psi
 @pytest.mark.parametrize("numbers", [False, True])
 def test_no_message_holds_an_id(numbers: bool) -> None:
     def values(start: int, stop: int) -> list[Any]:
@@ -175,19 +209,36 @@ def test_no_message_holds_an_id(numbers: bool) -> None:
                 assert value.to_bytes(8, "little") not in message
 
 
+def listed_in(mode: str, offer: bytes) -> list[bytes]:
+    """Return what a party offers: points or digests."""
+    reader = messages.open_message(offer, messages.OFFER, "a")
+    return reader.block(psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES)
+
+
+def asked_in(hello: bytes) -> list[bytes]:
+    """Return the points of a hello."""
+    reader = messages.open_message(hello, messages.HELLO, "a")
+    reader.take(1)
+    return reader.block(psi.POINT_BYTES)
+
+
+def named_in(final: bytes) -> list[int]:
+    """Return the positions of a last message, which holds nothing else."""
+    reader = messages.open_message(final, messages.FINAL, "a")
+    found = reader.positions()
+    reader.end()
+    return [int(place) for place in found]
+
+
 @matching_modes
 def test_another_run_sends_nothing_twice(mode: str) -> None:
-    """Keys are fresh, even with the same ids and seed."""
+    """Keys are fresh, even with the same ids."""
 
     def entries() -> set[bytes]:
-        holder = holder_of(mode, people(0, 20), seed=1)
-        sent = play(holder, {"a": party_of(mode, people(0, 20))})
-        width = psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES
-        head = messages.HEAD.size + messages.COUNT.size
-        start = head if mode == "psi" else head + messages.KEY_BYTES
-        ends = len(sent[1]) - messages.CHECKSUM_BYTES
-        found = {sent[1][at : at + width] for at in range(head, ends, width)}
-        return found | {sent[2][at : at + 16] for at in range(start, start + 320, 16)}
+        holder = holder_of(mode, people(0, 20))
+        hello, offer, _ = play(holder, {"a": party_of(mode, people(0, 20))})
+        asked = set(asked_in(hello)) if mode == "psi" else set()
+        return asked | set(listed_in(mode, offer))
 
     assert not entries() & entries()
 
@@ -197,9 +248,105 @@ def test_an_offer_tells_neither_order_nor_exact_number_of_rows(mode: str) -> Non
     holder = holder_of(mode, people(0, 5))
     offers = {n: party_of(mode, people(0, n)).answer(holder.hello()) for n in (5, 8, 9)}
     assert len(offers[5]) == len(offers[8]) < len(offers[9])
-    reader = messages.open_message(offers[8], messages.OFFER, "a")
-    listed = reader.block(psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES)
+    listed = listed_in(mode, offers[8])
     assert listed == sorted(listed)
+
+
+@matching_modes
+def test_a_few_rows_more_or_less_change_no_length(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts are padded to 256, on both sides; no message holds an exact one."""
+    monkeypatch.setattr(messages, "PAD_TO", 256)
+    hellos = {len(holder_of(mode, people(0, n)).hello()) for n in (60, 63)}
+    assert len(hellos) == 1
+    hello = holder_of(mode, people(0, 60)).hello()
+    offers = [party_of(mode, people(0, n)).answer(hello) for n in (60, 61, 67)]
+    assert len(set(map(len, offers))) == 1
+    for number, offer in zip((60, 61, 67), offers, strict=True):
+        body = offer[messages.HEAD.size : -messages.CHECKSUM_BYTES]
+        assert messages.COUNT.pack(number) not in body
+
+
+@matching_modes
+def test_the_last_message_holds_no_name_of_an_id(mode: str) -> None:
+    """Digests of ids under a key in the message itself could be guessed."""
+    holder, values = holder_of(mode, people(0, 10)), Ids(people(0, 10))
+    *_, final = play(holder, {"a": party_of(mode, people(2, 10))})
+    for at in range(len(final) - 31):
+        for digest in values.digests(final[at : at + 32]):
+            assert digest not in final
+    named = named_in(final)
+    assert len(named) == len(set(named)) == 8
+    assert max(named) < 8
+
+
+@matching_modes
+def test_the_common_order_depends_on_no_id(mode: str) -> None:
+    """Other ids in the same rows are put into the same order, on both sides."""
+    orders = []
+    for shift in (0, 1000):
+        values = people(shift, shift + 12)
+        holder = holder_of(mode, values, secret=SECRET)
+        party = party_of(mode, values[:3:-1])
+        *_, final = play(holder, {"a": party})
+        orders.append((holder.rows.tolist(), party.order(final).tolist()))
+    assert orders[0] == orders[1]
+
+
+def test_whoever_knows_one_id_cannot_claim_all_rows_by_it() -> None:
+    """A forged offer: every point that was asked is answered with one and the same.
+
+    The forger knows an id z of the label holder, but none of the others. It takes the
+    label holder's point P of z, answers bP to everything, and offers bH(z). All rows
+    then match, and the last message, which named rows by digests of their ids under a
+    key that it held too, let a party guess 769 of 1,000 ids that it did not have.
+    """
+    holder = holder_of("psi", people(0, 8))
+    asked, forger = asked_in(holder.hello()), psi.Key(fresh())
+    theirs = forger.hide(["t:person-000000003"])
+    answered = forger.multiply([asked[3]]) * len(asked)
+    with pytest.raises(ProtocolError, match="holds one point twice"):
+        holder.take_offer("a", forged_offer(holder, theirs, answered))
+
+
+def test_a_claim_on_every_row_gets_positions_and_nothing_to_guess() -> None:
+    """The same forger takes another number b for each row, so that no point repeats.
+
+    This cannot be told from a party that has these ids. What it gets are the places of
+    its own points, the same bytes whatever ids the label holder has.
+    """
+    z, secret = "person-000000003", fresh()
+    forgers = [psi.Key(fresh()) for _ in range(8)]
+    theirs = [forger.hide([f"t:{z}"])[0] for forger in forgers]
+    finals = []
+    for others in (people(100, 107), people(200, 207)):
+        values = [*others[:3], z, *others[3:]]
+        holder = holder_of("psi", values, secret=secret)
+        point = asked_in(holder.hello())[3]
+        answered = [forger.multiply([point])[0] for forger in forgers]
+        holder.take_offer("a", forged_offer(holder, sorted(theirs), answered))
+        finals.append(holder.finish()["a"])
+    assert finals[0] == finals[1]
+    assert sorted(named_in(finals[0])) == list(range(8))
+
+
+def test_points_that_differ_by_one_of_low_order_are_one_point() -> None:
+    """T and T + (0, 0) have different coordinates and the same multiples."""
+    holder = holder_of("psi", people(0, 8))
+    asked, forger = asked_in(holder.hello()), psi.Key(fresh())
+    point = forger.hide(["t:person-000000003"])[0]
+    inverse = pow(int.from_bytes(point, "little"), -1, psi.PRIME)
+    theirs = sorted([point, inverse.to_bytes(32, "little")])
+    assert len({psi.Key(SECRET).multiply([one])[0] for one in theirs}) == 1
+    with pytest.raises(ProtocolError, match="holds one point twice"):
+        holder.take_offer("a", forged_offer(holder, theirs, forger.multiply(asked)))
+
+
+def forged_offer(holder: Aligner, theirs: list[bytes], answered: list[bytes]) -> bytes:
+    run = messages.open_message(holder.hello(), messages.HELLO, "a").run
+    blocks = [messages.block(theirs), messages.block(answered)]
+    return messages.seal(messages.OFFER, "psi", run, *blocks)
 
 
 def test_ids_are_not_shown() -> None:
@@ -311,8 +458,8 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         "party 'bank' have fewer than 10 ids in common",
     ),
     "another number of rows": (
-        lambda: Aligner("none", None, 99),
-        lambda: PartyAligner("none", None, 98),
+        lambda: Aligner("none", None, 99, secret=fresh()),
+        lambda: PartyAligner("none", None, 98, secret=fresh()),
         "the label holder has 99 and party 'bank' has 98",
     ),
     "another order": (
@@ -327,11 +474,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     ),
     "no ids": (
         lambda: holder_of("plain", people(0, 99)),
-        lambda: PartyAligner("plain", None, 99),
+        lambda: PartyAligner("plain", None, 99, secret=fresh()),
         "The mode 'plain' of alignment needs a column of ids",
     ),
     "ids of another table": (
-        lambda: Aligner("plain", Ids(people(0, 99)), 98),
+        lambda: Aligner("plain", Ids(people(0, 99)), 98, secret=fresh()),
         lambda: party_of("plain", people(0, 99)),
         "one id for each of 98 rows. Got 99",
     ),
@@ -346,9 +493,15 @@ def test_tables_that_cannot_be_aligned_are_refused(case: tuple[Any, Any, str]) -
     assert isinstance(error, AlignmentError)
     assert sentence in str(error)
     assert "person" not in str(error)
+    assert is_fit_for_others(error.public)
 
 
-@needs_psi
+def is_fit_for_others(sentence: str) -> bool:
+    """Tell whether a sentence holds no count, no id, no column and no party's name."""
+    named = any(word in sentence for word in ("person", "'id'", "bank"))
+    return not named and not any(letter.isdigit() for letter in sentence)
+
+
 @pytest.mark.parametrize(
     ("start", "sentence"), [(30, "have no id"), (20, "have fewer than 11 ids")]
 )
@@ -359,16 +512,35 @@ def test_too_few_ids_in_common_are_refused_in_psi(start: int, sentence: str) -> 
     )
     assert sentence in str(error)
     assert " 10 " not in str(error), "how many there are is not told"
+    assert error.public == AlignmentError.public, "that there are few is not told"
 
 
-def test_psi_without_its_package_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
-    with pytest.raises(ConfigError, match="install the extra 'psi'"):
-        party_of("psi", people(0, 9))
-    with pytest.raises(ConfigError, match=r"pip install 'lessvfl\[psi\]'"):
-        holder_of("psi", people(0, 9))
+@each_mode
+def test_a_party_refuses_fewer_common_rows_than_it_allows(mode: str) -> None:
+    def order(min_common: int) -> None:
+        values = people(0, 7)
+        party = party_of(mode, values, min_common=min_common)
+        play(holder_of(mode, values), {"a": party})
+
+    order(7)
+    with pytest.raises(PolicyError) as caught:
+        order(8)
+    sentence = "Party policy: at least 8 common rows are needed. Got fewer."
+    assert str(caught.value) == caught.value.public == sentence
+
+
+def test_a_last_message_without_rows_is_refused() -> None:
+    scene = Scene("plain")
+    empty = scene.final[: messages.HEAD.size] + messages.COUNT.pack(0) + bytes(32)
+    with pytest.raises(PolicyError, match="at least 1 common rows are needed"):
+        scene.give("final", reseal(empty))
+
+
+def test_what_others_hear_of_two_modes_is_the_whole_sentence() -> None:
+    hello = holder_of("plain", people(0, 9)).hello()
+    with pytest.raises(AlignmentError, match="both must set the same mode") as caught:
+        party_of("none", people(0, 9)).answer(hello)
+    assert caught.value.public == str(caught.value)
 
 
 def test_all_parties_together_may_share_too_little() -> None:
@@ -376,8 +548,11 @@ def test_all_parties_together_may_share_too_little() -> None:
     for name, start in (("a", 0), ("b", 10)):
         party = party_of("plain", people(start, start + 10))
         holder.take_offer(name, party.answer(holder.hello()))
-    with pytest.raises(AlignmentError, match="all parties have no id in common"):
+    with pytest.raises(
+        AlignmentError, match="all parties have no id in common"
+    ) as caught:
         holder.finish()
+    assert caught.value.public == AlignmentError.public
 
 
 @pytest.mark.parametrize(
@@ -385,14 +560,18 @@ def test_all_parties_together_may_share_too_little() -> None:
     [
         ({"min_common": 0}, "'min_common' of alignment must be a whole number >= 1"),
         ({"min_share": 2}, r"'min_share' of alignment must be a float in \[0, 1\]"),
-        ({"seed": -1}, "'seed' of alignment must be"),
         ({"mode": "bloom"}, "'mode' of alignment must be one of psi, plain, none"),
     ],
 )
 def test_settings_are_checked(options: dict[str, Any], sentence: str) -> None:
     defaults: dict[str, Any] = {"mode": "plain", "ids": Ids([1]), "n_rows": 1}
     with pytest.raises(ConfigError, match=sentence):
-        Aligner(**defaults | options)
+        Aligner(**defaults | {"secret": SECRET} | options)
+
+
+def test_the_least_that_a_party_allows_is_checked() -> None:
+    with pytest.raises(ConfigError, match="'min_common' of a party must be a whole"):
+        party_of("plain", [1], min_common=0)
 
 
 # ----------------------------------------------------------------------------- messages
@@ -410,15 +589,16 @@ class Scene:
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-        self.holder = holder_of(mode, people(0, 10))
+        secret = fresh()
+        self.holder = holder_of(mode, people(0, 10), secret=secret)
         self.party = party_of(mode, people(0, 10))
         self.hello = self.holder.hello()
         self.offer = self.party.answer(self.hello)
-        twin = holder_of(mode, people(0, 10))
-        vars(twin).update(vars(self.holder) | {"matched": {}})
+        twin = holder_of(mode, people(0, 10), secret=secret)
         twin.take_offer("a", self.offer)
         self.final = twin.finish()["a"]
         self.n_taken = 0
+        self.heard: list[str] = []  # what the other side may hear of refusals
 
     def give(self, name: str, message: bytes) -> None:
         if name == "hello":
@@ -433,7 +613,8 @@ class Scene:
         start = time.process_time()
         try:
             self.give(name, message)
-        except (ProtocolError, AlignmentError):
+        except (ProtocolError, AlignmentError, PolicyError) as error:
+            self.heard.append(error.public)
             return True
         finally:
             assert time.process_time() - start < 1
@@ -480,6 +661,7 @@ def test_a_forged_message_is_refused_or_read(mode: str, name: str) -> None:
         )
         n_refused += scene.refuses(name, reseal(forged))
     assert n_refused > 50
+    assert not any("'party" in sentence for sentence in scene.heard)
 
 
 @each_message
@@ -549,18 +731,28 @@ def test_rows_are_known_at_the_end_only() -> None:
         _ = holder.rows
 
 
-def test_a_final_with_foreign_or_repeated_rows_is_refused() -> None:
-    scene = Scene("plain")
-    start = messages.HEAD.size + messages.KEY_BYTES + messages.COUNT.size
-    entry = scene.final[start : start + ids.DIGEST_BYTES]
-    for wrong in (bytes(ids.DIGEST_BYTES), entry):
-        at = start + ids.DIGEST_BYTES
-        changed = scene.final[:at] + wrong + scene.final[at + ids.DIGEST_BYTES :]
+@matching_modes
+def test_a_final_with_foreign_or_repeated_rows_is_refused(mode: str) -> None:
+    scene = Scene(mode)  # 10 rows and 2 entries of padding
+    named = named_in(scene.final)
+    padding = (set(range(12)) - set(named)).pop()
+    head = scene.final[: messages.HEAD.size]
+    for wrong in (12, 2**32 - 1, padding, named[1]):
+        changed = messages.positions(np.array([wrong, *named[1:]]))
         with pytest.raises(ProtocolError, match="rows that the party does not have"):
-            scene.give("final", reseal(changed))
+            scene.give("final", reseal(head + changed + bytes(32)))
 
 
-@needs_psi
+LOW_ORDER = [  # coordinates of curve and twist that X25519 turns into zero
+    0,
+    1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    psi.PRIME - 1,
+]
+NO_POINTS = [*LOW_ORDER, psi.PRIME, psi.PRIME + 9, 2**255 + 9, 2**256 - 1]
+
+
 def test_answers_that_would_be_misread_are_refused() -> None:
     holder, party = holder_of("psi", people(0, 5)), party_of("psi", people(0, 5))
     reader = messages.open_message(
@@ -569,24 +761,78 @@ def test_answers_that_would_be_misread_are_refused() -> None:
     theirs, answered = (reader.block(psi.POINT_BYTES) for _ in range(2))
 
     def take(theirs: list[bytes], answered: list[bytes]) -> None:
-        blocks = [messages.block(theirs), messages.block(answered)]
-        offer = messages.seal(messages.OFFER, "psi", reader.run, *blocks)
-        holder.take_offer("a", offer)
+        holder.take_offer("a", forged_offer(holder, theirs, answered))
 
-    with pytest.raises(ProtocolError, match="points that are not in order"):
+    with pytest.raises(ProtocolError, match="entries that are not in order"):
         take(theirs[::-1], answered)
-    with pytest.raises(ProtocolError, match="points that are not in order"):
+    with pytest.raises(ProtocolError, match="entries that are not in order"):
         take([theirs[0], *theirs], answered)
     with pytest.raises(ProtocolError, match="another number of points"):
         take(theirs, answered[1:])
     with pytest.raises(ProtocolError, match="claims to share padding"):
         take(theirs, answered[::-1])  # 5 ids and 3 entries of padding
-    with pytest.raises(ProtocolError, match="not on the curve"):
-        take(theirs, [bytes(33), *answered[1:]])
-    hello = holder.hello()[: messages.HEAD.size + 1 + messages.KEY_BYTES]
-    forged = reseal(hello + messages.block([bytes(33)]) + bytes(32))
-    with pytest.raises(ProtocolError, match="not on the curve"):
-        party.answer(forged)
+    with pytest.raises(ProtocolError, match="holds one point twice"):
+        take(theirs, [answered[1], *answered[1:]])
+    for number in NO_POINTS:
+        wrong = number.to_bytes(32, "little")
+        with pytest.raises(ProtocolError, match="not on the curve"):
+            take(sorted([wrong, *theirs[1:]]), answered)
+        hello = holder.hello()[: messages.HEAD.size + 1]
+        forged = reseal(hello + messages.block([wrong]) + bytes(32))
+        with pytest.raises(ProtocolError, match="not on the curve"):
+            party.answer(forged)
+    for number in (0, psi.PRIME, 2**256 - 1):
+        with pytest.raises(ProtocolError, match="not on the curve"):
+            take(theirs, [number.to_bytes(32, "little"), *answered[1:]])
+
+
+def test_digests_out_of_order_are_refused() -> None:
+    scene = Scene("plain")
+    head = scene.offer[: messages.HEAD.size]
+    listed = listed_in("plain", scene.offer)
+    for wrong in (listed[::-1], [listed[0], *listed]):
+        with pytest.raises(ProtocolError, match="entries that are not in order"):
+            scene.give("offer", reseal(head + messages.block(wrong) + bytes(32)))
+
+
+# ------------------------------------------------------------------------------- points
+
+
+@given(st.integers(0, psi.PRIME - 1))
+def test_squares_are_told_as_by_the_criterion_of_euler(number: int) -> None:
+    euler = pow(number, (psi.PRIME - 1) // 2, psi.PRIME)
+    assert psi.is_square(number) == (euler == 1)
+    assert psi.is_square(number * number % psi.PRIME) == (number != 0)
+
+
+def test_every_item_is_a_point_of_the_curve_and_not_of_its_twist() -> None:
+    """Otherwise a hidden point tells one bit of its item: it stays on its side."""
+    points = [psi.hash_to_curve(item) for item in people(0, 64)]
+    hidden = psi.Key(fresh()).multiply(points)
+    assert len(set(points)) == 64
+    for point in points + hidden:
+        u = int.from_bytes(point, "little")
+        assert u < psi.PRIME
+        assert pow(u**3 + 486662 * u**2 + u, (psi.PRIME - 1) // 2, psi.PRIME) == 1
+
+
+def test_points_are_the_same_in_every_version() -> None:
+    """Another hash would find no common id with a side that has this one."""
+    point = psi.hash_to_curve("t:person")
+    assert (
+        point.hex()
+        == "2d32a9c986b109f484899baccb35b3edaccea6c8829557f6343474f9ba7bd16d"
+    )
+    assert (
+        psi.Key(SECRET).multiply([point])[0].hex()
+        == "756165a61073b21293badf4025d92924755d451bf7e2dad974a9e5746bf58b2b"
+    )
+
+
+def test_keys_commute() -> None:
+    one, two = psi.Key(fresh()), psi.Key(fresh())
+    points = [psi.hash_to_curve(item) for item in people(0, 5)]
+    assert one.multiply(two.multiply(points)) == two.multiply(one.multiply(points))
 
 
 def test_the_room_offers_what_a_runtime_needs() -> None:

@@ -263,7 +263,13 @@ class PartyProcess:
                     "alignment."
                 )
             mode: Any = self.config.align
-            aligner = PartyAligner(mode, self._ids, self.whole.n_rows)
+            aligner = PartyAligner(
+                mode,
+                self._ids,
+                self.whole.n_rows,
+                secret=self.home.key("align"),
+                min_common=self.config.policy.min_rows,
+            )
             answer = control.Align(aligner.answer(message))
             if known is None:
                 self.home.begin()

@@ -186,7 +186,8 @@ class ServerProcess:
         own = self.table.ids
         ids = None if own is None else Ids(own, self.config.id or "id")
         mode: Any = self.config.align
-        aligner = Aligner(mode, ids, self.table.n_rows)
+        secret = secrets.token_bytes(32)
+        aligner = Aligner(mode, ids, self.table.n_rows, secret=secret)
         offers: Any = self._ask_all(control.Align(aligner.hello()))
         for party, offer in offers.items():
             if not isinstance(offer, control.Align):

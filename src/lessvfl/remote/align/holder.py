@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import math
-import secrets
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl import settings
 from lessvfl.errors import AlignmentError
-from lessvfl.remote.align import messages, psi
+from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES, Ids
-from lessvfl.remote.align.messages import KEY_BYTES, AlignReader, Mode
+from lessvfl.remote.align.messages import AlignReader, Mode
 from lessvfl.terms import PartyId
+
+Positions = NDArray[np.int64]  # rows, or places in an offer
 
 
 class Aligner:
@@ -22,8 +23,8 @@ class Aligner:
 
     Send :meth:`hello` to every party, give every answer to :meth:`take_offer`, send
     what :meth:`finish` returns, then take :attr:`rows`. Fewer common ids than
-    `min_common`, or than `min_share` of the smallest table, are refused; `seed` fixes
-    the common order of the same ids, never the keys.
+    `min_common`, or than `min_share` of the smallest table, are refused. With the same
+    `secret` and table everything is the same again, the common order too.
     """
 
     def __init__(
@@ -32,45 +33,45 @@ class Aligner:
         ids: Ids | None,
         n_rows: int,
         *,
+        secret: bytes,
         min_common: int = 50,
         min_share: float = 0.01,
-        seed: int | None = None,
     ) -> None:
-        messages.check_table(mode, ids, n_rows)
+        messages.check_table(mode, ids, n_rows, secret)
         for name, kind, value in (
             ("min_common", settings.an_int(1), min_common),
             ("min_share", settings.a_float(0, 1), min_share),
-            ("seed", settings.or_none(settings.an_int()), seed),
         ):
             if not kind.accepts(value):
                 raise settings.refuse(name, "of alignment", kind.allowed, value)
-        self.matched: dict[PartyId, int] = {}  # ids shared with each, for us alone
         self._mode: Mode = mode
         self._ids = ids
-        self._common = np.ones(n_rows, dtype=bool)
+        self._n_rows = n_rows
         self._smallest = n_rows
         self._min_common, self._min_share = min_common, min_share
-        self._run = secrets.token_bytes(messages.RUN_BYTES)
-        self._key = secrets.token_bytes(KEY_BYTES)
-        self._order_key = (
-            secrets.token_bytes(KEY_BYTES)
-            if seed is None
-            else hashlib.sha256(f"lessvfl/align/{seed}".encode()).digest()
-        )
+        own = keys.derive(secret, "label holder")
+        self._run = keys.derive(own, "run")[: messages.RUN_BYTES]
+        self._key = keys.derive(own, "digests")
+        self._scalar = psi.Key(keys.derive(own, "scalar"))
+        self._order_key = keys.derive(own, "order")
+        self._padding_key = keys.derive(own, "padding")
+        # Where each of our rows is in what a party offered; -1: it lacks the row.
+        self._places: dict[PartyId, Positions] = {}
         self._hello: bytes | None = None
-        self._question: psi.Question | None = None
-        self._rows: NDArray[np.int64] | None = None
+        self._rows: Positions | None = None
 
     def hello(self) -> bytes:
         """Return the message to every party, the same for all."""
         if self._hello is None:
             id_type = "absent" if self._ids is None else self._ids.type
-            parts = [bytes([TYPES.index(id_type)]), self._key]
             if self._mode == "psi":
                 assert self._ids is not None
-                self._question = psi.Question(messages.padded_items(self._ids))
-                parts.append(messages.block(self._question.points))
-            self._hello = self._seal(messages.HELLO, *parts)
+                items = messages.padded_items(self._padding_key, self._ids)
+                part = messages.block(self._scalar.hide(items))
+            else:
+                part = self._key
+            head = bytes([TYPES.index(id_type)])
+            self._hello = self._seal(messages.HELLO, head, part)
         return self._hello
 
     def take_offer(self, party: PartyId, offer: bytes) -> None:
@@ -78,56 +79,73 @@ class Aligner:
         reader = messages.open_message(offer, messages.OFFER, f"party {party!r}")
         if reader.mode != self._mode:
             raise messages.other_mode(self._mode, reader.mode)
-        if reader.run != self._run or self._hello is None:
+        if reader.run != self._run:
             raise reader.error("answers the hello of another run")
-        if party in self.matched or self._rows is not None:
+        if party in self._places or self._rows is not None:
             raise reader.error("comes after its offer was taken")
         if self._mode == "none":
             self._compare(reader)
-            self.matched[party] = len(self._common)
+            self._places[party] = np.arange(self._n_rows)
             return
-        n_rows = len(self._common)
-        found = np.zeros(n_rows, dtype=bool)
         if self._mode == "psi":
-            assert self._question is not None
-            theirs = reader.block(psi.POINT_BYTES)
-            answered = reader.block(psi.POINT_BYTES)
-            reader.end()
-            try:
-                shared = self._question.shared(theirs, answered)
-            except ValueError as error:
-                raise reader.error(str(error)) from None
-            if any(index >= n_rows for index in shared):
-                raise reader.error("claims to share padding")
-            found[shared] = True
+            places, n_theirs = self._match_points(reader)
         else:
-            assert self._ids is not None
-            theirs = reader.block(DIGEST_BYTES)
-            reader.end()
-            offered = set(theirs)
-            found[:] = [one in offered for one in self._ids.digests(self._key)]
+            places, n_theirs = self._match_digests(reader)
         # What the party has at the least: its padding is part of what it sent.
-        smaller = min(n_rows, max(1, len(theirs) - messages.PAD_TO + 1))
-        self._check_size(f"party {party!r}", int(found.sum()), smaller)
-        self.matched[party] = int(found.sum())
-        self._common &= found
+        smaller = min(self._n_rows, max(1, n_theirs - messages.PAD_TO + 1))
+        self._check_size(f"party {party!r}", int((places >= 0).sum()), smaller)
+        self._places[party] = places
         self._smallest = min(self._smallest, smaller)
+
+    def _match_points(self, reader: AlignReader) -> tuple[Positions, int]:
+        """Return the place of each of our rows in an offer of points, and its size."""
+        theirs = reader.block(psi.POINT_BYTES)
+        answered = reader.block(psi.POINT_BYTES)
+        reader.end()
+        if len(answered) != messages.padded(self._n_rows):
+            raise reader.error("answers another number of points than it was asked")
+        _check_order(reader, theirs)
+        try:
+            psi.check_points(theirs)
+            psi.check_points(answered)
+            both = self._scalar.multiply(theirs)
+        except ValueError as error:
+            raise reader.error(str(error)) from None
+        # One row is one point, on both sides: whoever knows one id could otherwise
+        # claim all rows by it.
+        if len(set(both)) < len(both) or len(set(answered)) < len(answered):
+            raise reader.error("holds one point twice")
+        places = _places_of(both, answered)
+        if (places[self._n_rows :] >= 0).any():
+            raise reader.error("claims to share padding")
+        return places[: self._n_rows], len(theirs)
+
+    def _match_digests(self, reader: AlignReader) -> tuple[Positions, int]:
+        """Return the place of each of our rows in an offer of digests, and its size."""
+        assert self._ids is not None
+        theirs = reader.block(DIGEST_BYTES)
+        reader.end()
+        _check_order(reader, theirs)
+        return _places_of(theirs, self._ids.digests(self._key)), len(theirs)
 
     def _compare(self, reader: AlignReader) -> None:
         """Check that a party's table has our rows already (mode none)."""
         n_rows, digests = reader.count(), reader.block(DIGEST_BYTES)
         reader.end()
-        if n_rows != len(self._common):
+        if n_rows != self._n_rows:
             raise AlignmentError(
                 f"With mode 'none' both sides must have the same rows, but the label "
-                f"holder has {len(self._common)} and {reader.who} has {n_rows}."
+                f"holder has {self._n_rows} and {reader.who} has {n_rows}.",
+                public="With mode 'none' all sides must have the same rows.",
             )
         if self._ids is None or not digests:
             messages.warn_unchecked(reader.who)
         elif digests != [self._ids.digest(self._key)]:
             raise AlignmentError(
                 "With mode 'none' both sides must have the same ids in the same order, "
-                f"but those of {reader.who} differ from the label holder's."
+                f"but those of {reader.who} differ from the label holder's.",
+                public="With mode 'none' all sides must have the same ids in the same "
+                "order.",
             )
 
     def _check_size(self, who: str, n_common: int, smallest: int) -> None:
@@ -144,25 +162,28 @@ class Aligner:
 
     def finish(self) -> dict[PartyId, bytes]:
         """Fix the common order, and return the last message to each party."""
-        if not self.matched:
+        if not self._places:
             raise AlignmentError("No party has made an offer, so nothing is aligned.")
         if self._mode == "none":
-            self._rows = np.arange(len(self._common))
-            final = self._seal(messages.FINAL, messages.COUNT.pack(len(self._rows)))
-        else:
-            assert self._ids is not None
-            self._check_size("all parties", int(self._common.sum()), self._smallest)
-            common = np.flatnonzero(self._common).tolist()
-            places = self._ids.digests(self._order_key, common)
-            ordered = [row for _, row in sorted(zip(places, common, strict=True))]
-            self._rows = np.array(ordered, dtype=np.int64)
-            key = secrets.token_bytes(KEY_BYTES)
-            names = self._ids.digests(key, ordered)
-            final = self._seal(messages.FINAL, key, messages.block(names))
-        return dict.fromkeys(self.matched, final)
+            self._rows = np.arange(self._n_rows)
+            final = self._seal(messages.FINAL, messages.COUNT.pack(self._n_rows))
+            return dict.fromkeys(self._places, final)
+        shared = np.logical_and.reduce([p >= 0 for p in self._places.values()])
+        common = np.flatnonzero(shared)
+        self._check_size("all parties", len(common), self._smallest)
+        rows = np.array(sorted(common.tolist(), key=self._rank), dtype=np.int64)
+        self._rows = rows
+        return {
+            party: self._seal(messages.FINAL, messages.positions(places[rows]))
+            for party, places in self._places.items()
+        }
+
+    def _rank(self, row: int) -> bytes:
+        """Return what common rows are sorted by: it depends on no id."""
+        return keys.derive(self._order_key, "row", messages.COUNT.pack(row))
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Positions:
         """The label holder's rows in the common order, once finished."""
         if self._rows is None:
             raise AlignmentError("The label holder's rows are not aligned yet.")
@@ -170,3 +191,15 @@ class Aligner:
 
     def _seal(self, kind: int, *parts: bytes) -> bytes:
         return messages.seal(kind, self._mode, self._run, *parts)
+
+
+def _check_order(reader: AlignReader, entries: list[bytes]) -> None:
+    """Refuse entries that are not sorted, or stand twice: a place is one row."""
+    if any(a >= b for a, b in itertools.pairwise(entries)):
+        raise reader.error("holds entries that are not in order")
+
+
+def _places_of(listed: list[bytes], wanted: list[bytes]) -> Positions:
+    """Return where each wanted entry is listed; -1 where it is not."""
+    place_of = {entry: place for place, entry in enumerate(listed)}
+    return np.array([place_of.get(entry, -1) for entry in wanted], dtype=np.int64)

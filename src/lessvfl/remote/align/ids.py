@@ -68,11 +68,11 @@ class Ids:
         """Tell everything but the ids."""
         return f"Ids(column={self.column!r}, type={self.type!r}, rows={len(self)})"
 
-    def digests(self, key: bytes, rows: Iterable[int] | None = None) -> list[bytes]:
-        """Return a keyed digest of the id of every row, or of these rows."""
-        items = self.items if rows is None else [self.items[row] for row in rows]
+    def digests(self, key: bytes) -> list[bytes]:
+        """Return a keyed digest of the id of every row."""
         return [
-            hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES] for item in items
+            hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
+            for item in self.items
         ]
 
     def digest(self, key: bytes) -> bytes:

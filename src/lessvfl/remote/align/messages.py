@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 import struct
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lessvfl import settings
 from lessvfl.errors import AlignmentError, LessVFLWarning, ProtocolError
-from lessvfl.remote.align import psi
+from lessvfl.remote.align import keys, psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 
 Mode = Literal["psi", "plain", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-VERSION = 1
+VERSION = 2  # points of Curve25519; rows named by position
 PAD_TO = 256  # tables are padded to a multiple of it with random entries
 KEY_BYTES = 32
 RUN_BYTES = 16
@@ -27,6 +29,7 @@ MAX_BYTES = 2 * psi.POINT_BYTES * (MAX_IDS + PAD_TO) + 1024  # of any message
 # A message: this head, the body, and the SHA-256 of both.
 HEAD = struct.Struct(">4sHBB16sQ")  # magic, version, kind, mode, run, length of body
 COUNT = struct.Struct(">Q")
+POSITION = np.dtype(">u4")  # in what a party offered
 CHECKSUM_BYTES = 32
 MAGIC = b"LVAL"
 HELLO, OFFER, FINAL = 1, 2, 3
@@ -43,6 +46,11 @@ def seal(kind: int, mode: Mode, run: bytes, *parts: bytes) -> bytes:
 def block(entries: Sequence[bytes]) -> bytes:
     """Return entries of one width behind their count."""
     return COUNT.pack(len(entries)) + b"".join(entries)
+
+
+def positions(places: NDArray[np.int64]) -> bytes:
+    """Return positions behind their count."""
+    return COUNT.pack(len(places)) + places.astype(POSITION).tobytes()
 
 
 @dataclass
@@ -73,14 +81,22 @@ class AlignReader:
         taken = self.take(width * self.count())
         return [taken[at : at + width] for at in range(0, len(taken), width)]
 
+    def positions(self) -> NDArray[np.int64]:
+        """Return as many positions as the next count says."""
+        taken = self.take(POSITION.itemsize * self.count())
+        return np.frombuffer(taken, POSITION).astype(np.int64)
+
     def end(self) -> None:
         """Refuse a message that has more."""
         if self.body:
             raise self.error("goes on after its end")
 
     def error(self, what: str) -> ProtocolError:
-        """Build the sentence about this message."""
-        return ProtocolError(f"The alignment message of {self.who} {what}.")
+        """Build the sentence about this message; `what` names nobody and no id."""
+        return ProtocolError(
+            f"The alignment message of {self.who} {what}.",
+            public=f"An alignment message {what}.",
+        )
 
 
 def open_message(message: bytes, kind: int, who: str) -> AlignReader:
@@ -113,40 +129,41 @@ def padded(count: int) -> int:
     return -(-count // PAD_TO) * PAD_TO
 
 
-def padding(count: int) -> list[bytes]:
-    """Return random entries, which no other side has, up to the padded count."""
+def padding(key: bytes, count: int) -> list[bytes]:
+    """Return entries that no other side has, up to the padded count."""
     n_more = padded(count) - count
-    return [secrets.token_bytes(DIGEST_BYTES) for _ in range(n_more)]
+    return [keys.derive(key, f"padding/{i}")[:DIGEST_BYTES] for i in range(n_more)]
 
 
-def padded_items(ids: Ids) -> list[str]:
+def padded_items(key: bytes, ids: Ids) -> list[str]:
     """Return ids and padding as text."""
     # An id starts with the letter of its type, so that padding is never an id.
-    return ids.items + [f"padding:{entry.hex()}" for entry in padding(len(ids))]
+    return ids.items + [f"padding:{entry.hex()}" for entry in padding(key, len(ids))]
 
 
-def check_table(mode: Mode, ids: Ids | None, n_rows: int) -> None:
+def check_table(mode: Mode, ids: Ids | None, n_rows: int, secret: bytes) -> None:
     """Refuse a side that cannot take part in this mode."""
+    keys.check_secret(secret)
     kind = settings.one_of(*MODES)
     if not kind.accepts(mode):
         raise settings.refuse("mode", "of alignment", kind.allowed, mode)
     if mode != "none" and ids is None:
-        raise AlignmentError(f"The mode '{mode}' of alignment needs a column of ids.")
+        sentence = f"The mode '{mode}' of alignment needs a column of ids."
+        raise AlignmentError(sentence, public=sentence)
     if ids is not None and len(ids) != n_rows:
         raise AlignmentError(
             f"Column '{ids.column}' must hold one id for each of {n_rows} rows. "
             f"Got {len(ids)} instead."
         )
-    if mode == "psi":
-        psi.library()
 
 
 def other_mode(holder: Mode, party: Mode) -> AlignmentError:
     """Build the sentence about two sides that were set to different modes."""
-    return AlignmentError(
+    sentence = (
         f"The label holder aligns by '{holder}', the party by '{party}'; "
         "both must set the same mode."
     )
+    return AlignmentError(sentence, public=sentence)
 
 
 def warn_unchecked(who: str) -> None:

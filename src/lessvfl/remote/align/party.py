@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.errors import AlignmentError
-from lessvfl.remote.align import messages, psi
-from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES, Ids
+from lessvfl import settings
+from lessvfl.errors import AlignmentError, PolicyError
+from lessvfl.remote.align import keys, messages, psi
+from lessvfl.remote.align.ids import TYPES, Ids
 from lessvfl.remote.align.messages import AlignReader, Mode
 
 
@@ -15,51 +18,79 @@ class PartyAligner:
     """A party's side.
 
     Send back what :meth:`answer` makes of the hello, then give the last message to
-    :meth:`order`. The party agrees to one `mode` alone.
+    :meth:`order`. The party agrees to one `mode` alone, and to no fewer common rows
+    than `min_common`. With the same `secret` the same hello gets the same answer;
+    answers to different hellos have nothing in common.
     """
 
-    def __init__(self, mode: Mode, ids: Ids | None, n_rows: int) -> None:
-        messages.check_table(mode, ids, n_rows)
+    def __init__(
+        self,
+        mode: Mode,
+        ids: Ids | None,
+        n_rows: int,
+        *,
+        secret: bytes,
+        min_common: int = 1,
+    ) -> None:
+        messages.check_table(mode, ids, n_rows, secret)
+        kind = settings.an_int(1)
+        if not kind.accepts(min_common):
+            raise settings.refuse("min_common", "of a party", kind.allowed, min_common)
         self._mode: Mode = mode
         self._ids = ids
         self._n_rows = n_rows
+        self._secret = secret
+        self._min_common = min_common
         self._run: bytes | None = None
+        self._listed = np.zeros(0, dtype=np.int64)  # the row at each place of the offer
 
     def answer(self, hello: bytes) -> bytes:
         """Answer the label holder's hello."""
         reader = messages.open_message(hello, messages.HELLO, "the label holder")
         if reader.mode != self._mode:
             raise messages.other_mode(reader.mode, self._mode)
-        id_type, key = reader.take(1)[0], reader.take(messages.KEY_BYTES)
+        id_type = reader.take(1)[0]
         if id_type >= len(TYPES) or (id_type == 0 and self._mode != "none"):
             raise reader.error("names no type of ids")
         theirs = TYPES[id_type]
         if self._ids is not None and theirs not in ("absent", self._ids.type):
             raise AlignmentError(
                 f"The label holder's ids are {theirs}, the party's are "
-                f"{self._ids.type}; both must be of one type."
+                f"{self._ids.type}; both must be of one type.",
+                public="The ids of all sides must be of one type.",
             )
+        own = keys.derive(self._secret, "party", hashlib.sha256(hello).digest())
         if self._mode == "none":
-            parts = self._count(reader, key, theirs)
+            parts = self._count(reader, theirs)
         elif self._mode == "plain":
             assert self._ids is not None
+            key = reader.take(messages.KEY_BYTES)
             reader.end()
-            # Sorted: the order of the party's rows is its own.
-            digests = self._ids.digests(key) + messages.padding(self._n_rows)
-            parts = [messages.block(sorted(digests))]
+            digests = self._ids.digests(key) + messages.padding(own, self._n_rows)
+            parts = [self._list(digests)]
         else:
             assert self._ids is not None
             asked = reader.block(psi.POINT_BYTES)
             reader.end()
+            scalar = psi.Key(keys.derive(own, "scalar"))
             try:
-                points = psi.answer(messages.padded_items(self._ids), asked)
+                psi.check_points(asked)
+                answered = scalar.multiply(asked)
             except ValueError as error:
                 raise reader.error(str(error)) from None
-            parts = [messages.block(part) for part in points]
+            points = scalar.hide(messages.padded_items(own, self._ids))
+            parts = [self._list(points), messages.block(answered)]
         self._run = reader.run
         return messages.seal(messages.OFFER, self._mode, self._run, *parts)
 
-    def _count(self, reader: AlignReader, key: bytes, theirs: str) -> list[bytes]:
+    def _list(self, entries: list[bytes]) -> bytes:
+        """Offer entries in sorted order: the order of the party's rows is its own."""
+        listed = sorted(range(len(entries)), key=entries.__getitem__)
+        self._listed = np.array(listed, dtype=np.int64)
+        return messages.block([entries[row] for row in listed])
+
+    def _count(self, reader: AlignReader, theirs: str) -> list[bytes]:
+        key = reader.take(messages.KEY_BYTES)
         reader.end()
         digests = [] if self._ids is None else [self._ids.digest(key)]
         if theirs == "absent" or not digests:
@@ -76,12 +107,23 @@ class PartyAligner:
             reader.end()
             if n_rows != self._n_rows:
                 raise reader.error("has another number of rows than was agreed")
-            return np.arange(n_rows)
-        assert self._ids is not None
-        key, names = reader.take(messages.KEY_BYTES), reader.block(DIGEST_BYTES)
+            rows = np.arange(n_rows)
+        else:
+            rows = self._rows_at(reader)
+        if len(rows) < self._min_common:
+            raise PolicyError(
+                f"Party policy: at least {self._min_common} common rows are needed. "
+                "Got fewer."
+            )
+        return rows
+
+    def _rows_at(self, reader: AlignReader) -> NDArray[np.int64]:
+        """Return the rows at the places that the last message names."""
+        places = reader.positions()
         reader.end()
-        row_of = {digest: row for row, digest in enumerate(self._ids.digests(key))}
-        rows = [row_of.pop(name, None) for name in names]
-        if not rows or None in rows:
+        if (places >= len(self._listed)).any():
             raise reader.error("names rows that the party does not have")
-        return np.array(rows, dtype=np.int64)
+        rows = self._listed[places]
+        if (rows >= self._n_rows).any() or len(np.unique(rows)) < len(rows):
+            raise reader.error("names rows that the party does not have")
+        return rows

@@ -1,75 +1,96 @@
-"""Private set intersection by openmined-psi, the one file that touches it.
+"""Private set intersection by Diffie-Hellman on Curve25519 (ECDH-PSI).
 
-Items and points go in and out as lists; the library's own messages are built here, so
-that nobody else's bytes ever reach its parser.
+An item is hashed to a point H(x) of the curve. The label holder multiplies its points
+by a secret number a, a party its own by b. Multiplying commutes, a(bP) = b(aP), so an
+item that both sides have ends as the same point abH(x), and two different items do not.
+To find b from P and bP, or to tell bP from a random point without b, is the problem
+X25519 itself rests on; so neither side can try out ids on the points of the other.
+
+Why X25519 serves as it is:
+
+- It works on u, one of the two coordinates of a point, which P and -P share. H(x) is
+  only ever a u, so the sign does not matter.
+- Its secret numbers are multiples of 8, the cofactor of the curve: whatever point comes
+  in, the result lies in the one large subgroup of prime order. Points of low order,
+  which end as zero, are refused. Two points that differ by one of those end alike,
+  which is why the label holder looks for repeated points after multiplying too.
+- Half of all u lie on the curve, half on its twist, and multiplying never leads from
+  one to the other. If H(x) could be on both, its side would tell one bit of every item
+  to whoever sees bH(x); so hashing goes on until u is on the curve. A u of the twist
+  that the other side sends is multiplied all the same: the twist has a large subgroup
+  of its own, and the result tells nothing about the secret number.
+
+This protects against a side that follows the protocol and is curious. It does not stop
+a side from bringing ids that it made up, nor a party that knows an id from claiming
+other rows by it. How long hashing takes depends on the ids, in sum over all of them.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import Any
+import hashlib
+from collections.abc import Iterable
 
-from lessvfl.errors import ConfigError
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
 
-POINT_BYTES = 33  # P-256, compressed
-
-
-def library() -> Any:
-    """Return openmined-psi, or refuse in a sentence where it is not installed."""
-    try:
-        import private_set_intersection.python as openmined
-    except ImportError:
-        raise ConfigError(
-            "The mode 'psi' of alignment needs a package that is not installed: "
-            "install the extra 'psi', as in pip install 'lessvfl[psi]'."
-        ) from None
-    return openmined
+POINT_BYTES = 32
+PRIME = 2**255 - 19
+DOMAIN = b"lessvfl/align/psi/2:"  # in front of every item, so that no other hash fits
 
 
-class Question:
-    """The side that learns which of its items the other side has.
+class Key:
+    """The secret number of one side, from 32 bytes."""
 
-    Its `points` are the items under a fresh key, for the other side.
-    """
+    def __init__(self, scalar: bytes) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(scalar)
 
-    def __init__(self, items: Sequence[str]) -> None:
-        self._side = library().client.CreateWithNewKey(True)
-        request = self._side.CreateRequest(list(items))
-        self.points: list[bytes] = list(request.encrypted_elements)
+    def hide(self, items: Iterable[str]) -> list[bytes]:
+        """Return the points of items, multiplied."""
+        return self.multiply(map(hash_to_curve, items))
 
-    def shared(self, theirs: Sequence[bytes], answered: Sequence[bytes]) -> list[int]:
-        """Return the places of the shared items; ValueError says what does not fit."""
-        if len(answered) != len(self.points):
-            raise ValueError("answers another number of points than it was asked")
-        # The library would miss items here, not complain.
-        if any(a >= b for a, b in itertools.pairwise(theirs)):
-            raise ValueError("holds points that are not in order")
-        openmined = library()
-        setup = openmined.ServerSetup(raw={"encrypted_elements": theirs})
-        response = openmined.Response(encrypted_elements=answered)
+    def multiply(self, points: Iterable[bytes]) -> list[bytes]:
+        """Return points multiplied; ValueError says what does not fit."""
         try:
-            return list(self._side.GetIntersection(setup, response))
-        except RuntimeError:
+            return [
+                self._key.exchange(X25519PublicKey.from_public_bytes(point))
+                for point in points
+            ]
+        except ValueError:  # the result is zero
             raise ValueError("holds a point that is not on the curve") from None
 
 
-def answer(
-    items: Sequence[str], asked: Sequence[bytes]
-) -> tuple[list[bytes], list[bytes]]:
-    """Return the own items and the asked points under one fresh key.
+def check_points(points: Iterable[bytes]) -> None:
+    """Refuse what X25519 would read as another point, and zero."""
+    if not all(0 < int.from_bytes(point, "little") < PRIME for point in points):
+        raise ValueError("holds a point that is not on the curve")
 
-    The own points are sorted. ValueError says what does not fit.
+
+def hash_to_curve(item: str) -> bytes:
+    """Return the point of an item: the same on all sides, and like a random one."""
+    encoded, counter = item.encode(), 0
+    while True:  # two rounds on average
+        head = DOMAIN + counter.to_bytes(4, "little")
+        u = int.from_bytes(hashlib.sha512(head + encoded).digest(), "little") % PRIME
+        if is_square((u * u * u + 486662 * u * u + u) % PRIME):  # this is v * v
+            return u.to_bytes(POINT_BYTES, "little")
+        counter += 1
+
+
+def is_square(number: int) -> bool:
+    """Tell whether a number has a root modulo the prime and is not 0.
+
+    By the law of quadratic reciprocity (Jacobi's symbol), as the Euclidean algorithm
+    goes: a quarter of the time of Euler's criterion.
     """
-    openmined = library()
-    side = openmined.server.CreateWithNewKey(True)
-    request = openmined.Request(reveal_intersection=True, encrypted_elements=asked)
-    try:
-        response = side.ProcessRequest(request)
-    except RuntimeError:
-        raise ValueError("holds a point that is not on the curve") from None
-    # RAW sends the points themselves: no filter, so the rate of false positives (the
-    # first argument) is unused.
-    raw = openmined.DataStructure.RAW
-    setup = side.CreateSetupMessage(1e-9, len(asked), list(items), raw)
-    return list(setup.raw.encrypted_elements), list(response.encrypted_elements)
+    upper, lower, sign = number, PRIME, 1
+    while upper:
+        twos = (upper & -upper).bit_length() - 1
+        upper >>= twos
+        if twos & 1 and lower & 7 in (3, 5):
+            sign = -sign
+        if upper & lower & 3 == 3:
+            sign = -sign
+        upper, lower = lower % upper, upper
+    return lower == 1 and sign == 1

@@ -1,0 +1,27 @@
+"""What is random in an alignment, all of it derived from a secret.
+
+A side that was killed and starts again with its secret makes the very same messages, so
+that an alignment that was broken off can be repeated to the bit.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from lessvfl.errors import ConfigError
+
+SECRET_BYTES = 32
+
+
+def check_secret(secret: bytes) -> None:
+    """Refuse a secret of another length; it is never shown."""
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        raise ConfigError(f"The secret of alignment must be {SECRET_BYTES} bytes.")
+
+
+def derive(secret: bytes, label: str, about: bytes = b"") -> bytes:
+    """Return 32 bytes that nobody can tell from random ones without the secret.
+
+    Different labels, and different things they are `about`, give different bytes.
+    """
+    return hmac.digest(secret, f"lessvfl/align/2/{label}:".encode() + about, "sha256")
