@@ -16,7 +16,7 @@ import torch
 
 from lessvfl import data
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import TrainPlan
+from lessvfl.core.plans import SECRET, TrainPlan, sample_rows, stream
 from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -34,7 +34,7 @@ N, D = 200, 4
 TABLE = np.random.default_rng(3).normal(size=(N, D))
 IDS = np.arange(N) + 5000
 TRAIN, TEST = np.arange(0, 160), np.arange(160, 200)
-SECRET = bytes(32)
+KEY = bytes(32)
 
 
 def a_party(
@@ -66,12 +66,12 @@ class Server:
         reply = self.party.handle(dataclasses.replace(message, **more))
         return bool(reply.revealed["aligned"])
 
-    def align(self, ids=IDS, secret=SECRET) -> bytes:
+    def align(self, ids=IDS, secret=KEY) -> bytes:
         aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, min_common=1)
-        offer = self.party.handle(Align(aligner.hello()))
+        offer: Any = self.party.handle(Align(aligner.hello()))
         aligner.take_offer("clinic", offer.data)
         self.party.handle(Align(aligner.finish()["clinic"]))
-        return offer.data
+        return bytes(offer.data)
 
     def prepare(self, train=TRAIN, test=TEST, seed=0) -> None:
         self.party.handle(Prepare(seed, train, test))
@@ -92,7 +92,7 @@ def refused(*sentences):
     return pytest.raises(PolicyError, match=".*".join(sentences))
 
 
-# --------------------------------------------------------------------- code and settings
+# -------------------------------------------------------------------- code and settings
 
 
 @pytest.mark.parametrize("code", ["os:getcwd", "ctypes:CDLL", "antigravity.py:f"])
@@ -122,7 +122,8 @@ def test_a_party_brings_its_own_network(tmp_path):
     path = tmp_path / "nets.py"
     path.write_text(
         "from torch import nn\n"
-        "def own(n, m): return nn.Sequential(nn.Linear(n, 7), nn.Tanh(), nn.Linear(7, m))"
+        "def own(n, m):\n"
+        "    return nn.Sequential(nn.Linear(n, 7), nn.Tanh(), nn.Linear(7, m))\n"
     )
     party = a_party(tmp_path, party_net=f"{path}:own")
     Server(party).begin()
@@ -223,7 +224,7 @@ def test_a_seed_has_one_set_of_rows(tmp_path):
 
 
 def test_one_alignment_a_run(tmp_path):
-    """Once, four different queries were answered: each tells which ids the party has."""
+    """Once, four different queries were answered; each tells which ids it has."""
     server = Server(a_party(tmp_path))
     server.welcome()
     first = server.align(IDS[:100])
@@ -378,7 +379,7 @@ def test_a_run_cannot_be_declared_over(tmp_path):
     "message", [Save("train-1"), Restore(None), Finish(), Align(b""), Describe()]
 )
 def test_nothing_comes_before_its_time(tmp_path, message):
-    with pytest.raises(ProtocolError, match="first. Got"):
+    with pytest.raises(ProtocolError, match=r"first\. Got"):
         a_party(tmp_path).handle(message)
 
 
@@ -387,8 +388,9 @@ def test_nothing_comes_before_its_time(tmp_path, message):
 
 def first_embedding(party: PartyProcess) -> torch.Tensor:
     """Return what a passive server sees of all training rows before any training."""
-    reply = Server(party).begin().party.handle(Embed("embed", "train"))
-    return reply.block.values[0]
+    values: torch.Tensor
+    values = Server(party).begin().party.handle(Embed("embed", "train")).block.values
+    return values[0]
 
 
 def inverted(h: torch.Tensor) -> torch.Tensor:
@@ -413,7 +415,8 @@ def inverted(h: torch.Tensor) -> torch.Tensor:
 def resemblance(party: PartyProcess) -> float:
     """Return how much the inverted columns are like the true ones, in the mean."""
     found = inverted(first_embedding(party)).numpy()
-    true = party.party.X_train[0].numpy()
+    inside: Any = party.party
+    true = inside.X_train[0].numpy()
     each = [np.corrcoef(found[:, i], true[:, i])[0, 1] for i in range(D)]
     return float(np.mean(np.abs(each)))
 
@@ -428,7 +431,6 @@ def test_a_passive_server_cannot_invert_the_first_embeddings(tmp_path):
 
 def test_a_secret_seed_is_no_number_to_try_out():
     """Torch uses 32 bits of a seed; a secret one fills the generator's whole state."""
-    from lessvfl.core.plans import SECRET, stream
 
     def draw(seed):
         return torch.rand(5, generator=stream(seed, "init")).tolist()
@@ -444,17 +446,24 @@ def test_a_secret_seed_is_no_number_to_try_out():
 
 
 def test_rounding_and_shadows_are_private_too(tmp_path):
-    """The server knows the seed and the name of the party, and not these streams."""
+    """The server knows the seed and the party's name, and not these streams."""
     party = a_party(tmp_path)
-    coded = Server(party).begin().party.handle(Embed("embed", "train", 60, 8)).block
-    assert party.party is not None
-    values = party.party._forward("train")[:, :0]  # the width of a block
-    assert values.shape[1] == 0
-    assert party.party._private[0] >= 2**256
-    mask = torch.ones(1, 4, dtype=torch.bool)
-    again = coding.encode(coded.values, 8, mask, (0,), "up", "clinic", "embed", "train")
-    assert again is not None
-    assert not torch.equal(again.levels, coded.coded.levels)
+    sent = Server(party).begin().party.handle(Embed("embed", "train", 60, 8)).block
+    inside: Any = party.party
+    h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, (0,)))
+    mask, name = torch.ones(1, 4, dtype=torch.bool), ("up", "clinic", "embed", "train")
+
+    def levels(seed):
+        coded = coding.encode(h, 8, mask, (seed,), *name)
+        assert coded is not None
+        return coded.levels
+
+    own = party._private_seed(0)
+    assert torch.equal(levels(own), sent.coded.levels)
+    assert not torch.equal(levels(0), sent.coded.levels)
+    look = next(p for p in party._plans if p.stage == "select_features")
+    seen = (torch.arange(60).view(1, -1), h, torch.randn_like(h))
+    assert inside._look(inside.X_train, seen, 0, look).name[0] == own
 
 
 def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):

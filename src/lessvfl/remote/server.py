@@ -186,7 +186,7 @@ class ServerProcess:
         own = self.table.ids
         ids = None if own is None else Ids(own, self.config.id or "id")
         mode: Any = self.config.align
-        secret = secrets.token_bytes(32)
+        secret = self.home.key("align")  # the same after a restart
         aligner = Aligner(mode, ids, self.table.n_rows, secret=secret)
         offers: Any = self._ask_all(control.Align(aligner.hello()))
         for party, offer in offers.items():
