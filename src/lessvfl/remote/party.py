@@ -81,7 +81,10 @@ class PartyProcess:
         self.frame: Frame | None = None  # of the common rows, in the common order
         self._ids = None if ids is None else Ids(ids, config.id or "id")
         where = f"party '{name}'"
-        self._columns = data.match_columns(frame.names, config.columns, where)
+        names = data.match_columns(frame.names, config.columns, where)
+        as_is = data.match_columns(names, config.as_is, where) if config.as_is else ()
+        self._columns, self._as_is = names, as_is
+        self._groups = data.features_of({name: names}, config.groups)
         self.device = resolve_device(config.device)
         if config.scale == "global" and config.scale_range is None:
             raise ConfigError(
@@ -105,6 +108,7 @@ class PartyProcess:
         self._plans: tuple[Any, ...] = ()  # that the server may send
         self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
+        self._new_aligner()  # what it lacks for that is said at the start
 
     def close(self) -> None:
         """Let go of the run folder."""
@@ -262,14 +266,7 @@ class PartyProcess:
                     f"Party '{self.name}' aligns its rows once a run. Got another "
                     "alignment."
                 )
-            mode: Any = self.config.align
-            aligner = PartyAligner(
-                mode,
-                self._ids,
-                self.whole.n_rows,
-                secret=self.home.key("align"),
-                min_common=self.config.policy.min_rows,
-            )
+            aligner = self._new_aligner()
             answer = control.Align(aligner.answer(message))
             if known is None:
                 self.home.begin()
@@ -287,6 +284,16 @@ class PartyProcess:
         self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
         self.frame = self.whole.take(rows)
         return control.Agreed()
+
+    def _new_aligner(self) -> PartyAligner:
+        mode: Any = self.config.align
+        return PartyAligner(
+            mode,
+            self._ids,
+            self.whole.n_rows,
+            secret=self.home.key("align"),
+            min_common=self.config.policy.min_rows,
+        )
 
     def _write_rows(self, tensors: Mapping[str, Tensor], **values: Any) -> None:
         assert self._welcome is not None
@@ -368,17 +375,16 @@ class PartyProcess:
 
     def _encoding(self, train: Frame) -> Encoding:
         """Learn from its training rows how to encode its columns."""
-        own, names = self.config, self._columns
-        where = f"party '{self.name}'"
+        own = self.config
         return Encoding.fit(
             self.name,
             train,
-            names,
+            self._columns,
             scale=own.scale,
             bounds=own.scale_range or (0.0, 1.0),
             max_categories=own.max_categories,
-            groups=data.features_of({self.name: names}, own.groups),
-            as_is=data.match_columns(names, own.as_is, where) if own.as_is else (),
+            groups=self._groups,
+            as_is=self._as_is,
         )
 
     # --------------------------------------------------------------------------- states

@@ -126,6 +126,8 @@ class ServerProcess:
         )
         for name in NOT_THE_SERVERS:
             self.header["config"].pop(name, None)
+        own = table.ids
+        self._ids = None if own is None else Ids(own, config.id or "id")
         lasting = {"label": config.label, "id": config.id}
         facts = facts_of(
             table.dataset.X,
@@ -145,6 +147,7 @@ class ServerProcess:
                 f"The run folder '{self.folder}' holds a run that began: --resume must "
                 "be given to go on with it, or another 'out' to begin anew."
             )
+        self._new_aligner()  # what it lacks for that is said at the start
         hub.admit = self._objection
         hub.check = lambda party, request, reply: wrong_kind(request, reply)
         hub.came, hub.went = status.connect, status.lose
@@ -183,11 +186,7 @@ class ServerProcess:
                     f"Party '{strangers[0]}' must have its run folder of this run. Got "
                     "one without the common rows."
                 )
-        own = self.table.ids
-        ids = None if own is None else Ids(own, self.config.id or "id")
-        mode: Any = self.config.align
-        secret = self.home.key("align")  # the same after a restart
-        aligner = Aligner(mode, ids, self.table.n_rows, secret=secret)
+        aligner = self._new_aligner()
         offers: Any = self._ask_all(control.Align(aligner.hello()))
         for party, offer in offers.items():
             if not isinstance(offer, control.Align):
@@ -200,6 +199,12 @@ class ServerProcess:
         self.hub.send({p: control.Align(data) for p, data in finals.items()})
         rows = np.ascontiguousarray(aligner.rows)
         write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
+
+    def _new_aligner(self) -> Aligner:
+        """Return the server's side of alignment, the same after a restart."""
+        mode: Any = self.config.align
+        secret = self.home.key("align")
+        return Aligner(mode, self._ids, self.table.n_rows, secret=secret)
 
     def _split(self, table: LabelTable) -> tuple[Places, Places]:
         """Return training and test rows, as places in the common order."""
