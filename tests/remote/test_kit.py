@@ -1,0 +1,154 @@
+"""A kit starts as generated: docs/machines.md, followed to the letter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+PAGE = Path(__file__).parents[2] / "docs" / "machines.md"
+N_ROWS = 180
+
+
+def commands() -> list[str]:
+    """Return the commands of the page's section, as they stand there."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.split("## Then, between machines")[1].split("\n## ")[0]
+    return re.findall(r"```bash\n(.*?)\n```", section, re.DOTALL)
+
+
+def start(command: str, folder: Path) -> subprocess.Popen[str]:
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=os.environ | {"PATH": tools, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def fill_in(config: Path, **values: str) -> None:
+    """Fill in the lines under a FILL IN, those and no others."""
+    lines = config.read_text().splitlines()
+    for place, line in enumerate(lines):
+        if "FILL IN" in line:
+            name = lines[place + 1].split(":")[0]
+            lines[place + 1] = f"{name}: {values.pop(name)}"
+    assert not values
+    config.write_text("\n".join(lines) + "\n")
+
+
+def write_tables(kit: Path) -> None:
+    """Put a table into every folder: other rows, in another order, some missing."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N_ROWS, 10))
+    risk = np.where(X[:, 0] + X[:, 6] > 0, "high", "low")
+    columns = {"clinic": range(5), "insurer": range(5, 10)}
+    for name, held in columns.items():
+        rows = rng.permutation(N_ROWS)[: N_ROWS - 10]
+        lines = [",".join(["patient", *(f"{name}_{i}" for i in held)])]
+        lines += [
+            ",".join([f"p{row}", *(f"{X[row, i]:.4f}" for i in held)]) for row in rows
+        ]
+        (kit / name / "columns.csv").write_text("\n".join(lines) + "\n")
+        fill_in(kit / name / "party.yaml", data="columns.csv", id="patient")
+    lines = ["who,risk", *(f"p{row},{risk[row]}" for row in range(N_ROWS))]
+    (kit / "server" / "labels.csv").write_text("\n".join(lines) + "\n")
+    fill_in(kit / "server" / "server.yaml", data="labels.csv", label="risk", id="who")
+
+
+def test_a_kit_starts_as_generated(tmp_path):
+    """Private alignment, mutual TLS and the default policy, nothing else filled in."""
+    make, *sides = commands()
+    made = start(make, tmp_path)
+    said = made.communicate(timeout=60)[0]
+    assert made.returncode == 0, said
+    write_tables(tmp_path / "kit")
+    assert [side.split()[1] for side in sides] == [
+        "kit/server",
+        "kit/clinic",
+        "kit/insurer",
+    ]
+    running = [start(side, tmp_path) for side in sides]
+    try:
+        for process in running[1:]:
+            said = process.communicate(timeout=180)[0]
+            assert process.returncode == 0, said
+    finally:
+        for process in running:  # the server keeps its status page up for a while
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    record = (tmp_path / "kit" / "server" / "run" / "record.jsonl").read_text()
+    assert '"complete"' in record
+    assert "clinic_0" not in record
+    own = json.loads((tmp_path / "kit" / "clinic" / "run" / "party.json").read_text())
+    assert "clinic_0" in own["runs"][0]["kept"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data": "nothing.csv"}, "must exist"),
+        ({"id": "nobody"}, "Got 'nobody'"),
+        ({"columns": ["clinic_9"]}, "clinic_9"),
+        ({"as_is": ["clinic_9"]}, "clinic_9"),
+        ({"scale": "global"}, "'scale_range'"),
+        ({"party_net": "no.py:net"}, "no.py:net"),
+        ({"policy": {"round": 3}}, "Unknown setting 'round' in 'policy'"),
+    ],
+)
+def test_a_party_says_at_the_start_what_is_missing(
+    run_cli, tmp_path, monkeypatch, change, sentence
+):
+    """Before it dials anybody."""
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("kit", "init", "kit", "--parties", "clinic,insurer").code == 0
+    write_tables(tmp_path / "kit")
+    path = tmp_path / "kit" / "clinic" / "party.yaml"
+    config = yaml.safe_load(path.read_text()) | change
+    path.write_text(yaml.safe_dump(config | {"wait": 0.1}))
+    result = run_cli("party", "--config", path)
+    assert result.code == 2
+    assert re.search(sentence, result.err)
+    assert "missing: no connection" not in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"id": None}, "needs a column of ids"),
+        ({"label": "nothing"}, "Got 'nothing'"),
+        ({"settings": {"scale": "none"}}, "'scale' setting is every party's own"),
+        ({"settings": {"party_net": "os:getcwd"}}, "is every party's own"),
+        ({"settings": {"hiden": 3}}, "Unknown setting 'hiden'"),
+    ],
+)
+def test_a_server_says_at_the_start_what_is_missing(
+    run_cli, tmp_path, monkeypatch, change, sentence
+):
+    """Before anybody waits."""
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("kit", "init", "kit", "--parties", "clinic,insurer").code == 0
+    write_tables(tmp_path / "kit")
+    path = tmp_path / "kit" / "server" / "server.yaml"
+    config = yaml.safe_load(path.read_text()) | change
+    own = {"listen": "127.0.0.1:0", "wait": 0.1, "status": None}
+    path.write_text(yaml.safe_dump(config | own))
+    result = run_cli("server", "--config", path)
+    assert result.code == 2
+    assert re.search(sentence, result.err)
+    assert "who are missing" not in result.err
