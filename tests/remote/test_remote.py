@@ -7,6 +7,7 @@ import functools
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from lessvfl.errors import (
     PartyLostError,
     PolicyError,
     ProtocolError,
+    RecordError,
 )
 from lessvfl.methods import METHODS
 from lessvfl.remote import server
-from lessvfl.remote.checkpoint import read_state
+from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
@@ -174,6 +176,32 @@ def a_party(name: str, out: Path, rows=slice(None), ids=None, **more):
     return PartyProcess(name, config, a_table(name, rows), ids)
 
 
+class Death(BaseException):
+    """A process is gone."""
+
+
+class Mortal(PartyProcess):
+    """A party that dies before it answers once more."""
+
+    left = 10**9
+
+    def handle(self, message):
+        self.left -= 1
+        if self.left < 0:
+            raise Death
+        return super().handle(message)
+
+
+def lives(port: int, make: Callable[[], PartyProcess]) -> Side:
+    """Start a party again whenever it dies; return its last life."""
+    while True:
+        side = Side(make(), port)
+        side.start()
+        side.join()
+        if not isinstance(side.error, Death):
+            return side
+
+
 def run_all(
     tmp_path,
     method="less-vfl",
@@ -182,23 +210,52 @@ def run_all(
     table=None,
     own=None,
     seeds=(0,),
+    evaluation="epochs",
+    dies_at=None,
     **more,
 ):
-    """Run to the end; return the server's record and what the parties wrote."""
+    """Run to the end; return the server's record and what the parties wrote.
+
+    `dies_at` says after how many messages a party dies, once.
+    """
+    left = dict(dies_at or {})
+    ended = []
+
+    def make(name):
+        config = party_config(name, tmp_path, **more)
+        party = Mortal(name, config, a_table(name))
+        party.left = left.pop(name, 10**9)
+        return party
+
     with a_hub() as hub:
-        sides = [Side(a_party(name, tmp_path, **more), hub.port) for name in HELD]
-        for side in sides:
-            side.start()
+        threads = [
+            threading.Thread(
+                target=lambda name=name: ended.append(
+                    lives(hub.port, lambda: make(name))
+                ),
+                daemon=True,
+            )
+            for name in HELD
+        ]
+        for thread in threads:
+            thread.start()
         values = own_settings(method, profile) | (own or {})
         config = server_config(
-            tmp_path, method, profile, settings=told(values), seeds=seeds
+            tmp_path,
+            method,
+            profile,
+            settings=told(values),
+            seeds=seeds,
+            evaluation=evaluation,
         )
         process = ServerProcess(config, table or labels(), hub, status or a_status())
-        record = process.run()
-        process.close()
-    for side in sides:
-        side.join(20)
-        assert side.error is None
+        try:
+            record = process.run()
+        finally:
+            process.close()
+    for thread in threads:
+        thread.join(20)
+    assert [side.error for side in ended] == [None] * len(HELD)
     return record, written(tmp_path)
 
 
@@ -566,48 +623,98 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):
     """Its process is gone, and with it everything that was not written down."""
 
-    class Death(BaseException):
-        pass
-
-    class Mortal(PartyProcess):
-        left = 12
-
-        def handle(self, message):
-            self.left -= 1
-            if self.left < 0:
-                raise Death
-            return super().handle(message)
-
     with a_hub() as hub:
         steady = Side(a_party("bank", tmp_path), hub.port)
         steady.start()
         deaths, died_in = 0, set()
 
-        def lives():
+        def make():
             nonlocal deaths
-            while True:
-                own = party_config("clinic", tmp_path)
-                party = Mortal("clinic", own, a_table("clinic"))
-                party.left = 12 + 3 * deaths
-                side = Side(party, hub.port)
-                side.start()
-                side.join()
-                if not isinstance(side.error, Death):
-                    return
-                deaths += 1
+            own = party_config("clinic", tmp_path)
+            party = Mortal("clinic", own, a_table("clinic"))
+            party.left = 12 + 3 * deaths
+            if seed_at_hand(tmp_path / "server"):
                 died_in.add(seed_at_hand(tmp_path / "server"))
+            deaths += 1
+            return party
 
-        mortal = threading.Thread(target=lives, daemon=True)
+        mortal = threading.Thread(target=lives, args=(hub.port, make), daemon=True)
         mortal.start()
         config = server_config(tmp_path, method, save_every=2, seeds=seeds)
         result = ServerProcess(config, labels(), hub, a_status()).run()
     mortal.join(20)
-    assert deaths >= 2
+    assert deaths > 2
     assert died_in >= {f"seed-{seed}" for seed in seeds}
     right = [simulated(method, seed=seed) for seed in seeds]
     compare(result, written(tmp_path), *right)
     for run in result.runs:
         assert run["communication"]["resent_bytes"] > 0
+
+
+def test_a_server_goes_on_with_the_labels_it_began_with(tmp_path):
+    run_all(tmp_path)
+    table = labels()
+    flipped = replace(table.dataset, y=1 - table.dataset.y)
+    weighed = replace(table.dataset, weight=ROWS_WEIGH)
+    config = server_config(tmp_path)
+    with a_hub() as hub:
+        for other, what in (
+            (replace(table, dataset=flipped), "labels"),
+            (replace(table, dataset=weighed), "weights"),
+            (replace(table, ids=np.arange(150)), "ids"),
+            (table.take(np.arange(100)), "cells"),
+        ):
+            with pytest.raises(RecordError, match=f"Got other {what}"):
+                ServerProcess(config, other, hub, a_status(), resume=True)
+        ServerProcess(config, table, hub, a_status(), resume=True).close()
+
+
+def test_two_servers_on_one_run_folder_are_refused(tmp_path):
+    config = server_config(tmp_path)
+    with a_hub() as hub:
+        first = ServerProcess(config, labels(), hub, a_status())
+        with pytest.raises(ConfigError, match="must be of one process at a time"):
+            ServerProcess(config, labels(), hub, a_status())
+        first.close()
+        ServerProcess(config, labels(), hub, a_status()).close()
+
+
+@pytest.mark.parametrize("when", ["end", "nothing"])
+def test_a_run_may_score_less(tmp_path, when):
+    """With a policy that allows no more."""
+    policy = replace(ANYTHING, evaluation=when)
+    record, own = run_all(tmp_path, policy=policy, evaluation=when)
+    (numbers,) = record.runs
+    right = simulated("less-vfl")
+    assert len(numbers["curve"]) == (when == "end")
+    final = right["accuracy"]["final"] if when == "end" else None
+    assert numbers["accuracy"]["final"] == final
+    for name in HELD:
+        assert own[name]["runs"][0]["kept"] == right["features"][name]["kept"]
+    bill = numbers["communication"]["by_stage"]
+    assert ("evaluate" in bill) == (when == "end")
+
+
+def test_more_evaluation_than_allowed_ends_the_run(tmp_path):
+    policy = replace(ANYTHING, evaluation="end")
+    with pytest.raises(ProtocolError, match=r"stops.*allows evaluation at the end"):
+        run_all(tmp_path, policy=policy)
+
+
+def test_a_party_with_its_own_secret_goes_on_to_the_bit(tmp_path):
+    """Other numbers than with shared seeds, and the same ones after its death."""
+    first, own = run_all(tmp_path / "calm", seed_private="own")
+    assert first.runs[0]["curve"] != simulated("less-vfl")["curve"]
+    for name in ("server", *HELD):  # the same secrets for another run
+        state = read_state(tmp_path / "calm" / name / "side.safetensors")
+        fresh = State(state.tensors, {"facts": None})
+        write_state(tmp_path / "broken" / name / "side.safetensors", fresh)
+    second, again = run_all(
+        tmp_path / "broken", seed_private="own", dies_at={"clinic": 15}
+    )
+    (calm,), (broken,) = first.runs, second.runs
+    assert broken["curve"] == calm["curve"]
+    assert again == own
 
 
 def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):
