@@ -7,7 +7,7 @@ with those of an undisturbed run. A kill is due during the alignment, inside sta
 its own secret, the same in all runs, from which weights, shadows and the common order
 come:
 
-    python benchmarks/kill.py --runs 100
+    python benchmarks/kill.py --runs 100 --jobs 4
     python benchmarks/kill.py --runs 10 --seeds 0,1    # one after the other
 """
 
@@ -22,6 +22,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
     parser.add_argument("--seeds", default="0", help="of the runs; several: no noise")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
     warnings.simplefilter("ignore", LessVFLWarning)
@@ -53,29 +55,35 @@ def main() -> None:
     settings = profiles.resolve(methods.DEFAULT, "default", dataset, SETTINGS)
     spurious = 0.5 if len(seeds) == 1 else 0.0
     job = Job(dataset, settings, parties=2, spurious=spurious, device="cpu")
-    rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch)
-        expected, seconds, _ = once(job, seeds, base / "undisturbed", [], rng)
+        calm = random.Random(0)
+        expected, seconds, _ = once(job, seeds, base / "undisturbed", [], calm)
         print(f"undisturbed: {seconds:.1f} s of exchanges", flush=True)
         same, hit = 0, Counter[str]()
-        for number in range(given.runs):
+
+        def disturbed(number: int) -> Any:
+            rng = random.Random(f"{given.seed} {number}")
             due: list[Due] = [MOMENTS[number % len(MOMENTS)]]
             if due == ["any time"]:
                 due = [rng.uniform(0, 0.9 * seconds)]
             if rng.random() < 0.3:
                 due.append(rng.uniform(0, 0.9 * seconds))
-            found, lasted, killed = once(job, seeds, base / str(number), due, rng)
-            hit.update(moment for _, moment in killed)
-            resent = sum(one["communication"]["resent_bytes"] for one in found)
-            alike = list(map(comparable, found)) == list(map(comparable, expected))
-            same += alike
-            victims = ", ".join(f"{victim} ({moment})" for victim, moment in killed)
-            print(
-                f"{number}: {'identical' if alike else 'DIFFERENT'}, {lasted:.1f} s, "
-                f"killed {victims}, {resent} bytes sent again",
-                flush=True,
-            )
+            return once(job, seeds, base / str(number), due, rng)
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            for number, ended in enumerate(pool.map(disturbed, range(given.runs))):
+                found, lasted, killed = ended
+                hit.update(moment for _, moment in killed)
+                resent = sum(one["communication"]["resent_bytes"] for one in found)
+                alike = list(map(comparable, found)) == list(map(comparable, expected))
+                same += alike
+                victims = ", ".join(f"{name} ({moment})" for name, moment in killed)
+                print(
+                    f"{number}: {'identical' if alike else 'DIFFERENT'}, {lasted:.1f} "
+                    f"s, killed {victims}, {resent} bytes sent again",
+                    flush=True,
+                )
     print("kills:", ", ".join(f"{n} {moment}" for moment, n in sorted(hit.items())))
     print(f"{same} of {given.runs} identical")
     sys.exit(same != given.runs)
