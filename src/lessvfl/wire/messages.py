@@ -13,8 +13,8 @@ Descend         down      gradient (R, b, E_m)         dL/dh of the last batch
 Embed           down      which rows (0 bytes)         nothing
 Select          down      components int32 (|K_m|)     which components matter
 Embedding       up        values (R, b, E_m)           the embedding of these rows
-Done            up        constant (R, E_m), only of   that the party kept no feature,
-                          a party that kept nothing    if it was started to say so
+Done            up        constant (R, E_m), only of   that the party kept no feature
+                          a party that kept nothing
 =============== ========= ============================ =================================
 
 Rows of a step come from the shared seed and are never sent. The gradient of one step is
