@@ -18,7 +18,7 @@ from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
 
 Lambda = float | tuple[float, ...]
-Plan = TrainPlan | SelectPlan | ShadowPlan
+PartyPlan = TrainPlan | SelectPlan | ShadowPlan
 
 
 def a_lambda() -> settings.Kind:
@@ -99,7 +99,7 @@ class Joint(settings.Section):
         """Return patterns of the features that a selection by shadows must keep."""
         return None
 
-    def plans(self, n_parties: int) -> tuple[Plan, ...]:
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
         return (self.plan("train", self.train_epochs),)
 
@@ -149,7 +149,7 @@ class PartySelection(Joint):
             self.plan("train", self.train_epochs),
         )
 
-    def plans(self, n_parties: int) -> tuple[Plan, ...]:
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
         stages = self.stages()
         return (stages.pretrain, stages.party, stages.train)

@@ -20,7 +20,7 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, TrainPlan, sample_rows
 from lessvfl.errors import ConfigError, LessVFLWarning
-from lessvfl.methods.base import Joint, Method, Plan
+from lessvfl.methods.base import Joint, Method, PartyPlan
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -92,9 +92,9 @@ class Config(Joint):
         """Tell whether training goes on after a second look."""
         return 0 < self.second_look < self.train_epochs
 
-    def plans(self, n_parties: int) -> tuple[Plan, ...]:
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        looks: tuple[Plan, ...] = (self.look(n_parties),)
+        looks: tuple[PartyPlan, ...] = (self.look(n_parties),)
         if self.looks_again():
             looks += (self.first(), self.second(n_parties))
         return (self.pretrain(), *looks, self.train())

@@ -28,7 +28,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 
 SECRET_BYTES = 32
 
-Facts = Mapping[str, str]  # what a run depends on, as digests by name
+Digests = Mapping[str, str]  # what a run depends on, as digests by name
 
 
 class Home:
@@ -38,7 +38,7 @@ class Home:
     same ones alone.
     """
 
-    def __init__(self, folder: Path, facts: Facts) -> None:
+    def __init__(self, folder: Path, facts: Digests) -> None:
         self.folder, self.facts = folder, dict(facts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -67,7 +67,7 @@ class Home:
             self._compare(began)
         return bytes(state.tensors["secret"].tolist())
 
-    def _compare(self, began: Facts) -> None:
+    def _compare(self, began: Digests) -> None:
         for name, digest in self.facts.items():
             if began.get(name) != digest:
                 raise RecordError(
@@ -89,7 +89,7 @@ class Home:
     def _path(self) -> Path:
         return self.folder / "side.safetensors"
 
-    def _write(self, secret: bytes, facts: Facts | None) -> None:
+    def _write(self, secret: bytes, facts: Digests | None) -> None:
         tensor = torch.tensor(list(secret), dtype=torch.uint8)
         write_state(self._path, State({"secret": tensor}, {"facts": facts}))
 
