@@ -92,7 +92,7 @@ def server(
             own.listen,
             own.parties,
             credentials,
-            patience=own.wait,
+            silence=own.silence,
             name_of=certificates.name_of_peer,
         )
         if own.status is not None:
@@ -104,7 +104,7 @@ def server(
             ServerProcess(own, table, hub, status, resume).run()
         except LessVFLError as error:
             status.ended(str(error))
-            hub.close(str(error))
+            hub.close(error)
             raise
         status.ended()
         hub.close()
@@ -143,7 +143,13 @@ def party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         _start(own, log_json, stack)
-        flight.serve(address, process.hello(), process.handle, patience=own.wait)
+        flight.serve(
+            address,
+            process.hello(),
+            process.handle,
+            patience=own.wait,
+            is_over=lambda: process.has_finished,
+        )
 
 
 def register(app: typer.Typer) -> None:

@@ -129,6 +129,11 @@ class ServerConfig(Common):
         metadata={"kind": _mapping(), "help": "any setting, by name"},
     )
     seeds: tuple[int, ...] = setting(_seeds(), (0,), "one run each: 0, or [0, 1, 2]")
+    silence: float = setting(
+        a_float(open_low=True),
+        60.0,
+        "seconds without a sign of life from a party that is connected",
+    )
     save_every: int = setting(an_int(1), 50, "steps between two checkpoints")
     status: str | None = setting(
         or_none(a_text()), None, "HOST:PORT of the status page"

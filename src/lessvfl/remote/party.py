@@ -23,7 +23,7 @@ from torch import Tensor
 from lessvfl import __version__, data
 from lessvfl.core.device import resolve_device
 from lessvfl.data import DataConfig, Encoding, Frame
-from lessvfl.errors import ConfigError, ProtocolError, RecordError
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
 from lessvfl.party import Party
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -85,7 +85,6 @@ class PartyProcess:
         """Return how this party greets."""
         return control.Hello(
             self.name,
-            self.whole.n_rows,
             self.config.threads,
             self.device.type,
             versions(),
@@ -117,7 +116,7 @@ class PartyProcess:
         self.rounds += 1
         limit = self.config.max_rounds
         if limit is not None and self.rounds > limit:
-            raise ConfigError(
+            raise PolicyError(
                 f"Party '{self.name}' takes part in at most {limit} exchanges. "
                 "Got one more."
             )
