@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import pyarrow
 from pyarrow import flight
 
-from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
@@ -209,8 +209,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         """
         line: _Stream | None = None
         try:
-            who = self.name_of(context.peer_identity())
-            line = self._greet(who, descriptor, reader, writer)
+            line = self._greet(context, descriptor, reader, writer)
             if line is not None:
                 with self._changed:
                     self.came(line.party)
@@ -219,15 +218,20 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             log.info("party '%s' is gone: %s", line.party if line else "?", error)
         except BaseException as error:
             self._fail(error)
+            with contextlib.suppress(_GoneError):
+                _write(writer, self._frame(Refusal.of(error)))
         finally:
             if line is not None:
                 self._drop(line)
 
     def _greet(
-        self, who: str, descriptor: Any, reader: Any, writer: Any
+        self, context: Any, descriptor: Any, reader: Any, writer: Any
     ) -> _Stream | None:
         """Check who dials; return its line, or say why not."""
+        who = "somebody"
         try:
+            if self.secure:
+                who = self._name(context.peer_identity())
             data = _next(reader)
             if len(data) > LARGEST_HELLO:
                 raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
@@ -253,6 +257,13 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             return None
         return line
 
+    def _name(self, peer: bytes) -> str:
+        """Return the name in a certificate; one of no form of ours is refused."""
+        try:
+            return self.name_of(peer)
+        except LessVFLError as error:
+            raise ProtocolError(str(error)) from None
+
     def _objection(self, name: str, hello: Hello) -> Refusal | None:
         """Return why a party may not join now; it hears of no other party."""
         if name not in self.parties:
@@ -265,6 +276,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             )
         if isinstance(self._closing, Refusal):
             return self._closing
+        if self._failure is not None:
+            return Refusal.of(self._failure)
         if self._closing is not None:
             return OVER
         if name in self._lines:  # a stale connection goes away
