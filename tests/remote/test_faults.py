@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import errno
 import json
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +50,7 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.localhost import free_port
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import ServerProcess
+from lessvfl.run.record import RunRecord
 from lessvfl.wire import codec, flight
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
@@ -410,7 +414,7 @@ def test_false_signs_of_life_are_cut_off(change):
 
 @pytest.mark.parametrize("value", [1e30, -1.1e6, float("nan"), float("-inf")])
 def test_a_party_refuses_a_gradient_beyond_bounds(value):
-    handled = []
+    handled: list[Any] = []
     block = Block(torch.tensor([[[0.0, value]]]), (2,))
     with a_hub() as hub:
         side = Simple(hub, "clinic", handled.append)
@@ -488,6 +492,9 @@ def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
 # ----------------------------------------------------------------------- real processes
 
 
+LONG = {"train_epochs": 60}
+
+
 def write_files(folder, **more):
     """Write the config and table of a server and two parties."""
     dataset, port = a_dataset(), free_port()
@@ -497,7 +504,7 @@ def write_files(folder, **more):
         "parties": list(HELD),
         "label": None,
         "method": "less-vfl",
-        "settings": own_settings("less-vfl") | {"train_epochs": 150},
+        "settings": own_settings("less-vfl") | LONG,
         "out": "run",
         "save_every": 3,
         "silence": 2.0,
@@ -552,7 +559,8 @@ class Processes:
     def end(self, name, seconds):
         """Wait for the end; return code and the one sentence."""
         out, err = self.started[name].communicate(timeout=seconds)
-        said = [line for line in err.splitlines() if line.startswith("lessvfl:")]
+        lines = [line for line in err.splitlines() if line.startswith("lessvfl:")]
+        said = [line for line in lines if not line.startswith("lessvfl: warning:")]
         assert "Traceback" not in out + err, err
         return self.started[name].returncode, (said or [""])[-1]
 
@@ -602,13 +610,10 @@ def test_a_party_frozen_longer_than_silence_goes_on(tmp_path):
         sides.signal("clinic", signal.SIGCONT)
         for name in ("server", *HELD):
             assert sides.end(name, 60) == (0, "")
-    again = tmp_path / "again"
-    with begun(again) as sides:
-        for name in ("server", *HELD):
-            assert sides.end(name, 60) == (0, "")
+    right, _ = run_all(tmp_path / "again", own=LONG, reveal="nothing")
     one, other = (
-        json.loads((place / "server/run/seed-0/numbers.json").read_text())
-        for place in (tmp_path, again)
+        copy.deepcopy(record.runs[0])
+        for record in (right, RunRecord.read(tmp_path / "server" / "run"))
     )
     for numbers in (one, other):
         del numbers["seconds"]
@@ -625,33 +630,51 @@ def test_interrupting_a_server_ends_it_and_its_parties(tmp_path):
         code, said = sides.end("clinic", 8)
         assert code == 2
         assert "(interrupted): That side was interrupted." in said
-        sides.signal("bank", signal.SIGCONT)
-        code, said = sides.end("bank", 8)
-        assert code == 2
-        assert "interrupted" in said
+        sides.signal("bank", signal.SIGKILL)
 
 
-LIMITS = {
-    "a full disk": (resource.RLIMIT_FSIZE, 3000),
-    "open files": (resource.RLIMIT_NOFILE, 40),
-}
-
-
-@pytest.mark.parametrize("what", [*LIMITS, "no folder", "a party's disk"])
+@pytest.mark.parametrize("what", ["a full disk", "no folder", "a party's disk"])
 def test_a_place_that_cannot_be_written_ends_the_run_for_all(tmp_path, what):
     write_files(tmp_path, **({"out": "table.npz/run"} if what == "no folder" else {}))
     victim = "clinic" if what == "a party's disk" else "server"
-    limits = [LIMITS[what]] if what in LIMITS else []
-    if victim == "clinic":
-        limits = [LIMITS["a full disk"]]
     with Processes(tmp_path) as sides:
         for name in ("server", *HELD):
-            sides.start(name, *(limits if name == victim else ()))
+            full = name == victim and what != "no folder"
+            sides.start(name, *([(resource.RLIMIT_FSIZE, 3000)] if full else []))
         code, said = sides.end(victim, 40)
         assert code == 2
-        assert said
+        assert "cannot be read or written" in said
         for name in {"server", *HELD} - {victim}:
             code, said = sides.end(name, 15)
             assert code == 2
             assert said
             assert str(tmp_path) not in said
+
+
+def test_too_many_open_files_end_the_run_for_all(tmp_path):
+    with begun(tmp_path) as sides:
+        resource.prlimit(sides.started["server"].pid, resource.RLIMIT_NOFILE, (3, 3))
+        code, said = sides.end("server", 10)
+        assert code == 2
+        assert "Too many open files" in said
+        for name in HELD:
+            code, said = sides.end(name, 10)
+            assert code == 2
+            assert "The server says no" in said
+
+
+def test_the_status_page_shows_the_result_after_the_end(tmp_path):
+    port = free_port()
+    with begun(tmp_path, status=f"127.0.0.1:{port}") as sides:
+        for name in HELD:
+            assert sides.end(name, 60) == (0, "")
+        until(lambda: (tmp_path / "server" / "run" / "record.jsonl").is_file())
+        time.sleep(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json") as reply:
+            seen = json.load(reply)
+        sides.signal("server", signal.SIGINT)
+        assert sides.end("server", 10) == (0, "")
+    (numbers,) = RunRecord.read(tmp_path / "server" / "run").runs
+    final = numbers["accuracy"]["final"]
+    assert seen["state"] == "done"
+    assert seen["scores"] == [{"seed": 0, "name": "accuracy", "value": final}]

@@ -623,6 +623,9 @@ FAULTS = {
     "not finite": lambda reply: replace(
         reply, block=Block(reply.block.values / 0, reply.block.widths)
     ),
+    "too large": lambda reply: replace(
+        reply, block=Block(reply.block.values * 0 + 1e30, reply.block.widths)
+    ),
     "another stage": lambda reply: replace(reply, stage="joint_lasso"),
     "an early end": lambda reply: Done(reply.stage, (False,)),
     "not ahead": lambda reply: replace(reply, ahead=not reply.ahead),
