@@ -55,7 +55,7 @@ LONG_FIELDS = 1 << 10  # longer ones are not cached
 KNOWN = 64  # how many others are cached
 # Embeddings of scaled columns and their gradients are near 1; beyond this, sums of
 # squares lose every digit in float32, and one reply would decide the whole run.
-LARGEST = 1_000_000
+LARGEST = 1e6
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
@@ -121,7 +121,9 @@ def _check_values(values: NDArray[Any]) -> None:
         low(values, axis=None) >= -LARGEST and high(values, axis=None) <= LARGEST
     )
     if not inside:
-        raise ValueError(f"a block with values that are not finite, or above {LARGEST}")
+        raise ValueError(
+            f"a block with values that are not finite, or above {LARGEST:g}"
+        )
 
 
 def _coded_reader(
@@ -478,7 +480,7 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
 
 def is_kind(data: bytes | memoryview, cls: type) -> bool:
     """Tell whether a frame says that it is of this kind, before it is read."""
-    return data[6:8] == KIND.pack(_PLACES[cls])
+    return len(data) >= HEAD.size and KIND.unpack_from(data, 6)[0] == _PLACES[cls]
 
 
 def exchange_of(data: bytes | memoryview) -> tuple[int, bytes]:
