@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import torch
 from pyarrow import flight as arrow
 
@@ -60,7 +59,7 @@ PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a 
 LONGEST = 90.0  # seconds without any progress, after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
 SHARES = {"reply": 0.03, "greeting": 0.2, "stranger": 0.02}  # the others: decode
-ERRORS = (pyarrow.ArrowException, StopIteration, OSError)
+ERRORS = (flight._GoneError, *flight.LOST)
 BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
 KINDS: list[Any] = [
     messages.Describe(),
@@ -69,7 +68,7 @@ KINDS: list[Any] = [
     messages.Embedding("train", BLOCK),
     messages.Done("train", (False,)),
     messages.Done("train", (True,), messages.Block(torch.ones(1, 4), (4,))),
-    control.Hello("lab", 150, 1, "cpu", versions()),
+    control.Hello("lab", 1, "cpu", versions()),
     control.Align(b"offer"),
     control.Save("train-3"),
     control.Agreed({"n_kept": 3}),
@@ -223,7 +222,7 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
     own, name_of = folder / "kit" / "server", certificates.name_of_peer
     credentials = flight.Credentials(own / "cert.pem", own / "key.pem", own / "ca.pem")
     hub = flight.Hub(
-        "127.0.0.1:0", PARTIES, credentials, patience=PATIENCE, name_of=name_of
+        "127.0.0.1:0", PARTIES, credentials, silence=PATIENCE, name_of=name_of
     )
     say(port=hub.port)
 
@@ -388,8 +387,9 @@ class Attack:
         taken = f"reply, {how} of {kind}: TAKEN"
         with contextlib.suppress(*ERRORS):
             writer.write_metadata(bad)
-            flight._next(reader)
-            self.found[taken] += 1
+            answer = decode(flight._next(reader)).message
+            if not isinstance(answer, control.Refusal):
+                self.found[taken] += 1
         lasted = time.monotonic() - began
         if lasted > 0.9 * PATIENCE:
             self.found[f"reply, {how}: hang"] += 1

@@ -67,7 +67,7 @@ def answer(request: Any) -> Any:
 def our_party(folder: Path, name: str, address: str) -> None:
     """Answer the hub until it says that the run is over."""
     where = flight.Address(address, credentials_of(folder, name))
-    hello = Hello(name, 1, 1, "cpu", {})
+    hello = Hello(name, 1, "cpu", {})
     flight.serve(where, hello, answer, patience=PATIENCE)
 
 

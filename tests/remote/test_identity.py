@@ -32,13 +32,13 @@ def a_hub(kits, **more):
         ("clinic", "bank"),
         credentials(kits / "ours" / "server"),
         name_of=certificates.name_of_peer,
-        patience=10,
+        silence=10,
         **more,
     )
 
 
 def dial(hub, folder, party, patience=0.5):
-    hello = Hello(party, 1, 1, "cpu", {})
+    hello = Hello(party, 1, "cpu", {})
     address = Address(f"127.0.0.1:{hub.port}", credentials(folder))
     flight.serve(address, hello, lambda message: Agreed(), patience=patience)
 
@@ -97,7 +97,7 @@ def test_a_foreign_certificate_with_our_ca_is_refused(kits, tmp_path):
 
 def test_no_certificate_is_no_connection(kits):
     hub = a_hub(kits)
-    hello = Hello("clinic", 1, 1, "cpu", {})
+    hello = Hello("clinic", 1, "cpu", {})
     address = Address(f"127.0.0.1:{hub.port}", None)
     with pytest.raises(PartyLostError, match="no connection"):
         flight.serve(address, hello, lambda message: Agreed(), patience=0.5)

@@ -136,7 +136,11 @@ class Side(threading.Thread):
         address = Address(f"127.0.0.1:{self.port}", None)
         try:
             flight.serve(
-                address, self.party.hello(), self.party.handle, patience=self.patience
+                address,
+                self.party.hello(),
+                self.party.handle,
+                patience=self.patience,
+                is_over=lambda: self.party.has_finished,
             )
         except BaseException as error:
             self.error = error
@@ -146,7 +150,7 @@ class Side(threading.Thread):
 
 @contextlib.contextmanager
 def a_hub(**more):
-    hub = Hub("127.0.0.1:0", tuple(HELD), None, **{"patience": 20.0} | more)
+    hub = Hub("127.0.0.1:0", tuple(HELD), None, **{"silence": 20.0} | more)
     try:
         yield hub
     finally:
@@ -753,6 +757,9 @@ FAULTS = {
     "not finite": lambda reply: replace(
         reply, block=Block(reply.block.values / 0, reply.block.widths)
     ),
+    "too large": lambda reply: replace(
+        reply, block=Block(reply.block.values * 0 + 1e30, reply.block.widths)
+    ),
     "another stage": lambda reply: replace(reply, stage="joint_lasso"),
     "an early end": lambda reply: Done(reply.stage, (False,)),
     "not ahead": lambda reply: replace(reply, ahead=not reply.ahead),
@@ -891,18 +898,22 @@ def test_both_sides_hear_why_a_run_ends(tmp_path):
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
         with pytest.raises(ProtocolError, match=r"'clinic' stops.*allows 3") as caught:
             server.run()
-        hub.close(str(caught.value))
+        hub.close(caught.value)
         few.join(20)
         other.join(20)
     assert isinstance(few.error, PolicyError)
     assert isinstance(other.error, ConfigError)
-    assert "The server says no: Party 'clinic' stops" in str(other.error)
+    heard = "The server says no (protocol): Another party has stopped the run."
+    assert str(other.error) == heard
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"party": "stranger"}, "expects clinic, bank. Got 'stranger'"),
+        (
+            {"party": "stranger"},
+            r"\(config\): The server does not expect 'stranger'\.$",
+        ),
         ({"threads": 7}, "must have the same threads. Got 1 and 7"),
         ({"device": "abacus"}, "must have the same device. Got cpu and abacus"),
         ({"versions": {"torch": "0.1"}}, "must have the same versions"),
@@ -926,7 +937,7 @@ def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):
         first.start()
         with pytest.raises(PartyLostError):
             hub.wait(0.5)  # for the bank
-        hello = Hello("clinic", 1, 1, "cpu", {})
+        hello = Hello("clinic", 1, "cpu", {})
         address = Address(f"127.0.0.1:{hub.port}", None)
         with pytest.raises(PartyLostError, match="It is connected already"):
             flight.serve(address, hello, lambda message: None, patience=0.2)
@@ -986,9 +997,9 @@ def test_rows_that_are_not_aligned_end_the_run(tmp_path):
         short.start()
         other.start()
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
-        with pytest.raises(LessVFLError):
+        with pytest.raises(LessVFLError) as caught:
             server.run()
-        hub.close("The rows differ.")
+        hub.close(caught.value)
         short.join(20)
         other.join(20)
     assert short.error is not None

@@ -14,10 +14,12 @@ import torch
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ProtocolError
 from lessvfl.wire import codec
-from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.codec import WireFrame, decode, encode, exchange_of, is_kind
+from lessvfl.wire.coding import Coded
 from lessvfl.wire.control import (
     Agreed,
     Align,
+    Busy,
     Farewell,
     Finish,
     Hello,
@@ -57,7 +59,7 @@ MESSAGES = [
     Embedding("embed", Block(torch.zeros(1, 0, 3, dtype=torch.float64), (3,))),
     Done("train", (False, True)),
     Done("train", (True,), Block(torch.ones(1, 4), (4,))),
-    Hello("clinic", 5, 1, "cpu", {"torch": "2"}),
+    Hello("clinic", 1, "cpu", {"torch": "2"}),
     Welcome("r1", (0, 1), "plain", {"hidden": 64, "party_net": None}, ("a",), "psi"),
     Align(b"\x00\xffabc"),
     Align(b""),
@@ -67,8 +69,9 @@ MESSAGES = [
     Restore(None),
     Finish(),
     Farewell(),
+    Busy(),
     Agreed({"n_kept": 3}),
-    Refusal("no", final=False),
+    Refusal("policy", "no", final=False),
 ]
 
 
@@ -180,15 +183,16 @@ def without_field(name):
         (Select(((0,),), PARTY), with_field("components", 3)),
         (Select(((0,),), PARTY), with_field("components", [[True]])),
         (Done("train", (True,)), with_field("silent", [1])),
-        (Hello("a", 1, 1, "cpu", {}), with_field("n_rows", -3)),
-        (Hello("a", 1, 1, "cpu", {}), with_field("party", "x" * 5000)),
-        (Hello("a", 1, 1, "cpu", {}), with_field("versions", ["1"])),
+        (Hello("a", 1, "cpu", {}), with_field("threads", -3)),
+        (Hello("a", 1, "cpu", {}), with_field("party", "x" * 5000)),
+        (Hello("a", 1, "cpu", {}), with_field("versions", ["1"])),
         (Save("train-1"), with_field("tag", "../../etc/passwd")),
         (Save("train-1"), with_field("tag", 5)),
         (Prepare(3, np.arange(3), np.arange(2)), lambda f, a: (f, [a[0] - 1, a[1]])),
         (Prepare(3, np.arange(3), np.arange(2)), lambda f, a: (f, a[:1])),
         (Align(b"abc"), lambda f, a: (f, [a[0].double()])),
-        (Refusal("no"), with_field("final", "yes")),
+        (Refusal("policy", "no"), with_field("final", "yes")),
+        (Refusal("policy", "no"), with_field("kind", "a column")),
         (WELCOME, with_field("seeds", ["0"])),
         (WELCOME, with_field("method", None)),
         (WELCOME, without_field("method")),
@@ -264,3 +268,35 @@ def test_nothing_of_a_bad_message_is_shown():
     with pytest.raises(ProtocolError) as caught:
         codec.decode(secret)
     assert "4711" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [1.1e6, -1.1e6, 1e30, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("bits", [32, 8])
+def test_values_beyond_bounds_are_refused(value, bits):
+    values = torch.tensor([[[0.0, 1.0], [2.0, value]]])
+    block = Block(values, (2,))
+    if bits < 32:
+        ends = torch.tensor([0.0]), torch.tensor([value / 255])
+        levels = torch.tensor([[[0, 1], [2, 255]]], dtype=torch.int32)
+        block = Block(values, (2,), Coded(levels, *ends, bits))
+    data = encode(WireFrame(Embedding("train", block), 1))
+    with pytest.raises(ProtocolError, match=r"not finite, or above 1e\+06"):
+        decode(data)
+
+
+@pytest.mark.parametrize("value", [1e6, -1e6, 0.0])
+def test_values_at_the_bound_and_none_at_all_are_taken(value):
+    block = Block(torch.full((1, 3, 2), value), (2,))
+    sent = decode(encode(WireFrame(Embedding("train", block), 1))).message
+    assert torch.equal(sent.block.values, block.values)
+    empty = Embedding("train", Block(torch.zeros(1, 0, 2), (2,)))
+    assert decode(encode(WireFrame(empty, 1))).message.block.values.shape == (1, 0, 2)
+
+
+def test_a_frame_says_what_it_is_before_it_is_read():
+    data = encode(WireFrame(Busy(), 7, bytes(range(16))))
+    assert is_kind(data, Busy)
+    assert not is_kind(data, Refusal)
+    assert exchange_of(data) == (7, bytes(range(16)))
+    assert not is_kind(b"", Busy)
+    assert exchange_of(b"LVFL") == (0, bytes(16))

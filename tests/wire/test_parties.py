@@ -289,13 +289,13 @@ def over_flight(
     made: Mapping[str, Party],
 ) -> Iterator[tuple[Hub, list[threading.Thread]]]:
     """Have every party dial a server on this machine, in a thread of its own."""
-    hub = Hub("127.0.0.1:0", list(made), None, patience=20)
+    hub = Hub("127.0.0.1:0", list(made), None, silence=20)
     threads = [
         threading.Thread(
             target=flight.serve,
             args=(
                 Address(f"127.0.0.1:{hub.port}", None),
-                Hello(name, 10, 1, "cpu", {}),
+                Hello(name, 1, "cpu", {}),
                 party.handle,
             ),
             kwargs={"patience": 20},

@@ -6,22 +6,15 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.cli import bench, kit, remote, run
+from lessvfl.cli import bench, ending, kit, remote, run
 from lessvfl.cli.options import DataDir, Profile
-from lessvfl.errors import (
-    LessVFLError,
-    LessVFLWarning,
-)
-
-
-class _Interrupted(Exception):
-    """Ctrl-C, under a name that typer does not answer in its own way."""
+from lessvfl.errors import LessVFLWarning
 
 
 class _Commands(TyperGroup):
@@ -32,7 +25,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise _Interrupted from None
+            raise ending.Interrupted from None
 
 
 app = typer.Typer(
@@ -57,19 +50,8 @@ def main() -> None:
         warnings.showwarning = _show_each_once()
         try:
             app(prog_name="lessvfl")
-        except LessVFLError as error:
-            _stop(str(error), 2)
-        except OSError as error:
-            what = f"'{error.filename}'" if error.filename else "A file"
-            _stop(f"{what} cannot be read or written: {error.strerror}.", 2)
-        except (_Interrupted, KeyboardInterrupt):
-            _stop("interrupted", 130)
-
-
-def _stop(sentence: str, code: int) -> NoReturn:
-    """End with one line, whatever a message inside the sentence looks like."""
-    typer.echo(f"lessvfl: {' '.join(sentence.split())}", err=True)
-    sys.exit(code)
+        except BaseException as error:
+            ending.leave(error)
 
 
 def _show_each_once() -> Callable[..., None]:

@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lessvfl.cli import ending
+
 if TYPE_CHECKING:
     from lessvfl.remote.config import Common
-    from lessvfl.wire.flight import Credentials
+    from lessvfl.run.record import RunRecord
+    from lessvfl.terms import Task
+    from lessvfl.wire.flight import Credentials, Hub
+
+# How long the status page answers after the end, for who looks at it now and then, and
+# for the page itself, which looks once a second.
+DONE_SECONDS = 30.0
+FAILED_SECONDS = 3.0
+
+log = logging.getLogger(__name__)
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", help="The YAML file of this side.")
@@ -68,7 +79,6 @@ def server(
 ) -> None:
     """Run a method with parties on other machines."""
     from lessvfl import data
-    from lessvfl.errors import LessVFLError
     from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
@@ -92,22 +102,43 @@ def server(
             own.listen,
             own.parties,
             credentials,
-            patience=own.wait,
+            silence=own.silence,
             name_of=certificates.name_of_peer,
         )
-        if own.status is not None:
-            page = stack.enter_context(StatusServer(status, own.status))
-            logging.getLogger(__name__).info("status page: %s", page.url)
-        stack.enter_context(terminal.show(status, quiet=quiet or log_json))
+        page = None
         try:
-            table = LabelTable(dataset, is_test, ids)
-            ServerProcess(own, table, hub, status, resume).run()
-        except LessVFLError as error:
-            status.ended(str(error))
-            hub.close(str(error))
+            if own.status is not None:
+                page = stack.enter_context(StatusServer(status, own.status))
+                log.info("status page: %s", page.url)
+            with terminal.show(status, quiet=quiet or log_json):
+                table = LabelTable(dataset, is_test, ids)
+                record = ServerProcess(own, table, hub, status, resume).run()
+                status.ended(scores=_scores(record, dataset.task))
+        except BaseException as error:
+            status.ended(ending.sentence(error) or type(error).__name__)
+            _close(hub, error)
+            if page is not None and isinstance(error, Exception):
+                page.stay(FAILED_SECONDS)
             raise
-        status.ended()
-        hub.close()
+        _close(hub)
+        if page is not None:
+            log.info("the status page stays for %g seconds", DONE_SECONDS)
+            page.stay(DONE_SECONDS)
+
+
+def _close(hub: Hub, error: BaseException | None = None) -> None:
+    """Close a hub; a party that does not listen keeps nobody from leaving."""
+    ending.threads_hang(True)  # also where this is interrupted
+    ending.threads_hang(not hub.close(error))
+
+
+def _scores(record: RunRecord, task: Task) -> dict[int, tuple[str, float]]:
+    """Return the first measure of every seed at the end, as far as there is one."""
+    from lessvfl.core.metrics import MEASURES
+
+    name = MEASURES[task][0]
+    found = {run["seed"]: run[name]["final"] for run in record.runs}
+    return {seed: (name, value) for seed, value in found.items() if value is not None}
 
 
 def party(
@@ -143,7 +174,13 @@ def party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         _start(own, log_json, stack)
-        flight.serve(address, process.hello(), process.handle, patience=own.wait)
+        flight.serve(
+            address,
+            process.hello(),
+            process.handle,
+            patience=own.wait,
+            is_over=lambda: process.has_finished,
+        )
 
 
 def register(app: typer.Typer) -> None:

@@ -137,6 +137,11 @@ class ServerConfig(Common):
     evaluation: str = setting(
         one_of(*EVALUATIONS), "epochs", "when to score: after all epochs, at the end"
     )
+    silence: float = setting(
+        a_float(open_low=True),
+        60.0,
+        "seconds without a sign of life from a party that is connected",
+    )
     save_every: int = setting(an_int(1), 50, "steps between two checkpoints")
     status: str | None = setting(
         or_none(a_text()), None, "HOST:PORT of the status page"

@@ -123,7 +123,6 @@ class PartyProcess:
         """Return how this party greets."""
         return control.Hello(
             self.name,
-            self.whole.n_rows,
             self.config.threads,
             self.device.type,
             versions(),

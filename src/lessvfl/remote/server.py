@@ -480,7 +480,8 @@ def _undone(ledger: Ledger, kept: State | None) -> int:
 def _plain(config: ServerConfig) -> dict[str, Any]:
     """Return what a run depends on, for comparison."""
     values = dataclasses.asdict(config)
-    for name in ("listen", "status", "wait", "certificate", "key", "ca", "out"):
+    elsewhere = ("listen", "status", "wait", "silence")
+    for name in (*elsewhere, "certificate", "key", "ca", "out"):
         values.pop(name)
     plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back
     return plain

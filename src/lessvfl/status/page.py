@@ -33,6 +33,7 @@ def render(snapshot: Snapshot) -> str:
         f'<header><p class="soft">{escape(line)}</p>'
         f"<h1>{escape(headline)}</h1></header>",
         _cards(snapshot),
+        _result(snapshot),
         _parties(snapshot),
         _events(snapshot),
     ]
@@ -131,6 +132,17 @@ def _party(name: str, party: PartySnapshot) -> str:
     cells.append(f'<td class="number">{party["traffic"]["rounds"]:,}</td>')
     cells.append(f'<td class="number">{heard}</td>')
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _result(snapshot: Snapshot) -> str:
+    """Return the score of every seed, once the run is complete."""
+    rows = [
+        f'<tr><th scope="row" class="name">{score["seed"]}</th>'
+        f"<td>{escape(score['name'])}</td>"
+        f'<td class="number">{score["value"]:.4f}</td></tr>'
+        for score in snapshot["scores"]
+    ]
+    return _section("Result", ("Seed", "Measure", "#Score"), rows) if rows else ""
 
 
 def _events(snapshot: Snapshot) -> str:

@@ -6,9 +6,10 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from lessvfl import __version__
@@ -55,6 +56,12 @@ class Score(TypedDict):
     value: float
 
 
+class SeedScore(Score):
+    """The score of a seed at its end."""
+
+    seed: int
+
+
 class StatusEvent(TypedDict):
     """A change of stage or connection, numbered from 1."""
 
@@ -91,6 +98,7 @@ class Snapshot(RunPlace):
     steps_per_second: float | None
     stage_seconds_left: float | None
     score: Score | None
+    scores: list[SeedScore]
     steps: dict[str, int]
     traffic: TrafficSnapshot
     parties: dict[str, PartySnapshot]
@@ -150,6 +158,7 @@ class Status:
         self._before: Counter[str] = Counter()  # those of seeds that are over
         self._marks: deque[tuple[float, float]] = deque()  # (time, steps or epochs)
         self._score: Score | None = None
+        self._scores: list[SeedScore] = []
         self._refused: Counter[str] = Counter()
         self._events: deque[StatusEvent] = deque(maxlen=N_EVENTS)
         self._n_events = 0
@@ -239,11 +248,24 @@ class Status:
             known = reason in self._refused or len(self._refused) < N_REASONS - 1
             self._refused[reason if known else OTHER] += 1
 
-    def ended(self, message: str | None = None) -> None:
-        """Say that the run is done, or with a sentence that it failed."""
+    def ended(
+        self,
+        message: str | None = None,
+        scores: Mapping[int, tuple[str, float]] = MappingProxyType({}),
+    ) -> None:
+        """Say that the run is done, or with a sentence that it failed.
+
+        `scores` are the result of a run that is done: of every seed what was measured,
+        and its value at the end.
+        """
         with self._lock:
             if self._ended is None:
                 self._ended = (self._clock(), message)
+                self._scores = [
+                    {"seed": seed, "name": name, "value": float(value)}
+                    for seed, (name, value) in scores.items()
+                    if math.isfinite(value)
+                ]
                 self._note("done" if message is None else f"failed: {message}")
 
     # -- read by everybody -------------------------------------------------------------
@@ -274,6 +296,7 @@ class Status:
                 "steps_per_second": rate if self._steps else None,
                 "stage_seconds_left": left,
                 "score": None if self._score is None else {**self._score},
+                "scores": [{**score} for score in self._scores],
                 "steps": {**self._before + self._done},
                 "traffic": _traffic(total),
                 "parties": {n: self._party(p, now) for n, p in self._parties.items()},

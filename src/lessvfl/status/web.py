@@ -12,6 +12,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,8 +25,8 @@ from lessvfl.status.value import Snapshot, Status
 
 logger = logging.getLogger(__name__)
 
-N_THREADS = 16  # connections at a time; one more is turned away
-TIMEOUT_SECONDS = 5.0  # of a peer that says nothing
+N_THREADS = 32  # connections at a time; one more takes the place of the oldest
+TIMEOUT_SECONDS = 5.0  # that a connection lasts, however slow the peer
 
 
 class StatusServer:
@@ -65,6 +66,11 @@ class StatusServer:
         """Begin to answer, in a thread of its own."""
         self._thread.start()
         return self
+
+    def stay(self, seconds: float) -> None:
+        """Go on answering for a while, unless interrupted."""
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(seconds)
 
     def __exit__(self, *error: object) -> None:
         """Stop and free the port."""
@@ -125,7 +131,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, where: Any, family: int, status: Status) -> None:
         self.address_family = socket.AddressFamily(family)
         self.status = status
-        self._free = threading.BoundedSemaphore(N_THREADS)
+        self._open: dict[Any, float] = {}  # connections and when they end, oldest first
+        self._lock = threading.Lock()
         super().__init__(where, _Handler)
 
     def server_bind(self) -> None:
@@ -134,16 +141,15 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a new thread, or turn away where there are too many."""
-        if not self._free.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.sendall(b"HTTP/1.0 503 Service Unavailable\r\n\r\n")
-            self.shutdown_request(request)
-            return
+        """Answer in a new thread; where there are many, the oldest one gives way."""
+        with self._lock:
+            while len(self._open) >= N_THREADS:
+                self._end(next(iter(self._open)))
+            self._open[request] = time.monotonic() + TIMEOUT_SECONDS
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._free.release()
+            self._forget(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -151,7 +157,24 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._forget(request)
+
+    def service_actions(self) -> None:
+        """End the connections that last too long; called several times a second."""
+        now = time.monotonic()
+        with self._lock:
+            for request in [r for r, end in self._open.items() if end < now]:
+                self._end(request)
+
+    def _end(self, request: Any) -> None:
+        """End a connection; its thread hears of it at once."""
+        del self._open[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what went wrong; a peer that left is nobody's fault."""

@@ -65,8 +65,18 @@ def headline(snapshot: Snapshot) -> str:
     if state == "running":
         return place_text(snapshot)
     if state == "done":
-        return f"done in {time_text(snapshot['seconds'])}"
+        return f"complete in {time_text(snapshot['seconds'])}{result_text(snapshot)}"
     return message if state == "waiting" else f"{state}: {message}"
+
+
+def result_text(snapshot: Snapshot) -> str:
+    """Say what came out, the mean of all seeds; nothing where nothing is known."""
+    scores = snapshot["scores"]
+    if not scores:
+        return ""
+    mean = sum(score["value"] for score in scores) / len(scores)
+    of = f" (mean of {len(scores)} seeds)" if len(scores) > 1 else ""
+    return f": {scores[0]['name'].replace('_', ' ')} {mean:.4f}{of}"
 
 
 def connected_text(snapshot: Snapshot) -> str:

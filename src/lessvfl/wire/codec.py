@@ -46,12 +46,16 @@ from lessvfl.wire import coding, control, messages
 VERSION = 1
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
+KIND = struct.Struct("<H")
 CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
 MAX_BODY = 1 << 31
 LONG_FIELDS = 1 << 10  # longer ones are not cached
 KNOWN = 64  # how many others are cached
+# Embeddings of scaled columns and their gradients are near 1; beyond this, sums of
+# squares lose every digit in float32, and one reply would decide the whole run.
+LARGEST = 1e6
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
@@ -108,6 +112,20 @@ def _check_block(widths: tuple[int, ...], shape: tuple[int, ...]) -> None:
         raise ValueError("a width that the block does not have")
 
 
+def _check_values(values: NDArray[Any]) -> None:
+    """Refuse a block that has a value which is no number, or beyond LARGEST."""
+    # numpy, not torch: one thread is enough, and does not wait for others. The ends of
+    # an array with a NaN are NaN, and no NaN is within bounds.
+    low, high = np.minimum.reduce, np.maximum.reduce
+    inside = not values.size or (
+        low(values, axis=None) >= -LARGEST and high(values, axis=None) <= LARGEST
+    )
+    if not inside:
+        raise ValueError(
+            f"a block with values that are not finite, or above {LARGEST:g}"
+        )
+
+
 def _coded_reader(
     fields: Fields, specs: Specs
 ) -> Callable[[ArrayList], messages.Block]:
@@ -130,8 +148,7 @@ def _coded_reader(
         levels, (low, step) = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
         coded = coding.unpack(levels, shape, low, step, bits)
         values = coded.values(getattr(torch, kind))
-        if not np.isfinite(values.numpy()).all():
-            raise ValueError("a block with values that are not finite")
+        _check_values(values.numpy())
         return messages.Block(values, widths, coded)
 
     return read
@@ -149,9 +166,7 @@ def _block_reader(
         raise ValueError("a block of something else than real numbers")
 
     def read(arrays: ArrayList) -> messages.Block:
-        # numpy, not torch: one thread is enough, and does not wait for others.
-        if not np.logical_and.reduce(np.isfinite(arrays[0]), axis=None):
-            raise ValueError("a block with values that are not finite")
+        _check_values(arrays[0])
         return messages.Block(torch.from_numpy(arrays[0]), widths)
 
     return read
@@ -319,6 +334,12 @@ def _tag(value: Any) -> str:
     return str(value)
 
 
+def _word(value: Any) -> str:
+    if not re.fullmatch(r"[a-z]{1,20}", _text(value)):
+        raise ValueError("something else than a word")
+    return str(value)
+
+
 def _components(values: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(values, list):
         raise ValueError("components that are no list")
@@ -388,7 +409,6 @@ KINDS: list[MessageKind] = [
     _plain_kind(
         control.Hello,
         party=_text,
-        n_rows=_whole,
         threads=_whole,
         device=_text,
         versions=_texts,
@@ -416,7 +436,8 @@ KINDS: list[MessageKind] = [
     _plain_kind(control.Finish),
     _plain_kind(control.Farewell),
     _plain_kind(control.Agreed, revealed=_object),
-    _plain_kind(control.Refusal, reason=_text, final=_flag),
+    _plain_kind(control.Refusal, kind=_word, reason=_text, final=_flag),
+    _plain_kind(control.Busy),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 
@@ -455,6 +476,19 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
     for part in parts:
         state.update(part)
     return CHECKSUM.pack(state.intdigest())
+
+
+def is_kind(data: bytes | memoryview, cls: type) -> bool:
+    """Tell whether a frame says that it is of this kind, before it is read."""
+    return len(data) >= HEAD.size and KIND.unpack_from(data, 6)[0] == _PLACES[cls]
+
+
+def exchange_of(data: bytes | memoryview) -> tuple[int, bytes]:
+    """Return the number and the run that a frame claims, however bad the rest is."""
+    if len(data) < HEAD.size:
+        return 0, bytes(16)
+    head = HEAD.unpack(data[: HEAD.size])
+    return head[3], head[4]
 
 
 def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> WireFrame:

@@ -3,8 +3,7 @@
 =========== ========= =============================== ==================================
 message     direction fields                          reveals
 =========== ========= =============================== ==================================
-Hello       up        name, rows, threads, device,    size of the party's table, its
-                      versions                        software
+Hello       up        name, threads, device, versions the party's software
 Welcome     down      run, seeds, method, settings,   how the run goes, who takes part
                       parties, alignment
 Align       both      bytes of the alignment          see docs/alignment.md
@@ -17,10 +16,13 @@ Finish      down      none                            that the run of this seed 
 Farewell    down      none                            that all know it
 Agreed      up        what the party reveals: nothing what its operator allows: how many
                       by default                      or which features it kept
-Refusal     both      a sentence                      why the other side stops
+Busy        up        none                            that the party computes
+Refusal     both      a kind of error, a sentence     why the other side stops
 =========== ========= =============================== ==================================
 
 They are not part of the method and not on its bill; their bytes are wire bytes.
+A refusal says of an error its kind and its public sentence (:mod:`lessvfl.errors`);
+the rest of what the error says stays at home.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.errors import LessVFLError
+
 
 @dataclass(frozen=True)
 class Hello:
     """A party joins."""
 
     party: str
-    n_rows: int
     threads: int
     device: str
     versions: Mapping[str, str]
@@ -104,8 +107,28 @@ class Agreed:
 
 
 @dataclass(frozen=True)
+class Busy:
+    """A sign of life: the reply of this exchange is being computed."""
+
+
+@dataclass(frozen=True)
 class Refusal:
     """No, and why; `final` where trying again is of no use."""
 
+    kind: str
     reason: str
     final: bool = True
+
+    @classmethod
+    def of(cls, error: BaseException) -> Refusal:
+        """Return what another side may hear of an error."""
+        if isinstance(error, KeyboardInterrupt):
+            return cls("interrupted", "That side was interrupted.")
+        if not isinstance(error, LessVFLError):
+            return cls(LessVFLError.kind, LessVFLError.public)
+        return cls(error.kind, printable(error.public))
+
+
+def printable(text: str, limit: int = 2000) -> str:
+    """Return a text of another side as it may be shown."""
+    return "".join(c if c.isprintable() else " " for c in text[:limit])

@@ -3,13 +3,15 @@
 Only the server listens; parties dial out and keep one stream open. A frame
 (:mod:`lessvfl.wire.codec`) travels in the metadata buffer. The server sends a
 request, the party its reply, in turn: every frame carries the number of its exchange.
-A Flight crash looks like a normal end of stream, so both sides say farewell.
+While a party computes it sends a sign of life every few seconds, so that slow is not
+silent. A Flight crash looks like a normal end of stream, so both sides say farewell.
 
 Who a party is comes from its certificate alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import queue
@@ -23,17 +25,21 @@ from typing import Any, NoReturn
 import pyarrow
 from pyarrow import flight
 
-from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.control import Farewell, Hello, Refusal
+from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
 from lessvfl.wire.messages import Reply, Request, Traffic
 
 COMMAND = b"lessvfl/1"
 LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
-OVER = "The run is over."
+OVER = Refusal("over", "The run is over.")
+STOPPED = "Another party has stopped the run."  # what the others hear of it
+BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
+FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
+CLOSE_SECONDS = 2.0  # for last words to go out
 KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
 
 log = logging.getLogger(__name__)
@@ -91,16 +97,43 @@ Answer = tuple[
 ]  # what was sent, what came
 
 
+class _GoneError(Exception):
+    """The other end is gone, or not there yet; the connection, not what it carried."""
+
+
+LOST = (pyarrow.ArrowException, flight.FlightError, StopIteration, OSError)
+
+
 @dataclass
 class _Stream:
-    """One party's open stream, as the server's thread sees it."""
+    """One party's open stream, as the server's threads see it."""
 
     party: PartyId
     hello: Hello
+    writer: Any
     requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
-    farewell: bytes | None = None  # what to say before the stream ends
     replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
-    broken: threading.Event = field(default_factory=threading.Event)
+    heard: float = field(default_factory=time.monotonic)  # the last sign of life
+    ended: threading.Event = field(default_factory=threading.Event)
+    last: bytes | None = None  # what to say before the stream ends
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of the writer
+
+    def say(self, data: bytes) -> None:
+        """Send a frame."""
+        with self.lock:
+            _write(self.writer, data)
+
+    def say_last(self) -> None:
+        """Send the last words, once, whichever thread comes to it."""
+        with self.lock:
+            last, self.last = self.last, None
+            if last is not None:
+                _write(self.writer, last)
+
+    def end(self, last: bytes | None) -> None:
+        """Have the stream end after its last words."""
+        self.last = last
+        self.requests.put(None)
 
 
 class Hub(flight.FlightServerBase):  # type: ignore[misc]
@@ -108,8 +141,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
 
     `admit` is told a party's Hello and returns why it is refused, or None; `refused` is
     told of every connection that was turned away; `name_of` turns what a certificate
-    says into a name; `patience` are the seconds to wait for a reply, `limit` the most
-    bytes of a reply's arrays. Without credentials nothing is encrypted.
+    says into a name; `silence` are the seconds that a party which owes a reply may give
+    no sign of life, `limit` the most bytes of a reply's arrays. Without credentials
+    nothing is encrypted.
     """
 
     def __init__(
@@ -119,7 +153,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         credentials: Credentials | None,
         *,
         admit: Callable[[Hello], str | None] = lambda hello: None,
-        patience: float = 600.0,
+        silence: float = 60.0,
         limit: int = codec.MAX_BODY,
         refused: Callable[[str, str], None] = lambda who, why: None,
         name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
@@ -127,7 +161,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.parties = tuple(parties)
         self.secure = credentials is not None
         self.admit = admit
-        self.patience = patience
+        self.silence = silence
         self.limit = limit
         self.refused = refused
         self.name_of = name_of
@@ -142,7 +176,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.traffic: dict[PartyId, Traffic] = dict.fromkeys(self.parties, Traffic())
         self._lines: dict[PartyId, _Stream] = {}
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing: Farewell | Refusal | None = None  # what is said at the end
+        self._failure: BaseException | None = None  # in a thread of a stream
+        self._stopping: threading.Thread | None = None
         where = location(address, self.secure)
         try:
             if credentials is None:
@@ -166,95 +202,163 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(
         self, context: Any, descriptor: Any, reader: Any, writer: Any
     ) -> None:
-        """Take in the party at the other end, and carry its frames until it goes."""
-        who = self.name_of(context.peer_identity())
-        line = self._greet(who, descriptor, reader, writer)
-        if line is None:
-            return
+        """Take in the party at the other end, and carry its frames until it goes.
+
+        An error of ours is raised in the server's thread; raised here, it would be told
+        to the party with all that it says.
+        """
+        line: _Stream | None = None
         try:
-            while (order := line.requests.get()) is not None:
-                frame, down = order
-                self._count(line.party, down=len(down))
-                writer.write_metadata(pyarrow.py_buffer(down))
-                up = _next(reader)
-                self._count(line.party, up=len(up))
-                self.carried(line.party, frame.message, up, down)
-                read = up if len(up) <= SMALL else self._read(frame, up)
-                line.replies.put((frame, read))
-            if line.farewell is not None:
-                writer.write_metadata(pyarrow.py_buffer(line.farewell))
-        except (StopIteration, pyarrow.ArrowException) as error:
-            log.info("party '%s' is gone: %s", line.party, _first_line(error))
+            line = self._greet(context, descriptor, reader, writer)
+            if line is not None:
+                with self._changed:
+                    self.came(line.party)
+                self._carry(line, reader)
+        except _GoneError as error:
+            log.info("party '%s' is gone: %s", line.party if line else "?", error)
+        except BaseException as error:
+            self._fail(error)
+            with contextlib.suppress(_GoneError):
+                _write(writer, self._frame(Refusal.of(error)))
         finally:
-            self._drop(line)
+            if line is not None:
+                self._drop(line)
 
     def _greet(
-        self, who: str, descriptor: Any, reader: Any, writer: Any
+        self, context: Any, descriptor: Any, reader: Any, writer: Any
     ) -> _Stream | None:
         """Check who dials; return its line, or say why not."""
+        who = "somebody"
         try:
+            if self.secure:
+                who = self._name(context.peer_identity())
             data = _next(reader)
             if len(data) > LARGEST_HELLO:
                 raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
             hello = codec.decode(data, LARGEST_HELLO).message
             if not isinstance(hello, Hello) or descriptor.command != COMMAND:
                 raise ProtocolError("A party must greet first. Got something else.")
-        except (StopIteration, pyarrow.ArrowException, OSError):
-            self._refuse(who, "A party must greet first. Got nothing.", writer)
+        except _GoneError:
+            nothing = "A party must greet first. Got nothing."
+            self._refuse(who, Refusal(ProtocolError.kind, nothing), writer)
             return None
-        except ProtocolError as error:
-            self._refuse(who, str(error), writer)
+        except ProtocolError as error:  # it names lengths of what came, and no more
+            self._refuse(who, Refusal(error.kind, str(error)), writer)
             return None
         name = who if self.secure else hello.party
-        line = _Stream(name, hello)
+        line = _Stream(name, hello, writer)
         with self._changed:
-            reason = self._objection(name, hello)
-            if reason is None:
+            refusal = self._objection(name, hello)
+            if refusal is None:
                 self._lines[name] = line
                 self._changed.notify_all()
-                self.came(name)
-        if reason is not None:
-            self._refuse(name, reason, writer)
+        if refusal is not None:
+            self._refuse(name, refusal, writer)
             return None
         return line
 
-    def _objection(self, name: str, hello: Hello) -> str | None:
-        """Return why a party may not join now."""
-        if name not in self.parties:
-            return f"The server expects {', '.join(self.parties)}. Got '{name}'."
-        if hello.party != name:
-            return (
-                f"A party must go by the name in its certificate, '{name}'. "
-                f"Got {hello.party[:80]!r}."
-            )
-        if name in self._lines:
-            return f"Party '{name}' must connect once. It is connected already."
-        if self._closing:
-            return OVER
-        return self.admit(hello)
-
-    def _refuse(self, who: str, reason: str, writer: Any) -> None:
-        reason = reason[:2000]
-        log.warning("refused '%s': %s", who, reason)
-        self.refused(who, reason)
-        final = not reason.startswith("Party '")  # a stale connection goes away
+    def _name(self, peer: bytes) -> str:
+        """Return the name in a certificate; one of no form of ours is refused."""
         try:
-            frame = codec.encode(WireFrame(Refusal(reason, final), 0, self.run_id))
-            writer.write_metadata(pyarrow.py_buffer(frame))
-        except pyarrow.ArrowException:
-            return
+            return self.name_of(peer)
+        except LessVFLError as error:
+            raise ProtocolError(str(error)) from None
+
+    def _objection(self, name: str, hello: Hello) -> Refusal | None:
+        """Return why a party may not join now; it hears of no other party."""
+        if name not in self.parties:
+            return Refusal("config", f"The server does not expect {name[:80]!r}.")
+        if hello.party != name:
+            return Refusal(
+                "config",
+                f"A party must go by the name in its certificate, '{name}'. "
+                f"Got {hello.party[:80]!r}.",
+            )
+        if isinstance(self._closing, Refusal):
+            return self._closing
+        if self._failure is not None:
+            return Refusal.of(self._failure)
+        if self._closing is not None:
+            return OVER
+        if name in self._lines:  # a stale connection goes away
+            taken = f"Party '{name}' must connect once. It is connected already."
+            return Refusal("config", taken, final=False)
+        reason = self.admit(hello)
+        return None if reason is None else Refusal("config", reason[:2000])
+
+    def _refuse(self, who: str, refusal: Refusal, writer: Any) -> None:
+        log.warning("refused '%s': %s", who, refusal.reason)
+        self.refused(who, refusal.reason)
+        with contextlib.suppress(_GoneError):
+            _write(writer, codec.encode(WireFrame(refusal, 0, self.run_id)))
+
+    def _carry(self, line: _Stream, reader: Any) -> None:
+        """Carry requests and replies until the server ends the stream."""
+        while (order := line.requests.get()) is not None:
+            frame, down = order
+            line.say(down)
+            line.heard = time.monotonic()
+            self._count(line.party, down=len(down))
+            up = self._listen(line, frame, reader)
+            if isinstance(up, ProtocolError):
+                line.replies.put((frame, up))
+                continue
+            self.carried(line.party, frame.message, up, down)
+            read = up if len(up) <= SMALL else self._read(frame, up)
+            line.replies.put((frame, read))
+            if codec.is_kind(up, Refusal):
+                return
+        line.say_last()
+
+    def _listen(
+        self, line: _Stream, sent: WireFrame, reader: Any
+    ) -> memoryview | ProtocolError:
+        """Return the frame that is no sign of life, or what is wrong with these."""
+        asked, n_beats = line.heard, 0
+        while True:
+            up = _next(reader)
+            line.heard = time.monotonic()
+            self._count(line.party, up=len(up))
+            if not codec.is_kind(up, Busy):
+                return up
+            n_beats += 1
+            frame = self._read(sent, up)
+            if isinstance(frame, ProtocolError):
+                return frame
+            if n_beats > FREE_BEATS + line.heard - asked:
+                return ProtocolError(
+                    "Signs of life must not come more often than once a second. Got "
+                    f"{n_beats} in {line.heard - asked:.1f} seconds."
+                )
 
     def _drop(self, line: _Stream) -> None:
-        line.broken.set()
         line.replies.put(None)
+        try:
+            with self._changed:
+                if self._lines.get(line.party) is line:
+                    del self._lines[line.party]
+                self._changed.notify_all()
+                if line.party not in self._lines:  # else it is back already
+                    self.went(line.party)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            line.ended.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Have the server's thread raise an error of another thread."""
+        log.error("a connection failed: %s", _first_line(error))
         with self._changed:
-            if self._lines.get(line.party) is line:
-                del self._lines[line.party]
-            if line.party not in self._lines:  # else it is back already
-                self.went(line.party)
+            self._failure = self._failure or error
             self._changed.notify_all()
+            for line in self._lines.values():
+                line.replies.put(None)
 
     # ------------------------------------------------------------- the server's thread
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def connected(self) -> tuple[PartyId, ...]:
@@ -271,11 +375,13 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         """Wait until all parties are connected, or raise naming those who are not."""
         end = time.monotonic() + seconds
         with self._changed:
+            self._raise_failure()
             while missing := [p for p in self.parties if p not in self._lines]:
                 left = end - time.monotonic()
                 if left <= 0:
                     raise PartyLostError(missing, f"away for {seconds:g} seconds")
                 self._changed.wait(min(left, 1.0))
+                self._raise_failure()
 
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
         """Send every request, then take every reply, or raise."""
@@ -285,6 +391,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         """Exchange messages of any kind, those around a run included."""
         self.number += 1
         with self._changed:
+            self._raise_failure()
             lines = {p: self._lines[p] for p in requests if p in self._lines}
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
@@ -293,23 +400,26 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             frame = WireFrame(request, self.number, self.run_id)
             orders[party] = (frame, codec.encode(frame))
         for party, order in orders.items():
+            lines[party].heard = time.monotonic()
             lines[party].requests.put(order)
-        end = time.monotonic() + self.patience
         return {
-            party: self._reply(line, requests[party], end)
-            for party, line in lines.items()
+            party: self._reply(line, requests[party]) for party, line in lines.items()
         }
 
-    def _reply(self, line: _Stream, request: Any, end: float) -> Any:
+    def _reply(self, line: _Stream, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
         while True:
+            left = line.heard + self.silence - time.monotonic()
             try:
-                answer = line.replies.get(timeout=max(0.0, end - time.monotonic()))
+                answer = line.replies.get(timeout=max(0.0, left))
             except queue.Empty:
-                self.hang_up(line.party)
-                why = f"no reply for {self.patience:g} seconds"
+                if line.heard + self.silence > time.monotonic():
+                    continue  # it gave a sign of life in the meantime
+                why = f"no sign of life for {self.silence:g} seconds"
+                self.hang_up(line.party, Refusal("lost", f"Got {why}.", final=False))
                 raise PartyLostError([line.party], why) from None
             if answer is None:
+                self._raise_failure()
                 raise PartyLostError([line.party], "connection lost")
             sent, came = answer
             if sent.number != self.number:
@@ -320,8 +430,10 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                 self.cut_off(line.party, str(came))
             reply = came.message
             if isinstance(reply, Refusal):
-                said = (c if c.isprintable() else " " for c in reply.reason)
-                raise ProtocolError(f"Party '{line.party}' stops: {''.join(said)}")
+                said = f"({reply.kind}): {printable(reply.reason)}"
+                raise ProtocolError(
+                    f"Party '{line.party}' stops {said}", public=STOPPED
+                )
             complaint = self.check(line.party, request, reply)
             if complaint is not None:
                 self.cut_off(line.party, complaint)
@@ -342,7 +454,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
 
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
         """Hang up on who sent something else than was asked for."""
-        self.hang_up(party)
+        self.hang_up(party, Refusal("protocol", printable(why), final=False))
         self.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
         raise PartyLostError([party], why)
@@ -351,32 +463,79 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         old = self.traffic[party]
         self.traffic[party] = Traffic(old.up + up, old.down + down)
 
-    def hang_up(self, party: PartyId) -> None:
+    def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
         with self._changed:
             line = self._lines.pop(party, None)
         if line is not None:
-            line.requests.put(None)
+            line.end(None if why is None else self._frame(why))
 
-    def close(self, reason: str | None = None) -> None:
-        """Say farewell to all, with a reason where a run ends early; stop listening."""
+    def _frame(self, message: Any) -> bytes:
+        return codec.encode(WireFrame(message, self.number, self.run_id))
+
+    def close(self, error: BaseException | None = None) -> bool:
+        """Say farewell to all, or why a run ends early, and stop listening.
+
+        A party that does not listen is not waited for. Returns whether all connections
+        are over; one that is not keeps a thread that cannot be ended.
+        """
+        end = time.monotonic() + CLOSE_SECONDS
         with self._changed:
-            self._closing = True
+            if self._closing is None:
+                self._closing = Farewell() if error is None else Refusal.of(error)
             lines = list(self._lines.values())
-        last = Farewell() if reason is None else Refusal(reason[:4000])
         for line in lines:
-            line.farewell = codec.encode(WireFrame(last, self.number, self.run_id))
-            line.requests.put(None)
-        self.shutdown()
+            line.end(self._frame(self._closing))
+        for line in lines:
+            # Who computes a reply has a thread here that waits for it: another speaks.
+            if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
+                _start("lessvfl-farewell", _quietly(line.say_last))
+        for line in lines:
+            line.ended.wait(max(0.0, end - time.monotonic()))
+        if self._stopping is None:
+            self._stopping = _start("lessvfl-shutdown", self.shutdown)
+        if self._stopping is None:
+            return False
+        self._stopping.join(max(0.2, end - time.monotonic()))
+        return not self._stopping.is_alive()
 
 
 def _next(reader: Any) -> memoryview:
     """Return the next frame of a stream."""
-    return memoryview(reader.read_chunk().app_metadata or b"")
+    try:
+        return memoryview(reader.read_chunk().app_metadata or b"")
+    except LOST as error:
+        raise _GoneError(_first_line(error)) from None
+
+
+def _write(writer: Any, data: bytes) -> None:
+    """Send a frame."""
+    try:
+        writer.write_metadata(pyarrow.py_buffer(data))
+    except LOST as error:
+        raise _GoneError(_first_line(error)) from None
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _start(name: str, work: Callable[[], None]) -> threading.Thread | None:
+    """Start a thread that nobody has to wait for; None where there is no room."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+def _quietly(say: Callable[[], None]) -> Callable[[], None]:
+    def work() -> None:
+        with contextlib.suppress(_GoneError):
+            say()
+
+    return work
 
 
 # ----------------------------------------------------------------------- a party's side
@@ -397,12 +556,16 @@ def serve(
     handle: Callable[[Any], Any],
     *,
     patience: float,
+    is_over: Callable[[], bool] = lambda: True,
+    beat: float = BEAT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Dial the server and answer its requests until it says that the run is over.
 
     A connection that is lost is made again, for at most `patience` seconds without one.
-    An error of `handle` is told to the server and raised.
+    An error of `handle` is raised, and the server hears its kind and public sentence.
+    `is_over` tells whether this party has all that it needs when the server says
+    farewell; `beat` are the seconds between two signs of life while `handle` computes.
     """
     end = time.monotonic() + patience
     pauses = _pauses()
@@ -415,16 +578,20 @@ def serve(
 
     while True:
         try:
-            if _answer(address, hello, heard):
-                return
-        except (pyarrow.ArrowException, StopIteration, OSError) as error:
-            why = _first_line(error)
-            log.info("no connection to %s: %s", address.server, why)
+            _answer(address, hello, heard, beat)
+        except _GoneError as error:
+            log.info("no connection to %s: %s", address.server, error)
             if time.monotonic() > end:
                 raise PartyLostError(
-                    ["the server"], f"no connection to {address.server}: {why}"
+                    ["the server"], f"no connection to {address.server}: {error}"
                 ) from None
             sleep(next(pauses))
+            continue
+        if is_over():
+            return
+        raise ProtocolError(
+            "The server must end a run after its last seed. Got its farewell before."
+        )
 
 
 def _pauses() -> Iterator[float]:
@@ -435,8 +602,49 @@ def _pauses() -> Iterator[float]:
         pause = min(2.0, 2 * pause)
 
 
-def _answer(address: Address, hello: Hello, handle: Callable[[Any], Any]) -> bool:
-    """Answer requests over one connection; tell whether the run ended in it."""
+class _Voice:
+    """What a party says over one connection: replies, and signs of life before them."""
+
+    def __init__(self, writer: Any, beat: float) -> None:
+        self._writer = writer
+        self._beat = beat
+        self._lock = threading.Lock()  # of the writer, and of what is computed
+        self._at: tuple[WireFrame, float] | None = None  # the request, and since when
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, name="lessvfl-beat", daemon=True
+        )
+        self._thread.start()
+
+    def begin(self, frame: WireFrame) -> None:
+        """Give signs of life until the reply to this request."""
+        self._at = (frame, time.monotonic())
+
+    def say(self, message: Any, number: int, run: bytes = bytes(16)) -> None:
+        """Send a message."""
+        data = codec.encode(WireFrame(message, number, run))
+        with self._lock:
+            self._at = None
+            _write(self._writer, data)
+
+    def close(self) -> None:
+        """Fall silent."""
+        self._over.set()
+
+    def _live(self) -> None:
+        while not self._over.wait(self._beat):
+            with self._lock, contextlib.suppress(_GoneError):
+                if self._at is None or time.monotonic() - self._at[1] < self._beat:
+                    continue  # idle, or quick
+                asked = self._at[0]
+                sign = codec.encode(WireFrame(Busy(), asked.number, asked.run))
+                _write(self._writer, sign)
+
+
+def _answer(
+    address: Address, hello: Hello, handle: Callable[[Any], Any], beat: float
+) -> None:
+    """Answer requests over one connection until the server says farewell."""
     where = location(address.server, address.credentials is not None)
     options: dict[str, Any] = {
         "generic_options": [
@@ -452,40 +660,66 @@ def _answer(address: Address, hello: Hello, handle: Callable[[Any], Any]) -> boo
             "private_key": key,
             "override_hostname": address.server_name,
         }
-    with flight.connect(where, **options) as client:
+    try:
+        client = flight.connect(where, **options)
         descriptor = flight.FlightDescriptor.for_command(COMMAND)
         writer, reader = client.do_exchange(descriptor)
-        try:
-            writer.write_metadata(pyarrow.py_buffer(codec.encode(WireFrame(hello, 0))))
-            return _converse(writer, reader, handle)
-        finally:
-            _close(writer)
-
-
-def _close(writer: Any) -> None:
+    except LOST as error:
+        raise _GoneError(_first_line(error)) from None
+    voice = _Voice(writer, beat)
     try:
-        writer.close()
-    except pyarrow.ArrowException as error:
-        log.debug("closing: %s", _first_line(error))
+        voice.say(hello, 0)
+        _converse(voice, reader, handle)
+    finally:
+        voice.close()
+        _hang_up(client, writer, reader)
 
 
-def _converse(writer: Any, reader: Any, handle: Callable[[Any], Any]) -> bool:
-    while True:
-        frame = codec.decode(_next(reader))
-        if isinstance(frame.message, Farewell):
-            return True
-        if isinstance(frame.message, Refusal):
-            if frame.message.reason == OVER:
-                return True
-            if frame.message.final:
-                raise ConfigError(f"The server says no: {frame.message.reason}")
-            raise OSError(frame.message.reason)
+def _hang_up(client: Any, writer: Any, reader: Any) -> None:
+    """End a connection, whether or not the server listens."""
+
+    def close() -> None:
         try:
-            reply = handle(frame.message)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {_first_line(error)}"[:2000]
-            refusal = WireFrame(Refusal(reason), frame.number, frame.run)
-            writer.write_metadata(pyarrow.py_buffer(codec.encode(refusal)))
+            writer.close()
+        except LOST as error:
+            log.debug("closing: %s", _first_line(error))
+
+    closing = _start("lessvfl-close", close)
+    if closing is not None:
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            reader.cancel()
+            closing.join(CLOSE_SECONDS)
+    client.close()
+
+
+def _converse(voice: _Voice, reader: Any, handle: Callable[[Any], Any]) -> None:
+    while True:
+        data = _next(reader)
+        try:
+            frame = codec.decode(data)
+        except ProtocolError as error:
+            _refuse(voice, error, *codec.exchange_of(data))
             raise
-        data = codec.encode(WireFrame(reply, frame.number, frame.run))
-        writer.write_metadata(pyarrow.py_buffer(data))
+        message = frame.message
+        if isinstance(message, Farewell) or message == OVER:
+            return
+        if isinstance(message, Refusal):
+            reason = printable(message.reason)
+            if not message.final:
+                raise _GoneError(reason)
+            raise ConfigError(f"The server says no ({message.kind}): {reason}")
+        voice.begin(frame)
+        try:
+            reply = handle(message)
+        except Exception as error:
+            _refuse(voice, error, frame.number, frame.run)
+            raise
+        with contextlib.suppress(_GoneError):  # then its last words come next
+            voice.say(reply, frame.number, frame.run)
+
+
+def _refuse(voice: _Voice, error: Exception, number: int, run: bytes) -> None:
+    """Say of an error what another side may hear."""
+    with contextlib.suppress(_GoneError):
+        voice.say(Refusal.of(error), number, run)

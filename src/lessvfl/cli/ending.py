@@ -1,0 +1,66 @@
+"""How a command ends: one sentence, an exit code, and no thread that holds it up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from lessvfl.errors import LessVFLError
+
+
+class Interrupted(Exception):
+    """Ctrl-C, under a name that typer does not answer in its own way."""
+
+
+_threads_hang = False
+
+
+def threads_hang(hang: bool) -> None:
+    """Say whether a thread waits for another machine and cannot be ended."""
+    global _threads_hang
+    _threads_hang = hang
+
+
+def sentence(error: BaseException) -> str | None:
+    """Return what a user reads of an error; None: a bug of ours, with a traceback."""
+    if isinstance(error, LessVFLError):
+        return str(error)
+    if isinstance(error, OSError):
+        what = f"'{error.filename}'" if error.filename else "A file"
+        return f"{what} cannot be read or written: {error.strerror or error}."
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return "interrupted"
+    return None
+
+
+def leave(error: BaseException) -> NoReturn:
+    """End the process after an error, or after the SystemExit of a command.
+
+    Errors of ours and of the file system are one line and exit code 2.
+    """
+    text = sentence(error)
+    if text is not None:
+        typer.echo(f"lessvfl: {' '.join(text.split())}", err=True)
+    elif not isinstance(error, SystemExit):
+        if not _threads_hang:
+            raise error
+        traceback.print_exception(error)
+    code = exit_code(error)
+    if _threads_hang:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of an error."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(bool(error.code))
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, LessVFLError | OSError) else 1

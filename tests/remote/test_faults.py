@@ -1,0 +1,685 @@
+"""Faults and attacks: who hears what, who waits how long, and how a run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import errno
+import json
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from pyarrow import flight as arrow
+from tests.remote.test_remote import (
+    HELD,
+    Side,
+    a_dataset,
+    a_hub,
+    a_party,
+    a_status,
+    a_table,
+    compare,
+    labels,
+    own_settings,
+    party_config,
+    run_all,
+    server_config,
+    simulated,
+    written,
+)
+
+from lessvfl.errors import (
+    AlignmentError,
+    ConfigError,
+    DataError,
+    PartyLostError,
+    PolicyError,
+    ProtocolError,
+)
+from lessvfl.remote import certificates
+from lessvfl.remote.localhost import free_port
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.server import ServerProcess
+from lessvfl.run.record import RunRecord
+from lessvfl.wire import codec, flight
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
+from lessvfl.wire.messages import Block, Descend
+
+pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
+
+
+def until(is_so, seconds=10.0):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+class Simple(threading.Thread):
+    """A party that answers with one function, and how it ended."""
+
+    def __init__(self, hub, name, handle=lambda message: Agreed(), **more):
+        super().__init__(daemon=True)
+        self.address = flight.Address(f"127.0.0.1:{hub.port}", None)
+        self.hello = Hello(name, 1, "cpu", {})
+        self.handle, self.more = handle, {"patience": 5.0} | more
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self):
+        try:
+            flight.serve(self.address, self.hello, self.handle, **self.more)
+        except BaseException as error:
+            self.error = error
+
+
+@contextlib.contextmanager
+def a_raw_party(hub, name="clinic", hello=None):
+    """Connect without the rules of a party; give what writes and reads frames."""
+    client = arrow.connect(f"grpc+tcp://127.0.0.1:{hub.port}")
+    to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+    writer, reader = client.do_exchange(to)
+    greeting = WireFrame(hello or Hello(name, 1, "cpu", {}), 0)
+    flight._write(writer, codec.encode(greeting))
+    yield (lambda data: flight._write(writer, data)), (lambda: flight._next(reader))
+    flight._hang_up(client, writer, reader)
+
+
+class InThread(threading.Thread):
+    """A call in a thread of its own, and what came of it."""
+
+    def __init__(self, call):
+        super().__init__(daemon=True)
+        self.call, self.error = call, None
+        self.start()
+
+    def run(self):
+        try:
+            self.call()
+        except BaseException as error:
+            self.error = error
+
+
+def ask(hub, message=None, party="clinic"):
+    return InThread(lambda: hub.send({party: message or Finish()}))
+
+
+# ----------------------------------------------------------------------- who hears what
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DataError("Column 'income', row 17, holds 'Mrs Miller'."), "data"),
+        (ZeroDivisionError("'income' of Mrs Miller, row 17"), "error"),
+        (OSError(errno.ENOSPC, "No space left", "/home/income/17"), "error"),
+    ],
+)
+def test_what_an_error_names_stays_at_home(tmp_path, error, kind):
+    class Stops(PartyProcess):
+        def handle(self, message):
+            if isinstance(message, Descend):
+                raise error
+            return super().handle(message)
+
+    config = party_config("clinic", tmp_path)
+    with a_hub() as hub:
+        whole = a_table("clinic")
+        mine = Side(Stops("clinic", config, whole), hub.port)
+        other = Side(a_party("bank", tmp_path), hub.port)
+        mine.start()
+        other.start()
+        status = a_status()
+        server = ServerProcess(server_config(tmp_path), labels(), hub, status)
+        with pytest.raises(ProtocolError, match=rf"'clinic' stops \({kind}\)") as seen:
+            server.run()
+        status.ended(str(seen.value))
+        hub.close(seen.value)
+        mine.join(10)
+        other.join(10)
+    assert mine.error is error
+    heard = "The server says no (protocol): Another party has stopped the run."
+    assert str(other.error) == heard
+    at_server = str(seen.value) + json.dumps(status.snapshot())
+    for secret in ("income", "Miller", "17,", "row 17"):
+        assert secret not in at_server
+
+
+def test_a_policy_is_told_to_the_server_and_no_other_party():
+    def refuse(message):
+        raise PolicyError("At most 3 exchanges are allowed. Got one more.")
+
+    with a_hub() as hub:
+        Simple(hub, "clinic", refuse)
+        other = Simple(hub, "bank")
+        hub.wait(5)
+        with pytest.raises(ProtocolError, match=r"\(policy\): At most 3") as seen:
+            hub.send({"clinic": Finish()})
+        hub.close(seen.value)
+        other.join(5)
+        heard = "The server says no (protocol): Another party has stopped the run."
+        assert str(other.error) == heard
+
+
+@pytest.mark.parametrize(
+    ("error", "heard"),
+    [
+        (AlignmentError("Party 'clinic' has 120 of 150 rows."), "(alignment): The"),
+        (PartyLostError(["clinic"], "gone"), "(lost): A party stays away."),
+        (OSError(errno.ENOSPC, "No space left", "/labels/of/17"), "(error): Something"),
+        (KeyboardInterrupt(), "(interrupted): That side was interrupted."),
+    ],
+)
+def test_an_error_of_the_server_names_nobody_to_a_party(error, heard):
+    with a_hub() as hub:
+        sides = [Simple(hub, name) for name in HELD]
+        hub.wait(5)
+        hub.close(error)
+        for side in sides:
+            side.join(5)
+            assert isinstance(side.error, ConfigError)
+            assert str(side.error).startswith(f"The server says no {heard}")
+            for secret in (*HELD, "120", "150", "labels"):
+                assert secret not in str(side.error)
+
+
+def test_a_text_from_the_wire_is_made_printable_and_cut():
+    refusal = Refusal("data", "\x1b[2J\nno" + "x" * 4000)
+    with a_hub() as hub, a_raw_party(hub) as (say, listen):
+        until(lambda: hub.connected)
+        asked = ask(hub)
+        frame = codec.decode(listen())
+        say(codec.encode(WireFrame(refusal, frame.number, frame.run)))
+        asked.join(5)
+        text = str(asked.error)
+        assert text.isprintable()
+        assert 1900 < len(text) < 2100
+
+
+def test_a_stranger_is_told_no_names():
+    with a_hub() as hub, a_raw_party(hub, "stranger") as (_, listen):
+        data = bytes(listen())
+        refusal = codec.decode(data).message
+        assert refusal == Refusal("config", "The server does not expect 'stranger'.")
+        assert not any(name.encode() in data for name in HELD)
+
+
+def test_a_greeting_tells_no_number_of_rows(tmp_path):
+    hello = a_party("clinic", tmp_path, slice(0, 137)).hello()
+    assert 137 not in dataclasses.asdict(hello).values()
+    assert {f.name for f in dataclasses.fields(Hello)} == {
+        "party",
+        "threads",
+        "device",
+        "versions",
+    }
+
+
+def test_a_name_of_no_form_of_ours_is_refused_and_ends_nothing(tmp_path):
+    """A CA may sign what it likes."""
+
+    def no_name(peer):
+        raise ConfigError("A party's name must be letters. Got '%'.")
+
+    certificates.init(tmp_path, ["clinic"])
+    own, server = (
+        flight.Credentials(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
+        for folder in (tmp_path / "clinic", tmp_path / "server")
+    )
+    hub = flight.Hub("127.0.0.1:0", ["clinic"], server, name_of=no_name)
+    address = flight.Address(f"127.0.0.1:{hub.port}", own)
+    hello = Hello("clinic", 1, "cpu", {})
+    with pytest.raises(ConfigError, match=r"\(protocol\): A party's name must be"):
+        flight.serve(address, hello, lambda message: Agreed(), patience=1)
+    with pytest.raises(PartyLostError):  # nothing else
+        hub.wait(0.1)
+    assert hub.close()
+
+
+# ------------------------------------------------------------------------------ the end
+
+
+def test_a_farewell_before_the_end_is_an_error(tmp_path):
+    with a_hub() as hub:
+        side = Side(a_party("clinic", tmp_path), hub.port)
+        side.start()
+        until(lambda: hub.connected)
+        hub.close()
+        side.join(10)
+    assert isinstance(side.error, ProtocolError)
+    assert "Got its farewell before" in str(side.error)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_who_dials_after_the_end_hears_how_it_was(is_over):
+    with a_hub() as hub, a_raw_party(hub, "bank"):
+        until(lambda: hub.connected)
+        hub._closing = Farewell()
+        late = Simple(hub, "clinic", is_over=lambda: is_over)
+        late.join(10)
+        assert (late.error is None) == is_over
+        assert is_over or isinstance(late.error, ProtocolError)
+        hub._closing = Refusal.of(PartyLostError(["bank"], "gone"))
+        late = Simple(hub, "clinic")
+        late.join(10)
+        assert "(lost): A party stays away." in str(late.error)
+
+
+def fail(*args):
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize("callback", ["carried", "came", "went", "refused", "admit"])
+def test_an_error_in_a_thread_of_a_connection_ends_the_run(callback):
+    """It is raised in the server's thread, at once, and no party hears what it says."""
+    with a_hub() as hub:
+        setattr(hub, callback, fail)
+        began = time.monotonic()
+        ready = callback in ("carried", "went")
+        sides = [Simple(hub, name) for name in (HELD if ready else ["clinic"])]
+        if callback == "refused":
+            sides.append(Simple(hub, "stranger"))
+        if callback == "went":
+            hub.wait(5)
+            hub.hang_up("bank")
+
+        def talk():
+            hub.wait(5)
+            for _ in range(2):
+                hub.send(dict.fromkeys(HELD, Finish()))
+
+        with pytest.raises(OSError, match="Too many open files"):
+            talk()
+        hub.close(OSError())
+        assert time.monotonic() - began < 4
+        for side in sides[: 1 if callback == "went" else None]:
+            side.join(1)
+            assert "The server says no (error): Something" in str(side.error)
+
+
+def test_closing_does_not_wait_for_who_does_not_listen():
+    """A party that computes hears of the end when it is done."""
+    go = threading.Event()
+
+    def compute(message):
+        assert go.wait(20)
+        return Agreed()
+
+    hub = flight.Hub("127.0.0.1:0", tuple(HELD), None, silence=20)
+    slow, other = Simple(hub, "clinic", compute), Simple(hub, "bank")
+    hub.wait(5)
+    ask(hub)
+    until(lambda: hub._lines["clinic"].requests.empty())
+    began = time.monotonic()
+    assert not hub.close(PartyLostError(["bank"], "gone"))
+    assert time.monotonic() - began < 3
+    other.join(1)
+    assert "(lost)" in str(other.error)
+    go.set()
+    slow.join(10)
+    assert "(lost): A party stays away." in str(slow.error)
+    until(hub.close)
+
+
+# ---------------------------------------------------------------------- signs of life
+
+
+def test_who_computes_for_long_is_not_silent():
+    def compute(message):
+        time.sleep(2.2)
+        return Agreed()
+
+    with a_hub(silence=1.5) as hub:
+        Simple(hub, "clinic", compute, beat=0.5)
+        until(lambda: hub.connected)
+        up = hub.traffic["clinic"].up
+        assert hub.send({"clinic": Finish()}) == {"clinic": Agreed()}
+        n_bytes = len(codec.encode(WireFrame(Agreed(), 1)))
+        beats = hub.traffic["clinic"].up - up - n_bytes
+        one = len(codec.encode(WireFrame(Busy(), 1)))
+        assert beats in [n * one for n in (2, 3, 4)]
+
+
+def test_who_gives_no_sign_of_life_is_away():
+    go = threading.Event()
+
+    def hang(message):
+        assert go.wait(10)
+        return Agreed()
+
+    with a_hub(silence=0.5) as hub:
+        Simple(hub, "clinic", hang, beat=60)
+        until(lambda: hub.connected)
+        began = time.monotonic()
+        with pytest.raises(PartyLostError, match=r"no sign of life for 0\.5 seconds"):
+            hub.send({"clinic": Finish()})
+        assert 0.4 < time.monotonic() - began < 2
+        assert hub.connected == ()
+        go.set()
+        until(lambda: hub.connected)  # it is back
+        assert hub.send({"clinic": Finish()}) == {"clinic": Agreed()}
+
+
+def test_quick_replies_cost_no_sign_of_life():
+    with a_hub() as hub:
+        Simple(hub, "clinic", beat=0.2)
+        until(lambda: hub.connected)
+        n_bytes = len(codec.encode(WireFrame(Agreed(), 1)))
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            before = hub.traffic["clinic"].up
+            hub.send({"clinic": Finish()})
+            assert hub.traffic["clinic"].up - before == n_bytes
+
+
+@pytest.mark.parametrize("change", ["number", "run", "flood"])
+def test_false_signs_of_life_are_cut_off(change):
+    refused = []
+    with a_hub(refused=lambda *why: refused.append(why)) as hub:
+        with a_raw_party(hub) as (say, listen):
+            until(lambda: hub.connected)
+            asked = ask(hub)
+            frame = codec.decode(listen())
+            number, run = frame.number, frame.run
+            if change == "number":
+                number += 1
+            if change == "run":
+                run = bytes(15) + b"x"
+            for _ in range(10 if change == "flood" else 1):
+                say(codec.encode(WireFrame(Busy(), number, run)))
+            asked.join(5)
+            reason = codec.decode(listen()).message
+        assert isinstance(asked.error, PartyLostError)
+        ((who, why),) = refused
+        assert who == "clinic"
+        assert ("once a second" if change == "flood" else "or another run") in why
+        assert reason == Refusal("protocol", why, final=False)
+        assert hub.connected == ()
+
+
+# ------------------------------------------------------------------------------ bounds
+
+
+@pytest.mark.parametrize("value", [1e30, -1.1e6, float("nan"), float("-inf")])
+def test_a_party_refuses_a_gradient_beyond_bounds(value):
+    handled: list[Any] = []
+    block = Block(torch.tensor([[[0.0, value]]]), (2,))
+    with a_hub() as hub:
+        side = Simple(hub, "clinic", handled.append)
+        until(lambda: hub.connected)
+        with pytest.raises(ProtocolError, match=r"'clinic' stops \(protocol\)"):
+            hub.send({"clinic": Descend("train", block)})
+        side.join(5)
+    assert isinstance(side.error, ProtocolError)
+    assert "not finite, or above 1e+06" in str(side.error)
+    assert handled == []
+
+
+# ------------------------------------------------------------------------- late, replay
+
+
+def test_a_party_that_was_frozen_comes_back_and_nothing_changes(tmp_path):
+    class Freezes(PartyProcess):
+        n_frozen = 0
+
+        def handle(self, message):
+            reply = super().handle(message)
+            if (
+                isinstance(message, Descend)
+                and self.budget.rounds > 6
+                and not self.n_frozen
+            ):
+                self.n_frozen += 1
+                time.sleep(2.5)
+            return reply
+
+    config = party_config("clinic", tmp_path)
+    with a_hub(silence=1.0) as hub:
+        frozen = Freezes("clinic", config, a_table("clinic"))
+        sides = [Side(p, hub.port) for p in (frozen, a_party("bank", tmp_path))]
+        for side in sides:
+            side.start()
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
+        record = server.run()
+    for side in sides:
+        side.join(10)
+        assert side.error is None
+    assert frozen.n_frozen == 1
+    compare(record, written(tmp_path), simulated("less-vfl"))
+
+
+def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
+    """The frames of an earlier run, sent again by the same party in another."""
+    recorded = []
+    say = flight._Voice.say
+
+    def record(self, message, number, run=bytes(16)):
+        if isinstance(message, Agreed) or number:
+            recorded.append(codec.encode(WireFrame(message, number, run)))
+        say(self, message, number, run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flight._Voice, "say", record)
+        run_all(tmp_path / "first")
+    assert len(recorded) > 20
+    refused = []
+    with a_hub() as hub:
+        bank = Side(a_party("bank", tmp_path / "second"), hub.port)
+        bank.start()
+        hello = a_party("clinic", tmp_path / "second").hello()
+        config = server_config(tmp_path / "second", wait=1.0)
+        server = ServerProcess(config, labels(), hub, a_status())
+        hub.refused = lambda *why: refused.append(why)
+        with a_raw_party(hub, "clinic", hello) as (say_raw, listen):
+            running = InThread(server.run)
+            listen()
+            say_raw(recorded[0])
+            reason = codec.decode(listen()).message
+        running.join(10)
+        assert isinstance(running.error, PartyLostError)
+    assert ("clinic", reason.reason) in refused
+    assert "another run" in reason.reason
+
+
+# ----------------------------------------------------------------------- real processes
+
+
+LONG = {"train_epochs": 60}
+
+
+def write_files(folder, **more):
+    """Write the config and table of a server and two parties."""
+    dataset, port = a_dataset(), free_port()
+    common = {"align": "none", "data": "table.npz", "wait": 30.0, "id": None}
+    server = {
+        "listen": f"127.0.0.1:{port}",
+        "parties": list(HELD),
+        "label": None,
+        "method": "less-vfl",
+        "settings": own_settings("less-vfl") | LONG,
+        "out": "run",
+        "save_every": 3,
+        "silence": 2.0,
+    }
+    for name in ("server", *HELD):
+        (folder / name).mkdir(parents=True)
+    np.savez(folder / "server" / "table.npz", y=dataset.y)
+    (folder / "server" / "server.yaml").write_text(
+        yaml.safe_dump(common | server | more)
+    )
+    for name, columns in HELD.items():
+        places = [dataset.X.names.index(column) for column in columns]
+        X = dataset.X.numeric[:, places]
+        np.savez(folder / name / "table.npz", X=X, feature_names=np.array(columns))
+        own = {"server": f"127.0.0.1:{port}", "name": name, "out": "run"}
+        (folder / name / "party.yaml").write_text(yaml.safe_dump(common | own))
+
+
+class Processes:
+    """The sides of a run as processes; those that are left are killed."""
+
+    def __init__(self, folder):
+        self.folder, self.started = folder, {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for process in self.started.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def start(self, name, *limits):
+        """Start one side, with limits of the system on it."""
+
+        def limit():
+            for what, most in limits:
+                resource.setrlimit(what, (most, most))
+
+        command = "server" if name == "server" else "party"
+        config = self.folder / name / f"{command}.yaml"
+        line = [sys.executable, "-m", "lessvfl.cli", command, "--insecure"]
+        self.started[name] = subprocess.Popen(
+            [*line, "--config", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=limit,
+        )
+
+    def end(self, name, seconds):
+        """Wait for the end; return code and the one sentence."""
+        out, err = self.started[name].communicate(timeout=seconds)
+        lines = [line for line in err.splitlines() if line.startswith("lessvfl:")]
+        said = [line for line in lines if not line.startswith("lessvfl: warning:")]
+        assert "Traceback" not in out + err, err
+        return self.started[name].returncode, (said or [""])[-1]
+
+    def signal(self, name, number):
+        self.started[name].send_signal(number)
+
+
+def has_begun(folder):
+    return any((folder / "server" / "run").glob("seed-0/checkpoint.safetensors"))
+
+
+def begun(tmp_path, **more):
+    """Start all three, and wait for the first checkpoint."""
+    write_files(tmp_path, **more)
+    sides = Processes(tmp_path)
+    for name in ("server", *HELD):
+        sides.start(name)
+    try:
+        until(lambda: has_begun(tmp_path), 60)
+    except BaseException:
+        sides.__exit__()
+        raise
+    return sides
+
+
+def test_a_frozen_party_ends_no_server_and_keeps_none(tmp_path):
+    """The others hear of it after silence and wait; the server exits at once."""
+    with begun(tmp_path, wait=3.0) as sides:
+        sides.signal("clinic", signal.SIGSTOP)
+        began = time.monotonic()
+        code, said = sides.end("server", 20)
+        assert code == 2
+        assert "'clinic', who is missing" in said
+        assert time.monotonic() - began < 2 + 3 + 2 + 5  # silence, wait, close, slack
+        code, said = sides.end("bank", 10)
+        assert (code, said) == (
+            2,
+            "lessvfl: The server says no (lost): A party stays away.",
+        )
+        sides.signal("clinic", signal.SIGKILL)
+
+
+def test_a_party_frozen_longer_than_silence_goes_on(tmp_path):
+    with begun(tmp_path) as sides:
+        sides.signal("clinic", signal.SIGSTOP)
+        time.sleep(4)
+        sides.signal("clinic", signal.SIGCONT)
+        for name in ("server", *HELD):
+            assert sides.end(name, 60) == (0, "")
+    right, _ = run_all(tmp_path / "again", own=LONG, reveal="nothing")
+    one, other = (
+        copy.deepcopy(record.runs[0])
+        for record in (right, RunRecord.read(tmp_path / "server" / "run"))
+    )
+    for numbers in (one, other):
+        del numbers["seconds"]
+        for name in ("wire_bytes", "resent_bytes"):
+            del numbers["communication"][name]
+    assert one == other
+
+
+def test_interrupting_a_server_ends_it_and_its_parties(tmp_path):
+    with begun(tmp_path) as sides:
+        sides.signal("bank", signal.SIGSTOP)
+        sides.signal("server", signal.SIGINT)
+        assert sides.end("server", 8) == (130, "lessvfl: interrupted")
+        code, said = sides.end("clinic", 8)
+        assert code == 2
+        assert "(interrupted): That side was interrupted." in said
+        sides.signal("bank", signal.SIGKILL)
+
+
+@pytest.mark.parametrize("what", ["a full disk", "no folder", "a party's disk"])
+def test_a_place_that_cannot_be_written_ends_the_run_for_all(tmp_path, what):
+    write_files(tmp_path, **({"out": "table.npz/run"} if what == "no folder" else {}))
+    victim = "clinic" if what == "a party's disk" else "server"
+    with Processes(tmp_path) as sides:
+        for name in ("server", *HELD):
+            full = name == victim and what != "no folder"
+            sides.start(name, *([(resource.RLIMIT_FSIZE, 3000)] if full else []))
+        code, said = sides.end(victim, 40)
+        assert code == 2
+        assert "cannot be read or written" in said
+        for name in {"server", *HELD} - {victim}:
+            code, said = sides.end(name, 15)
+            assert code == 2
+            assert said
+            assert str(tmp_path) not in said
+
+
+def test_too_many_open_files_end_the_run_for_all(tmp_path):
+    with begun(tmp_path) as sides:
+        resource.prlimit(sides.started["server"].pid, resource.RLIMIT_NOFILE, (3, 3))
+        code, said = sides.end("server", 10)
+        assert code == 2
+        assert "Too many open files" in said
+        for name in HELD:
+            code, said = sides.end(name, 10)
+            assert code == 2
+            assert "The server says no" in said
+
+
+def test_the_status_page_shows_the_result_after_the_end(tmp_path):
+    port = free_port()
+    with begun(tmp_path, status=f"127.0.0.1:{port}") as sides:
+        for name in HELD:
+            assert sides.end(name, 60) == (0, "")
+        until(lambda: (tmp_path / "server" / "run" / "record.jsonl").is_file())
+        time.sleep(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json") as reply:
+            seen = json.load(reply)
+        sides.signal("server", signal.SIGINT)
+        assert sides.end("server", 10) == (0, "")
+    (numbers,) = RunRecord.read(tmp_path / "server" / "run").runs
+    final = numbers["accuracy"]["final"]
+    assert seen["state"] == "done"
+    assert seen["scores"] == [{"seed": 0, "name": "accuracy", "value": final}]
