@@ -36,6 +36,7 @@ from tests.remote.test_remote import (
     run_all,
     server_config,
     simulated,
+    told,
     written,
 )
 
@@ -509,7 +510,7 @@ def write_files(folder, **more):
         "parties": list(HELD),
         "label": None,
         "method": "less-vfl",
-        "settings": own_settings("less-vfl") | LONG,
+        "settings": told(own_settings("less-vfl") | LONG),
         "out": "run",
         "save_every": 3,
         "silence": 2.0,
@@ -524,7 +525,14 @@ def write_files(folder, **more):
         places = [dataset.X.names.index(column) for column in columns]
         X = dataset.X.numeric[:, places]
         np.savez(folder / name / "table.npz", X=X, feature_names=np.array(columns))
-        own = {"server": f"127.0.0.1:{port}", "name": name, "out": "run"}
+        own: dict[str, Any] = {"server": f"127.0.0.1:{port}", "name": name}
+        policy = {"methods": ["less-vfl"], "components_per_column": 9}
+        own |= {
+            "out": "run",
+            "scale": "none",
+            "seed_private": "shared",
+            "policy": policy,
+        }
         (folder / name / "party.yaml").write_text(yaml.safe_dump(common | own))
 
 
@@ -638,14 +646,22 @@ def test_interrupting_a_server_ends_it_and_its_parties(tmp_path):
         sides.signal("bank", signal.SIGKILL)
 
 
-@pytest.mark.parametrize("what", ["a full disk", "no folder", "a party's disk"])
-def test_a_place_that_cannot_be_written_ends_the_run_for_all(tmp_path, what):
-    write_files(tmp_path, **({"out": "table.npz/run"} if what == "no folder" else {}))
-    victim = "clinic" if what == "a party's disk" else "server"
+def test_a_run_folder_that_cannot_be_made_is_said_at_the_start(tmp_path):
+    write_files(tmp_path, out="table.npz/run")
+    with Processes(tmp_path) as sides:
+        sides.start("server")
+        code, said = sides.end("server", 20)
+        assert code == 2
+        assert "cannot be read or written" in said
+
+
+@pytest.mark.parametrize("victim", ["server", "clinic"])
+def test_a_full_disk_ends_the_run_for_all(tmp_path, victim):
+    write_files(tmp_path)
     with Processes(tmp_path) as sides:
         for name in ("server", *HELD):
-            full = name == victim and what != "no folder"
-            sides.start(name, *([(resource.RLIMIT_FSIZE, 3000)] if full else []))
+            full = [(resource.RLIMIT_FSIZE, 3000)] if name == victim else []
+            sides.start(name, *full)
         code, said = sides.end(victim, 40)
         assert code == 2
         assert "cannot be read or written" in said
