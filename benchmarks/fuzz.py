@@ -47,14 +47,21 @@ from lessvfl.errors import LessVFLWarning, ProtocolError
 from lessvfl.remote import certificates
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess, versions
+from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
 from lessvfl.wire import codec, control, flight, messages
 from lessvfl.wire.codec import WireFrame, decode, encode
 
 PARTIES = ("clinic", "bank", "lab")
-SHORT = "scale: none, batch_size: 40, train_epochs: 3, party_epochs: 8, hidden: 8"
+SHORT = "batch_size: 40, train_epochs: 3, party_epochs: 8, hidden: 8"
 SHORT += ", server_epochs: 8, pretrain_epochs: 2, embedding_size: 4, lam_party: 0.5"
+POLICY = Policy(  # redone steps count, and an attack has them redone
+    methods=("less-vfl",),
+    rounds=10**9,
+    passes=1e9,
+    components_per_column=2.0,
+)
 PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a hang
 LONGEST = 90.0  # seconds without any progress, after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
@@ -244,7 +251,7 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
     y = (table()[:, 0] + table()[:, 4] > 0).astype(int)
     labels = LabelTable(data.from_arrays(np.zeros((150, 1)), y, name="numbers"))
     values = dict(pair.split(": ") for pair in SHORT.split(", "))
-    short = {k: v if k == "scale" else json.loads(v) for k, v in values.items()}
+    short = {name: json.loads(value) for name, value in values.items()}
     config = ServerConfig(
         parties=PARTIES, method="less-vfl", settings=short, wait=60.0, save_every=1
     )
@@ -254,7 +261,9 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
         status, record = Status("fuzz", "less-vfl", "numbers", PARTIES), None
         while record is None:
             try:
-                record = ServerProcess(config, labels, hub, status, resume=True).run()
+                process = ServerProcess(config, labels, hub, status, resume=True)
+                with contextlib.closing(process):
+                    record = process.run()
             except Exception as error:  # this would end `lessvfl server`
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(where.filename).name}:{where.name}"
@@ -271,6 +280,11 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
         number += 1
     say(reasons=Reasons.by, read=read, mib=memory)
     hub.close()
+
+
+def hello(name: str) -> control.Hello:
+    """Return how a party greets."""
+    return control.Hello(name, 1, "cpu", versions())
 
 
 @functools.cache
@@ -290,6 +304,7 @@ class Attack:
         self.on, self.over = threading.Event(), threading.Event()
         self.sent, self.found = Counter[str](), Counter[str]()  # found: defects
         self.own: dict[str, set[str]] = defaultdict(set)
+        self.parties: dict[str, PartyProcess] = {}
         self.slowest = 0.0
         threading.excepthook = self.raised
 
@@ -317,28 +332,38 @@ class Attack:
         own, ca = self.folder / base / name, self.folder / "kit" / name / "ca.pem"
         return flight.Credentials(own / "cert.pem", own / "key.pem", ca)
 
-    def party(self, name: str) -> PartyProcess:
-        """Return an honest party."""
+    def party(self, name: str, run: str) -> PartyProcess:
+        """Return an honest party, with a run folder of its own for every run."""
         at = 3 * PARTIES.index(name)
-        config = PartyConfig(out=str(self.folder / name), reveal="counts")
+        config = PartyConfig(
+            out=str(self.folder / name / run),
+            reveal="counts",
+            scale="none",
+            seed_private="shared",
+            policy=POLICY,
+        )
         frame = data.frame_of(table()[:, at : at + 3], ["x0", "x1", "x2"])
         return PartyProcess(name, config, frame)
 
-    def handle(self, party: PartyProcess, message: Any) -> Any:
+    def handle(self, name: str, message: Any) -> Any:
         """Answer as an honest party; remember what it wrote at the end of a run."""
+        if isinstance(message, control.Welcome):
+            if name in self.parties:
+                self.parties.pop(name).close()
+            self.parties[name] = self.party(name, message.run)
+        party = self.parties[name]
         reply = party.handle(message)
         if isinstance(message, control.Finish):
-            self.own[party.name].add((party.folder / "party.json").read_text())
+            self.own[name].add((party.folder / "party.json").read_text())
         return reply
 
     def honest(self, name: str) -> None:
         """Take part in run after run."""
         address = flight.Address(f"127.0.0.1:{self.port}", self.credentials(name))
         while not self.over.is_set():
-            party = self.party(name)
-            handle = functools.partial(self.handle, party)
+            handle = functools.partial(self.handle, name)
             try:
-                flight.serve(address, party.hello(), handle, patience=20)
+                flight.serve(address, hello(name), handle, patience=20)
             except Exception as error:
                 if not self.over.is_set():
                     self.found[f"honest {name}: {normal(str(error))}"] += 1
@@ -363,14 +388,14 @@ class Attack:
 
     def converse(self, rng: random.Random, writer: Any, reader: Any) -> None:
         """Take part over one connection, to the end or to the first bad reply."""
-        party, before = self.party("lab"), list[bytes]()
+        before = list[bytes]()
         left = rng.choice((rng.randrange(9), rng.randrange(60)))
-        writer.write_metadata(encode(WireFrame(party.hello(), 0)))
+        writer.write_metadata(encode(WireFrame(hello("lab"), 0)))
         while True:
             frame = decode(flight._next(reader))
             if isinstance(frame.message, control.Farewell | control.Refusal):
                 return
-            reply = self.handle(party, frame.message)
+            reply = self.handle("lab", frame.message)
             good = encode(WireFrame(reply, frame.number, frame.run))
             if left <= 0 and self.goes_on("reply"):
                 self.misbehave(rng, writer, reader, good, before)
@@ -398,20 +423,20 @@ class Attack:
     def thief(self) -> None:
         """Greet as the bank, with its certificate, over one channel."""
         rng, client = random.Random(self.seed + 1), self.connect("bank")
-        hello = self.party("bank").hello()
+        bank = hello("bank")
         unfit: list[Any] = [
             {"threads": 9},
             {"device": "a"},
             {"versions": {"a": "x" * 3000}},
         ]
-        right = encode(WireFrame(hello, 0))
+        right = encode(WireFrame(bank, 0))
         commands = [arrow.FlightDescriptor.for_command(c) for c in (b"", b"lessvfl/2")]
         commands.append(arrow.FlightDescriptor.for_path("lessvfl"))
         while self.goes_on("greeting"):
             how = rng.choice((*HOW, "command", "unfit", "empty"))
             to = arrow.FlightDescriptor.for_command(flight.COMMAND)
             if how == "unfit":
-                own = dataclasses.replace(hello, **rng.choice(unfit))
+                own = dataclasses.replace(bank, **rng.choice(unfit))
                 bad = encode(WireFrame(own, 0))
             elif how == "command":
                 to, bad = rng.choice(commands), right
@@ -595,7 +620,26 @@ def report(state: Attack, last: dict[str, Any], runs: list[Any]) -> bool:
     }
     for name, passed in checks.items():
         print(f"{'ok  ' if passed else 'FAIL'} {name}")
+    for other in [run for run in runs if run != runs[0]][:3]:
+        print(f"a run differs in {difference(runs[0], other)}")
+    for name, texts in state.own.items():
+        first, *others = map(json.loads, sorted(texts))
+        for found in others[:3]:
+            print(f"a file of {name} differs in {difference(first, found)}")
     return not all(checks.values())
+
+
+def difference(one: Any, other: Any, where: str = "") -> str:
+    """Return where two values first differ, and how."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            if one[key] != other[key]:
+                return difference(one[key], other[key], f"{where}.{key}")
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for place, (a, b) in enumerate(zip(one, other, strict=True)):
+            if a != b:
+                return difference(a, b, f"{where}[{place}]")
+    return f"{where}: {str(one)[:200]} and {str(other)[:200]}"
 
 
 if __name__ == "__main__":
