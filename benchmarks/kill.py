@@ -36,7 +36,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job
 
-SETTINGS = {"train_epochs": 60, "batch_size": 16}
+SETTINGS = {"train_epochs": 15, "batch_size": 16}
 MOMENTS = ("alignment", "stage 2", "stage 3", "any time")
 LONGEST = 300.0  # seconds of exchanges after which a run counts as hanging
 
