@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+
+from lessvfl.remote import certificates
 
 PAGE = Path(__file__).parents[2] / "docs" / "machines.md"
 N_ROWS = 180
@@ -69,6 +72,15 @@ def write_tables(kit: Path) -> None:
     fill_in(kit / "server" / "server.yaml", data="labels.csv", label="risk", id="who")
 
 
+@pytest.fixture(scope="module")
+def a_kit(tmp_path_factory):
+    """A kit whose places are filled in."""
+    folder = tmp_path_factory.mktemp("made") / "kit"
+    certificates.init(folder, ["clinic", "insurer"])
+    write_tables(folder)
+    return folder
+
+
 def test_a_kit_starts_as_generated(tmp_path):
     """Private alignment, mutual TLS and the default policy, nothing else filled in."""
     make, *sides = commands()
@@ -111,12 +123,10 @@ def test_a_kit_starts_as_generated(tmp_path):
     ],
 )
 def test_a_party_says_at_the_start_what_is_missing(
-    run_cli, tmp_path, monkeypatch, change, sentence
+    run_cli, tmp_path, a_kit, change, sentence
 ):
     """Before it dials anybody."""
-    monkeypatch.chdir(tmp_path)
-    assert run_cli("kit", "init", "kit", "--parties", "clinic,insurer").code == 0
-    write_tables(tmp_path / "kit")
+    shutil.copytree(a_kit, tmp_path / "kit")
     path = tmp_path / "kit" / "clinic" / "party.yaml"
     config = yaml.safe_load(path.read_text()) | change
     path.write_text(yaml.safe_dump(config | {"wait": 0.1}))
@@ -138,12 +148,10 @@ def test_a_party_says_at_the_start_what_is_missing(
     ],
 )
 def test_a_server_says_at_the_start_what_is_missing(
-    run_cli, tmp_path, monkeypatch, change, sentence
+    run_cli, tmp_path, a_kit, change, sentence
 ):
     """Before anybody waits."""
-    monkeypatch.chdir(tmp_path)
-    assert run_cli("kit", "init", "kit", "--parties", "clinic,insurer").code == 0
-    write_tables(tmp_path / "kit")
+    shutil.copytree(a_kit, tmp_path / "kit")
     path = tmp_path / "kit" / "server" / "server.yaml"
     config = yaml.safe_load(path.read_text()) | change
     own = {"listen": "127.0.0.1:0", "wait": 0.1, "status": None}

@@ -12,9 +12,11 @@ import yaml
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.remote import config
+from lessvfl.remote import config, localhost
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.run import profiles, simulate
+from lessvfl.run.numbers import consensus
 
 # ------------------------------------------------------------------------------ configs
 
@@ -263,15 +265,15 @@ def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
     tried = run_cli("try", *common, "--seeds", "2,0", "--quiet", "--json", "--out", out)
     assert tried.code == 0, tried.err
     run = ["run", *common, "--device", "cpu", "--quiet", "--json"]
-    together = run_cli(*run, "--seeds", "2,0").json
-    for place, seed in enumerate((2, 0)):
-        alone = run_cli(*run, "--seeds", seed).json
+    each = [run_cli(*run, "--seeds", seed).json for seed in (2, 0)]
+    for place, alone in enumerate(each):
         mine = tried.json | {
             "runs": tried.json["runs"][place : place + 1],
             "consensus": alone["consensus"],
         }
         assert_alike(alone, mine)
-    assert tried.json["consensus"] == together["consensus"]
+    features = [alone["runs"][0]["features"] for alone in each]
+    assert tried.json["consensus"] == consensus(features)
     assert tried.json["runs"][0]["features"] != tried.json["runs"][1]["features"]
     sides = out / "sides" / "all-seeds"
     for name in ("party0", "party1"):
@@ -280,17 +282,20 @@ def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
     assert run_cli("report", sides / "server" / "run").code == 0
 
 
-def test_every_seed_of_planted_noise_has_its_own_sides(run_cli, tmp_path):
-    out = tmp_path / "out"
-    common = ["breast-cancer", "--parties", "2", "--spurious", "0.5"]
-    common += ["--seeds", "0,1", *settings_of(batch_size=200, train_epochs=1)]
-    _, tried = both_ways(run_cli, out, *common)
-    assert sorted(p.name for p in (out / "sides").iterdir()) == ["seed-0", "seed-1"]
-    assert [run["seed"] for run in tried["runs"]] == [0, 1]
-    for run in tried["runs"]:
-        place = out / "sides" / f"seed-{run['seed']}" / "party0" / "run"
-        own = json.loads((place / "party.json").read_text())
-        assert own["consensus"]["recommended"] == run["features"]["party0"]["kept"]
+@pytest.mark.parametrize(
+    ("own", "spurious", "stay"),
+    [
+        ({}, 0.0, True),
+        ({}, 0.5, False),
+        ({}, [0.0, 0.5], False),
+        ({"columns": "random"}, 0.0, False),
+    ],
+)
+def test_seeds_share_processes_where_the_parties_columns_stay(own, spurious, stay):
+    dataset = data.load("breast-cancer")
+    settings = profiles.resolve("less-vfl-auto", "default", dataset, own)
+    job = simulate.Job(dataset, settings, parties=2, spurious=spurious)
+    assert localhost._tables_stay(job) == stay
 
 
 def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
