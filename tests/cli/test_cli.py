@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -490,9 +491,8 @@ def test_ctrl_c_in_any_command(run_cli, monkeypatch, command):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("typer.echo", interrupt)
-    monkeypatch.setattr(
-        app, "_stop", lambda sentence, code: (_ for _ in ()).throw(SystemExit(code))
-    )
+    quiet = types.SimpleNamespace(echo=lambda sentence, err: None)
+    monkeypatch.setattr("lessvfl.cli.ending.typer", quiet)
     assert run_cli(*command).code == 130
 
 

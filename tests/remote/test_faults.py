@@ -335,6 +335,16 @@ def test_closing_does_not_wait_for_who_does_not_listen():
     until(hub.close)
 
 
+def test_who_owes_a_reply_hears_why_a_run_ends():
+    with a_hub() as hub, a_raw_party(hub) as (_, listen):
+        until(lambda: hub.connected)
+        asked = ask(hub)
+        listen()
+        hub.close(PartyLostError(["bank"], "gone"))
+        assert codec.decode(listen()).message == Refusal("lost", "A party stays away.")
+    asked.join(5)
+
+
 # ---------------------------------------------------------------------- signs of life
 
 
@@ -367,7 +377,7 @@ def test_who_gives_no_sign_of_life_is_away():
         began = time.monotonic()
         with pytest.raises(PartyLostError, match=r"no sign of life for 0\.5 seconds"):
             hub.send({"clinic": Finish()})
-        assert 0.4 < time.monotonic() - began < 2
+        assert 0.4 < time.monotonic() - began < 1.4
         assert hub.connected == ()
         go.set()
         until(lambda: hub.connected)  # it is back
@@ -375,8 +385,12 @@ def test_who_gives_no_sign_of_life_is_away():
 
 
 def test_quick_replies_cost_no_sign_of_life():
+    def compute(message):
+        time.sleep(0.05)
+        return Agreed()
+
     with a_hub() as hub:
-        Simple(hub, "clinic", beat=0.2)
+        Simple(hub, "clinic", compute, beat=0.2)
         until(lambda: hub.connected)
         n_bytes = len(codec.encode(WireFrame(Agreed(), 1)))
         end = time.monotonic() + 1
@@ -402,12 +416,16 @@ def test_false_signs_of_life_are_cut_off(change):
             for _ in range(10 if change == "flood" else 1):
                 say(codec.encode(WireFrame(Busy(), number, run)))
             asked.join(5)
-            reason = codec.decode(listen()).message
+            heard = []
+            with contextlib.suppress(flight._GoneError):
+                heard.append(codec.decode(listen()).message)
         assert isinstance(asked.error, PartyLostError)
         ((who, why),) = refused
         assert who == "clinic"
         assert ("once a second" if change == "flood" else "or another run") in why
-        assert reason == Refusal("protocol", why, final=False)
+        # What ends a stream with frames that nobody read may overtake the last words.
+        if change != "flood" or heard:
+            assert heard == [Refusal("protocol", why, final=False)]
         assert hub.connected == ()
 
 
@@ -589,7 +607,7 @@ def begun(tmp_path, **more):
     """Start all three, and wait for the first checkpoint."""
     write_files(tmp_path, **more)
     sides = Processes(tmp_path)
-    for name in ("server", *HELD):
+    for name in (*HELD, "server"):
         sides.start(name)
     try:
         until(lambda: has_begun(tmp_path), 60)
@@ -601,13 +619,13 @@ def begun(tmp_path, **more):
 
 def test_a_frozen_party_ends_no_server_and_keeps_none(tmp_path):
     """The others hear of it after silence and wait; the server exits at once."""
-    with begun(tmp_path, wait=3.0) as sides:
+    with begun(tmp_path, wait=8.0) as sides:
         sides.signal("clinic", signal.SIGSTOP)
         began = time.monotonic()
-        code, said = sides.end("server", 20)
+        code, said = sides.end("server", 30)
         assert code == 2
         assert "'clinic', who is missing" in said
-        assert time.monotonic() - began < 2 + 3 + 2 + 5  # silence, wait, close, slack
+        assert time.monotonic() - began < 2 + 8 + 2 + 5  # silence, wait, close, slack
         code, said = sides.end("bank", 10)
         assert (code, said) == (
             2,
