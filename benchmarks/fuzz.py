@@ -46,7 +46,8 @@ from lessvfl.core.plans import TrainPlan
 from lessvfl.errors import LessVFLWarning, ProtocolError
 from lessvfl.remote import certificates
 from lessvfl.remote.config import PartyConfig, ServerConfig
-from lessvfl.remote.party import PartyProcess, versions
+from lessvfl.remote.home import versions
+from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status

@@ -45,7 +45,7 @@ def a_float(
         f"a float in {bracket}{low:g}, {high:g}{closing}",
         lambda v: (
             _is_number(v)
-            and math.isfinite(v)
+            and abs(v) < 2.0**1023  # finite, as a float
             and (v > low if open_low else v >= low)
             and v <= high
         ),

@@ -19,6 +19,7 @@ from lessvfl.core.network import MLP
 from lessvfl.core.plans import SECRET, TrainPlan, sample_rows, stream
 from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess
@@ -160,7 +161,7 @@ def test_memory_is_bounded_before_it_is_taken(tmp_path):
     server = Server(a_party(tmp_path, policy=policy), hidden=40_000)
     server.welcome()
     server.align()
-    with refused("networks of 100 MiB", "policy.memory", "one of 24"):
+    with refused("networks of 100 MiB", "policy.memory", "a larger one"):
         server.prepare()
 
 
@@ -199,28 +200,44 @@ def test_only_common_rows_leave(tmp_path):
     server = Server(a_party(tmp_path))
     server.welcome()
     server.align(ids=IDS[:100])
-    with pytest.raises(ConfigError, match="different places among the common rows"):
+    with refused("all common rows, each of them once"):
         server.prepare(np.arange(80), np.arange(80, 160))
     server.prepare(np.arange(80), np.arange(80, 100))
 
 
 @pytest.mark.parametrize(
     ("train", "test"),
-    [([0, 1, 1], [2]), ([0, 1], [1]), ([-1, 0], [1]), ([0, N], [1])],
+    [
+        ([7], [8]),  # one person
+        (np.r_[TRAIN[:-1], 0], TEST),
+        (np.r_[TRAIN[:-1], TEST[0]], TEST),
+        (TRAIN - 1, TEST),
+        (TRAIN, TEST + 1),
+        (TRAIN[:-1], TEST),
+    ],
 )
 def test_rows_are_different_common_rows(tmp_path, train, test):
     server = Server(a_party(tmp_path))
     server.welcome()
     server.align()
-    with pytest.raises(ConfigError, match="different places among the common rows"):
+    with refused("all common rows, each of them once"):
         server.prepare(np.array(train), np.array(test))
+
+
+def test_one_person_is_not_trained_on_alone(tmp_path):
+    """Once, the embedding of one person left 5,000 times within 500 passes."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align()
+    with refused("training with 50 rows or more", "policy.min_rows", "Got 1"):
+        server.prepare(np.array([7]), np.delete(np.arange(N), 7))
 
 
 def test_a_seed_has_one_set_of_rows(tmp_path):
     server = Server(a_party(tmp_path)).begin()
     server.prepare()  # again, after a break
     with refused("one set of training and test rows a seed"):
-        server.prepare(TRAIN[:100], TEST)
+        server.prepare(TRAIN[:100], np.arange(100, N))
 
 
 def test_one_alignment_a_run(tmp_path):
@@ -272,11 +289,11 @@ def test_few_common_rows_are_refused_and_not_counted(tmp_path):
 
 def test_rounds_are_counted_whatever_is_restored(tmp_path):
     """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
-    server = Server(a_party(tmp_path, policy=Policy(rounds=3))).begin()
-    for _ in range(3):
+    server = Server(a_party(tmp_path, policy=Policy(rounds=11))).begin()
+    for _ in range(3):  # after a welcome, two of the alignment, and two of a seed
         server.party.handle(Embed("embed", "train", 50, 8))
         server.party.handle(Restore(None))
-    with refused("allows 3 rounds", "policy.rounds"):
+    with refused("allows 11 rounds", "policy.rounds"):
         server.party.handle(Embed("embed", "train", 50, 8))
 
 
@@ -298,7 +315,7 @@ def test_rounds_are_counted_across_restarts(tmp_path):
 
 def test_rows_in_all_are_counted(tmp_path):
     server = Server(a_party(tmp_path, policy=Policy(passes=2))).begin()
-    with refused("every common row 2 times", "policy.passes"):
+    with refused("every row 2 times", "policy.passes"):
         for _ in range(4):
             server.party.handle(Embed("embed", "train"))
 
@@ -310,7 +327,8 @@ def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
     assert read_state(path).values["rounds"] > 1  # ahead of what was spent
     server.party.handle(Save("pretrain-1"))
     found = read_state(path).values
-    assert (found["rounds"], found["rows"]) == (1, 50)
+    assert found["rounds"] == 7  # with those around the run
+    assert found["passes"] == 50 / len(TRAIN)
 
 
 def test_plans_are_those_of_the_agreed_settings(tmp_path):
@@ -328,6 +346,124 @@ def test_plans_are_those_of_the_agreed_settings(tmp_path):
     server.party.handle(Begin(train))
 
 
+def test_what_was_agreed_stays(tmp_path):
+    """Once, other settings with the same secret gave more of the same columns."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align()
+    for change in ({"input_scale": 1.0}, {"depth": 2}, {"learning_rate": 0.1}):
+        before, server.settings = server.settings, server.settings | change
+        with refused("with the settings that it began with"):
+            server.welcome()
+        server.settings = before
+    for more in ({"seeds": (0, 1, 2)}, {"parties": ("clinic", "spy")}):
+        with refused("with the settings that it began with"):
+            server.welcome(**more)
+    assert server.welcome()
+
+
+def test_a_claim_on_rows_that_fails_was_the_only_one(tmp_path):
+    """The last message names places in the party's offer; guessing takes one try."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    aligner = Aligner("psi", Ids(IDS[:60], "who"), 60, secret=KEY, min_common=1)
+    offer: Any = server.party.handle(Align(aligner.hello()))
+    reader = wire.open_message(offer.data, wire.OFFER, "clinic")
+
+    def claim(*places):
+        parts = wire.positions(np.array(places))
+        return Align(wire.seal(wire.FINAL, "psi", reader.run, parts))
+
+    with pytest.raises(LessVFLError, match="names rows that the party does not have"):
+        server.party.handle(claim(*range(256)))  # padding among them
+    server.welcome()
+    server.party.handle(Align(aligner.hello()))
+    with refused("takes one common order a run"):
+        server.party.handle(claim(*range(60)))
+
+
+def test_no_more_rows_are_common_than_the_server_brought(tmp_path):
+    n = 512  # no padding
+    table, ids = np.random.default_rng(0).normal(size=(n, D)), np.arange(n) + 10**6
+    server = Server(a_party(tmp_path, table=table, ids=ids))
+    server.welcome()
+    aligner = Aligner("psi", Ids(np.arange(10), "who"), 10, secret=KEY, min_common=1)
+    offer: Any = server.party.handle(Align(aligner.hello()))
+    reader = wire.open_message(offer.data, wire.OFFER, "clinic")
+    parts = wire.positions(np.arange(n))
+    with pytest.raises(LessVFLError, match="names rows that the party does not have"):
+        server.party.handle(Align(wire.seal(wire.FINAL, "psi", reader.run, parts)))
+
+
+def test_the_end_of_training_cannot_be_feigned(tmp_path):
+    """Once, a run without training made evaluations before the end pass."""
+    party = a_party(tmp_path, policy=Policy(evaluation="end"))
+    with refused("Got a run without any"):
+        Server(party, train_epochs=0).welcome()
+    server = Server(party).begin()
+    party._is_trained = True  # as after seed 0
+    server.party.handle(Prepare(1, TRAIN, TEST))
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+    with pytest.raises(ProtocolError, match="train to the end"):
+        server.party.handle(Finish())
+
+
+def test_every_message_is_a_round_and_seeds_have_a_bound(tmp_path):
+    server = Server(a_party(tmp_path, policy=Policy(rounds=50)))
+    with refused("5 seeds", "policy.seeds", "Got 300"):
+        server.welcome(seeds=tuple(range(300)))
+    server.welcome()
+    server.align()
+    with refused("allows 50 rounds"):
+        for _ in range(50):
+            server.party.handle(Prepare(0, TRAIN, TEST))
+            server.party.handle(Save("train-1"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hidden": []},
+        {"hidden": "abc"},
+        {"hidden": [[1]]},
+        {"hidden": {}},
+        {"hidden": None},
+        {"hidden": [1] * 20_000},
+        {"shadows": None},
+        {"train_epochs": 10**400},
+        {"learning_rate": 10**400},
+        {"learning_rate": float("nan")},
+        {"input_scale": 1e9},
+        {"input_scale": 1e-9},
+        {"batch_size": True},
+    ],
+)
+def test_settings_that_are_no_settings(tmp_path, values):
+    with pytest.raises(LessVFLError) as caught:
+        Server(a_party(tmp_path), **values).welcome()
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "more", [{"parties": ()}, {"seeds": (-1,)}, {"seeds": (2**64,)}, {"method": "x"}]
+)
+def test_welcomes_that_are_none(tmp_path, more):
+    with pytest.raises(PolicyError):
+        Server(a_party(tmp_path)).welcome(**more)
+
+
+def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
+    """Plans that are equal to the agreed ones but for the kind of their numbers."""
+    server = Server(a_party(tmp_path)).begin()
+    plan = server.plans[0]
+    odd = dataclasses.replace(plan, batch_size=float(plan.batch_size))
+    server.party.handle(Begin(odd))  # the party follows its own
+    broken: Any = dataclasses.replace(server.plans[1], stage="select_features")
+    with pytest.raises(LessVFLError):
+        server.party.handle(Select(((),), broken))
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -336,6 +472,8 @@ def test_plans_are_those_of_the_agreed_settings(tmp_path):
         Embed("embed", "train", 0),
         Embed("embed", "train", N),
         Embed("embed", "train", 5, 0),
+        Embed("evaluate", "test", 150),
+        Embed("evaluate", "test", bits=5),
     ],
 )
 def test_requests_that_no_run_has(tmp_path, message):
@@ -511,6 +649,18 @@ def test_a_table_that_changed_does_not_go_on(tmp_path, change, what):
     a_party(tmp_path).close()
     with pytest.raises(LessVFLError, match=f"must go on with .* Got other {what}"):
         a_party(tmp_path, **change)
+
+
+def test_code_that_changed_does_not_go_on(tmp_path):
+    path = tmp_path / "nets.py"
+    body = "from torch import nn\ndef own(n, m):\n    return nn.Sequential("
+    body += "nn.Linear(n, 7), nn.{}(), nn.Linear(7, m))\n"
+    path.write_text(body.format("Tanh"))
+    server = Server(a_party(tmp_path, party_net=f"{path}:own")).begin()
+    server.party.close()
+    path.write_text(body.format("ReLU"))
+    with pytest.raises(LessVFLError, match="Got other code of the network"):
+        a_party(tmp_path, party_net=f"{path}:own")
 
 
 def test_before_a_run_began_anything_may_change(tmp_path):

@@ -300,3 +300,22 @@ def test_a_frame_says_what_it_is_before_it_is_read():
     assert exchange_of(data) == (7, bytes(range(16)))
     assert not is_kind(b"", Busy)
     assert exchange_of(b"LVFL") == (0, bytes(16))
+
+
+@pytest.mark.parametrize(
+    ("bits", "shape"),
+    [(8, [0, 2**40, 2**40]), (8, [1, 2**62, 0]), (8.0, [1, 0, 0]), (8, [0, 1, 1])],
+)
+def test_a_coded_block_of_no_bytes_is_refused_whatever_its_shape(bits, shape):
+    """Once, three hundred bytes ended a server: torch raises errors of its own."""
+    fields = {"stage": "train", "ahead": True, "widths": shape[-1:] * shape[0]}
+    fields |= {"coded": [bits, "float32", shape]}
+    fields |= {"arrays": [["uint8", [0]], ["float32", [2, shape[0]]]]}
+    text, body = json.dumps(fields).encode(), bytes(8 * shape[0])
+    place = codec._PLACES[Embedding]
+    head = codec.HEAD.pack(
+        codec.MAGIC, codec.VERSION, place, 0, bytes(16), len(text), len(body)
+    )
+    frame = head + codec._checksum(head, text, body) + text + body
+    with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
+        codec.decode(frame)

@@ -12,7 +12,9 @@ import hashlib
 import hmac
 import json
 import os
+import platform
 import secrets
+import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +24,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lessvfl import __version__
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 
 SECRET_BYTES = 32
+
+
+def versions() -> dict[str, str]:
+    """Return what must be equal for two processes to compute the same bits."""
+    return {
+        "lessvfl": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+    }
+
 
 Digests = Mapping[str, str]  # what a run depends on, as digests by name
 
@@ -41,6 +55,7 @@ class Home:
     def __init__(self, folder: Path, facts: Digests) -> None:
         self.folder, self.facts = folder, dict(facts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(folder, 0o700)  # one that was there may be open to others
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         self.close = weakref.finalize(self, os.close, lock)  # lets another have it
         try:
@@ -98,9 +113,13 @@ def facts_of(
     frame: Frame,
     ids: NDArray[Any] | None,
     config: Mapping[str, Any],
+    code: str | None,
     **more: NDArray[Any] | None,
 ) -> dict[str, str]:
-    """Return digests of a table: its ids, names of columns, cells; and of a config."""
+    """Return digests of a table (ids, names of columns, cells) and of the rest.
+
+    That is a config, the `code` of a network (``FILE.py:FUNCTION``), and versions.
+    """
     columns = [(name, i in frame.text) for i, name in enumerate(frame.names)]
     cells = hashlib.sha256(np.ascontiguousarray(frame.numeric).tobytes())
     for place in sorted(frame.text):
@@ -111,7 +130,17 @@ def facts_of(
         "cells": cells.hexdigest(),
         **{name: _digest(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
+        "code of the network": "none" if code is None else _code_digest(code),
+        **{f"version of {name}": one for name, one in versions().items()},
     }
+
+
+def _code_digest(spec: str) -> str:
+    """Return a digest of the file that a network's function comes from."""
+    where = spec.rpartition(":")[0]
+    if not where.endswith(".py"):
+        where = str(sys.modules[where].__file__)
+    return hashlib.sha256(Path(where).read_bytes()).hexdigest()
 
 
 def _digest(values: NDArray[Any] | None) -> bytes:

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__, data, settings
+from lessvfl import data, settings
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.core.plans import SECRET, stream
 from lessvfl.data import Encoding, Frame
-from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
+from lessvfl.errors import (
+    ConfigError,
+    LessVFLError,
+    PolicyError,
+    ProtocolError,
+    RecordError,
+)
 from lessvfl.party import Party
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.remote.home import Home, facts_of
-from lessvfl.remote.policy import Budget, Judge, check_places
+from lessvfl.remote.home import Home, facts_of, versions
+from lessvfl.remote.policy import Budget, Judge
 from lessvfl.run.build import Builder, clamp_batch
 from lessvfl.run.numbers import consensus, party_numbers
 from lessvfl.run.profiles import Settings
@@ -42,16 +47,6 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.coding import BITS
 
 log = logging.getLogger(__name__)
-
-
-def versions() -> dict[str, str]:
-    """Return what must be equal for two processes to compute the same bits."""
-    return {
-        "lessvfl": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "machine": platform.machine(),
-    }
 
 
 # What the run depends on in a party's config; the rest may change on the way.
@@ -94,7 +89,8 @@ class PartyProcess:
         if config.party_net is not None:
             find_factory(config.party_net)
         lasting = {key: getattr(config, key) for key in _LASTING}
-        self.home = Home(Path(config.out), facts_of(frame, ids, lasting))
+        facts = facts_of(frame, ids, lasting, config.party_net)
+        self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
         self.budget = Budget(self.folder / "spent.safetensors", self.judge)
@@ -129,7 +125,20 @@ class PartyProcess:
         )
 
     def handle(self, message: Any) -> Any:
-        """Answer one message of the server's."""
+        """Answer one message of the server's; whatever it is, it costs a round."""
+        self.budget.spend_round()
+        try:
+            return self._handle(message)
+        except (LessVFLError, OSError):
+            raise
+        except Exception as error:  # a message that no honest server sends
+            log.debug("a message cannot be answered", exc_info=True)
+            raise ProtocolError(
+                f"Party '{self.name}' cannot do what it was asked. Got "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _handle(self, message: Any) -> Any:
         match message:
             case control.Welcome():
                 return control.Agreed({"aligned": self._welcomed(message)})
@@ -147,18 +156,24 @@ class PartyProcess:
             case control.Finish():
                 return control.Agreed(self._finish())
         party = self._ready()
-        self._check(message, party)
-        if isinstance(message, messages.Embed) and message.stage == "evaluate":
-            self._look(message.rows)
+        message = self._checked(message, party)
+        rows = "train"
+        if isinstance(message, messages.Begin):
+            self._is_trained = False
+        elif isinstance(message, messages.Embed):
+            rows = message.rows
+            if message.stage == "evaluate":
+                self._look(rows)
         reply = party.handle(message)
-        n_rows = 0
         if isinstance(reply, messages.Embedding):
-            n_rows = reply.block.values.shape[1]
+            self.budget.spend_rows(reply.block.values.shape[1] / self._n_rows(rows))
         elif isinstance(reply, messages.Done):
             self._is_trained = reply.stage == "train" or all(reply.silent)
-        assert self.frame is not None
-        self.budget.spend(n_rows, self.frame.n_rows)
         return reply
+
+    def _n_rows(self, rows: str) -> int:
+        assert self._rows is not None
+        return len(self._rows.train if rows == "train" else self._rows.test)
 
     def _ready(self) -> Party:
         """Return the party, once it was told its rows."""
@@ -172,8 +187,11 @@ class PartyProcess:
         )
         return ProtocolError(sentence, public=sentence)
 
-    def _check(self, message: Any, party: Party) -> None:
-        """Refuse a request that the agreed settings or the policy do not have."""
+    def _checked(self, message: Any, party: Party) -> Any:
+        """Return a request, its plan the party's own, or refuse it.
+
+        What the agreed settings or the policy do not have is refused.
+        """
         match message:
             case messages.Begin(plan) | messages.Select(_, plan):
                 if plan not in self._plans:
@@ -181,21 +199,24 @@ class PartyProcess:
                         f"Party '{self.name}' follows the plans of the settings that "
                         f"were agreed on. Got another one of stage '{plan.stage}'."
                     )
+                own = self._plans[self._plans.index(plan)]
+                message = dataclasses.replace(message, plan=own)
         match message:
             case messages.Select(components):
                 n_outputs = party.net.n_outputs
                 if components is not None and not _are_places(components, n_outputs):
                     raise self._misfit("components that it has")
-            case messages.Embed("evaluate"):
+            case messages.Embed("evaluate", _, None):
                 self._check_evaluation()
             case messages.Embed("embed", "train", n_rows):
                 n_samples = party.X_train.shape[1]
                 if n_rows is not None and not 1 <= n_rows <= n_samples:
                     raise self._misfit("rows that it has")
-                if message.bits not in BITS:
-                    raise self._misfit("4, 8, 16 or 32 bits a value")
             case messages.Embed():
-                raise self._misfit("training rows, or rows to score")
+                raise self._misfit("training rows, or all rows to score")
+        if isinstance(message, messages.Embed) and message.bits not in BITS:
+            raise self._misfit("4, 8, 16 or 32 bits a value")
+        return message
 
     def _misfit(self, what: str) -> ProtocolError:
         sentence = f"Party '{self.name}' must be asked for {what}. Got others."
@@ -214,12 +235,9 @@ class PartyProcess:
 
     def _welcomed(self, message: control.Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
-        self._aligner = self.frame = self.party = None
+        self._aligner = self.frame = self.party = self._rows = None
         self._settings = self.judge.settings(
-            message.method,
-            message.settings,
-            len(self._columns),
-            self.config.party_net is not None,
+            message, len(self._columns), self.config.party_net is not None
         )
         self._welcome = message
         known = self._aligned()
@@ -238,10 +256,11 @@ class PartyProcess:
             return None
         known = read_state(self._aligned_path)
         assert self._welcome is not None
-        if known.values["run"] != self._welcome.run:
+        if known.values["agreed"] != _digest_of(self._welcome):
             raise PolicyError(
-                f"Party '{self.name}' takes part in one run with its run folder. Got "
-                "another run, which needs another 'out' in its config."
+                f"Party '{self.name}' takes part in one run with its run folder, with "
+                "the settings that it began with. Got another one, which needs another "
+                "'out' in its config."
             )
         return known
 
@@ -277,8 +296,10 @@ class PartyProcess:
             raise PolicyError(
                 f"Party '{self.name}' takes one common order a run. Got another one."
             )
-        rows = self._aligner.order(message)
-        self._aligner = None
+        aligner, self._aligner = self._aligner, None
+        if known.values["final"] is None:  # a message that fails was the only one
+            self._write_rows({}, hello=known.values["hello"], final=digest)
+        rows = aligner.order(message)
         tensor = torch.from_numpy(np.ascontiguousarray(rows))
         self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
         self.frame = self.whole.take(rows)
@@ -296,7 +317,7 @@ class PartyProcess:
 
     def _write_rows(self, tensors: Mapping[str, Tensor], **values: Any) -> None:
         assert self._welcome is not None
-        state = State(tensors, {"run": self._welcome.run, **values})
+        state = State(tensors, {"agreed": _digest_of(self._welcome), **values})
         write_state(self._aligned_path, state)
 
     # --------------------------------------------------------------------------- wiring
@@ -310,7 +331,7 @@ class PartyProcess:
                 f"Party '{self.name}' aligns its rows before anything else. Got a run "
                 "without it."
             )
-        check_places((message.train, message.test), self.frame.n_rows)
+        self.judge.rows(message, self.frame.n_rows)
         path = self._place(message.seed) / "rows.safetensors"
         rows = {"train": message.train, "test": message.test}
         if not path.is_file():
@@ -323,7 +344,17 @@ class PartyProcess:
                 "Got another one."
             )
         self._rows = message
+        self._begin_seed()
+
+    def _begin_seed(self) -> None:
+        """Have a fresh party, as at the start of a seed."""
+        assert self._rows is not None
         self.party = self._build()
+        self._mark, self.seen, self._is_trained = None, [], False
+        private = self._private_seed(self._rows.seed)
+        torch.manual_seed(self._rows.seed)
+        if private >= SECRET:  # a user's dropout and the like
+            torch.set_rng_state(stream(private, "torch").get_state())
 
     def _private_seed(self, seed: int) -> int:
         """Return the seed of its own streams, which nobody else can know."""
@@ -412,15 +443,10 @@ class PartyProcess:
         self.budget.settle()
 
     def _restore(self, tag: str | None) -> None:
-        self.party = self._build()
-        self._mark = tag
-        assert self._rows is not None
+        if self._rows is None:
+            raise self._too_early("its rows")
+        self._begin_seed()
         if tag is None:
-            self.seen, self._is_trained = [], False
-            private = self._private_seed(self._rows.seed)
-            torch.manual_seed(self._rows.seed)
-            if private >= SECRET:  # a user's dropout and the like
-                torch.set_rng_state(stream(private, "torch").get_state())
             return
         path = self._path(tag)
         if not path.is_file():
@@ -429,7 +455,8 @@ class PartyProcess:
                 f"'{path.parent}'."
             )
         state = read_state(path)
-        self.party.restore(state.tensors, state.values)
+        self._ready().restore(state.tensors, state.values)
+        self._mark = tag
         self.seen = list(state.values["seen"])
         self._is_trained = state.values["is_trained"]
         torch.set_rng_state(state.tensors["rng"])
@@ -448,9 +475,8 @@ class PartyProcess:
         party = self._ready()
         assert self.encoding is not None
         assert self._welcome is not None
-        assert self._settings is not None
         assert self._rows is not None
-        if not self._is_trained and self._settings.config.train_epochs > 0:
+        if not self._is_trained:
             raise self._too_early("to train to the end")
         seed, outcome = self._rows.seed, party.outcome(0)
         own = {
@@ -493,6 +519,12 @@ class PartyProcess:
             log.info("kept %d of %d features in at least half of %d runs", *counts)
 
 
+def _digest_of(welcome: control.Welcome) -> str:
+    """Return a digest of all that a server says of a run at its start."""
+    text = json.dumps(dataclasses.asdict(welcome), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _are_places(components: Sequence[Sequence[int]], n_outputs: int) -> bool:
     """Tell whether these are different components of one network."""
     return len(components) == 1 and (
@@ -503,4 +535,5 @@ def _are_places(components: Sequence[Sequence[int]], n_outputs: int) -> bool:
 
 def _write(path: Path, values: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(values, allow_nan=False, indent=1).encode())
+    text = json.dumps(values, allow_nan=False, indent=1)
+    write_atomically(path, text.encode(), mode=0o600)

@@ -10,18 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
-from lessvfl.errors import ConfigError, PolicyError
+from lessvfl.errors import PolicyError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run.profiles import OWN, Settings, from_flat
 from lessvfl.settings import Kind, a_float, an_int, one_of, setting
+from lessvfl.wire import control
+
+log = logging.getLogger(__name__)
 
 EVALUATIONS = ("epochs", "end", "nothing")
 
@@ -30,6 +36,7 @@ LIMITS: Mapping[str, Any] = {
     "embedding_size": 32,
     "hidden": 512,
     "depth": 6,
+    "input_scale": 1.0,
     "pretrain_epochs": 10,
     "train_epochs": 200,
     "party_epochs": 500,
@@ -38,8 +45,11 @@ LIMITS: Mapping[str, Any] = {
     "shadows": 1000,
 }
 
+LEAST_SCALE = 0.01  # of first weights; below it any network is linear at its start
+
 ROUNDS_AHEAD = 64  # what is written down before it is spent
 PASSES_AHEAD = 0.5
+MAX_SEED = 2**63
 
 
 def _names() -> Kind:
@@ -76,10 +86,13 @@ class Policy(settings.Section):
     )
     passes: float = setting(
         a_float(open_low=True),
-        500.0,
-        "times that embeddings of all common rows may leave, all seeds together",
+        750.0,
+        "times that embeddings of all training or test rows may leave, over all seeds",
     )
-    min_rows: int = setting(an_int(1), 50, "the fewest common rows")
+    seeds: int = setting(an_int(1), 5, "the most seeds of a run")
+    min_rows: int = setting(
+        an_int(1), 50, "the fewest common rows, and the fewest to train with"
+    )
     components_per_column: float = setting(
         a_float(open_low=True), 1.0, "the most components for each of its columns"
     )
@@ -130,13 +143,14 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
 
     For who starts both sides of a run: `columns` are how many each party has.
     """
-    usual, values = Policy(), own.shared()
+    usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
-    asked = {name: _most(values[name]) for name in LIMITS if name in values}
+    asked = {name: _found(own, name) for name in LIMITS if name in known}
     epochs = [value for name, value in asked.items() if name.endswith("_epochs")]
     return {
         "rounds": 100 * usual.rounds,
-        "passes": max(usual.passes, 3.0 * n_seeds * (sum(epochs) + 1)),
+        "passes": max(usual.passes, 4.0 * n_seeds * (sum(epochs) + 1)),
+        "seeds": max(usual.seeds, n_seeds),
         "min_rows": 1,
         "components_per_column": max(usual.components_per_column, ratio),
         "linear_components_per_column": max(usual.linear_components_per_column, ratio),
@@ -145,10 +159,14 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
     }
 
 
-def _most(value: Any) -> float:
-    """Return a setting's value, the largest where it has several."""
+def _found(asked: Settings, name: str) -> float:
+    """Return the value of a setting, the largest of several; depth by the widths."""
+    if name == "depth":
+        return len(asked.net.party_widths(1)) - 1
+    own = asked.net if hasattr(asked.net, name) else asked.config
+    value = getattr(own, name)
     many = value if isinstance(value, list | tuple) else (value,)
-    return float(max(many))
+    return max((float(one) for one in many if one is not None), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -166,13 +184,23 @@ class Judge:
         )
 
     def settings(
-        self, method: str, values: Mapping[str, Any], n_columns: int, own_net: bool
+        self, welcome: control.Welcome, n_columns: int, own_net: bool
     ) -> Settings:
         """Return the settings that a server names, once they are found allowed."""
-        policy = self.policy
+        policy, method, values = self.policy, welcome.method, welcome.settings
         if method not in policy.methods:
             some = ", ".join(policy.methods)
             raise self.refuse(f"the methods {some}", "methods", f"'{method[:80]}'")
+        if len(welcome.seeds) > policy.seeds:
+            allowed = f"{policy.seeds} seeds"
+            raise self.refuse(allowed, "seeds", len(welcome.seeds))
+        if self.party not in welcome.parties:
+            raise PolicyError(
+                f"Party '{self.party}' must be among those who take part. Got a list "
+                "without it."
+            )
+        if not all(0 <= seed < MAX_SEED for seed in welcome.seeds):
+            raise PolicyError(f"Seeds must be from 0 to {MAX_SEED - 1}. Got another.")
         known = settings.fields_of([NetConfig, methods.get(method).config])
         for name in values:
             if name in OWN or name not in known:
@@ -180,17 +208,25 @@ class Judge:
                     f"Party '{self.party}' decides for itself on all but the shape of "
                     f"its network and the method. Got the '{name[:80]}' setting."
                 )
-        for name, most in {**LIMITS, **policy.limits}.items():
-            if name in values and most is not None and _most(values[name]) > most:
-                allowed = f"'{name}' up to {most:g}"
-                raise self.refuse(allowed, f"limits.{name}", values[name])
         asked = from_flat(method, "default", values)
+        for name, most in {**LIMITS, **policy.limits}.items():
+            if name not in known or most is None:
+                continue
+            found = _found(asked, name)
+            if found > most:
+                got = f"{found:g}"
+                raise self.refuse(f"'{name}' up to {most:g}", f"limits.{name}", got)
+        if asked.config.train_epochs == 0:
+            raise PolicyError(
+                f"Party '{self.party}' takes part in training. Got a run without any."
+            )
         self._components(asked.net, n_columns, own_net)
         return asked
 
     def _components(self, net: NetConfig, n_columns: int, own_net: bool) -> None:
         """Refuse more components than the columns behind them can hide in."""
         is_deep = len(net.party_widths(n_columns)) > 2 and net.activation != "none"
+        is_deep = is_deep and net.input_scale >= LEAST_SCALE
         key = "components_per_column"
         if not (is_deep or own_net):
             key = f"linear_{key}"
@@ -208,7 +244,22 @@ class Judge:
         n_mib = n_values * (8 if net.dtype == "float64" else 4) / 2**20
         if n_mib > self.policy.memory:
             allowed = f"networks of {self.policy.memory} MiB"
-            raise self.refuse(allowed, "memory", f"one of {n_mib:.0f} MiB")
+            log.warning("a network of %.0f MiB was asked for", n_mib)
+            raise self.refuse(allowed, "memory", "a larger one")
+
+    def rows(self, asked: control.Prepare, n_common: int) -> None:
+        """Refuse rows of a seed that are not all common rows, each once."""
+        train, test = asked.train, asked.test
+        if len(train) + len(test) != n_common or not np.array_equal(
+            np.sort(np.concatenate([train, test])), np.arange(n_common)
+        ):
+            raise PolicyError(
+                f"Party '{self.party}' trains and tests with all common rows, each of "
+                "them once. Got others."
+            )
+        if len(train) < self.policy.min_rows:
+            allowed = f"training with {self.policy.min_rows} rows or more"
+            raise self.refuse(allowed, "min_rows", len(train))
 
 
 class Budget:
@@ -216,43 +267,38 @@ class Budget:
 
     def __init__(self, path: Path, judge: Judge) -> None:
         self._path, self._judge = path, judge
-        self.rounds, self.rows = 0, 0
-        self._written = (0, 0)
+        self.rounds, self.passes = 0, 0.0
         if path.is_file():
             found = read_state(path).values
-            self._written = self.rounds, self.rows = found["rounds"], found["rows"]
+            self.rounds, self.passes = found["rounds"], found["passes"]
+        self._written = (self.rounds, self.passes)
 
-    def spend(self, n_rows: int, n_common: int) -> None:
-        """Take one exchange with the embeddings of some rows off the budget."""
-        policy = self._judge.policy
+    def spend_round(self) -> None:
+        """Take one message off the budget."""
+        most = self._judge.policy.rounds
         self.rounds += 1
-        self.rows += n_rows
-        if self.rounds > policy.rounds:
-            raise self._judge.refuse(f"{policy.rounds} rounds", "rounds", "one more")
-        if self.rows > policy.passes * n_common:
-            allowed = f"embeddings of every common row {policy.passes:g} times"
+        if self.rounds > most:
+            raise self._judge.refuse(f"{most} rounds", "rounds", "one more")
+        self._keep_ahead()
+
+    def spend_rows(self, share: float) -> None:
+        """Take embeddings of a share of all training or test rows off the budget."""
+        most = self._judge.policy.passes
+        self.passes += share
+        if self.passes > most:
+            allowed = f"embeddings of every row {most:g} times"
             raise self._judge.refuse(allowed, "passes", "more")
-        if self.rounds > self._written[0] or self.rows > self._written[1]:
-            ahead = math.ceil(PASSES_AHEAD * n_common)
-            self._write(self.rounds + ROUNDS_AHEAD, self.rows + ahead)
+        self._keep_ahead()
+
+    def _keep_ahead(self) -> None:
+        rounds, passes = self._written
+        if self.rounds > rounds or self.passes > passes:
+            self._write(self.rounds + ROUNDS_AHEAD, self.passes + PASSES_AHEAD)
 
     def settle(self) -> None:
         """Write down what was spent, and no more."""
-        self._write(self.rounds, self.rows)
+        self._write(self.rounds, self.passes)
 
-    def _write(self, rounds: int, rows: int) -> None:
-        write_state(self._path, State({}, {"rounds": rounds, "rows": rows}))
-        self._written = (rounds, rows)
-
-
-def check_places(places: Sequence[Any], n_common: int) -> None:
-    """Refuse training and test rows that are not different common rows."""
-    seen = {int(place) for some in places for place in some}
-    n_named = sum(len(some) for some in places)
-    if len(seen) == n_named and all(0 <= place < n_common for place in seen):
-        return
-    raise ConfigError(
-        "Training and test rows must be different places among the common rows. Got "
-        "others.",
-        public="Training and test rows must be different common rows.",
-    )
+    def _write(self, rounds: int, passes: float) -> None:
+        write_state(self._path, State({}, {"rounds": rounds, "passes": passes}))
+        self._written = (rounds, passes)

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from lessvfl import data, methods
 from lessvfl.core.device import resolve_device
+from lessvfl.core.lifted import find_factory
 from lessvfl.data import Dataset, Problem, split_rows
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import Checkpoints, State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
-from lessvfl.remote.home import Home, facts_of
-from lessvfl.remote.party import versions
+from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
@@ -128,11 +128,15 @@ class ServerProcess:
             self.header["config"].pop(name, None)
         own = table.ids
         self._ids = None if own is None else Ids(own, config.id or "id")
+        code = self.settings.net.fusion_net
+        if code is not None:
+            find_factory(code)
         lasting = {"label": config.label, "id": config.id}
         facts = facts_of(
             table.dataset.X,
             table.ids,
             lasting,
+            code,
             labels=table.dataset.y,
             weights=table.dataset.weight,
             **{"test rows": table.is_test},

@@ -56,6 +56,8 @@ KNOWN = 64  # how many others are cached
 # Embeddings of scaled columns and their gradients are near 1; beyond this, sums of
 # squares lose every digit in float32, and one reply would decide the whole run.
 LARGEST = 1e6
+# What reading a frame of whatever content may raise; torch has errors of its own.
+FAULTS = (ValueError, KeyError, TypeError, RecursionError, OverflowError, RuntimeError)
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
@@ -134,9 +136,13 @@ def _coded_reader(
     bits, kind, dims = fields["coded"]
     shape, widths = _ints(dims), _ints(fields["widths"])
     _check_block(widths, shape)
-    if bits not in coding.BITS[:-1] or kind not in ("float32", "float64"):
+    if type(bits) is not int or bits not in coding.BITS[:-1]:
         raise ValueError("a block in another coding")
-    if any(n < 0 for n in shape) or any(width != shape[-1] for width in widths):
+    if kind not in ("float32", "float64"):
+        raise ValueError("a block in another coding")
+    if shape[0] < 1 or any(not 0 <= n <= MAX_BODY for n in shape):
+        raise ValueError("a block of another shape")
+    if any(width != shape[-1] for width in widths):
         raise ValueError("a block of another shape")
     n_bytes = coding.n_bytes(math.prod(shape), bits)
     if packed != ArraySpec(DTYPES["uint8"], (n_bytes,), n_bytes):
@@ -499,7 +505,7 @@ def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> WireFrame:
     view = memoryview(data).cast("B")
     try:
         return _decode(view, limit)
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as problem:
+    except FAULTS as problem:
         what = f"no field {problem}" if isinstance(problem, KeyError) else problem
         raise ProtocolError(
             f"A message must be a frame of lessvfl, format {VERSION}. Got {what}."

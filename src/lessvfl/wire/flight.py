@@ -235,9 +235,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             data = _next(reader)
             if len(data) > LARGEST_HELLO:
                 raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
-            hello = codec.decode(data, LARGEST_HELLO).message
-            if not isinstance(hello, Hello) or descriptor.command != COMMAND:
+            if not codec.is_kind(data, Hello) or descriptor.command != COMMAND:
                 raise ProtocolError("A party must greet first. Got something else.")
+            hello = codec.decode(data, LARGEST_HELLO).message
         except _GoneError:
             nothing = "A party must greet first. Got nothing."
             self._refuse(who, Refusal(ProtocolError.kind, nothing), writer)
@@ -287,8 +287,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         return None if reason is None else Refusal("config", reason[:2000])
 
     def _refuse(self, who: str, refusal: Refusal, writer: Any) -> None:
-        log.warning("refused '%s': %s", who, refusal.reason)
-        self.refused(who, refusal.reason)
+        reason = printable(refusal.reason)
+        log.warning("refused '%s': %s", printable(who), reason)
+        self.refused(who, reason)
         with contextlib.suppress(_GoneError):
             _write(writer, codec.encode(WireFrame(refusal, 0, self.run_id)))
 

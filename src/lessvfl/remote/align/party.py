@@ -42,6 +42,7 @@ class PartyAligner:
         self._secret = secret
         self._min_common = min_common
         self._run: bytes | None = None
+        self._n_asked = n_rows  # points of the label holder
         self._listed = np.zeros(0, dtype=np.int64)  # the row at each place of the offer
 
     def answer(self, hello: bytes) -> bytes:
@@ -71,6 +72,7 @@ class PartyAligner:
         else:
             assert self._ids is not None
             asked = reader.block(psi.POINT_BYTES)
+            self._n_asked = len(asked)
             reader.end()
             scalar = psi.Key(keys.derive(own, "scalar"))
             try:
@@ -121,7 +123,7 @@ class PartyAligner:
         """Return the rows at the places that the last message names."""
         places = reader.positions()
         reader.end()
-        if (places >= len(self._listed)).any():
+        if len(places) > self._n_asked or (places >= len(self._listed)).any():
             raise reader.error("names rows that the party does not have")
         rows = self._listed[places]
         if (rows >= self._n_rows).any() or len(np.unique(rows)) < len(rows):
