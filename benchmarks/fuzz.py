@@ -538,6 +538,11 @@ def attack(folder: Path, given: Any, quota: dict[str, int]) -> bool:
             what = json.loads(line)
             if "numbers" in what:
                 runs.append(what["numbers"])
+                if runs[-1] != runs[0]:
+                    where = difference(runs[0], runs[-1])
+                    print(f"run {what['run']} differs in {where}", flush=True)
+                elif len(runs) % 100 == 0:
+                    print(f"{len(runs)} runs, {dict(state.sent)}"[:300], flush=True)
             if crash := what.get("crash"):
                 state.found[f"CRASH {crash}"] += 1
                 if state.found[f"CRASH {crash}"] == 1:
@@ -621,8 +626,6 @@ def report(state: Attack, last: dict[str, Any], runs: list[Any]) -> bool:
     }
     for name, passed in checks.items():
         print(f"{'ok  ' if passed else 'FAIL'} {name}")
-    for other in [run for run in runs if run != runs[0]][:3]:
-        print(f"a run differs in {difference(runs[0], other)}")
     for name, texts in state.own.items():
         first, *others = map(json.loads, sorted(texts))
         for found in others[:3]:
