@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from lessvfl.remote import certificates
+from lessvfl.remote.policy import LIMITS, Policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "machines.md"
 N_ROWS = 180
@@ -160,3 +162,16 @@ def test_a_server_says_at_the_start_what_is_missing(
     assert result.code == 2
     assert re.search(sentence, result.err)
     assert "who are missing" not in result.err
+
+
+def test_the_page_names_every_policy_and_its_default():
+    text = PAGE.read_text(encoding="utf-8").split("## A party's policy")[1]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
+    for field in dataclasses.fields(Policy):
+        value = getattr(Policy(), field.name)
+        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+        shown = f"{shown:g}" if isinstance(shown, float) else str(shown)
+        assert rows.pop(field.name).strip("`") == shown
+    assert not rows
+    for name, most in LIMITS.items():
+        assert re.search(rf"`{name}`[^`]* {most:g}\b|`{name}` and .* {most:g}\b", text)
