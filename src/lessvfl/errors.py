@@ -30,7 +30,7 @@ class LessVFLError(Exception):
     """
 
     kind = "error"
-    public = "Something went wrong; the log of that side says what."
+    public = "Something went wrong; the log of the side that stopped says what."
 
     def __init__(self, *args: object, public: str | None = None) -> None:
         super().__init__(*args)
@@ -42,28 +42,28 @@ class ConfigError(LessVFLError, ValueError):
     """A setting, an option or a name is not allowed."""
 
     kind = "config"
-    public = "A setting of that side is not allowed; its log says which."
+    public = "A setting of the side that stopped does not fit; its log says which."
 
 
 class DataError(LessVFLError, ValueError):
     """A table, a column or a label cannot be used."""
 
     kind = "data"
-    public = "The table of that side cannot be used; its log says why."
+    public = "The table of the side that stopped cannot be used; its log says why."
 
 
 class AlignmentError(LessVFLError, ValueError):
     """The rows of the label holder and a party cannot be matched."""
 
     kind = "alignment"
-    public = "The rows of that side cannot be matched; its log says why."
+    public = "The rows of all sides cannot be matched; the server's log says why."
 
 
 class NetworkError(LessVFLError, ValueError):
     """A module cannot serve as party or fusion network."""
 
     kind = "network"
-    public = "The network of that side cannot be used; its log says why."
+    public = "The network of the side that stopped cannot be used; its log says why."
 
 
 class DivergenceError(LessVFLError, ArithmeticError):
@@ -106,7 +106,7 @@ class RecordError(LessVFLError, ValueError):
     """A folder or file is not a record of a run."""
 
     kind = "record"
-    public = "The run folder of that side cannot be used; its log says why."
+    public = "The run folder of the side that stopped does not fit; its log says why."
 
 
 class LessVFLWarning(UserWarning):

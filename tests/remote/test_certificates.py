@@ -368,6 +368,7 @@ PARTY_KEYS = {
     "columns": ["*"],
     "threads": 1,
     "out": "run",
+    "wait": 600,
     "align": "psi",
     "scale": "auto",
     "reveal": "nothing",

@@ -38,7 +38,7 @@ from lessvfl.status import Status
 from lessvfl.wire import flight
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, Hub
-from lessvfl.wire.messages import Block, Descend, Done
+from lessvfl.wire.messages import Begin, Block, Descend, Done, Select
 
 # Aligned by their number alone: the point of other tests.
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
@@ -808,6 +808,36 @@ def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path,
     assert parties[1].n_wrong == 1
     assert refused == ["clinic"]
     compare(result, written(tmp_path), simulated("less-vfl"))
+
+
+class Twice(PartyProcess):
+    """A party that answers stage 3 wrongly once, and then the next stage once."""
+
+    due: tuple[type, ...] = (Select, Begin)
+
+    def handle(self, message):
+        reply = super().handle(message)
+        stage = getattr(message, "stage", None)
+        if self.due and isinstance(message, self.due[0]) and stage != "pretrain":
+            self.due = self.due[1:]
+            return Agreed()
+        return reply
+
+
+@pytest.mark.parametrize("method", ["less-vfl", "less-vfl-auto", "local-lasso"])
+def test_two_breaks_around_stage_3_change_nothing(tmp_path, method):
+    """After the first, the server once saved its first weights in place of its last."""
+    with a_hub() as hub:
+        twice = Twice("clinic", party_config("clinic", tmp_path), a_table("clinic"))
+        sides = [Side(p, hub.port) for p in (twice, a_party("bank", tmp_path))]
+        for side in sides:
+            side.start()
+        config = server_config(tmp_path, method)
+        result = ServerProcess(config, labels(), hub, a_status()).run()
+    for side in sides:
+        side.join(20)
+    assert twice.due == ()
+    compare(result, written(tmp_path), simulated(method))
 
 
 def test_a_party_that_is_always_wrong_ends_the_run_by_name(tmp_path, monkeypatch):

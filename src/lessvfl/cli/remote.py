@@ -117,10 +117,18 @@ def server(
         except BaseException as error:
             status.ended(ending.sentence(error) or type(error).__name__)
             _close(hub, error)
+            if isinstance(error, KeyboardInterrupt):
+                log.warning("start again with --resume to go on")
             if page is not None and isinstance(error, Exception):
                 page.stay(FAILED_SECONDS)
             raise
         _close(hub)
+        found = _scores(record, dataset.task)
+        for seed, (measure, value) in found.items():
+            typer.echo(f"seed {seed}: {measure} {value:.4f}")
+        typer.echo(
+            f"The record is in '{own.out}'; 'lessvfl report' makes a page of it."
+        )
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)

@@ -108,12 +108,14 @@ class Checkpoints(Keeper):
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
+    _is_back: bool = True  # the network is that of the mark, or ahead of it
     _optimizer: torch.optim.Optimizer | None = None
 
     def __post_init__(self) -> None:
         """Take up what was saved."""
         if self.saved is None:
             return
+        self._is_back = False
         tensors, values = self.saved.tensors, self.saved.values
         self._behind = list(values["behind"])
         self._found = {
@@ -138,7 +140,7 @@ class Checkpoints(Keeper):
         optimizer: torch.optim.Optimizer,
     ) -> int:
         """Return how many steps of a stage are done, its values put in place."""
-        self._params, self._optimizer = params, optimizer
+        self._optimizer = optimizer
         self.put_back(params)
         if stage in self._behind:
             return n_steps
@@ -150,7 +152,12 @@ class Checkpoints(Keeper):
         return step
 
     def put_back(self, params: Sequence[Tensor]) -> None:
-        """Put saved values into the server's network, where they fit its shape."""
+        """Put saved values into the server's network, where they fit its shape.
+
+        They do not before it is cut to the components that the mark has, and must
+        before anything is saved again.
+        """
+        self._params = params
         if self.saved is None:
             return
         values = [self.saved.tensors[f"fusion.{i}"] for i in range(len(params))]
@@ -158,6 +165,7 @@ class Checkpoints(Keeper):
             if all(v.shape == p.shape for v, p in zip(values, params, strict=True)):
                 for param, value in zip(params, values, strict=True):
                     param.copy_(value)
+                self._is_back = True
 
     def reached(self, stage: Stage, step: int, n_steps: int) -> None:
         """Save at the end of a stage, and every few steps."""
@@ -185,6 +193,11 @@ class Checkpoints(Keeper):
         self._save(stage, 1)
 
     def _save(self, stage: Stage, step: int) -> None:
+        if not self._is_back:
+            raise RecordError(
+                f"The fusion network of '{self.path}' must fit the run's. Got one of "
+                "another shape."
+            )
         tag = f"{stage}-{step}"
         self.save_parties(tag)
         tensors = {f"fusion.{i}": param for i, param in enumerate(self._params)}

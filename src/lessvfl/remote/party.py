@@ -104,7 +104,8 @@ class PartyProcess:
         self._plans: tuple[Any, ...] = ()  # that the server may send
         self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
-        self._new_aligner()  # what it lacks for that is said at the start
+        self._new_aligner()  # what is wrong with ids or columns is said at the start
+        self._encoding(frame)
 
     def close(self) -> None:
         """Let go of the run folder."""
@@ -240,6 +241,7 @@ class PartyProcess:
             message, len(self._columns), self.config.party_net is not None
         )
         self._welcome = message
+        log.info("takes part in a run of method %s", message.method)
         known = self._aligned()
         if known is None or "rows" not in known.tensors:
             return False
@@ -287,7 +289,6 @@ class PartyProcess:
             aligner = self._new_aligner()
             answer = control.Align(aligner.answer(message))
             if known is None:
-                self.home.begin()
                 self._write_rows({}, hello=digest, final=None)
             self._aligner = aligner
             return answer
@@ -300,6 +301,8 @@ class PartyProcess:
         if known.values["final"] is None:  # a message that fails was the only one
             self._write_rows({}, hello=known.values["hello"], final=digest)
         rows = aligner.order(message)
+        log.info("%d rows in common with everybody", len(rows))
+        self.home.begin()
         tensor = torch.from_numpy(np.ascontiguousarray(rows))
         self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
         self.frame = self.whole.take(rows)
@@ -490,7 +493,8 @@ class PartyProcess:
         _write(place / "numbers.json", {"run": self._welcome.run, "numbers": own})
         self.budget.settle()
         kept, removed = own["kept"], own["removed"]
-        log.info("kept %d of %d features", len(kept), len(kept) + len(removed))
+        counts = (len(kept), len(kept) + len(removed))
+        log.info("seed %d: kept %d of %d features: %s", seed, *counts, ", ".join(kept))
         runs = [one["numbers"] for one in self._finished()]
         if len(runs) == len(self._welcome.seeds):
             self._conclude(runs)
@@ -513,6 +517,7 @@ class PartyProcess:
         agreed = consensus([{self.name: one} for one in runs])[self.name]
         whole = {"party": self.name, "consensus": agreed, "runs": runs}
         _write(self.folder / "party.json", whole)
+        log.info("the run is over: results are in '%s'", self.folder / "party.json")
         if len(runs) > 1:
             n_features = len(runs[0]["kept"]) + len(runs[0]["removed"])
             counts = (len(agreed["recommended"]), n_features, len(runs))

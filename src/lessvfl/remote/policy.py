@@ -233,8 +233,15 @@ class Judge:
         most: float = getattr(self.policy, key)
         if net.embedding_size > most * n_columns:
             kind = "" if is_deep or own_net else " of a linear network"
-            allowed = f"{most:g} components{kind} for each of its columns"
-            raise self.refuse(allowed, key, f"{net.embedding_size} components")
+            unit = "component" if most == 1 else "components"
+            allowed = f"{most:g} {unit}{kind} for each of its columns"
+            log.warning("it has %d columns", n_columns)
+            raise self.refuse(
+                allowed,
+                key,
+                f"{net.embedding_size}: the server's 'embedding_size' must be smaller, "
+                "or the policy wider",
+            )
 
     def memory(self, net: NetConfig, n_inputs: int, n_rows: int) -> None:
         """Refuse a network that would not fit: weights, optimiser, outputs."""

@@ -202,6 +202,8 @@ class ServerProcess:
         finals = aligner.finish()
         self.hub.send({p: control.Align(data) for p, data in finals.items()})
         rows = np.ascontiguousarray(aligner.rows)
+        log.info("%d rows in common with all parties", len(rows))
+        self.home.begin()
         write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
 
     def _new_aligner(self) -> Aligner:
@@ -372,19 +374,24 @@ class ServerProcess:
         return any(self.folder.glob(f"seed-*/{CHECKPOINT}"))
 
     def _run_id(self) -> bytes:
-        """Return the run's own number, the same after a restart."""
-        path = self.folder / "run.safetensors"
-        if not path.is_file():
-            self.home.begin()
+        """Return the run's own number, the same after a restart.
+
+        Until rows are aligned nothing has begun, and another config is another run.
+        """
+        path, config = self.folder / "run.safetensors", _plain(self.config)
+        is_aligned = (self.folder / "rows.safetensors").is_file()
+        known = read_state(path) if path.is_file() else None
+        if known is None or (known.values["config"] != config and not is_aligned):
             number = torch.tensor(list(uuid.uuid4().bytes), dtype=torch.uint8)
-            write_state(path, State({"run": number}, {"config": _plain(self.config)}))
-        state = read_state(path)
-        if state.values["config"] != _plain(self.config):
+            known = State({"run": number}, {"config": config})
+            write_state(path, known)
+        before = known.values["config"]
+        if other := [name for name in config if before.get(name) != config[name]]:
             raise ConfigError(
-                f"The run folder '{self.folder}' must be of the same config. Got that "
-                "of another run; choose another 'out'."
+                f"The run in '{self.folder}' must go on with the config it began with. "
+                f"Got another '{other[0]}'; another run needs another 'out'."
             )
-        return bytes(state.tensors["run"].tolist())
+        return bytes(known.tensors["run"].tolist())
 
     def _run_once(self, before: Counter[str]) -> dict[str, Any]:
         """Agree with everybody where to go on, and run to the end.
