@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def a_float(
         f"a float in {bracket}{low:g}, {high:g}{closing}",
         lambda v: (
             _is_number(v)
-            and abs(v) < 2.0**1023  # finite, as a float
+            and abs(v) <= sys.float_info.max  # finite; a whole number has no end
             and (v > low if open_low else v >= low)
             and v <= high
         ),

@@ -140,7 +140,7 @@ def test_a_party_brings_its_own_network(tmp_path):
         ({"depth": 500}, "'depth' up to 6"),
         ({"train_epochs": 10**6}, "'train_epochs' up to 200"),
         ({"shadows": 10**7}, "'shadows' up to 1000"),
-        ({"embedding_size": 5}, "1 components for each of its columns"),
+        ({"embedding_size": 5}, "1 component for each of its columns"),
         ({"depth": 1}, "0.5 components of a linear network"),
         ({"activation": "none"}, "0.5 components of a linear network"),
     ],

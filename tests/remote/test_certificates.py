@@ -717,6 +717,9 @@ def test_the_commands_end_to_end(run, tmp_path, monkeypatch):
         "kit/server: for the server",
         "kit/clinic: for clinic; hand it over, delete it here",
         "kit/insurer: for insurer; hand it over, delete it here",
+        "Next, on every side: fill in what says FILL IN in its .yaml file, then",
+        "  lessvfl server --config server.yaml",
+        "  lessvfl party --config party.yaml",
     ]
     asked = run("request", "lab", "--name", "lab")
     assert asked.code == 0

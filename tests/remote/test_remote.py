@@ -909,7 +909,7 @@ def test_another_config_does_not_resume(tmp_path):
             side.start()
         config = server_config(tmp_path, seeds=(1,))
         server = ServerProcess(config, labels(), hub, a_status(), resume=True)
-        with pytest.raises(ConfigError, match="must be of the same config"):
+        with pytest.raises(ConfigError, match="Got another 'seeds'"):
             server.run()
 
 

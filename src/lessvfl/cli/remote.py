@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lessvfl.cli import ending
+
+# The engine's own lines say in many words what ours say in one.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
     from lessvfl.remote.config import Common
@@ -126,9 +130,7 @@ def server(
         found = _scores(record, dataset.task)
         for seed, (measure, value) in found.items():
             typer.echo(f"seed {seed}: {measure} {value:.4f}")
-        typer.echo(
-            f"The record is in '{own.out}'; 'lessvfl report' makes a page of it."
-        )
+        typer.echo(f"Record: {own.out}; 'lessvfl report' makes a page of it")
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)

@@ -173,7 +173,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
         self.number = 0
         self.run_id = bytes(16)
-        self.traffic: dict[PartyId, Traffic] = dict.fromkeys(self.parties, Traffic())
+        self._bytes = {party: [0, 0] for party in self.parties}  # up, down
         self._lines: dict[PartyId, _Stream] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
@@ -193,8 +193,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                 )
         except (pyarrow.ArrowException, OSError) as error:
             raise ConfigError(
-                f"The server must be able to listen at {address}. "
-                f"Got this: {_first_line(error)}."
+                f"The server must be able to listen at {address}, where no other "
+                f"process listens. Got this: {_first_line(error)}."
             ) from None
 
     # ------------------------------------------------------------- one thread a stream
@@ -460,9 +460,15 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         log.warning("party '%s' sent no proper reply: %s", party, why)
         raise PartyLostError([party], why)
 
+    @property
+    def traffic(self) -> dict[PartyId, Traffic]:
+        """Return the bytes on the wire so far."""
+        return {party: Traffic(*both) for party, both in self._bytes.items()}
+
     def _count(self, party: PartyId, up: int = 0, down: int = 0) -> None:
-        old = self.traffic[party]
-        self.traffic[party] = Traffic(old.up + up, old.down + down)
+        both = self._bytes[party]
+        both[0] += up
+        both[1] += down
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
@@ -506,7 +512,7 @@ def _next(reader: Any) -> memoryview:
     try:
         return memoryview(reader.read_chunk().app_metadata or b"")
     except LOST as error:
-        raise _GoneError(_first_line(error)) from None
+        raise _GoneError(_reason(error)) from None
 
 
 def _write(writer: Any, data: bytes) -> None:
@@ -514,7 +520,23 @@ def _write(writer: Any, data: bytes) -> None:
     try:
         writer.write_metadata(pyarrow.py_buffer(data))
     except LOST as error:
-        raise _GoneError(_first_line(error)) from None
+        raise _GoneError(_reason(error)) from None
+
+
+# What the engine says of a connection that was not made, and what it means.
+REASONS = {
+    "Connection refused": "nobody listens there",
+    "certificate verify failed": "its certificate is not of the CA in 'ca'",
+    "wrong version number": "whoever listens there does not speak TLS",
+    "ostname": "its certificate is not of 'server_name'",
+}
+
+
+def _reason(error: BaseException) -> str:
+    """Return why there is no connection, in few words where the engine has many."""
+    text = str(error)
+    known = (words for sign, words in REASONS.items() if sign in text)
+    return next(known, _first_line(error)[:200])
 
 
 def _first_line(error: BaseException) -> str:
@@ -570,6 +592,7 @@ def serve(
     """
     end = time.monotonic() + patience
     pauses = _pauses()
+    told = ""
 
     def heard(message: Any) -> Any:
         nonlocal end, pauses
@@ -581,11 +604,12 @@ def serve(
         try:
             _answer(address, hello, heard, beat)
         except _GoneError as error:
-            log.info("no connection to %s: %s", address.server, error)
+            why = f"no connection to {address.server}: {error}"
+            if why != told:
+                log.info("%s; trying again for %g seconds", why, patience)
+            told = why
             if time.monotonic() > end:
-                raise PartyLostError(
-                    ["the server"], f"no connection to {address.server}: {error}"
-                ) from None
+                raise PartyLostError(["the server"], why) from None
             sleep(next(pauses))
             continue
         if is_over():
@@ -666,7 +690,7 @@ def _answer(
         descriptor = flight.FlightDescriptor.for_command(COMMAND)
         writer, reader = client.do_exchange(descriptor)
     except LOST as error:
-        raise _GoneError(_first_line(error)) from None
+        raise _GoneError(_reason(error)) from None
     voice = _Voice(writer, beat)
     try:
         voice.say(hello, 0)
