@@ -82,7 +82,7 @@ class Policy(settings.Section):
     """The ``policy`` section of a party's config; its defaults let `default` pass."""
 
     rounds: int = setting(
-        an_int(1), 100_000, "exchanges in all, those after a restart included"
+        an_int(1), 100_000, "messages in all, those after a restart included"
     )
     passes: float = setting(
         a_float(open_low=True),
