@@ -179,6 +179,39 @@ def test_labels_of_pure_noise_keep_nothing(pairs):
             assert set(choice.why) == {"weak"}
 
 
+@pytest.mark.parametrize(("effect", "n_copies"), [(0.0, 100), (0.18, 400), (2.0, 100)])
+def test_more_copies_are_made_only_where_those_at_hand_do_not_settle_it(
+    effect, n_copies, monkeypatch
+):
+    made = []
+    scores = moments.shadow_scores
+
+    def watched(seen, residual, n, generator):
+        made.append(n)
+        return scores(seen, residual, n, generator)
+
+    monkeypatch.setattr(moments, "shadow_scores", watched)
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(400, 12)))
+    Z = effect * X[:, [0]] + torch.as_tensor(rng.normal(size=(400, 1)))
+    found = a_look(X, Z, replace(PLAN, noise=1 / 400)).choose()
+    assert sum(made) == n_copies
+    assert places(found.kept) == ([0] if effect else [])
+
+
+def test_the_path_ends_where_most_of_what_is_kept_would_be_useless(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(300, 2000)))
+    Z = X[:, :5].sum(dim=1, keepdim=True) + torch.as_tensor(rng.normal(size=(300, 1)))
+    found = a_look(X, Z).choose()
+    assert places(found.kept)[:5] == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(evidence, "HOPELESS", 1.0)
+    further = a_look(X, Z).choose()
+    assert len(found.path) < len(further.path)
+    assert found.path == further.path[: len(found.path)]
+    assert torch.equal(found.kept, further.kept)
+
+
 def test_or_one_feature_where_another_look_follows():
     found = choices_on_noise(again=True, pairs=False)
     counts = [int(choice.kept.sum()) for choice in found]

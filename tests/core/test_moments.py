@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.linear_model import MultiTaskLasso
 
 from lessvfl.core import moments
+from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import Moments, Rule
-from lessvfl.core.prox import GroupLasso
 
 PAIRED = [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8]  # the groups of twelve columns
 
@@ -66,7 +65,7 @@ def test_scores_do_not_depend_on_the_basis_nor_on_the_scale_of_columns():
     scores = data.scores(data.C)
     assert torch.allclose(scores, again.scores(again.C), rtol=1e-6)
     lams = scores.max() * torch.logspace(0, -2, 8, dtype=X.dtype)
-    paths = (moments.group_path(some, lams, some.weights) for some in (data, again))
+    paths = (group_path(some, lams, some.weights) for some in (data, again))
     for (ours, _), (theirs, _) in zip(*paths, strict=True):
         assert torch.allclose(data.norms(ours), again.norms(theirs), atol=1e-4)
     alone = seen(X, Z)
@@ -92,7 +91,7 @@ def test_a_category_of_many_even_levels_says_as_much_as_a_number(K):
     assert theirs == pytest.approx(ours, rel=0.05)
     strongest = float(data.norms(data.C).max()) * (1 + 1e-9)
     lams = strongest * torch.logspace(0, -1, 20, dtype=X.dtype)
-    path = moments.group_path(data, lams, torch.ones(2).to(X))
+    path = group_path(data, lams, torch.ones(2).to(X))
     kept = [data.norms(B) > 0 for B, _ in path]
     enters = torch.stack(kept).to(torch.uint8).argmax(dim=0)
     assert abs(int(enters[0]) - int(enters[1])) <= 1
@@ -108,7 +107,7 @@ def test_a_constant_column_says_nothing():
     assert torch.equal(alone.X[:, 4], torch.zeros(len(X)).to(X))
     lams = torch.logspace(0, -3, 10, dtype=X.dtype)
     for some, number in ((data, 2), (alone, 4)):
-        *_, (B, slopes) = moments.group_path(some, lams, some.weights)
+        *_, (B, slopes) = group_path(some, lams, some.weights)
         assert some.norms(B)[number] == 0
         assert some.norms(slopes)[number] == 0
     everything = torch.ones(12, dtype=torch.bool)
@@ -130,11 +129,11 @@ def test_the_weight_of_a_group_is_a_quantile_of_its_degrees():
 
 def test_responses_along_one_line_have_one_dimension():
     Z = torch.randn(1000, 1, generator=stream())
-    assert moments._dimension(Z) == pytest.approx(1)
-    assert moments._dimension(Z @ torch.ones(1, 4)) == pytest.approx(1)
-    assert moments._dimension(torch.zeros(5, 2)) == 1
+    assert moments.dimension(Z) == pytest.approx(1)
+    assert moments.dimension(Z @ torch.ones(1, 4)) == pytest.approx(1)
+    assert moments.dimension(torch.zeros(5, 2)) == 1
     round_ = torch.randn(100_000, 4, generator=stream())
-    assert moments._dimension(round_) == pytest.approx(4, rel=1e-2)
+    assert moments.dimension(round_) == pytest.approx(4, rel=1e-2)
 
 
 def test_moments_of_some_rows_keep_the_scale():
@@ -144,7 +143,11 @@ def test_moments_of_some_rows_keep_the_scale():
     own, target = data.X[some], data.Z[some]
     assert part.n_rows == int(some.sum())
     assert torch.equal(part.weights, data.weights)
-    assert torch.allclose(part.G, torch.cov(own.T, correction=0))
+    everything = torch.arange(12)
+    assert torch.allclose(part.gram(everything), torch.cov(own.T, correction=0))
+    assert torch.allclose(
+        part.gram(everything[:2], everything), part.gram(everything)[:2]
+    )
     together = torch.cov(torch.cat([own, target], dim=1).T, correction=0)
     assert torch.allclose(part.C, together[:12, 12:])
 
@@ -152,75 +155,11 @@ def test_moments_of_some_rows_keep_the_scale():
 def test_what_coefficients_leave_is_a_share_of_the_variance():
     X, Z = problem()
     data = seen(X, Z)
-    B = torch.linalg.solve(data.G, data.C)
+    G = data.gram(torch.arange(12))
+    B = torch.linalg.solve(G, data.C)
     left = (data.Z - data.X @ B).square().sum() / data.Z.square().sum()
-    assert data.left(B, data.C - data.G @ B) == pytest.approx(float(left))
+    assert data.left(B, data.C - G @ B) == pytest.approx(float(left))
     assert data.left(torch.zeros_like(B), data.C) == 1
-
-
-# -------------------------------------------------------------------------------- path
-
-
-def test_the_path_agrees_with_scikit_learn():
-    X, Z = problem()
-    data = seen(X, Z)
-    lams = torch.logspace(0.5, -2, 11, dtype=X.dtype)
-    ones = torch.ones(12).to(X)
-    ours = list(moments.group_path(data, lams, ones))
-    assert len(ours) == 11
-
-    def objective(B, lam):
-        smooth = (B * (data.G @ B)).sum() / 2 - (B * data.C).sum()
-        return float(smooth + lam * data.norms(B).sum())
-
-    for lam, (B, slopes) in zip(lams, ours, strict=True):
-        theirs = MultiTaskLasso(
-            float(lam), fit_intercept=False, tol=1e-12, max_iter=100_000
-        )
-        theirs.fit(data.X.numpy(), data.Z.numpy())
-        other = torch.as_tensor(theirs.coef_.T.copy())
-        assert objective(B, lam) == pytest.approx(objective(other, lam), abs=1e-5)
-        assert torch.allclose(data.norms(B), data.norms(other), atol=1e-3)
-        assert torch.equal(data.norms(B) > 0, data.norms(other) > 0)
-        assert torch.allclose(slopes, data.C - data.G @ B)
-
-
-def test_what_the_strong_rule_leaves_out_would_be_zero():
-    X, Z = problem(d=60)
-    data = seen(X, Z, [j // 2 for j in range(60)])
-    weights, lams = torch.ones(30).to(X), torch.logspace(1, -1, 12, dtype=X.dtype)
-    everybody = torch.ones(30, dtype=torch.bool)
-    start, n_kept = torch.zeros_like(data.C), 0
-    path = moments.group_path(data, lams, weights)
-    for lam, (B, _) in zip(lams, path, strict=True):
-        whole = moments._solve(data, lam, weights, everybody, start)
-        assert torch.allclose(data.norms(B), data.norms(whole), atol=1e-3)
-        n_kept += int((data.norms(B) > 0).sum())
-    assert 0 < n_kept < 30 * 12
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_path_meets_the_optimality_condition(weighted):
-    """Of every group at every lambda, also of those that the strong rule left out."""
-    X, Z = problem(d=24)
-    data = seen(X, Z, [j // 2 for j in range(24)])
-    weights = torch.linspace(0, 3, 12).to(X) if weighted else torch.ones(12).to(X)
-    lams = torch.logspace(0.5, -1.5, 12, dtype=X.dtype)
-    B = torch.stack([B for B, _ in moments.group_path(data, lams, weights)])
-    membership = torch.nn.functional.one_hot(data.group).to(X)
-    is_kept = data.norms(B) > 0
-    assert 0 < is_kept.sum() < is_kept.numel()
-    penalty = GroupLasso(lams, membership, weights)
-
-    def residual(B):
-        return penalty.residual(B.mT, (data.G @ B - data.C).mT)
-
-    assert (residual(B) <= 2e-3 * lams.unsqueeze(1) * weights.clamp_min(0.3)).all()
-    stretched = residual(1.05 * B)
-    assert (stretched[is_kept] > 5e-3).all()
-    columns = (~is_kept).to(X) @ membership.T  # (L, columns)
-    brought_back = residual(B + 1e-6 * columns.unsqueeze(2))
-    assert (brought_back[~is_kept] > 5e-3).all()
 
 
 # ----------------------------------------------------------------------------- shadows
@@ -324,7 +263,7 @@ def rss(data, columns):
 def test_a_wald_statistic_is_what_leaving_a_group_out_costs(groups):
     X, Z = problem()
     data = seen(X, Z, groups)
-    P = torch.linalg.inv(data.G)
+    P = torch.linalg.inv(data.gram(torch.arange(12)))
     n_groups = max(groups) + 1
     ours = moments._wald(P, P @ data.C, data.group, n_groups) * data.n_rows
     for group in range(n_groups):
@@ -428,35 +367,3 @@ def test_what_is_explained_is_seen_on_other_rows():
     expected = (np.square(others.Z.numpy()).sum() - wrong) / others.n_rows
     assert moments.explained(some, others, kept) == pytest.approx(expected, rel=1e-4)
     assert moments.explained(some, others, mask(9)) == 0
-
-
-# ------------------------------------------------------------------------------- pairs
-
-
-def test_pairs_and_squares_are_seen_and_chance_is_not():
-    rng = np.random.default_rng(0)
-    X = torch.as_tensor(rng.normal(size=(2000, 15)))
-    noise = torch.as_tensor(rng.normal(size=(2000, 2)))
-    Z = noise + X[:, [1]] * X[:, [4]] + X[:, [6]].square() + 3 * X[:, [0]]
-    strength, partner = moments.pairs(seen(X, Z), 2, stream())
-    assert (strength >= 1).nonzero().flatten().tolist() == [1, 4, 6]
-    assert partner[[1, 4, 6]].tolist() == [4, 1, 6]
-
-
-def test_a_pair_is_told_by_feature_where_columns_are_grouped():
-    rng = np.random.default_rng(0)
-    X = torch.as_tensor(rng.normal(size=(2000, 20)))
-    Z = X[:, [1]] * X[:, [4]] + torch.as_tensor(rng.normal(size=(2000, 1)))
-    groups = [j // 2 for j in range(20)]
-    strength, partner = moments.pairs(seen(X, Z, groups), 2, stream())
-    assert (strength >= 1).nonzero().flatten().tolist() == [0, 2]
-    assert partner[[0, 2]].tolist() == [2, 0]
-
-
-def test_pairs_do_not_depend_on_how_many_columns_are_looked_at_together(monkeypatch):
-    data = seen(*problem(d=20))
-    whole = moments.pairs(data, 2, stream())
-    monkeypatch.setattr(moments, "AT_ONCE", 3)
-    parts = moments.pairs(data, 2, stream())
-    assert torch.allclose(whole[0], parts[0])
-    assert torch.equal(whole[1], parts[1])

@@ -29,15 +29,20 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import moments
-from lessvfl.core.moments import RIDGE, Moments, Rule
+from lessvfl.core.group_path import group_path
+from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
 from lessvfl.core.network import Network
+from lessvfl.core.pairs import pairs
 from lessvfl.core.plans import FitPlan, ShadowPlan, stream, take
 from lessvfl.core.prox import per_replica
 from lessvfl.core.solve import fit_held_out
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
-ENOUGH_ROWS = 4  # for every column, to tell what it says beside the others
 ASKED = 0.01  # curvature that counts, as a share of the largest
+CERTAIN = 0.1  # of the share that noise may keep: what is less likely is no chance
+EULER = 0.5772
+HOPELESS = 0.5  # an estimated share of useless features from which a path ends,
+MANY = 20  # where it keeps more features than that
 PAIR_COPIES = 2  # orders of the rows in which pairs are looked at for chance
 
 
@@ -201,16 +206,19 @@ class Look:
         self.pinned = at.pinned
         self.plan = plan
         self.name = name
-        n_copies = max(plan.n_copies, math.ceil(1 / plan.noise))
-        self.shadows = moments.shadow_scores(
-            self.seen, self.seen.Z, n_copies, self._stream("path")
-        )
+        self._copies = self._stream("path")
+        self.shadows = self._scramble(plan.n_copies)
         self._strongest = self.seen.scores(self.seen.C).max()
         self._by_chance = self.shadows.max(dim=1).values  # the strongest of every copy
 
     def _stream(self, what: str) -> torch.Generator:
         seed, *names = self.name
         return stream(int(seed), "shadow", *names, what)
+
+    def _scramble(self, n_copies: int) -> Tensor:
+        """Return what so many more copies of the columns say, (copies, n_groups)."""
+        seen = self.seen
+        return moments.shadow_scores(seen, seen.Z, n_copies, self._copies)
 
     @property
     def clarity(self) -> float:
@@ -257,9 +265,24 @@ class Look:
         )
 
     def _is_noise(self) -> bool:
-        """Tell whether the strongest feature may well be chance."""
-        n_above = int((self._by_chance >= self._strongest).sum())
-        return (1 + n_above) / (1 + len(self._by_chance)) > self.plan.noise
+        """Tell whether the strongest feature may well be chance.
+
+        Where the copies at hand do not settle it, as many more are made as a share of
+        `noise` takes to be seen. The strongest of a copy follow Gumbel's law: its tail
+        tells what is out of the question.
+        """
+        noise, by_chance = self.plan.noise, self._by_chance
+        spread = by_chance.std() * math.sqrt(6) / math.pi
+        middle = by_chance.mean() - EULER * spread
+        beyond = middle - spread * math.log(noise * CERTAIN)
+        if bool(self._strongest > torch.maximum(beyond, by_chance.max())):
+            return False
+        n_more = math.ceil(1 / noise) - len(by_chance)
+        if n_more > 0 and int((by_chance >= self._strongest).sum()) == 0:
+            more = self._scramble(n_more).max(dim=1).values
+            by_chance = torch.cat([by_chance, more])
+        n_above = int((by_chance >= self._strongest).sum())
+        return (1 + n_above) / (1 + len(by_chance)) > noise
 
     def _path(
         self, seen: Moments
@@ -277,7 +300,7 @@ class Look:
         came_in = torch.zeros_like(weights)
         points: list[tuple[float, int, float]] = []
         place, chosen, said, beside = 0, self.pinned, None, came_in
-        for B, slopes in moments.group_path(seen, largest * shares, weights):
+        for B, slopes in group_path(seen, largest * shares, weights):
             share = float(shares[len(points)])
             kept = (seen.norms(B) > 0) | self.pinned
             limit = share * largest / math.sqrt(max(seen.left(B, slopes), RIDGE))
@@ -287,11 +310,13 @@ class Look:
             weak = seen.scores(slopes) / max(largest, RIDGE)
             now = seen.scores(B) / max(largest, RIDGE)
             beside = now if len(points) == 1 else beside  # what must stay says there
+            false = rule.false_share(limit, n_kept)
             if passing > plan.q or (plan.most is not None and n_kept > plan.most):
                 break
             if n_kept and rule.allows(limit, n_kept):
-                place, chosen, beside = len(points) - 1, kept, now
-                said = rule.false_share(limit, n_kept)
+                place, chosen, beside, said = len(points) - 1, kept, now, false
+            elif false is not None and n_kept > MANY and false > HOPELESS:
+                break
         came_in = torch.where(self.pinned, beside, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
         scores = scores / points[place][0]
@@ -302,7 +327,7 @@ class Look:
         if not self.plan.pairs:
             return []
         most = self.plan.most
-        strength, partner = moments.pairs(self.seen, PAIR_COPIES, self._stream("pairs"))
+        strength, partner = pairs(self.seen, chosen, PAIR_COPIES, self._stream("pairs"))
         found: list[tuple[int, int, float]] = []
         chosen = chosen.clone()
         for group in strength.argsort(descending=True).tolist():

@@ -12,6 +12,8 @@ from lessvfl.core.plans import Labels, PathPlan, Rows
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import gradients, prox_step
 
+OFFSET_STEPS = 300
+
 
 def choose_components(
     H: Tensor, labels: Labels, rows: Rows, plan: PathPlan, sizes: Sequence[int]
@@ -52,8 +54,6 @@ def _head_path(
 ) -> tuple[Tensor, Tensor]:
     """Fit linear heads for a path of lambdas, largest first: (L, C, E) and (L, C)."""
     L, E = plan.n_lambdas, h.shape[1]
-    W = h.new_zeros(L, n_outputs, E).requires_grad_()
-    b = h.new_zeros(L, n_outputs).requires_grad_()
     curve = 2.0 if labels.task == "regression" else 0.5  # the most of any row's loss
     ones = torch.cat([h, h.new_ones(len(h), 1)], dim=1)
     if labels.weight is not None:
@@ -61,17 +61,27 @@ def _head_path(
     norm = torch.linalg.matrix_norm(ones, 2).clamp_min(1e-12)  # 0: rows without weight
     rate = 1 / (curve * norm**2 / len(h))
 
-    def slopes() -> tuple[Tensor, ...]:
+    def slopes(W: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         z = h @ W.mT + b.unsqueeze(1)
         return gradients(labels.risk(z).sum(), [W, b])
 
-    for _ in range(plan.n_steps):  # the offsets alone: all lambdas start from there
-        _, db = slopes()
+    nothing = h.new_zeros(1, n_outputs, E).requires_grad_()
+    offset = h.new_zeros(1, n_outputs).requires_grad_()
+    for _ in range(OFFSET_STEPS):  # the offset alone: all lambdas start from there
+        _, db = slopes(nothing, offset)
         with torch.no_grad():
-            b -= rate * db
-    largest = slopes()[0][0].norm(dim=0).max()
-    lams = largest * torch.logspace(0, -2.5, L).to(h)
-    penalty, step = GroupLasso(lams), rate.expand(L)
-    for _ in range(plan.n_steps):
-        prox_step([W, b], slopes(), step, penalty, W)
-    return W.detach(), b.detach()
+            offset -= rate * db
+    largest = slopes(nothing, offset)[0][0].norm(dim=0).max()
+    penalty = GroupLasso(largest * torch.logspace(0, -2.5, L).to(h))
+    W = nothing.detach().repeat(L, 1, 1).requires_grad_()
+    b = offset.detach().repeat(L, 1).requires_grad_()
+    t, before = 1.0, (W.detach().clone(), b.detach().clone())
+    for _ in range(plan.n_steps):  # with momentum (FISTA)
+        prox_step([W, b], slopes(W, b), rate.expand(L), penalty, W)
+        now = (W.detach().clone(), b.detach().clone())
+        t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        with torch.no_grad():
+            for moving, new, old in zip((W, b), now, before, strict=True):
+                moving.add_(new - old, alpha=(t - 1) / t_new)
+        t, before = t_new, now
+    return before

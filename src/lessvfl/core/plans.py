@@ -222,9 +222,9 @@ class FitPlan:
     """How a network is fitted alone, by AdamW, until held-out rows say stop."""
 
     n_epochs: int = 30
-    rate: float = 0.003
+    rate: float = 0.01
     decay: float = 0.01
-    batch_size: int = 64
+    batch_size: int = 256
     held_out: float = 0.15  # share of the rows
     patience: int = 6  # epochs in a row without help for the rows held out
 
@@ -242,7 +242,7 @@ class PathPlan:
     n_errors: float = 1.0
     held_out: float = 0.25
     n_lambdas: int = 20
-    n_steps: int = 300
+    n_steps: int = 80
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""Columns that matter only together: products of two of them, beside what is linear."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.moments import ENOUGH_ROWS, Moments, dimension
+
+MARGIN = 12.0  # how far above chance a pair must be: e^-6 as likely
+MOST_COLUMNS = 1024  # whose products are looked at: those that say most alone
+AT_ONCE = 256  # columns whose products are formed together
+
+
+def pairs(
+    moments: Moments, kept: Tensor, n_copies: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Find how strongly every group acts together with another one, or squared.
+
+    The statistic of two columns is (sum_i r_i x_ij x_ik)^2 / sum_i (r_i x_ij x_ik)^2,
+    r the responses without the columns' own linear part: about 1 by chance, however
+    the columns are distributed. Returns the largest statistic of every group, as a
+    share of the mark (from 1 on it counts), and with which group. The mark is the
+    largest statistic of all where the rows of r are scrambled, and `MARGIN` more.
+    `kept` (n_groups,) are the groups whose linear part is taken out where rows are too
+    few to take out everybody's.
+    """
+    r = _beside_linear(moments, kept)
+    some = _most_telling(moments)
+    X, group = moments.X[:, some], moments.group[some]
+    scrambled = [
+        r[torch.randperm(len(r), generator=generator).to(r.device)]
+        for _ in range(n_copies)
+    ]
+    strength, other = _beyond_chance(X, r, scrambled, None)
+    found = strength >= 1
+    if bool(found.any()):  # with these alone chance has fewer pairs to choose from
+        known = torch.zeros_like(found)
+        known[torch.cat([found.nonzero()[:, 0], other[found]])] = True
+        more, partner = _beyond_chance(X, r, scrambled, known.nonzero()[:, 0])
+        other = torch.where(more > strength, partner, other)
+        strength = torch.maximum(strength, more)
+    order = strength.argsort()  # the strongest last
+    best = strength.new_zeros(len(moments.weights))
+    best.scatter_reduce_(0, group, strength, "amax")
+    with_whom = torch.zeros_like(best, dtype=torch.long)
+    for column in order[strength[order] == best[group[order]]].tolist():
+        with_whom[group[column]] = group[other[column]]
+    return best, with_whom
+
+
+def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:
+    """Return the responses without the linear part of the columns, or of those kept."""
+    n, X = moments.n_rows, moments.X
+    if n < ENOUGH_ROWS * X.shape[1]:
+        X = X[:, moments.columns_of(kept)]
+    G = X.T @ X / n
+    ridge = 1e-3 * torch.eye(len(G)).to(G)
+    linear: Tensor = X @ torch.linalg.solve(G + ridge, X.T @ moments.Z / n)
+    return moments.Z - linear
+
+
+def _most_telling(moments: Moments) -> Tensor:
+    """Return the columns whose products are worth a look, in order."""
+    n_columns = moments.X.shape[1]
+    if n_columns <= MOST_COLUMNS:
+        return torch.arange(n_columns).to(moments.group)
+    says: Tensor = torch.linalg.vector_norm(moments.C, dim=1)
+    return says.topk(MOST_COLUMNS).indices.sort().values
+
+
+def _beyond_chance(
+    X: Tensor, r: Tensor, scrambled: list[Tensor], among: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return every column's largest statistic with some others, and which of them.
+
+    It is a share of the mark that the same pairs set where r is scrambled.
+    """
+    strength, partner = _together(X, r, among)
+    mark = torch.zeros_like(strength[0])
+    for other in scrambled:
+        by_chance = _together(X, other, among)[0].max() + MARGIN / dimension(r)
+        mark = torch.maximum(mark, by_chance)
+        if not bool((strength >= mark).any()):  # the next can but raise the mark
+            break
+    return strength / mark, partner
+
+
+def _together(X: Tensor, r: Tensor, among: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return every column's largest statistic with one `among`, and which.
+
+    None: with any column; every two are then multiplied once.
+    """
+    others = X if among is None else X[:, among]
+    weighted = others.square() * r.square().sum(dim=1, keepdim=True)
+    tiny = torch.finfo(X.dtype).tiny
+    best = X.new_full((X.shape[1],), -1.0)
+    with_whom = torch.zeros_like(best, dtype=torch.long)
+    for start in range(0, X.shape[1], AT_ONCE):
+        first = start if among is None else 0  # of the others
+        some, rest = X[:, start : start + AT_ONCE], others[:, first:]
+        top = sum((some.T @ (rest * r[:, [e]])).square() for e in range(r.shape[1]))
+        found = top / (some.square().T @ weighted[:, first:]).clamp_min(tiny)
+        most = found.max(dim=1)
+        here = slice(start, start + len(found))
+        _take_larger(best, with_whom, here, most.values, first + most.indices)
+        if among is None:
+            most = found.max(dim=0)
+            here = slice(first, None)
+            _take_larger(best, with_whom, here, most.values, start + most.indices)
+    return best, with_whom if among is None else among[with_whom]
+
+
+def _take_larger(
+    best: Tensor, with_whom: Tensor, where: slice, values: Tensor, places: Tensor
+) -> None:
+    """Put larger statistics, and with whom, in the place of smaller ones."""
+    with_whom[where] = torch.where(values > best[where], places, with_whom[where])
+    best[where] = torch.maximum(values, best[where])
