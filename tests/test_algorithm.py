@@ -370,7 +370,7 @@ class Notebook(Keeper):
 class GoingOn(Notebook):
     """Everything up to the end of stage 3 is over."""
 
-    def enter(self, stage, n_steps, params, optimizer):
+    def enter(self, stage, n_steps, params, optimizer, more=None):
         return n_steps if stage == "pretrain" else 0
 
     def is_behind(self, stage):

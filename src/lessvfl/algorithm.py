@@ -16,10 +16,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lessvfl.core.ending import Ending
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import proxy_loss
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels, Rows, SelectPlan, TrainPlan, take
+from lessvfl.core.plans import (
+    Batches,
+    Labels,
+    Rows,
+    SelectPlan,
+    TrainPlan,
+    sample_rows,
+    take,
+)
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.core.solve import (
     Plateau,
@@ -54,6 +63,8 @@ def train_jointly(
 
     h up, dL/dh down. Both gradients are taken at the same embeddings and server
     weights. With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
+    Where the schedule is watched, the loss of rows held out says when the learning rate
+    falls, and training is over once it has (``core/ending.py``).
     """
     batches = plan.batches(labels.y.shape[1], labels.seeds)
     n_steps = batches.n_steps(plan.n_epochs)
@@ -61,7 +72,9 @@ def train_jointly(
         return
     optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
-    done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer)
+    ending = Ending(n_steps) if plan.schedule == "watched" else None
+    state = None if ending is None else ending.state
+    done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer, state)
     if done == n_steps:
         return
     fusion.train(True)
@@ -75,18 +88,41 @@ def train_jointly(
         watch.look(*h, loss)
         params = fusion.parameters()
         grads = gradients(loss.sum(), [*params, *h])
-        plan.set_rate(optimizer, step - 1, n_steps)
+        rate, last = 1.0, step == n_steps
+        if ending is not None:
+            if batches.n_held_out and ending.is_due(step):
+                loss_held_out = _risk_held_out(parties, fusion, labels, plan, batches)
+                ending.see(loss_held_out, step)
+            rate, last = ending.rate(step), ending.is_last(step)
+        plan.set_rate(optimizer, step - 1, n_steps, rate)
         optimizer_step(optimizer, params, grads[: len(params)])  # line 8
         down = grads[len(params) :]
-        h = parties.descend(plan, step, labels.seeds, down)  # lines 9-12, then 5
-        if step % batches.n_per_epoch == 0 or step == n_steps:
+        h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-12, 5
+        if step % batches.n_per_epoch == 0 or last:
             watch.check()
             fusion.train(False)
             epoch = step / batches.n_per_epoch
-            observe(Event(plan.stage, epoch, plan.n_epochs, fusion))
+            n_epochs = epoch if last else plan.n_epochs
+            observe(Event(plan.stage, epoch, n_epochs, fusion))
             fusion.train(True)
-        keeper.reached(plan.stage, step, n_steps)
+        keeper.reached(plan.stage, n_steps if last else step, n_steps)
+        if last:
+            break
     fusion.train(False)
+
+
+def _risk_held_out(
+    parties: Parties, fusion: Network, labels: Labels, plan: TrainPlan, batches: Batches
+) -> float:
+    """Ask for the embeddings of the rows held out; return the loss there."""
+    n_rows = batches.n_held_out
+    H = concatenate(parties.embed(plan.stage, "train", n_rows, plan.bits))
+    rows = sample_rows(batches.n_samples, n_rows, labels.seeds).to(labels.y.device)
+    fusion.train(False)
+    with torch.no_grad():
+        risk = labels.at(rows).risk(fusion(H.expand(-1, n_rows, -1)))
+    fusion.train(True)
+    return float(risk.mean())
 
 
 # ---------------------------------------------------------------- Algorithm 1: LESS-VFL

@@ -152,8 +152,8 @@ class Party:
                 return messages.Description(self.name, n_samples, self.net.n_outputs)
             case messages.Begin(plan, done):
                 return self._begin(plan, done)
-            case messages.Descend(_, gradient):
-                return self._descend(gradient.values)
+            case messages.Descend():
+                return self._descend(request)
             case messages.Embed():
                 return self._embed(request)
             case messages.Select(components, plan):
@@ -222,9 +222,9 @@ class Party:
             h, self._widths, bits, mask, self._private, "up", self.name, *name
         )
 
-    def _descend(self, gradient: Tensor) -> messages.Reply:
+    def _descend(self, request: messages.Descend) -> messages.Reply:
         """Step along dL/dh (lines 11 and 12), then embed the next batch."""
-        training = self._training
+        training, gradient = self._training, request.gradient.values
         if training is None or training.h is None or training.rows is None:
             raise ProtocolError(
                 f"Party '{self.name}' must be asked for an embedding before it is sent "
@@ -241,9 +241,12 @@ class Party:
         grads = gradients(training.h, params, gradient)
         if training.step >= training.remembered_from:
             self._memory.add(training.rows, training.h, gradient)
-        training.plan.set_rate(training.optimizer, training.step, training.n_steps)
+        step, n_steps = training.step, training.n_steps
+        training.plan.set_rate(training.optimizer, step, n_steps, request.rate)
         optimizer_step(training.optimizer, params, grads, training.shrink)
         training.step += 1
+        if request.last:
+            training.steps = iter(())
         return self._next_batch(training)
 
     # ------------------------------------------------------------- Algorithm 1, party m
@@ -307,10 +310,7 @@ class Party:
         self._has_selected = True
         self._selected = [choice.report(self._owner) for choice in choices]
         self._remove(torch.stack([choice.kept for choice in choices]))
-        if plan.refit_epochs and self.X_train.shape[2]:
-            rows, h, gradient = seen
-            X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
-            evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self._private)
+        self._refit(seen, plan)
 
     def _look_again(self, plan: ShadowPlan) -> None:
         """Select once more, on responses of training; what went may come back."""
@@ -330,6 +330,15 @@ class Party:
         self.X_train, self.X_test = whole.X_train, whole.X_test
         self._whole, self._before = None, []
         self._remove(torch.stack(kept))
+        self._refit(seen, plan)
+
+    def _refit(self, seen: Sequence[Tensor], plan: ShadowPlan) -> None:
+        """Fit the network to what was remembered, on the features kept, alone."""
+        if plan.refit_epochs and self.X_train.shape[2]:
+            rows, h, gradient = seen
+            X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
+            Z = torch.lerp(h, Z, plan.refit_share)
+            evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self._private)
 
     def _look(
         self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan

@@ -22,8 +22,12 @@ class Keeper:
         n_steps: int,
         params: Sequence[Tensor],
         optimizer: torch.optim.Optimizer,
+        more: Tensor | None = None,
     ) -> int:
-        """Return how many steps of a stage are done, its values put in place."""
+        """Return how many steps of a stage are done, its values put in place.
+
+        `more` is whatever else of the stage changes from step to step.
+        """
         return 0
 
     def reached(self, stage: Stage, step: int, n_steps: int) -> None:

@@ -17,6 +17,8 @@ from lessvfl.terms import Stage, Task, stream_seed
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
 
 
+HELD_OUT = 0.1  # share of the rows by which the server sees when training is over
+MOST_HELD_OUT, FEWEST_HELD_OUT = 1000, 100
 SECRET = 1 << 256  # seeds from here on are secrets, see :func:`stream`
 _WORDS = slice(24, 24 + 8 * 624)  # of the Mersenne Twister, in a generator's state
 
@@ -112,11 +114,17 @@ class Batches:
     seeds: tuple[int, ...]  # one for each replica
     name: tuple[str, ...]  # of the random stream: the stage, and who acts alone
     shuffle: bool  # every epoch anew
+    n_held_out: int = 0  # rows that no step uses: the first that a sample would have
+
+    @property
+    def n_used(self) -> int:
+        """Return the number of rows of one epoch."""
+        return self.n_samples - self.n_held_out
 
     @property
     def n_per_epoch(self) -> int:
         """Return the number of steps of one epoch."""
-        return -(-self.n_samples // self.batch_size)
+        return -(-self.n_used // self.batch_size)
 
     def n_steps(self, n_epochs: float) -> int:
         """Return the number of steps of a possibly fractional number of epochs."""
@@ -125,17 +133,22 @@ class Batches:
         return max(1, round(n_epochs * self.n_per_epoch))
 
     def order(self, epoch: int, device: torch.device) -> Tensor:
-        """Return the order of the rows in a shuffled epoch, (1, N) or (R, N)."""
+        """Return the order of the rows in an epoch, (1, N) or (R, N)."""
         distinct = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
-        return shuffled(
-            self.n_samples, distinct, *self.name, "rows", epoch, device=device
-        )
+        order = torch.arange(self.n_used).expand(len(distinct), -1)
+        if self.shuffle:
+            order = shuffled(self.n_used, distinct, *self.name, "rows", epoch)
+        if self.n_held_out:
+            rest = sample_rows(self.n_samples, self.n_samples, distinct)
+            used = rest[:, self.n_held_out :].sort(dim=1).values
+            order = torch.gather(used, 1, order)
+        return order.to(device)
 
     def epoch(self, index: int, device: torch.device) -> list[Rows]:
         """Return the batches of one epoch in order."""
-        starts = range(0, self.n_samples, self.batch_size)
-        cuts = [slice(s, min(s + self.batch_size, self.n_samples)) for s in starts]
-        if not self.shuffle:
+        starts = range(0, self.n_used, self.batch_size)
+        cuts = [slice(s, min(s + self.batch_size, self.n_used)) for s in starts]
+        if not self.shuffle and not self.n_held_out:
             return list(cuts)
         order = self.order(index, device)
         return [order[:, cut] for cut in cuts]
@@ -162,23 +175,48 @@ class TrainPlan:
     optimizer: str
     learning_rate: float
     lam: tuple[float, ...] | None = None  # group lasso weights of joint proximal steps
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "watched"] = "constant"
     bits: int = 32  # of a value on its way
     record: float = 0  # the last epochs whose gradients a party remembers
     decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
 
     def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
         """Return the mini-batches that server and parties share."""
-        return Batches(n_samples, self.batch_size, seeds, (self.stage,), self.shuffle)
+        return Batches(
+            n_samples,
+            self.batch_size,
+            seeds,
+            (self.stage,),
+            self.shuffle,
+            self.n_held_out(n_samples),
+        )
+
+    def n_held_out(self, n_samples: int) -> int:
+        """Return how many rows the server watches instead of training with them.
+
+        None where there are so few that their loss would say little.
+        """
+        if self.schedule != "watched":
+            return 0
+        n_rows = min(MOST_HELD_OUT, round(HELD_OUT * n_samples))
+        return n_rows if n_rows >= FEWEST_HELD_OUT else 0
 
     def set_rate(
-        self, optimizer: torch.optim.Optimizer, step: int, n_steps: int
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: int,
+        n_steps: int,
+        told: float = 1.0,
     ) -> None:
-        """Give an optimiser the learning rate of a step, counted from 0."""
+        """Give an optimiser the learning rate of a step, counted from 0.
+
+        `told` is the share of the first rate that the server says, where it watches.
+        """
+        share = told
         if self.schedule == "cosine":
             share = 0.5 * (1 + math.cos(math.pi * step / n_steps))
-            for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate * share
+        for group in optimizer.param_groups:
+            group["lr"] = self.learning_rate * share
 
 
 @dataclass(frozen=True)
@@ -224,9 +262,10 @@ class FitPlan:
     n_epochs: int = 30
     rate: float = 0.01
     decay: float = 0.01
-    batch_size: int = 256
+    batch_size: int = 256  # rows of a step, or more:
+    most_steps: int = 20  # of an epoch
     held_out: float = 0.15  # share of the rows
-    patience: int = 6  # epochs in a row without help for the rows held out
+    patience: int = 4  # epochs in a row without help for the rows held out
 
 
 @dataclass(frozen=True)
@@ -265,3 +304,4 @@ class ShadowPlan:
     n_copies: int = 100  # scrambled copies of every feature
     n_lambdas: int = 40
     refit_epochs: int = 30
+    refit_share: float = 1.0  # of the way to the responses that a refit goes

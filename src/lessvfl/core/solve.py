@@ -235,7 +235,7 @@ def fit_held_out(
             net.train(True)
             order = shuffled(rest.shape[1], seeds, "refit", epoch, device=device)
             places = torch.gather(rest, 1, order)
-            return [step(rows) for rows in torch.split(places, plan.batch_size, dim=1)]
+            return [step(rows) for rows in torch.split(places, n_rows, dim=1)]
 
         return run_epoch
 
@@ -248,6 +248,7 @@ def fit_held_out(
     n_held = max(1, round(plan.held_out * n_samples))
     order = shuffled(n_samples, seeds, "refit", device=device)
     held, rest = order[:, :n_held], order[:, n_held:]
+    n_rows = max(plan.batch_size, -(-rest.shape[1] // plan.most_steps))  # of a step
     optimizer = torch.optim.AdamW(params, lr=plan.rate, weight_decay=plan.decay)
     plateau = Plateau(score().mean(dim=1), plan.patience)
     kept = [param.detach().clone() for param in params]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from lessvfl import settings
 from lessvfl.algorithm import Stages
@@ -59,10 +59,11 @@ class Joint(settings.Section):
         "a party that keeps no feature: a constant, or its pre-trained embedding",
     )
 
-    schedule: str = settings.setting(
-        settings.one_of("constant", "cosine"),
+    schedule: Literal["constant", "cosine", "watched"] = settings.setting(
+        settings.one_of("constant", "cosine", "watched"),
         "constant",
-        "learning rate of training after selection: the same, or falling to zero",
+        "learning rate of training after selection: the same, falling to zero, or "
+        "falling to zero, and training over, once rows held out are learnt",
     )
     weight_decay: float = settings.setting(
         settings.a_float(),
@@ -85,7 +86,7 @@ class Joint(settings.Section):
             self.optimizer,
             self.learning_rate,
             None if lam is None else spread(lam),
-            "cosine" if self.schedule == "cosine" and stage == "train" else "constant",
+            self.schedule if stage == "train" else "constant",
             self.bits,
             decay=self.weight_decay,
         )

@@ -39,6 +39,9 @@ class Config(Joint):
         1000,
         "rows of one step of pre-training; 1000: few rounds, 32: few bytes",
     )
+    pretrain_rate: float = settings.setting(
+        settings.a_float(open_low=True), 0.005, "learning rate of pre-training"
+    )
     server_rows: int = settings.setting(
         settings.an_int(8), 512, "rows whose embeddings the server asks for in stage 2"
     )
@@ -70,7 +73,7 @@ class Config(Joint):
         settings.or_none(settings.an_int(1)), None, "the most features a party keeps"
     )
     refit_epochs: int = settings.setting(
-        settings.an_int(), 30, "most epochs of a party's own fit after selection"
+        settings.an_int(), 30, "most epochs of a party's own fit after each look"
     )
     second_look: int = settings.setting(
         settings.an_int(),
@@ -102,12 +105,19 @@ class Config(Joint):
     def pretrain(self) -> TrainPlan:
         """Return the plan of stage 1, whose gradients are remembered."""
         plan = self.pretraining(self.pretrain_epochs, self.pretrain_batch_size)
-        return dataclasses.replace(plan, record=self.pretrain_epochs)
+        return dataclasses.replace(
+            plan, learning_rate=self.pretrain_rate, record=self.pretrain_epochs
+        )
 
     def first(self) -> TrainPlan:
-        """Return the plan of training before the second look."""
+        """Return the plan of training before the second look: smaller, more steps."""
         plan = self.plan("train_first", self.second_look)
-        return dataclasses.replace(plan, record=1)
+        return dataclasses.replace(
+            plan,
+            batch_size=-(-self.batch_size // 2),
+            learning_rate=self.learning_rate / 2,
+            record=1,
+        )
 
     def train(self) -> TrainPlan:
         """Return the plan of training after the last look."""
@@ -138,6 +148,7 @@ class Config(Joint):
             again=False,
             q=look.q / 3,
             noise=look.noise / 2,  # the clearer of two looks counts
+            refit_share=1 / n_parties,  # all parties go at once
         )
 
 

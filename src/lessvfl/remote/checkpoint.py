@@ -110,6 +110,7 @@ class Checkpoints(Keeper):
     _params: Sequence[Tensor] = ()
     _is_back: bool = True  # the network is that of the mark, or ahead of it
     _optimizer: torch.optim.Optimizer | None = None
+    _more: Tensor | None = None  # of the stage: what changes beside the weights
 
     def __post_init__(self) -> None:
         """Take up what was saved."""
@@ -138,9 +139,10 @@ class Checkpoints(Keeper):
         n_steps: int,
         params: Sequence[Tensor],
         optimizer: torch.optim.Optimizer,
+        more: Tensor | None = None,
     ) -> int:
         """Return how many steps of a stage are done, its values put in place."""
-        self._optimizer = optimizer
+        self._optimizer, self._more = optimizer, more
         self.put_back(params)
         if stage in self._behind:
             return n_steps
@@ -148,6 +150,8 @@ class Checkpoints(Keeper):
         if saved is None or saved.values["stage"] != stage:
             return 0
         fill_optimizer(optimizer, saved.tensors)
+        if more is not None:
+            more.copy_(saved.tensors["more"])
         step: int = saved.values["step"]
         return step
 
@@ -208,6 +212,8 @@ class Checkpoints(Keeper):
         is_over = stage in self._behind
         if self._optimizer is not None and not is_over:
             tensors |= optimizer_tensors(self._optimizer)
+            if self._more is not None:
+                tensors["more"] = self._more
         values = {
             "tag": tag,
             "stage": None if is_over else stage,

@@ -24,20 +24,29 @@ OWN = ("party_net", "fusion_net", "must_keep")
 
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
-_FEW_BYTES = {
-    "embedding_size": 4,
-    "input_scale": 0.01,
-    "bits": 8,
-    "batch_size": 128,
-    "learning_rate": 0.005,
-    "train_epochs": 40,
-    "schedule": "cosine",
+_SMALL = {"embedding_size": 4, "input_scale": 0.01}
+_DEFAULT: dict[str, dict[str, Any]] = {
+    "less-vfl-auto": {
+        **_SMALL,
+        "bits": 4,
+        "optimizer": "adamw",
+        "weight_decay": 2.0,
+        "schedule": "watched",
+    },
+    "less-vfl": {
+        **_SMALL,
+        "bits": 8,
+        "batch_size": 128,
+        "learning_rate": 0.005,
+        "train_epochs": 40,
+        "schedule": "cosine",
+        "pretrain_epochs": 0.5,
+        "pretrain_batch_size": 32,
+    },
 }
 MANY_CLASSES = 8  # from here on they take twice the components
-_DEFAULT: dict[str, dict[str, Any]] = {
-    "less-vfl-auto": _FEW_BYTES | {"optimizer": "adamw", "weight_decay": 2.0},
-    "less-vfl": _FEW_BYTES | {"pretrain_epochs": 0.5, "pretrain_batch_size": 32},
-}
+MANY_ROWS = 5000  # from here on steps are larger, and epochs fewer: two classes
+FEW_ROWS = 1000  # below, values take twice the bits
 
 # Both reproduce the published handling of the data.
 _PUBLISHED_DATA = {
@@ -139,6 +148,8 @@ def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
         start = dict(_DEFAULT.get(method, {}))
         if start and len(dataset.label_names) > MANY_CLASSES:
             start["embedding_size"] *= 2
+        if start.get("schedule") == "watched":
+            start |= _steps(dataset)
         return start
     values: dict[str, Any] = {
         **_PUBLISHED_DATA,
@@ -150,6 +161,15 @@ def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
         return values | published
     values |= {k: published[k] for k in ("batch_size", "pretrain_epochs")}
     return values | _PAPER.get(method, {})
+
+
+def _steps(dataset: Dataset) -> dict[str, Any]:
+    """Return the steps of a training that ends by itself, and its most epochs."""
+    n_rows = dataset.X.n_rows
+    if n_rows >= MANY_ROWS and len(dataset.label_names) <= 2:
+        return {"batch_size": 512, "learning_rate": 0.02, "train_epochs": 15}
+    steps = {"batch_size": 256, "learning_rate": 0.01, "train_epochs": 21}
+    return steps | ({"bits": 8} if n_rows < FEW_ROWS else {})
 
 
 def _not_read(method: str, name: str, fields: Mapping[str, Field[Any]]) -> ConfigError:

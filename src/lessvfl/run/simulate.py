@@ -105,8 +105,10 @@ def simulate(
         raise ConfigError("At least one seed must be given. Got none.")
     problems = {seed: job.problem(seed) for seed in {r.seed: None for r in replicas}}
     batches: dict[Any, list[int]] = {}
+    alone = job.settings.config.schedule == "watched"  # each ends in its own time
     for index, replica in enumerate(replicas):
-        batches.setdefault(_signature(problems[replica.seed]), []).append(index)
+        key = (_signature(problems[replica.seed]), index if alone else None)
+        batches.setdefault(key, []).append(index)
     runs: dict[int, Run] = {}
     for indices in batches.values():
         chosen = [replicas[index] for index in indices]

@@ -268,7 +268,10 @@ def _read_done(f: Fields, specs: Specs) -> ReadArrays:
 
 def _read_descend(f: Fields, specs: Specs) -> ReadArrays:
     stage, block = _stage(f["stage"]), _block_reader(f, specs)
-    return lambda arrays: messages.Descend(stage, block(arrays))
+    rate, last = f["rate"], _flag(f["last"])
+    if not _is_number(rate) or not 0 <= rate <= 1:
+        raise ValueError("a rate that is no share")
+    return lambda arrays: messages.Descend(stage, block(arrays), float(rate), last)
 
 
 def _read_embedding(f: Fields, specs: Specs) -> ReadArrays:
@@ -397,7 +400,7 @@ KINDS: list[MessageKind] = [
     _plain_kind(messages.Begin, plan=_train_plan, done=_whole),
     MessageKind(
         messages.Descend,
-        lambda m: _write_with_block(m, m.gradient),
+        lambda m: _write_with_block(m, m.gradient, rate=m.rate, last=m.last),
         _read_descend,
         repeats=True,
     ),

@@ -9,7 +9,8 @@ Describe        down      none                         nothing
 Description     up        none (name, rows, width,     number of rows, width of the
                           version; not billed)         embedding
 Begin           down      plan (settings, 0 bytes)     how training will run
-Descend         down      gradient (R, b, E_m)         dL/dh of the last batch
+Descend         down      gradient (R, b, E_m); rate,  dL/dh of the last batch; whether
+                          last (0 bytes)               training goes on
 Embed           down      which rows (0 bytes)         nothing
 Select          down      components int32 (|K_m|)     which components matter
 Embedding       up        values (R, b, E_m)           the embedding of these rows
@@ -18,7 +19,8 @@ Done            up        constant (R, E_m), only of   that the party kept no fe
 =============== ========= ============================ =================================
 
 Rows of a step come from the shared seed and are never sent. The gradient of one step is
-the request for the next, so a stage of T steps takes T + 1 rounds. A feature mask is
+the request for the next, so a stage of T steps takes T + 1 rounds, and one more each
+time that the server looks at rows held out. A feature mask is
 private: no message carries it.
 """
 
@@ -98,10 +100,16 @@ class Begin:
 
 @dataclass(frozen=True)
 class Descend:
-    """Send dL/dh of the last batch; the party steps and embeds the next batch."""
+    """Send dL/dh of the last batch; the party steps and embeds the next batch.
+
+    Where the server watches rows held out, it says the learning rate of the step, as a
+    share of the plan's, and when training is over.
+    """
 
     stage: Stage
     gradient: Block
+    rate: float = 1.0
+    last: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def bill_line(
 ) -> BillLine | None:
     """Return what a message costs the replicas that are live; None: nothing."""
     match message:
-        case messages.Descend(stage, block):
+        case messages.Descend(stage, block, _, _):
             return _line(party, "down", stage, "gradient", _size(block), live)
         case messages.Select(components, plan) if components is not None:
             counts = tuple(len(kept) for kept in components)
@@ -125,6 +125,8 @@ class Parties:
         step: int,
         seeds: Sequence[int],
         gradients: Sequence[Tensor],
+        rate: float = 1.0,
+        last: bool = False,
     ) -> list[Tensor]:
         """Send dL/dh; return the next batch's blocks, none after the last step."""
         stage = plan.stage
@@ -139,6 +141,8 @@ class Parties:
                     seeds,
                     *("down", stage, name, step),
                 ),
+                rate,
+                last,
             )
             for name, gradient in zip(self.names, gradients, strict=True)
             if name in self._active()

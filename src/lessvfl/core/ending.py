@@ -1,0 +1,52 @@
+"""When joint training has learnt what it can: the server's watch over rows held out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+LOOK_EVERY = 20  # steps
+PATIENCE = 4  # looks in a row without an improvement
+BETTER = 0.01  # share of the loss that counts as an improvement
+FALL = 0.5  # steps of the falling rate, as a share of those before it
+
+
+class Ending:
+    """The learning rate of every step, as a share of the first, and the last step.
+
+    The rate stays the same until the loss of the rows held out improves no more, or
+    until the steps that are allowed would not suffice; then it falls to zero along a
+    line, within half as many steps as were done by then.
+    """
+
+    def __init__(self, n_steps: int) -> None:
+        self._n_steps = n_steps
+        self._latest = max(1, math.floor(n_steps / (1 + FALL)))
+        # The best loss, looks since, and the step from which the rate falls.
+        self.state = torch.tensor([math.inf, 0.0, self._latest], dtype=torch.float64)
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether to look at the rows held out before a step, counted from 1."""
+        return step % LOOK_EVERY == 0 and step < float(self.state[2])
+
+    def see(self, loss: float, step: int) -> None:
+        """Learn the loss of the rows held out."""
+        best, waited, _ = self.state.tolist()
+        waited = 0 if loss < best * (1 - BETTER) else waited + 1
+        falls = step if waited >= PATIENCE else self._latest
+        self.state.copy_(torch.tensor([min(best, loss), waited, falls]))
+
+    def rate(self, step: int) -> float:
+        """Return the share of the first learning rate at a step, counted from 1."""
+        falls = int(self.state[2])
+        n_falling = self._n_falling()
+        return min(1.0, max(0.0, 1 - (step - falls) / (n_falling + 1)))
+
+    def is_last(self, step: int) -> bool:
+        """Tell whether training ends with a step, counted from 1."""
+        ends = int(self.state[2]) + self._n_falling()
+        return step >= min(ends, self._n_steps)
+
+    def _n_falling(self) -> int:
+        return max(1, math.ceil(FALL * int(self.state[2])))

@@ -1,0 +1,91 @@
+"""When training ends by itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lessvfl.core.ending import LOOK_EVERY, PATIENCE, Ending
+from lessvfl.core.plans import Batches, TrainPlan, sample_rows
+
+
+def walk(losses, n_steps):
+    """Return the rate of every step, with the losses that looks see, in turn."""
+    ending, rates, left = Ending(n_steps), [], iter(losses)
+    for step in range(1, n_steps + 1):
+        if ending.is_due(step):
+            ending.see(next(left), step)
+        rates.append(ending.rate(step))
+        if ending.is_last(step):
+            return rates
+    raise AssertionError("it never ends")
+
+
+def test_the_rate_falls_once_the_loss_improves_no_more():
+    rates = walk([1.0, 0.8, *[0.81] * 20], 10_000)
+    falls = (2 + PATIENCE) * LOOK_EVERY
+    assert rates[: falls - 1] == [1.0] * (falls - 1)
+    assert len(rates) == falls + falls // 2
+    after = rates[falls - 1 :]
+    assert all(b < a for a, b in itertools.pairwise(after))
+    assert 0 < rates[-1] < 0.05
+
+
+def test_it_ends_with_the_steps_that_are_allowed_while_the_loss_still_improves():
+    rates = walk([0.5**n for n in range(100)], 300)
+    assert len(rates) == 300
+    assert rates[:199] == [1.0] * 199
+    assert rates[-1] < 0.05
+
+
+def test_an_improvement_that_is_none_does_not_count():
+    slow = walk([1 - 0.001 * n for n in range(100)], 10_000)
+    fast = walk([0.9**n for n in range(400)], 10_000)
+    assert len(slow) < 400 < len(fast)
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 7])
+def test_few_steps_end_too(n_steps):
+    rates = walk([], n_steps)
+    assert len(rates) <= n_steps
+    assert all(rate > 0 for rate in rates)
+
+
+def test_its_state_is_all_there_is_to_take_up():
+    one = Ending(1000)
+    for step in range(20, 140, 20):
+        one.see(1.0, step)
+    other = Ending(1000)
+    other.state.copy_(one.state)
+    steps = range(1, 400)
+    assert [one.rate(s) for s in steps] == [other.rate(s) for s in steps]
+    assert [one.is_last(s) for s in steps] == [other.is_last(s) for s in steps]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_rows_held_out_are_in_no_step_and_the_first_of_a_sample(shuffle):
+    plan = TrainPlan("train", 2, 64, shuffle, "adam", 0.1, schedule="watched")
+    batches = plan.batches(2000, (3, 4))
+    assert batches.n_held_out == 200
+    held = sample_rows(2000, 200, (3, 4))
+    seen: list[torch.Tensor] = []
+    for _, rows in batches.steps(2, torch.device("cpu")):
+        assert isinstance(rows, torch.Tensor)
+        seen.append(rows)
+    assert len(seen) == 2 * -(-1800 // 64)
+    for replica in range(2):
+        used = torch.cat([rows[replica] for rows in seen])
+        assert len(used) == 2 * 1800
+        everything = torch.cat([used.unique(), held[replica]])
+        assert torch.equal(everything.sort().values, torch.arange(2000))
+
+
+def test_few_rows_are_all_trained_with_and_many_are_not_all_watched():
+    plan = TrainPlan("train", 2, 64, True, "adam", 0.1, schedule="watched")
+    assert plan.n_held_out(999) == 100
+    assert plan.n_held_out(900) == 0
+    assert plan.n_held_out(10**6) == 1000
+    usual = Batches(900, 64, (0,), ("train",), True)
+    assert plan.batches(900, (0,)) == usual
