@@ -118,6 +118,11 @@ class _Stream:
     last: bytes | None = None  # what to say before the stream ends
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the writer
 
+    def ask(self, order: Order) -> None:
+        """Have a request sent, and its reply taken."""
+        self.heard = time.monotonic()
+        self.requests.put(order)
+
     def say(self, data: bytes) -> None:
         """Send a frame."""
         with self.lock:
@@ -235,7 +240,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             data = _next(reader)
             if len(data) > LARGEST_HELLO:
                 raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
-            if not codec.is_kind(data, Hello) or descriptor.command != COMMAND:
+            if codec.kind_of(data) is not Hello or descriptor.command != COMMAND:
                 raise ProtocolError("A party must greet first. Got something else.")
             hello = codec.decode(data, LARGEST_HELLO).message
         except _GoneError:
@@ -307,7 +312,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             self.carried(line.party, frame.message, up, down)
             read = up if len(up) <= SMALL else self._read(frame, up)
             line.replies.put((frame, read))
-            if codec.is_kind(up, Refusal):
+            if codec.kind_of(up) is Refusal:
                 return
         line.say_last()
 
@@ -320,7 +325,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             up = _next(reader)
             line.heard = time.monotonic()
             self._count(line.party, up=len(up))
-            if not codec.is_kind(up, Busy):
+            if codec.kind_of(up) is not Busy:
                 return up
             n_beats += 1
             frame = self._read(sent, up)
@@ -396,13 +401,16 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             lines = {p: self._lines[p] for p in requests if p in self._lines}
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
-        orders = {}  # all are written before the first goes out: one thread at a time
+        later = []  # small ones are all written before the first goes out
         for party, request in requests.items():
             frame = WireFrame(request, self.number, self.run_id)
-            orders[party] = (frame, codec.encode(frame))
-        for party, order in orders.items():
-            lines[party].heard = time.monotonic()
-            lines[party].requests.put(order)
+            data = codec.encode(frame)
+            if len(data) > SMALL:  # encrypting it takes longer than to write the next
+                lines[party].ask((frame, data))
+            else:
+                later.append((lines[party], (frame, data)))
+        for line, order in later:
+            line.ask(order)
         return {
             party: self._reply(line, requests[party]) for party, line in lines.items()
         }
