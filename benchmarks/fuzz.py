@@ -51,7 +51,7 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
-from lessvfl.wire import codec, control, flight, messages
+from lessvfl.wire import codec, connection, control, dial, flight, messages
 from lessvfl.wire.codec import WireFrame, decode, encode
 
 PARTIES = ("clinic", "bank", "lab")
@@ -67,7 +67,7 @@ PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a 
 LONGEST = 90.0  # seconds without any progress, after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
 SHARES = {"reply": 0.03, "greeting": 0.2, "stranger": 0.02}  # the others: decode
-ERRORS = (flight._GoneError, *flight.LOST)
+ERRORS = (connection.GoneError, *connection.LOST)
 BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
 KINDS: list[Any] = [
     messages.Describe(),
@@ -228,7 +228,9 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
     logger.propagate = False
     logging.getLogger("lessvfl.remote.server").setLevel(logging.ERROR)
     own, name_of = folder / "kit" / "server", certificates.name_of_peer
-    credentials = flight.Credentials(own / "cert.pem", own / "key.pem", own / "ca.pem")
+    credentials = connection.Credentials(
+        own / "cert.pem", own / "key.pem", own / "ca.pem"
+    )
     hub = flight.Hub(
         "127.0.0.1:0", PARTIES, credentials, silence=PATIENCE, name_of=name_of
     )
@@ -328,10 +330,10 @@ class Attack:
         self.sent[way] += 1
         self.sent[f"{way}: {how}"] += 1
 
-    def credentials(self, name: str, base: str = "kit") -> flight.Credentials:
+    def credentials(self, name: str, base: str = "kit") -> connection.Credentials:
         """Return somebody's certificate; the CA is always ours."""
         own, ca = self.folder / base / name, self.folder / "kit" / name / "ca.pem"
-        return flight.Credentials(own / "cert.pem", own / "key.pem", ca)
+        return connection.Credentials(own / "cert.pem", own / "key.pem", ca)
 
     def party(self, name: str, run: str) -> PartyProcess:
         """Return an honest party, with a run folder of its own for every run."""
@@ -360,11 +362,11 @@ class Attack:
 
     def honest(self, name: str) -> None:
         """Take part in run after run."""
-        address = flight.Address(f"127.0.0.1:{self.port}", self.credentials(name))
+        address = dial.Address(f"127.0.0.1:{self.port}", self.credentials(name))
         while not self.over.is_set():
             handle = functools.partial(self.handle, name)
             try:
-                flight.serve(address, hello(name), handle, patience=20)
+                dial.serve(address, hello(name), handle, patience=20)
             except Exception as error:
                 if not self.over.is_set():
                     self.found[f"honest {name}: {normal(str(error))}"] += 1
@@ -379,7 +381,7 @@ class Attack:
     def lab(self) -> None:
         """Take part, but reply with something else after some exchanges."""
         rng, client = random.Random(self.seed), self.connect("lab")
-        to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+        to = arrow.FlightDescriptor.for_command(connection.COMMAND)
         while not self.over.is_set():
             with contextlib.suppress(*ERRORS):
                 writer, reader = client.do_exchange(to)
@@ -393,7 +395,7 @@ class Attack:
         left = rng.choice((rng.randrange(9), rng.randrange(60)))
         writer.write_metadata(encode(WireFrame(hello("lab"), 0)))
         while True:
-            frame = decode(flight._next(reader))
+            frame = decode(connection.read_frame(reader))
             if isinstance(frame.message, control.Farewell | control.Refusal):
                 return
             reply = self.handle("lab", frame.message)
@@ -413,7 +415,7 @@ class Attack:
         taken = f"reply, {how} of {kind}: TAKEN"
         with contextlib.suppress(*ERRORS):
             writer.write_metadata(bad)
-            answer = decode(flight._next(reader)).message
+            answer = decode(connection.read_frame(reader)).message
             if not isinstance(answer, control.Refusal):
                 self.found[taken] += 1
         lasted = time.monotonic() - began
@@ -435,7 +437,7 @@ class Attack:
         commands.append(arrow.FlightDescriptor.for_path("lessvfl"))
         while self.goes_on("greeting"):
             how = rng.choice((*HOW, "command", "unfit", "empty"))
-            to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+            to = arrow.FlightDescriptor.for_command(connection.COMMAND)
             if how == "unfit":
                 own = dataclasses.replace(bank, **rng.choice(unfit))
                 bad = encode(WireFrame(own, 0))
@@ -455,7 +457,7 @@ class Attack:
             writer, reader = client.do_exchange(to, arrow.FlightCallOptions(timeout=9))
             with contextlib.closing(writer):
                 writer.write_metadata(bad)
-                answer = decode(flight._next(reader)).message
+                answer = decode(connection.read_frame(reader)).message
                 if not isinstance(answer, control.Refusal):
                     self.sent["greeting: as the bank"] += 1  # it was away
         except (*ERRORS, ProtocolError) as error:

@@ -94,15 +94,17 @@ def seconds(work: Callable[[], None], device: str) -> float:
     return time.perf_counter() - start
 
 
-def collapse_products(weights: list[Tensor], change: Tensor) -> Tensor:
-    """Multiply as collapsing the layers and its backward pass do."""
-    W1, W2, W3 = weights
-    B = W3 @ W2
-    B @ W1
-    dB = change @ W1.mT
-    B.mT @ change
-    dB @ W2.mT
-    return W3.mT @ dB
+def collapse_products(layers: list[Tensor], change: Tensor) -> Tensor:
+    """Multiply as collapsing the layers, the last first, and its backward pass do."""
+    whole = layers[-1]
+    behind = []
+    for w in layers[-2::-1]:
+        behind.append(whole)
+        whole = whole @ w
+    for w, after in zip(layers, reversed(behind), strict=False):
+        after.mT @ change
+        change = change @ w.mT
+    return change
 
 
 def bare_selection(
@@ -113,19 +115,19 @@ def bare_selection(
     weights = [w.detach() for w in nets.weights]
     batches = scene.batches(scene.config("less-vfl"), "select_features", "bare")
     P, S, G = index.shape
-    width, E = X.shape[3], scene.n_components
+    D, width, E = weights[0].shape[4], X.shape[3], scene.n_components
     gap = X.new_zeros(P * S, G * E, width)
     by_rows = 2 * batches.batch_size < width
     moment = X.new_zeros(P * S, width, width)
 
     def step(rows: Rows) -> Tensor:
         if by_rows:
-            X_b = X[:, :, rows].reshape(P * S, -1, width)
-            left = X_b @ gap.mT
+            X_b = X[:, :, rows, :D].flatten(0, 1)
+            left = X_b @ gap[..., :D].mT
             change = left.mT @ X_b
         else:
             change = gap @ moment
-        narrow = change.view(P, S, G, E, width)[..., : weights[0].shape[4]]
+        narrow = change.view(P, S, G, E, -1)[..., :D]
         return collapse_products(weights, narrow)
 
     def work() -> None:
@@ -146,20 +148,15 @@ def bare_training(
     batches = scene.batches(scene.config("plain"), "train")
     S, G, C, _ = whole.w.shape
     P, E = index.shape[0], scene.n_components
-    width = scene.tables.X.shape[3]
+    width, D = scene.tables.X.shape[3], weights[0].shape[4]
     w = whole.w.detach().view(S, G, C, P, E).permute(3, 0, 1, 2, 4).contiguous()
-    A = w.new_zeros(P, S, G, E, width)
     M = w.new_zeros(S, G * C, P * width)
-    by_party = w.new_zeros(P, S, G, C, width)
 
     def step(rows: Rows) -> Tensor:
         X_b = rows_of[:, rows]
-        w @ A
         z = X_b @ M.mT
-        z.mT @ X_b
-        by_party @ A.mT
-        change = w.mT @ by_party
-        return collapse_products(weights, change[..., : weights[0].shape[4]])
+        change = (z.mT @ X_b).view(S, G, C, P, width).permute(3, 0, 1, 2, 4)
+        return collapse_products([*weights, w], change[..., :D])
 
     def work() -> None:
         run_epoch = captured([batches], [weights[0]])(step)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.remote import certificates
-from lessvfl.wire import codec, flight
+from lessvfl.wire import codec, connection, dial, flight
 from lessvfl.wire.control import Agreed, Finish, Hello
 from lessvfl.wire.messages import Block, Descend, Embedding
 
@@ -48,7 +48,7 @@ METHOD = "/bench/Exchange"
 PATIENCE = 300.0
 
 Iteration = Callable[[], Any]
-Credentials = flight.Credentials
+Credentials = connection.Credentials
 
 
 def credentials_of(folder: Path, name: str) -> Credentials:
@@ -66,9 +66,9 @@ def answer(request: Any) -> Any:
 
 def our_party(folder: Path, name: str, address: str) -> None:
     """Answer the hub until it says that the run is over."""
-    where = flight.Address(address, credentials_of(folder, name))
+    where = dial.Address(address, credentials_of(folder, name))
     hello = Hello(name, 1, "cpu", {})
-    flight.serve(where, hello, answer, patience=PATIENCE)
+    dial.serve(where, hello, answer, patience=PATIENCE)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "sklearn": {"bench", "data", "estimator"},  # `run` measures with tensors
     "matplotlib": {"report"},
-    "pyarrow": {"data", "wire.flight"},
+    "pyarrow": {"data", "wire.connection", "wire.dial", "wire.flight"},
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},
     "cryptography": {"remote"},

@@ -12,6 +12,8 @@ import torch
 from lessvfl import data, settings
 from lessvfl.bench.paper import curves, grid, stages
 from lessvfl.bench.paper.chunks import Bench
+from lessvfl.bench.paper.model import Model
+from lessvfl.bench.paper.nets import ALIGNED, side_by_side
 from lessvfl.bench.paper.scene import GRID_ALLOWS, Scene, Spec
 from lessvfl.bench.paper.store import Place, Store
 from lessvfl.errors import ConfigError
@@ -315,6 +317,29 @@ def test_data_that_do_not_fit_are_refused():
     frame = data.from_arrays(table, [0, 1] * 10, name="words")
     with pytest.raises(ConfigError, match="features of one column each"):
         Scene(frame, "official-code", (0,), 0.0)
+
+
+def test_a_collapsed_stack_maps_rows_as_its_layers_do():
+    """Rows with a one meet one map, whose last layer may be another."""
+    nets = Model.create(a_scene(dtype="float64")).nets
+    P, S, G, _, D = nets.weights[0].shape
+    X = torch.randn(P, S, 7, D + ALIGNED, dtype=torch.float64)
+    X[..., D] = 1
+    whole = side_by_side(*nets.collapse())
+    torch.testing.assert_close(X.unsqueeze(2) @ whole.mT, nets.embed(X))
+    head = torch.randn(P, S, G, 2, SHORT["embedding_size"], dtype=torch.float64)
+    last, added = nets.last
+    other = side_by_side(*nets.collapse((head @ last, head @ added)))
+    torch.testing.assert_close(other, head @ whole)
+
+
+def test_a_quadratic_form_has_the_gradient_of_its_formula():
+    rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    M = torch.randn(2, 4, 4, dtype=torch.float64)
+    M = M @ M.mT
+    values: Any = stages.Quadratic.apply(rows, M)
+    torch.testing.assert_close(values, (rows * (rows @ M)).sum(dim=-1))
+    assert torch.autograd.gradcheck(lambda v: stages.Quadratic.apply(v, M), rows)
 
 
 @pytest.mark.gpu

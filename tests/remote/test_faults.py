@@ -53,7 +53,7 @@ from lessvfl.remote.localhost import free_port
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import ServerProcess
 from lessvfl.run.record import RunRecord
-from lessvfl.wire import codec, flight
+from lessvfl.wire import codec, connection, dial, flight
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
 from lessvfl.wire.messages import Block, Descend
@@ -74,7 +74,7 @@ class Simple(threading.Thread):
 
     def __init__(self, hub, name, handle=lambda message: Agreed(), **more):
         super().__init__(daemon=True)
-        self.address = flight.Address(f"127.0.0.1:{hub.port}", None)
+        self.address = dial.Address(f"127.0.0.1:{hub.port}", None)
         self.hello = Hello(name, 1, "cpu", {})
         self.handle, self.more = handle, {"patience": 5.0} | more
         self.error: BaseException | None = None
@@ -82,7 +82,7 @@ class Simple(threading.Thread):
 
     def run(self):
         try:
-            flight.serve(self.address, self.hello, self.handle, **self.more)
+            dial.serve(self.address, self.hello, self.handle, **self.more)
         except BaseException as error:
             self.error = error
 
@@ -91,12 +91,15 @@ class Simple(threading.Thread):
 def a_raw_party(hub, name="clinic", hello=None):
     """Connect without the rules of a party; give what writes and reads frames."""
     client = arrow.connect(f"grpc+tcp://127.0.0.1:{hub.port}")
-    to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+    to = arrow.FlightDescriptor.for_command(connection.COMMAND)
     writer, reader = client.do_exchange(to)
     greeting = WireFrame(hello or Hello(name, 1, "cpu", {}), 0)
-    flight._write(writer, codec.encode(greeting))
-    yield (lambda data: flight._write(writer, data)), (lambda: flight._next(reader))
-    flight._hang_up(client, writer, reader)
+    connection.write_frame(writer, codec.encode(greeting))
+    yield (
+        (lambda data: connection.write_frame(writer, data)),
+        (lambda: connection.read_frame(reader)),
+    )
+    dial._hang_up(client, writer, reader)
 
 
 class InThread(threading.Thread):
@@ -237,14 +240,16 @@ def test_a_name_of_no_form_of_ours_is_refused_and_ends_nothing(tmp_path):
 
     certificates.init(tmp_path, ["clinic"])
     own, server = (
-        flight.Credentials(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
+        connection.Credentials(
+            folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
+        )
         for folder in (tmp_path / "clinic", tmp_path / "server")
     )
     hub = flight.Hub("127.0.0.1:0", ["clinic"], server, name_of=no_name)
-    address = flight.Address(f"127.0.0.1:{hub.port}", own)
+    address = dial.Address(f"127.0.0.1:{hub.port}", own)
     hello = Hello("clinic", 1, "cpu", {})
     with pytest.raises(ConfigError, match=r"\(protocol\): A party's name must be"):
-        flight.serve(address, hello, lambda message: Agreed(), patience=1)
+        dial.serve(address, hello, lambda message: Agreed(), patience=1)
     with pytest.raises(PartyLostError):  # nothing else
         hub.wait(0.1)
     assert hub.close()
@@ -417,7 +422,7 @@ def test_false_signs_of_life_are_cut_off(change):
                 say(codec.encode(WireFrame(Busy(), number, run)))
             asked.join(5)
             heard = []
-            with contextlib.suppress(flight._GoneError):
+            with contextlib.suppress(connection.GoneError):
                 heard.append(codec.decode(listen()).message)
         assert isinstance(asked.error, PartyLostError)
         ((who, why),) = refused
@@ -483,7 +488,7 @@ def test_a_party_that_was_frozen_comes_back_and_nothing_changes(tmp_path):
 def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
     """The frames of an earlier run, sent again by the same party in another."""
     recorded = []
-    say = flight._Voice.say
+    say = dial._Voice.say
 
     def record(self, message, number, run=bytes(16)):
         if isinstance(message, Agreed) or number:
@@ -491,7 +496,7 @@ def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
         say(self, message, number, run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flight._Voice, "say", record)
+        patch.setattr(dial._Voice, "say", record)
         run_all(tmp_path / "first")
     assert len(recorded) > 20
     refused = []

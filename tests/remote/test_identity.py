@@ -8,9 +8,10 @@ import pytest
 
 from lessvfl.errors import ConfigError, PartyLostError
 from lessvfl.remote import certificates
-from lessvfl.wire import flight
+from lessvfl.wire.connection import Credentials
 from lessvfl.wire.control import Agreed, Finish, Hello
-from lessvfl.wire.flight import Address, Credentials, Hub
+from lessvfl.wire.dial import Address, serve
+from lessvfl.wire.flight import Hub
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def a_hub(kits, **more):
 def dial(hub, folder, party, patience=0.5):
     hello = Hello(party, 1, "cpu", {})
     address = Address(f"127.0.0.1:{hub.port}", credentials(folder))
-    flight.serve(address, hello, lambda message: Agreed(), patience=patience)
+    serve(address, hello, lambda message: Agreed(), patience=patience)
 
 
 def test_a_party_with_our_certificate_takes_part(kits):
@@ -100,7 +101,7 @@ def test_no_certificate_is_no_connection(kits):
     hello = Hello("clinic", 1, "cpu", {})
     address = Address(f"127.0.0.1:{hub.port}", None)
     with pytest.raises(PartyLostError, match="no connection"):
-        flight.serve(address, hello, lambda message: Agreed(), patience=0.5)
+        serve(address, hello, lambda message: Agreed(), patience=0.5)
     assert hub.connected == ()
     hub.close()
 

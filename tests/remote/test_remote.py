@@ -35,9 +35,10 @@ from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
-from lessvfl.wire import flight
+from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
-from lessvfl.wire.flight import Address, Hub
+from lessvfl.wire.dial import Address
+from lessvfl.wire.flight import Hub
 from lessvfl.wire.messages import Begin, Block, Descend, Done, Select
 
 # Aligned by their number alone: the point of other tests.
@@ -135,7 +136,7 @@ class Side(threading.Thread):
     def run(self) -> None:
         address = Address(f"127.0.0.1:{self.port}", None)
         try:
-            flight.serve(
+            dial.serve(
                 address,
                 self.party.hello(),
                 self.party.handle,
@@ -956,7 +957,7 @@ def test_who_does_not_fit_is_refused(tmp_path, change, reason):
         hello = replace(hello, **change)
         address = Address(f"127.0.0.1:{hub.port}", None)
         with pytest.raises(ConfigError, match=reason):
-            flight.serve(address, hello, lambda message: None, patience=5)
+            dial.serve(address, hello, lambda message: None, patience=5)
         assert hub.connected == ()
 
 
@@ -970,7 +971,7 @@ def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):
         hello = Hello("clinic", 1, "cpu", {})
         address = Address(f"127.0.0.1:{hub.port}", None)
         with pytest.raises(PartyLostError, match="It is connected already"):
-            flight.serve(address, hello, lambda message: None, patience=0.2)
+            dial.serve(address, hello, lambda message: None, patience=0.2)
         assert hub.connected == ("clinic",)
     assert refused[0][0] == "clinic"
 

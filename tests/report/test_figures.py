@@ -1,5 +1,6 @@
 """Figures return axes and show what the run says."""
 
+import io
 import sys
 from typing import Any
 
@@ -290,6 +291,23 @@ def test_svg_is_the_same_twice_and_stands_alone(run):
     assert 'id="figure_1"' not in texts[0]
     assert "url(#one-" in texts[0]
     assert ">bank</text>" in texts[0]
+
+
+def test_a_figure_is_laid_out_once_for_all_its_formats(monkeypatch):
+    ax = figures.new_axes()
+    engine: Any = type(ax.figure.get_layout_engine())
+    execute, calls = engine.execute, []
+
+    def count(*args):
+        calls.append(args)
+        return execute(*args)
+
+    monkeypatch.setattr(engine, "execute", count)
+    figures.save(ax, io.BytesIO(), "png")
+    n_calls, place = len(calls), ax.get_position().bounds
+    assert n_calls > 0
+    figures.to_svg(ax, "one")
+    assert (len(calls), ax.get_position().bounds) == (n_calls, place)
 
 
 def test_page_style_leaves_the_callers_alone():

@@ -14,7 +14,7 @@ import torch
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ProtocolError
 from lessvfl.wire import codec
-from lessvfl.wire.codec import WireFrame, decode, encode, exchange_of, is_kind
+from lessvfl.wire.codec import WireFrame, decode, encode, exchange_of, kind_of
 from lessvfl.wire.coding import Coded
 from lessvfl.wire.control import (
     Agreed,
@@ -284,6 +284,21 @@ def test_values_beyond_bounds_are_refused(value, bits):
         decode(data)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_rows", [3, codec.ONE_THREAD])
+def test_large_blocks_and_large_values_are_read_as_closely(n_rows, dtype):
+    """A sum of squares spares the look at every value only where it is small."""
+    values = torch.full((1, n_rows, 2), 9e5, dtype=dtype)  # the sum is out of bounds
+    data = encode(WireFrame(Embedding("train", Block(values, (2,))), 1))
+    assert torch.equal(decode(data).message.block.values, values)
+    for bad in (1.1e6, -1.1e6, np.inf, -np.inf, np.nan):
+        values = torch.zeros(1, n_rows, 2, dtype=dtype)
+        values[0, -1, 1] = bad
+        data = encode(WireFrame(Embedding("train", Block(values, (2,))), 1))
+        with pytest.raises(ProtocolError, match=r"not finite, or above 1e\+06"):
+            decode(data)
+
+
 @pytest.mark.parametrize("value", [1e6, -1e6, 0.0])
 def test_values_at_the_bound_and_none_at_all_are_taken(value):
     block = Block(torch.full((1, 3, 2), value), (2,))
@@ -295,10 +310,10 @@ def test_values_at_the_bound_and_none_at_all_are_taken(value):
 
 def test_a_frame_says_what_it_is_before_it_is_read():
     data = encode(WireFrame(Busy(), 7, bytes(range(16))))
-    assert is_kind(data, Busy)
-    assert not is_kind(data, Refusal)
+    assert kind_of(data) is Busy
     assert exchange_of(data) == (7, bytes(range(16)))
-    assert not is_kind(b"", Busy)
+    assert kind_of(b"") is None
+    assert kind_of(data[:6] + b"\xff\xff" + data[8:]) is None
     assert exchange_of(b"LVFL") == (0, bytes(16))
 
 

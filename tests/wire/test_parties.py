@@ -15,9 +15,10 @@ from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import PartyLostError, ProtocolError
 from lessvfl.party import Holding, Party
-from lessvfl.wire import flight
+from lessvfl.wire import dial
 from lessvfl.wire.control import Hello
-from lessvfl.wire.flight import Address, Hub
+from lessvfl.wire.dial import Address
+from lessvfl.wire.flight import Hub
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (
@@ -292,7 +293,7 @@ def over_flight(
     hub = Hub("127.0.0.1:0", list(made), None, silence=20)
     threads = [
         threading.Thread(
-            target=flight.serve,
+            target=dial.serve,
             args=(
                 Address(f"127.0.0.1:{hub.port}", None),
                 Hello(name, 1, "cpu", {}),

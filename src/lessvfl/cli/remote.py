@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lessvfl.remote.config import Common
     from lessvfl.run.record import RunRecord
     from lessvfl.terms import Task
-    from lessvfl.wire.flight import Credentials, Hub
+    from lessvfl.wire.connection import Credentials
+    from lessvfl.wire.flight import Hub
 
 # How long the status page answers after the end, for who looks at it now and then, and
 # for the page itself, which looks once a second.
@@ -58,7 +59,7 @@ def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
 def _credentials(config: Common, insecure: bool) -> Credentials | None:
     """Return the files that say who this is, or None where that was asked for."""
     from lessvfl.errors import ConfigError
-    from lessvfl.wire.flight import Credentials
+    from lessvfl.wire.connection import Credentials
 
     files = (config.certificate, config.key, config.ca)
     if insecure:
@@ -162,7 +163,7 @@ def party(
     from lessvfl.remote import certificates
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.party import PartyProcess
-    from lessvfl.wire import flight
+    from lessvfl.wire import dial
 
     own = read(PartyConfig, config)
     credentials = _credentials(own, insecure)
@@ -181,10 +182,10 @@ def party(
     if process.has_finished:
         typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
         return
-    address = flight.Address(own.server, credentials, own.server_name)
+    address = dial.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         _start(own, log_json, stack)
-        flight.serve(
+        dial.serve(
             address,
             process.hello(),
             process.handle,

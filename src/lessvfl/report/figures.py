@@ -440,12 +440,16 @@ def bar_axes(n_bars: int) -> Axes:
 
 
 def save(ax: Axes, to: IO[Any] | Path, ending: str, **options: Any) -> None:
-    """Write a figure; a name may hold letters that its font does not have."""
+    """Write a figure; a name may hold letters that its font does not have.
+
+    Written again, in whatever format, it keeps the places that it was given first.
+    """
     root = ax.figure.get_figure(root=True)
     assert root is not None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         root.savefig(to, format=ending, **options)
+    root.set_layout_engine("none")
 
 
 def to_svg(ax: Axes, name: str) -> str:

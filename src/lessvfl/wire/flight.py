@@ -1,10 +1,9 @@
-"""The transport between machines: Arrow Flight DoExchange with mutual TLS.
+"""The transport between machines, at the server: who may join, and every exchange.
 
-Only the server listens; parties dial out and keep one stream open. A frame
-(:mod:`lessvfl.wire.codec`) travels in the metadata buffer. The server sends a
-request, the party its reply, in turn: every frame carries the number of its exchange.
-While a party computes it sends a sign of life every few seconds, so that slow is not
-silent. A Flight crash looks like a normal end of stream, so both sides say farewell.
+The server sends a request, the party its reply, in turn: every frame carries the number
+of its exchange. While a party computes it sends a sign of life every few seconds, so
+that slow is not silent. A Flight crash looks like a normal end of stream, so both sides
+say farewell. What both ends share is in :mod:`lessvfl.wire.connection`.
 
 Who a party is comes from its certificate alone.
 """
@@ -12,14 +11,12 @@ Who a party is comes from its certificate alone.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow
@@ -29,79 +26,32 @@ from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolEr
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.connection import (
+    CLOSE_SECONDS,
+    COMMAND,
+    OVER,
+    Credentials,
+    GoneError,
+    first_line,
+    location,
+    read_frame,
+    start_thread,
+    write_frame,
+)
 from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
 from lessvfl.wire.messages import Reply, Request, Traffic
 
-COMMAND = b"lessvfl/1"
 LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
-OVER = Refusal("over", "The run is over.")
 STOPPED = "Another party has stopped the run."  # what the others hear of it
-BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
 FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
-CLOSE_SECONDS = 2.0  # for last words to go out
-KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """The files that say who somebody is: certificate, key, and the CA's certificate.
-
-    None instead means no encryption, which is for loopback alone.
-    """
-
-    certificate: Path
-    key: Path
-    ca: Path
-
-    def read(self) -> tuple[bytes, bytes, bytes]:
-        """Return the contents."""
-        try:
-            certificate, key, ca = (
-                path.read_bytes() for path in (self.certificate, self.key, self.ca)
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"Certificate, key and CA must be files that can be read. Got "
-                f"'{error.filename}': {error.strerror}."
-            ) from None
-        return certificate, key, ca
-
-
-def location(address: str, secure: bool) -> str:
-    """Turn host:port into the location of a Flight server; loopback if insecure."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not host:
-        raise ConfigError(
-            f"An address must be given as HOST:PORT, as in 127.0.0.1:8815. "
-            f"Got {address!r}."
-        )
-    if not secure:
-        try:
-            inside = ipaddress.ip_address(host.strip("[]")).is_loopback
-        except ValueError:
-            inside = host == "localhost"
-        if not inside:
-            raise ConfigError(
-                "Without encryption the address must be of this machine, as in "
-                f"127.0.0.1:8815. Got {address!r}."
-            )
-    return f"grpc+{'tls' if secure else 'tcp'}://{host}:{port}"
-
 
 Order = tuple[WireFrame, bytes]  # what to send
 Answer = tuple[
     WireFrame, memoryview | WireFrame | ProtocolError
 ]  # what was sent, what came
-
-
-class _GoneError(Exception):
-    """The other end is gone, or not there yet; the connection, not what it carried."""
-
-
-LOST = (pyarrow.ArrowException, flight.FlightError, StopIteration, OSError)
 
 
 @dataclass
@@ -118,17 +68,22 @@ class _Stream:
     last: bytes | None = None  # what to say before the stream ends
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the writer
 
+    def ask(self, order: Order) -> None:
+        """Have a request sent, and its reply taken."""
+        self.heard = time.monotonic()
+        self.requests.put(order)
+
     def say(self, data: bytes) -> None:
         """Send a frame."""
         with self.lock:
-            _write(self.writer, data)
+            write_frame(self.writer, data)
 
     def say_last(self) -> None:
         """Send the last words, once, whichever thread comes to it."""
         with self.lock:
             last, self.last = self.last, None
             if last is not None:
-                _write(self.writer, last)
+                write_frame(self.writer, last)
 
     def end(self, last: bytes | None) -> None:
         """Have the stream end after its last words."""
@@ -194,7 +149,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         except (pyarrow.ArrowException, OSError) as error:
             raise ConfigError(
                 f"The server must be able to listen at {address}, where no other "
-                f"process listens. Got this: {_first_line(error)}."
+                f"process listens. Got this: {first_line(error)}."
             ) from None
 
     # ------------------------------------------------------------- one thread a stream
@@ -214,12 +169,12 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                 with self._changed:
                     self.came(line.party)
                 self._carry(line, reader)
-        except _GoneError as error:
+        except GoneError as error:
             log.info("party '%s' is gone: %s", line.party if line else "?", error)
         except BaseException as error:
             self._fail(error)
-            with contextlib.suppress(_GoneError):
-                _write(writer, self._frame(Refusal.of(error)))
+            with contextlib.suppress(GoneError):
+                write_frame(writer, self._frame(Refusal.of(error)))
         finally:
             if line is not None:
                 self._drop(line)
@@ -232,13 +187,13 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         try:
             if self.secure:
                 who = self._name(context.peer_identity())
-            data = _next(reader)
+            data = read_frame(reader)
             if len(data) > LARGEST_HELLO:
                 raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
-            if not codec.is_kind(data, Hello) or descriptor.command != COMMAND:
+            if codec.kind_of(data) is not Hello or descriptor.command != COMMAND:
                 raise ProtocolError("A party must greet first. Got something else.")
             hello = codec.decode(data, LARGEST_HELLO).message
-        except _GoneError:
+        except GoneError:
             nothing = "A party must greet first. Got nothing."
             self._refuse(who, Refusal(ProtocolError.kind, nothing), writer)
             return None
@@ -290,8 +245,8 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         reason = printable(refusal.reason)
         log.warning("refused '%s': %s", printable(who), reason)
         self.refused(who, reason)
-        with contextlib.suppress(_GoneError):
-            _write(writer, codec.encode(WireFrame(refusal, 0, self.run_id)))
+        with contextlib.suppress(GoneError):
+            write_frame(writer, codec.encode(WireFrame(refusal, 0, self.run_id)))
 
     def _carry(self, line: _Stream, reader: Any) -> None:
         """Carry requests and replies until the server ends the stream."""
@@ -307,7 +262,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             self.carried(line.party, frame.message, up, down)
             read = up if len(up) <= SMALL else self._read(frame, up)
             line.replies.put((frame, read))
-            if codec.is_kind(up, Refusal):
+            if codec.kind_of(up) is Refusal:
                 return
         line.say_last()
 
@@ -317,10 +272,10 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         """Return the frame that is no sign of life, or what is wrong with these."""
         asked, n_beats = line.heard, 0
         while True:
-            up = _next(reader)
+            up = read_frame(reader)
             line.heard = time.monotonic()
             self._count(line.party, up=len(up))
-            if not codec.is_kind(up, Busy):
+            if codec.kind_of(up) is not Busy:
                 return up
             n_beats += 1
             frame = self._read(sent, up)
@@ -348,7 +303,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
 
     def _fail(self, error: BaseException) -> None:
         """Have the server's thread raise an error of another thread."""
-        log.error("a connection failed: %s", _first_line(error))
+        log.error("a connection failed: %s", first_line(error))
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -396,13 +351,16 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             lines = {p: self._lines[p] for p in requests if p in self._lines}
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
-        orders = {}  # all are written before the first goes out: one thread at a time
+        later = []  # small ones are all written before the first goes out
         for party, request in requests.items():
             frame = WireFrame(request, self.number, self.run_id)
-            orders[party] = (frame, codec.encode(frame))
-        for party, order in orders.items():
-            lines[party].heard = time.monotonic()
-            lines[party].requests.put(order)
+            data = codec.encode(frame)
+            if len(data) > SMALL:  # encrypting it takes longer than to write the next
+                lines[party].ask((frame, data))
+            else:
+                later.append((lines[party], (frame, data)))
+        for line, order in later:
+            line.ask(order)
         return {
             party: self._reply(line, requests[party]) for party, line in lines.items()
         }
@@ -496,255 +454,20 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         for line in lines:
             # Who computes a reply has a thread here that waits for it: another speaks.
             if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
-                _start("lessvfl-farewell", _quietly(line.say_last))
+                start_thread("lessvfl-farewell", _quietly(line.say_last))
         for line in lines:
             line.ended.wait(max(0.0, end - time.monotonic()))
         if self._stopping is None:
-            self._stopping = _start("lessvfl-shutdown", self.shutdown)
+            self._stopping = start_thread("lessvfl-shutdown", self.shutdown)
         if self._stopping is None:
             return False
         self._stopping.join(max(0.2, end - time.monotonic()))
         return not self._stopping.is_alive()
 
 
-def _next(reader: Any) -> memoryview:
-    """Return the next frame of a stream."""
-    try:
-        return memoryview(reader.read_chunk().app_metadata or b"")
-    except LOST as error:
-        raise _GoneError(_reason(error)) from None
-
-
-def _write(writer: Any, data: bytes) -> None:
-    """Send a frame."""
-    try:
-        writer.write_metadata(pyarrow.py_buffer(data))
-    except LOST as error:
-        raise _GoneError(_reason(error)) from None
-
-
-# What the engine says of a connection that was not made, and what it means.
-REASONS = {
-    "Connection refused": "nobody listens there",
-    "certificate verify failed": "its certificate is not of the CA in 'ca'",
-    "wrong version number": "whoever listens there does not speak TLS",
-    "ostname": "its certificate is not of 'server_name'",
-}
-
-
-def _reason(error: BaseException) -> str:
-    """Return why there is no connection, in few words where the engine has many."""
-    text = str(error)
-    known = (words for sign, words in REASONS.items() if sign in text)
-    return next(known, _first_line(error)[:200])
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _start(name: str, work: Callable[[], None]) -> threading.Thread | None:
-    """Start a thread that nobody has to wait for; None where there is no room."""
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
-
-
 def _quietly(say: Callable[[], None]) -> Callable[[], None]:
     def work() -> None:
-        with contextlib.suppress(_GoneError):
+        with contextlib.suppress(GoneError):
             say()
 
     return work
-
-
-# ----------------------------------------------------------------------- a party's side
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the server is, and who the party is."""
-
-    server: str
-    credentials: Credentials | None
-    server_name: str = "localhost"
-
-
-def serve(
-    address: Address,
-    hello: Hello,
-    handle: Callable[[Any], Any],
-    *,
-    patience: float,
-    is_over: Callable[[], bool] = lambda: True,
-    beat: float = BEAT_SECONDS,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Dial the server and answer its requests until it says that the run is over.
-
-    A connection that is lost is made again, for at most `patience` seconds without one.
-    An error of `handle` is raised, and the server hears its kind and public sentence.
-    `is_over` tells whether this party has all that it needs when the server says
-    farewell; `beat` are the seconds between two signs of life while `handle` computes.
-    """
-    end = time.monotonic() + patience
-    pauses = _pauses()
-    told = ""
-
-    def heard(message: Any) -> Any:
-        nonlocal end, pauses
-        reply = handle(message)
-        end, pauses = time.monotonic() + patience, _pauses()
-        return reply
-
-    while True:
-        try:
-            _answer(address, hello, heard, beat)
-        except _GoneError as error:
-            why = f"no connection to {address.server}: {error}"
-            if why != told:
-                log.info("%s; trying again for %g seconds", why, patience)
-            told = why
-            if time.monotonic() > end:
-                raise PartyLostError(["the server"], why) from None
-            sleep(next(pauses))
-            continue
-        if is_over():
-            return
-        raise ProtocolError(
-            "The server must end a run after its last seed. Got its farewell before."
-        )
-
-
-def _pauses() -> Iterator[float]:
-    """Yield how long to wait before the next try."""
-    pause = 0.1
-    while True:
-        yield pause
-        pause = min(2.0, 2 * pause)
-
-
-class _Voice:
-    """What a party says over one connection: replies, and signs of life before them."""
-
-    def __init__(self, writer: Any, beat: float) -> None:
-        self._writer = writer
-        self._beat = beat
-        self._lock = threading.Lock()  # of the writer, and of what is computed
-        self._at: tuple[WireFrame, float] | None = None  # the request, and since when
-        self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._live, name="lessvfl-beat", daemon=True
-        )
-        self._thread.start()
-
-    def begin(self, frame: WireFrame) -> None:
-        """Give signs of life until the reply to this request."""
-        self._at = (frame, time.monotonic())
-
-    def say(self, message: Any, number: int, run: bytes = bytes(16)) -> None:
-        """Send a message."""
-        data = codec.encode(WireFrame(message, number, run))
-        with self._lock:
-            self._at = None
-            _write(self._writer, data)
-
-    def close(self) -> None:
-        """Fall silent."""
-        self._over.set()
-
-    def _live(self) -> None:
-        while not self._over.wait(self._beat):
-            with self._lock, contextlib.suppress(_GoneError):
-                if self._at is None or time.monotonic() - self._at[1] < self._beat:
-                    continue  # idle, or quick
-                asked = self._at[0]
-                sign = codec.encode(WireFrame(Busy(), asked.number, asked.run))
-                _write(self._writer, sign)
-
-
-def _answer(
-    address: Address, hello: Hello, handle: Callable[[Any], Any], beat: float
-) -> None:
-    """Answer requests over one connection until the server says farewell."""
-    where = location(address.server, address.credentials is not None)
-    options: dict[str, Any] = {
-        "generic_options": [
-            ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
-            ("grpc.keepalive_timeout_ms", 20_000),
-        ]
-    }
-    if address.credentials is not None:
-        certificate, key, ca = address.credentials.read()
-        options |= {
-            "tls_root_certs": ca,
-            "cert_chain": certificate,
-            "private_key": key,
-            "override_hostname": address.server_name,
-        }
-    try:
-        client = flight.connect(where, **options)
-        descriptor = flight.FlightDescriptor.for_command(COMMAND)
-        writer, reader = client.do_exchange(descriptor)
-    except LOST as error:
-        raise _GoneError(_reason(error)) from None
-    voice = _Voice(writer, beat)
-    try:
-        voice.say(hello, 0)
-        _converse(voice, reader, handle)
-    finally:
-        voice.close()
-        _hang_up(client, writer, reader)
-
-
-def _hang_up(client: Any, writer: Any, reader: Any) -> None:
-    """End a connection, whether or not the server listens."""
-
-    def close() -> None:
-        try:
-            writer.close()
-        except LOST as error:
-            log.debug("closing: %s", _first_line(error))
-
-    closing = _start("lessvfl-close", close)
-    if closing is not None:
-        closing.join(CLOSE_SECONDS)
-        if closing.is_alive():
-            reader.cancel()
-            closing.join(CLOSE_SECONDS)
-    client.close()
-
-
-def _converse(voice: _Voice, reader: Any, handle: Callable[[Any], Any]) -> None:
-    while True:
-        data = _next(reader)
-        try:
-            frame = codec.decode(data)
-        except ProtocolError as error:
-            _refuse(voice, error, *codec.exchange_of(data))
-            raise
-        message = frame.message
-        if isinstance(message, Farewell) or message == OVER:
-            return
-        if isinstance(message, Refusal):
-            reason = printable(message.reason)
-            if not message.final:
-                raise _GoneError(reason)
-            raise ConfigError(f"The server says no ({message.kind}): {reason}")
-        voice.begin(frame)
-        try:
-            reply = handle(message)
-        except Exception as error:
-            _refuse(voice, error, frame.number, frame.run)
-            raise
-        with contextlib.suppress(_GoneError):  # then its last words come next
-            voice.say(reply, frame.number, frame.run)
-
-
-def _refuse(voice: _Voice, error: Exception, number: int, run: bytes) -> None:
-    """Say of an error what another side may hear."""
-    with contextlib.suppress(_GoneError):
-        voice.say(Refusal.of(error), number, run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl.bench.paper.nets import ALIGNED, Stack, leaf
+from lessvfl.bench.paper.nets import ALIGNED, Stack, leaf, side_by_side
 from lessvfl.bench.paper.scene import Scene
 from lessvfl.core.network import MLP
 
@@ -28,7 +28,8 @@ class Model:
     rest: Stack | None = None  # its pre-trained network, or
     constant: Tensor | None = None  # (P, S, G, E), what that gives for zeros
     columns: Tensor | None = None  # (P, S, G, D'), all that a compact model has
-    _mask: Tensor | None = None
+    _inputs: Tensor | None = None  # (P, S, G, 1, D'), 1 where a linear model looks
+    _outputs: Tensor | None = None  # (P, S, G, 1, E), likewise
     _offset: Tensor | None = None
 
     @classmethod
@@ -55,31 +56,28 @@ class Model:
         return [*self.nets.parameters(), self.w, self.b]
 
     def prepare(self) -> None:
-        """Turn the masks of a linear model into one mask and one offset."""
+        """Turn the masks of a linear model into factors and one offset."""
         if self.features is None or not self.nets.is_linear:
             return
         assert self.components is not None
         assert self.empty is not None
-        outputs = self.components.unsqueeze(4)  # (P, S, G, E, 1)
         used = self.features
         if self.columns is not None:
             used = used.gather(3, self.columns)
-        ones = torch.ones_like(self.features[..., :ALIGNED])
-        inputs = torch.cat([used, ones], dim=3).unsqueeze(3)
-        dtype = self.w.dtype
-        active = ~self.empty.view(*self.empty.shape, 1, 1)
-        self._mask = (outputs & inputs & active).to(dtype)
+        dtype, empty = self.w.dtype, self.empty.unsqueeze(3)
+        self._inputs = used.unsqueeze(3).to(dtype)
+        self._outputs = (self.components & ~empty).unsqueeze(3).to(dtype)
         if not self.empty.any():
             return
         with torch.no_grad():
             if self.rest is not None:
-                whole = self.rest.collapse()
+                whole = side_by_side(*self.rest.collapse())
             else:
                 assert self.constant is not None
                 shape = (*self.constant.shape, self.features.shape[3] + ALIGNED)
                 whole = self.constant.new_zeros(shape)
                 whole[..., -ALIGNED] = self.constant
-            self._offset = whole * (outputs & ~active).to(dtype)
+            self._offset = whole * (self.components & empty).unsqueeze(4).to(dtype)
 
     def compact(self) -> None:
         """Cut the first layers to as many columns as the one with most has left."""
@@ -102,13 +100,15 @@ class Model:
             h = self._embed(rows.view(S, -1, P, rows.shape[2] // P).permute(2, 0, 1, 3))
             H = h.permute(1, 2, 3, 0, 4).flatten(3)  # (S, G, n, P E)
             return (H @ self.w.mT + self.b.unsqueeze(2)).transpose(1, 2)
-        A = self.nets.collapse()
-        if self._mask is not None:
-            A = A * self._mask
         w = self.w.view(S, G, C, P, -1).permute(3, 0, 1, 2, 4)
-        M = w @ A  # (P, S, G, C, D + ALIGNED)
+        head = w if self._outputs is None else w * self._outputs
+        last, added = self.nets.last
+        M, added = self.nets.collapse((head @ last, head @ added))  # (P, S, G, C, D')
+        if self._inputs is not None:
+            M = M * self._inputs
         if self.columns is not None:
             M = self._widen(M)
+        M = side_by_side(M, added)
         if self._offset is not None:
             M = M + w @ self._offset
         M = M.permute(1, 2, 3, 0, 4).reshape(S, G * C, -1)
@@ -119,10 +119,8 @@ class Model:
         """Put the columns of a compact model back into their places."""
         assert self.columns is not None
         assert self.features is not None
-        D, left = self.features.shape[3], M[..., :-ALIGNED]
-        places = self.columns.unsqueeze(3).expand_as(left)
-        wide = left.new_zeros(*left.shape[:4], D).scatter(4, places, left)
-        return torch.cat([wide, M[..., -ALIGNED:]], dim=4)
+        places = self.columns.unsqueeze(3).expand_as(M)
+        return M.new_zeros(*M.shape[:4], self.features.shape[3]).scatter(4, places, M)
 
     def _embed(self, X: Tensor) -> Tensor:
         """Return embeddings (P, S, G, n, E), what an empty party contributes put in."""

@@ -21,6 +21,9 @@ from lessvfl.core.network import ACTIVATIONS, MLP, Network
 ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
 
 
+LinearMap = tuple[Tensor, Tensor]  # weights (..., out, in), what it adds (..., out, 1)
+
+
 class Stack:
     """Party networks: weights (P, S, G, out, in) and biases (P, S, G, out) by layer."""
 
@@ -83,17 +86,22 @@ class Stack:
         """Return trainable copies of all."""
         return self._of_tensors([leaf(p) for p in self.parameters()])
 
-    def collapse(self) -> Tensor:
-        """Return the one linear map that all layers make, (P, S, G, E, D + ALIGNED).
+    @property
+    def last(self) -> LinearMap:
+        """Return the last layer."""
+        return self.weights[-1], self.biases[-1].unsqueeze(-1)
 
-        The column after D is what the map adds; zeros follow.
+    def collapse(self, last: LinearMap | None = None) -> LinearMap:
+        """Return the one linear map that all layers make, `last` as the last of them.
+
+        The last layers are multiplied first: they are the narrow ones, and the fewer
+        rows `last` has (P, S, G, rows, in), the less there is to multiply.
         """
-        whole, added = self.weights[-1], self.biases[-1].unsqueeze(-1)
+        whole, added = self.last if last is None else last
         for w, b in zip(self.weights[-2::-1], self.biases[-2::-1], strict=True):
             added = whole @ b.unsqueeze(-1) + added
-            whole = whole @ w  # the last layers first: they are the narrow ones
-        added = torch.nn.functional.pad(added, (0, ALIGNED - 1))
-        return torch.cat([whole, added], dim=-1)
+            whole = whole @ w
+        return whole, added
 
     def embed(self, X: Tensor, features: Tensor | None = None) -> Tensor:
         """Map rows (P, S, n, D + ALIGNED) to embeddings (P, S, G, n, E).
@@ -121,6 +129,15 @@ def pick(values: Tensor, index: Tensor) -> Tensor:
     parties = torch.arange(P, device=index.device).view(-1, 1, 1)
     seeds = torch.arange(S, device=index.device).view(1, -1, 1)
     return values[parties, seeds, index]
+
+
+def side_by_side(whole: Tensor, added: Tensor) -> Tensor:
+    """Return a linear map as one tensor (..., out, D + ALIGNED), for rows with a one.
+
+    The column after D is what the map adds; zeros follow.
+    """
+    added = torch.nn.functional.pad(added, (0, ALIGNED - 1))
+    return torch.cat([whole, added], dim=-1)
 
 
 def leaf(values: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from lessvfl import algorithm
 from lessvfl.bench.paper.loop import captured
 from lessvfl.bench.paper.model import Model
-from lessvfl.bench.paper.nets import Stack, leaf
+from lessvfl.bench.paper.nets import Stack, leaf, side_by_side
 from lessvfl.bench.paper.scene import Scene
 from lessvfl.core import metrics
 from lessvfl.core.losses import proxy_loss, risk
@@ -285,31 +285,62 @@ def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -
 
         return by_network
     keep = components.to(X.dtype).unsqueeze(4)
+
+    def collapse() -> tuple[Tensor, Tensor]:
+        last, added = nets.last
+        return nets.collapse((last * keep, added * keep))
+
     with torch.no_grad():
-        start = nets.collapse()
-    E, width = start.shape[3:]
+        start, start_added = collapse()
+    E, D = start.shape[3:]
 
-    def gap() -> Tensor:
-        return ((nets.collapse() - start) * keep).view(P * S, T * E, width)
+    def gap() -> tuple[Tensor, Tensor]:
+        whole, added = collapse()
+        return whole - start, added - start_added
 
-    if batches.shuffle or 2 * batches.batch_size < width:
+    if batches.shuffle or 2 * batches.batch_size < X.shape[3]:
 
         def by_rows(rows: Rows) -> Tensor:
-            X_b = _take(X, rows)
-            n_rows = X_b.shape[2]
-            left = X_b.reshape(P * S, n_rows, width) @ gap().mT  # (P S, b, T E)
+            X_b = _take(X, rows)[..., :D].flatten(0, 1)
+            whole, added = gap()
+            left = torch.baddbmm(
+                added.view(P * S, 1, T * E), X_b, whole.view(P * S, T * E, D).mT
+            )  # (P S, b, T E)
+            n_rows = X_b.shape[1]
             return left.view(P, S, n_rows, T, E).square().sum(dim=(2, 4)) / n_rows
 
         return by_rows
     moments = {}
     for rows in batches.epoch(0, X.device):
         assert isinstance(rows, slice)
-        X_b = _take(X, rows).reshape(P * S, -1, width)
+        X_b = _take(X, rows).flatten(0, 1)
         moments[rows.start] = X_b.mT @ X_b / X_b.shape[1]
 
     def by_moments(rows: Rows) -> Tensor:
         assert isinstance(rows, slice)
-        change = gap()
-        return (change * (change @ moments[rows.start])).view(P, S, T, -1).sum(dim=3)
+        change = side_by_side(*gap()).view(P * S, T * E, -1)
+        moment = moments[rows.start]
+        squares: Tensor = Quadratic.apply(change, moment)  # type: ignore[no-untyped-call]
+        return squares.view(P, S, T, E).sum(dim=3)
 
     return by_moments
+
+
+class Quadratic(torch.autograd.Function):
+    """The form v M v' of every row v, M symmetric.
+
+    Its gradient 2 v M is a product that the value has made already.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, M: Tensor) -> Tensor:
+        """Return the values, (..., n) for rows (..., n, D)."""
+        product = rows @ M
+        ctx.save_for_backward(product)
+        return (rows * product).sum(dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient by the rows; M is given."""
+        (product,) = ctx.saved_tensors
+        return 2 * grads[0].unsqueeze(-1) * product, None

@@ -1,0 +1,227 @@
+"""The transport between machines, at a party: it dials the server and answers.
+
+One thread reads requests, computes and replies; another gives a sign of life every few
+seconds while a reply is being computed. A lost connection is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow import flight
+
+from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.wire import codec
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.connection import (
+    CLOSE_SECONDS,
+    COMMAND,
+    LOST,
+    OVER,
+    Credentials,
+    GoneError,
+    first_line,
+    location,
+    read_frame,
+    reason_of,
+    start_thread,
+    write_frame,
+)
+from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+
+BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
+KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is, and who the party is."""
+
+    server: str
+    credentials: Credentials | None
+    server_name: str = "localhost"
+
+
+def serve(
+    address: Address,
+    hello: Hello,
+    handle: Callable[[Any], Any],
+    *,
+    patience: float,
+    is_over: Callable[[], bool] = lambda: True,
+    beat: float = BEAT_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Dial the server and answer its requests until it says that the run is over.
+
+    A connection that is lost is made again, for at most `patience` seconds without one.
+    An error of `handle` is raised, and the server hears its kind and public sentence.
+    `is_over` tells whether this party has all that it needs when the server says
+    farewell; `beat` are the seconds between two signs of life while `handle` computes.
+    """
+    end = time.monotonic() + patience
+    pauses = _pauses()
+    told = ""
+
+    def heard(message: Any) -> Any:
+        nonlocal end, pauses
+        reply = handle(message)
+        end, pauses = time.monotonic() + patience, _pauses()
+        return reply
+
+    while True:
+        try:
+            _answer(address, hello, heard, beat)
+        except GoneError as error:
+            why = f"no connection to {address.server}: {error}"
+            if why != told:
+                log.info("%s; trying again for %g seconds", why, patience)
+            told = why
+            if time.monotonic() > end:
+                raise PartyLostError(["the server"], why) from None
+            sleep(next(pauses))
+            continue
+        if is_over():
+            return
+        raise ProtocolError(
+            "The server must end a run after its last seed. Got its farewell before."
+        )
+
+
+def _pauses() -> Iterator[float]:
+    """Yield how long to wait before the next try."""
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(2.0, 2 * pause)
+
+
+class _Voice:
+    """What a party says over one connection: replies, and signs of life before them."""
+
+    def __init__(self, writer: Any, beat: float) -> None:
+        self._writer = writer
+        self._beat = beat
+        self._lock = threading.Lock()  # of the writer, and of what is computed
+        self._at: tuple[WireFrame, float] | None = None  # the request, and since when
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._live, name="lessvfl-beat", daemon=True
+        )
+        self._thread.start()
+
+    def begin(self, frame: WireFrame) -> None:
+        """Give signs of life until the reply to this request."""
+        self._at = (frame, time.monotonic())
+
+    def say(self, message: Any, number: int, run: bytes = bytes(16)) -> None:
+        """Send a message."""
+        data = codec.encode(WireFrame(message, number, run))
+        with self._lock:
+            self._at = None
+            write_frame(self._writer, data)
+
+    def close(self) -> None:
+        """Fall silent."""
+        self._over.set()
+
+    def _live(self) -> None:
+        while not self._over.wait(self._beat):
+            with self._lock, contextlib.suppress(GoneError):
+                if self._at is None or time.monotonic() - self._at[1] < self._beat:
+                    continue  # idle, or quick
+                asked = self._at[0]
+                sign = codec.encode(WireFrame(Busy(), asked.number, asked.run))
+                write_frame(self._writer, sign)
+
+
+def _answer(
+    address: Address, hello: Hello, handle: Callable[[Any], Any], beat: float
+) -> None:
+    """Answer requests over one connection until the server says farewell."""
+    where = location(address.server, address.credentials is not None)
+    options: dict[str, Any] = {
+        "generic_options": [
+            ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
+            ("grpc.keepalive_timeout_ms", 20_000),
+        ]
+    }
+    if address.credentials is not None:
+        certificate, key, ca = address.credentials.read()
+        options |= {
+            "tls_root_certs": ca,
+            "cert_chain": certificate,
+            "private_key": key,
+            "override_hostname": address.server_name,
+        }
+    try:
+        client = flight.connect(where, **options)
+        descriptor = flight.FlightDescriptor.for_command(COMMAND)
+        writer, reader = client.do_exchange(descriptor)
+    except LOST as error:
+        raise GoneError(reason_of(error)) from None
+    voice = _Voice(writer, beat)
+    try:
+        voice.say(hello, 0)
+        _converse(voice, reader, handle)
+    finally:
+        voice.close()
+        _hang_up(client, writer, reader)
+
+
+def _hang_up(client: Any, writer: Any, reader: Any) -> None:
+    """End a connection, whether or not the server listens."""
+
+    def close() -> None:
+        try:
+            writer.close()
+        except LOST as error:
+            log.debug("closing: %s", first_line(error))
+
+    closing = start_thread("lessvfl-close", close)
+    if closing is not None:
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            reader.cancel()
+            closing.join(CLOSE_SECONDS)
+    client.close()
+
+
+def _converse(voice: _Voice, reader: Any, handle: Callable[[Any], Any]) -> None:
+    while True:
+        data = read_frame(reader)
+        try:
+            frame = codec.decode(data)
+        except ProtocolError as error:
+            _refuse(voice, error, *codec.exchange_of(data))
+            raise
+        message = frame.message
+        if isinstance(message, Farewell) or message == OVER:
+            return
+        if isinstance(message, Refusal):
+            reason = printable(message.reason)
+            if not message.final:
+                raise GoneError(reason)
+            raise ConfigError(f"The server says no ({message.kind}): {reason}")
+        voice.begin(frame)
+        try:
+            reply = handle(message)
+        except Exception as error:
+            _refuse(voice, error, frame.number, frame.run)
+            raise
+        with contextlib.suppress(GoneError):  # then its last words come next
+            voice.say(reply, frame.number, frame.run)
+
+
+def _refuse(voice: _Voice, error: Exception, number: int, run: bytes) -> None:
+    """Say of an error what another side may hear."""
+    with contextlib.suppress(GoneError):
+        voice.say(Refusal.of(error), number, run)
