@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lessvfl.core.ending import Ending
+from lessvfl.core.ending import TrainingEnd
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import proxy_loss
 from lessvfl.core.network import Network
@@ -72,7 +72,7 @@ def train_jointly(
         return
     optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
     watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
-    ending = Ending(n_steps) if plan.schedule == "watched" else None
+    ending = TrainingEnd(n_steps) if plan.schedule == "watched" else None
     state = None if ending is None else ending.state
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer, state)
     if done == n_steps:

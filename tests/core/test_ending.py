@@ -7,13 +7,13 @@ import itertools
 import pytest
 import torch
 
-from lessvfl.core.ending import LOOK_EVERY, PATIENCE, Ending
+from lessvfl.core.ending import LOOK_EVERY, PATIENCE, TrainingEnd
 from lessvfl.core.plans import Batches, TrainPlan, sample_rows
 
 
 def walk(losses, n_steps):
     """Return the rate of every step, with the losses that looks see, in turn."""
-    ending, rates, left = Ending(n_steps), [], iter(losses)
+    ending, rates, left = TrainingEnd(n_steps), [], iter(losses)
     for step in range(1, n_steps + 1):
         if ending.is_due(step):
             ending.see(next(left), step)
@@ -54,10 +54,10 @@ def test_few_steps_end_too(n_steps):
 
 
 def test_its_state_is_all_there_is_to_take_up():
-    one = Ending(1000)
+    one = TrainingEnd(1000)
     for step in range(20, 140, 20):
         one.see(1.0, step)
-    other = Ending(1000)
+    other = TrainingEnd(1000)
     other.state.copy_(one.state)
     steps = range(1, 400)
     assert [one.rate(s) for s in steps] == [other.rate(s) for s in steps]

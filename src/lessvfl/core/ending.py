@@ -12,7 +12,7 @@ BETTER = 0.01  # share of the loss that counts as an improvement
 FALL = 0.5  # steps of the falling rate, as a share of those before it
 
 
-class Ending:
+class TrainingEnd:
     """The learning rate of every step, as a share of the first, and the last step.
 
     The rate stays the same until the loss of the rows held out improves no more, or

@@ -29,7 +29,7 @@ NORM_STEPS = 20  # of power iteration
 MARGIN = 1.1  # on the spectral norm, which power iteration approaches from below
 
 Array = NDArray[np.float64]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 def group_path(
@@ -127,7 +127,7 @@ class _WorkingSet:
 class _Lasso:
     """One group lasso by its moments, with the limits lam * weights of its groups."""
 
-    def __init__(self, G: Array, C: Array, owner: Places, limits: Array) -> None:
+    def __init__(self, G: Array, C: Array, owner: Indices, limits: Array) -> None:
         self.G, self.C = G, C
         self.owner = owner  # the group of every column
         self.limits = limits
@@ -176,7 +176,7 @@ class _Lasso:
         return _norms(columns, self.owner, len(self.limits))
 
 
-def _norms(columns: Array, owner: Places, n_groups: int) -> Array:
+def _norms(columns: Array, owner: Indices, n_groups: int) -> Array:
     """Return the norms of the groups of (columns, E)."""
     squares = np.einsum("je,je->j", columns, columns)
     return np.sqrt(np.bincount(owner, squares, minlength=n_groups))
