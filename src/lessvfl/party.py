@@ -335,10 +335,11 @@ class Party:
     def _refit(self, seen: Sequence[Tensor], plan: ShadowPlan) -> None:
         """Fit the network to what was remembered, on the features kept, alone."""
         if plan.refit_epochs and self.X_train.shape[2]:
-            rows, h, gradient = seen
+            fit = FitPlan(plan.refit_epochs)
+            rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
             X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
             Z = torch.lerp(h, Z, plan.refit_share)
-            evidence.refit(self.net, X, Z, FitPlan(plan.refit_epochs), self._private)
+            evidence.refit(self.net, X, Z, fit, self._private)
 
     def _look(
         self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan

@@ -9,6 +9,7 @@ from lessvfl.core.moments import ENOUGH_ROWS, Moments, dimension
 
 MARGIN = 12.0  # how far above chance a pair must be: e^-6 as likely
 MOST_COLUMNS = 1024  # whose products are looked at: those that say most alone
+MOST_ROWS = 50_000  # of all, which are in random order
 AT_ONCE = 256  # columns whose products are formed together
 
 
@@ -25,6 +26,9 @@ def pairs(
     `kept` (n_groups,) are the groups whose linear part is taken out where rows are too
     few to take out everybody's.
     """
+    if moments.n_rows > MOST_ROWS:
+        first = torch.arange(moments.n_rows).to(moments.group) < MOST_ROWS
+        moments = moments.rows(first)
     r = _beside_linear(moments, kept)
     some = _most_telling(moments)
     X, group = moments.X[:, some], moments.group[some]

@@ -264,6 +264,7 @@ class FitPlan:
     decay: float = 0.01
     batch_size: int = 256  # rows of a step, or more:
     most_steps: int = 20  # of an epoch
+    most_rows: int = 20_000  # the latest
     held_out: float = 0.15  # share of the rows
     patience: int = 4  # epochs in a row without help for the rows held out
 
