@@ -42,6 +42,7 @@ import torch
 from torch import nn
 
 from lessvfl import algorithm
+from lessvfl.core.lifted import Graph
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
 from lessvfl.core.solve import in_order
@@ -135,6 +136,10 @@ class Plain:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map (1, n, in) to (1, n, out)."""
         return self.module(x.squeeze(0)).unsqueeze(0)
+
+    def passes(self, inputs: bool = False) -> Graph:
+        """Return this network forward and back, by autograd."""
+        return Graph(self, inputs)
 
 
 def network(widths: Any, R: int, device: torch.device, plain: bool, name: str) -> Any:

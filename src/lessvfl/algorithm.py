@@ -60,24 +60,24 @@ def train_jointly(
     if n_steps == 0:
         return
     optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
-    watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
+    owners = [f"party '{m}'" for m in parties.names for _ in range(parties.sizes[m])]
+    watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer)
     if done == n_steps:
         return
     fusion.train(True)
+    passes = fusion.passes(inputs=True)
     h = parties.begin(plan, done)  # line 5
     left = itertools.islice(batches.steps(plan.n_epochs, labels.y.device), done, None)
     for step, (_, rows) in enumerate(left, start=done + 1):
         batch = labels.at(rows)
-        h = [block.detach().requires_grad_() for block in h]
         H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # (R, b, E)
-        loss = batch.risk(fusion(H))  # line 7
-        watch.look(*h, loss)
-        params = fusion.parameters()
-        grads = gradients(loss.sum(), [*params, *h])
+        z = passes.forward(H).requires_grad_()
+        loss = batch.risk(z)  # line 7
+        watch.look(H.sum(dim=(0, 1)), loss)
+        *grads, down = passes.back(*gradients(loss.sum(), [z]))
         plan.set_rate(optimizer, step - 1, n_steps)
-        optimizer_step(optimizer, params, grads[: len(params)])  # line 8
-        down = grads[len(params) :]
+        optimizer_step(optimizer, fusion.parameters(), grads)  # line 8
         h = parties.descend(plan, step, labels.seeds, down)  # lines 9-12, then 5
         if step % batches.n_per_epoch == 0 or step == n_steps:
             watch.check()
@@ -126,7 +126,7 @@ def prox_sgd(
 
     def after_epoch(epoch: int, losses: list[Tensor]) -> bool:
         for value in losses:
-            watch.look(value)
+            watch.look(value.sum().view(1))
         watch.check()
         observe(Event(plan.stage, epoch, plan.n_epochs))
         if plan.tolerance == 0:

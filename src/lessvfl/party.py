@@ -18,7 +18,7 @@ from lessvfl import algorithm
 from lessvfl.core import evidence
 from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
-from lessvfl.core.network import Network
+from lessvfl.core.network import Network, Passes
 from lessvfl.core.plans import (
     FitPlan,
     Rows,
@@ -31,7 +31,6 @@ from lessvfl.core.plans import (
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
     fill_optimizer,
-    gradients,
     in_order,
     optimizer_of,
     optimizer_step,
@@ -72,6 +71,7 @@ class Training:
     """What changes between two steps of joint training."""
 
     plan: TrainPlan
+    passes: Passes  # of the network
     optimizer: torch.optim.Optimizer
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
@@ -191,6 +191,7 @@ class Party:
         n_steps = batches.n_steps(plan.n_epochs)
         return Training(
             plan,
+            self.net.passes(),
             optimizer_of(plan, params, self.X_train.shape[1]),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
@@ -210,8 +211,8 @@ class Party:
             return self._done(training.plan.stage)
         _, rows = step
         training.rows = rows
-        training.h = self.net(take(self.X_train, rows))
-        h = self._with_empty(training.h.detach(), "train", rows)
+        training.h = training.passes.forward(take(self.X_train, rows))
+        h = self._with_empty(training.h, "train", rows)
         plan = training.plan
         block = self._block(h, plan.bits, plan.stage, training.step)
         return messages.Embedding(plan.stage, block, ahead=True)
@@ -235,13 +236,13 @@ class Party:
                 f"Party '{self.name}' must be sent a gradient as large as its "
                 f"embedding. Got {tuple(gradient.shape)}."
             )
-        params = self.net.parameters()
         if self._any_empty:
             gradient = gradient * ~self._is_empty.view(-1, 1, 1)
-        grads = gradients(training.h, params, gradient)
+        grads = training.passes.back(gradient)
         if training.step >= training.remembered_from:
             self._memory.add(training.rows, training.h, gradient)
         training.plan.set_rate(training.optimizer, training.step, training.n_steps)
+        params = self.net.parameters()
         optimizer_step(training.optimizer, params, grads, training.shrink)
         training.step += 1
         return self._next_batch(training)

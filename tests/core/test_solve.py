@@ -28,8 +28,8 @@ F64 = torch.float64
 
 
 def test_watch_names_the_first_step_and_the_one_to_blame():
-    watch = Watch("train", ["party 'a'", "the server"])
-    good, bad = torch.ones(2, 1), torch.tensor([[1.0], [float("nan")]])
+    watch = Watch("train", ["party 'a'", "party 'a'", "the server", "the server"])
+    good, bad = torch.ones(2), torch.tensor([1.0, float("nan")])
     watch.look(good, good)
     watch.check()
     watch.look(good, good)
@@ -91,6 +91,26 @@ def test_an_optimiser_steps_and_shrink_follows(name):
     assert torch.equal(seen[0], moved)  # after the step, once
     assert torch.equal(w, penalty.prox(moved.clone(), eta))
     assert not torch.equal(w, moved)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_are_those_of_torch(name):
+    ours, theirs = ([a_leaf(1, 3, 4), a_leaf(1, 3)] for _ in range(2))
+    first, second = OPTIMIZERS[name](ours, 0.1), OPTIMIZERS[name](theirs, 0.1)
+    for seed in range(4):
+        for group in (*first.param_groups, *second.param_groups):
+            group["lr"] = 0.1 / (seed + 1)
+            group["weight_decay"] = 0.3
+        grads = [a_leaf(*w.shape, seed=seed).detach() for w in ours]
+        optimizer_step(first, ours, grads)
+        for w, grad in zip(theirs, grads, strict=True):
+            w.grad = grad
+        second.step()
+    for own, other in zip(ours, theirs, strict=True):
+        assert torch.equal(own, other)
+    state, expected = optimizer_tensors(first), optimizer_tensors(second)
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], expected[key]) for key in state)
 
 
 def test_the_state_of_an_optimiser_goes_out_and_in():

@@ -50,12 +50,49 @@ def optimizer_step(
     shrink: Callable[[], object] | None = None,
 ) -> None:
     """Step along these gradients; `shrink` is the proximal step after it, if any."""
-    for param, grad in zip(params, grads, strict=True):
-        param.grad = grad.contiguous()  # fused steps read memory in order
-    optimizer.step()
+    grads = [grad.contiguous() for grad in grads]  # fused steps read memory in order
+    if optimizer.defaults.get("fused") and optimizer.state:
+        _adam_step(optimizer, params, grads)
+    else:
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad
+        optimizer.step()
     if shrink is not None:
         with torch.no_grad():
             shrink()
+
+
+def _adam_step(
+    optimizer: torch.optim.Optimizer, params: Sequence[Tensor], grads: Sequence[Tensor]
+) -> None:
+    """Call the kernel that a fused Adam or AdamW calls after its first step.
+
+    Looking up by `optimizer.step` what never changes takes longer than the kernel.
+    """
+    states = [optimizer.state[param] for param in params]
+    step = states[0]["step"]
+    for state in states:
+        state["step"] = step  # one count serves all
+    (group,) = optimizer.param_groups
+    decoupled = isinstance(optimizer, torch.optim.AdamW)
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    with torch.no_grad():
+        step.add_(1)
+        kernel(
+            list(params),
+            list(grads),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [step] * len(states),
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def optimizer_of(
@@ -152,8 +189,8 @@ def minimise(
 class Watch:
     """Looks at every step's numbers, and stops the run where one is not finite.
 
-    Sums are collected without waiting for the device and examined once an epoch.
-    `names` say whose number each value that :meth:`look` is given is.
+    They are collected without waiting for the device and examined once an epoch.
+    `names` say whose each number of a step is.
     """
 
     def __init__(self, stage: Stage, names: Sequence[str]) -> None:
@@ -163,14 +200,14 @@ class Watch:
         self._seen: list[Tensor] = []
 
     def look(self, *values: Tensor) -> None:
-        """Remember one number for every name."""
-        self._seen += [value.detach().sum() for value in values]
+        """Remember vectors of a step: together, one number for every name."""
+        self._seen += [value.detach() for value in values]
 
     def check(self) -> None:
         """Raise naming who, stage and step, where a number was not finite."""
         if not self._seen:
             return
-        finite = torch.stack(self._seen).isfinite().cpu().view(-1, len(self.names))
+        finite = torch.cat(self._seen).isfinite().cpu().view(-1, len(self.names))
         if not bool(finite.all()):
             step = int((~finite.all(dim=1)).nonzero()[0])
             who = self.names[int((~finite[step]).nonzero()[0])]
