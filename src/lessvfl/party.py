@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core import evidence
+from lessvfl.core.adam import Optimizer
 from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network, Passes
@@ -72,7 +73,7 @@ class Training:
 
     plan: TrainPlan
     passes: Passes  # of the network
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
     shrink: Callable[[], object] | None  # the proximal step of that penalty

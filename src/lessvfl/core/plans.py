@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lessvfl.core.adam import Optimizer
 from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
@@ -171,9 +172,7 @@ class TrainPlan:
         """Return the mini-batches that server and parties share."""
         return Batches(n_samples, self.batch_size, seeds, (self.stage,), self.shuffle)
 
-    def set_rate(
-        self, optimizer: torch.optim.Optimizer, step: int, n_steps: int
-    ) -> None:
+    def set_rate(self, optimizer: Optimizer, step: int, n_steps: int) -> None:
         """Give an optimiser the learning rate of a step, counted from 0."""
         if self.schedule == "cosine":
             share = 0.5 * (1 + math.cos(math.pi * step / n_steps))

@@ -7,11 +7,13 @@ here, a captured CUDA graph in the benchmark of the paper.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from lessvfl.core.adam import Adam, Optimizer
 from lessvfl.core.network import Network
 from lessvfl.core.plans import Batches, FitPlan, Rows, TrainPlan, shuffled
 from lessvfl.core.prox import GroupLasso, per_replica
@@ -24,9 +26,9 @@ Schedule = Callable[[Step], RunEpoch]
 
 FEW_ROWS = 1000
 
-OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
-    "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
-    "adamw": lambda params, lr: torch.optim.AdamW(params, lr=lr, fused=True),
+OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
+    "adam": functools.partial(Adam, decoupled=False),
+    "adamw": functools.partial(Adam, decoupled=True),
     "adagrad": lambda params, lr: torch.optim.Adagrad(params, lr=lr),
     "nadam": lambda params, lr: torch.optim.NAdam(params, lr=lr),
     "rmsprop": lambda params, lr: torch.optim.RMSprop(params, lr=lr),
@@ -44,15 +46,15 @@ def gradients(
 
 
 def optimizer_step(
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     shrink: Callable[[], object] | None = None,
 ) -> None:
     """Step along these gradients; `shrink` is the proximal step after it, if any."""
     grads = [grad.contiguous() for grad in grads]  # fused steps read memory in order
-    if optimizer.defaults.get("fused") and optimizer.state:
-        _adam_step(optimizer, params, grads)
+    if isinstance(optimizer, Adam):
+        optimizer.step(grads)
     else:
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad
@@ -62,42 +64,7 @@ def optimizer_step(
             shrink()
 
 
-def _adam_step(
-    optimizer: torch.optim.Optimizer, params: Sequence[Tensor], grads: Sequence[Tensor]
-) -> None:
-    """Call the kernel that a fused Adam or AdamW calls after its first step.
-
-    Looking up by `optimizer.step` what never changes takes longer than the kernel.
-    """
-    states = [optimizer.state[param] for param in params]
-    step = states[0]["step"]
-    for state in states:
-        state["step"] = step  # one count serves all
-    (group,) = optimizer.param_groups
-    decoupled = isinstance(optimizer, torch.optim.AdamW)
-    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    with torch.no_grad():
-        step.add_(1)
-        kernel(
-            list(params),
-            list(grads),
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [step] * len(states),
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-        )
-
-
-def optimizer_of(
-    plan: TrainPlan, params: list[Tensor], n_rows: int
-) -> torch.optim.Optimizer:
+def optimizer_of(plan: TrainPlan, params: list[Tensor], n_rows: int) -> Optimizer:
     """Return the optimiser of a stage of joint training.
 
     Its weight decay is that of the plan for up to `FEW_ROWS`, and falls with the square
@@ -110,25 +77,30 @@ def optimizer_of(
     return optimizer
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the state of an optimiser, by the number of the parameter."""
+    if isinstance(optimizer, Adam):
+        states = optimizer.state()
+    else:
+        states = optimizer.state_dict()["state"]
     found = {}
-    for number, state in optimizer.state_dict()["state"].items():
+    for number, state in states.items():
         for name, value in state.items():
             found[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
     return found
 
 
-def fill_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
+def fill_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put the state of an optimiser back."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):
             _, number, name = key.split(".")
             state.setdefault(int(number), {})[name] = value.clone()
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    if isinstance(optimizer, Adam):
+        optimizer.load_state(state)
+    else:
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def prox_step(

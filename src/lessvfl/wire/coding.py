@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lessvfl.core.plans import stream
 
-Floats = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 BITS = (4, 8, 16, 32)
 END_BYTES = 8  # two float32 a replica
 TINY = np.finfo(np.float32).tiny
@@ -127,15 +127,17 @@ def encode_alike(
     return coded
 
 
-def _draw(width: int, seed: int, name: Sequence[str | int]) -> Floats:
+def _draw(width: int, seed: int, name: Sequence[str | int]) -> Float32s:
     """Return where the sums of every column begin, between 0 and 1, (1, width)."""
-    drawn: Floats = torch.rand(1, width, generator=stream(seed, "round", *name)).numpy()
+    drawn: Float32s = torch.rand(
+        1, width, generator=stream(seed, "round", *name)
+    ).numpy()
     return drawn
 
 
 def _round(
-    exact: Floats, begin: Floats, bits: int
-) -> tuple[NDArray[np.int32], Floats, Floats, Floats]:
+    exact: Float32s, begin: Float32s, bits: int
+) -> tuple[NDArray[np.int32], Float32s, Float32s, Float32s]:
     """Return levels, the lowest one, the distance of two, and the rounded values.
 
     By NumPy, whose calls cost least where rows are few: they are most of the time.
