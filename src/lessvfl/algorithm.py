@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.linear import BatchMoments
 from lessvfl.core.losses import proxy_loss
-from lessvfl.core.network import Network
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import Labels, Rows, SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.core.solve import (
@@ -219,11 +220,30 @@ def matching_loss(net: Network, X: Tensor, plan: SelectPlan) -> Step:
     """Return H_B as a function of the rows: how far `net` is from where it starts."""
     mean = plan.reduction == "mean"
     divisor = net.output_mask.sum(dim=1).clamp_min(1) if mean else 1
+    if isinstance(net, MLP) and net.is_linear:
+        return _linear_matching_loss(net, X, divisor)
     with torch.no_grad():
         target = net(X)  # h_m(θ̂_m; X_m), (R, N, |K_m|)
 
     def loss(rows: Rows) -> Tensor:
         return proxy_loss(net(take(X, rows)), take(target, rows), divisor)
+
+    return loss
+
+
+def _linear_matching_loss(net: MLP, X: Tensor, divisor: Tensor | int) -> Step:
+    """Return the same of a network that is one linear map A: |X_B (A - A₀)'|² / |B|."""
+    table = torch.nn.functional.pad(X, (0, 1), value=1.0)  # A adds by its last column
+    moments = BatchMoments(table)
+    with torch.no_grad():
+        start = net.collapse()  # A₀
+
+    def loss(rows: Rows) -> Tensor:
+        change = net.collapse() - start
+        if isinstance(rows, slice) and moments.serve(rows):
+            return moments.squares(change, rows).sum(dim=(1, 2)) / divisor
+        h = take(table, rows) @ change.mT
+        return proxy_loss(h, torch.zeros_like(h), divisor)
 
     return loss
 

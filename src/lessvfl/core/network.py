@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lessvfl import settings
+from lessvfl.core import linear
 from lessvfl.core.plans import stream
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
@@ -289,8 +290,26 @@ class MLP:
     def train(self, mode: bool) -> None:
         """Do nothing: no layer here changes between training and use."""
 
+    @property
+    def is_linear(self) -> bool:
+        """Tell whether all layers are one linear map, and more than one layer."""
+        return ACTIVATIONS[self.activation] is None and len(self.weights) > 1
+
+    def collapse(self) -> Tensor:
+        """Return the one map that linear layers make, (R, out, in + 1).
+
+        The last column is what the map adds.
+        """
+        first = _masked(self.weights[0], self._slot_mask)
+        whole, added = linear.collapse([first, *self.weights[1:]], self.biases)
+        A = torch.cat([whole, added], dim=-1)
+        return A if self._output_mask is None else A * self._output_mask.unsqueeze(2)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map (S, n, in) to (R, n, out)."""
+        if self.is_linear:
+            A = self.collapse()
+            return _linear(x, A[..., :-1], A[..., -1])
         act = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -302,8 +321,8 @@ class MLP:
         return _masked(x, self._output_mask)
 
     def passes(self, inputs: bool = False) -> Passes:
-        """Return this network forward and back, without autograd."""
-        return ChainRule(self, inputs)
+        """Return this network forward and back, rows without autograd."""
+        return Collapsed(self, inputs) if self.is_linear else ChainRule(self, inputs)
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
         """Keep these inputs and outputs; weights keep their values."""
@@ -377,6 +396,41 @@ def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return torch.baddbmm(b.unsqueeze(1), x, w.mT)
 
 
+def _weight_gradient(g: Tensor, x: Tensor, found: Tensor) -> Tensor:
+    """Write dL/dw of :func:`_linear`, of dL/dy (R, n, out) and x (S, n, in)."""
+    if x.shape[0] < g.shape[0]:
+        wide = g.transpose(0, 1).flatten(1)
+        torch.mm(wide.mT, x.squeeze(0), out=found.flatten(0, 1))
+    else:
+        torch.bmm(g.mT, x, out=found)
+    return found
+
+
+class Collapsed:
+    """A linear MLP forward and back: rows meet the one map, its layers autograd."""
+
+    def __init__(self, net: MLP, inputs: bool) -> None:
+        self._net = net
+        self._inputs = inputs
+        self._ends: list[Tensor] = []  # of the last pass: the map, then the input
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (S, n, in) to (R, n, out)."""
+        A = self._net.collapse()
+        self._ends = [A, x]
+        return _linear(x, A.detach()[..., :-1], A.detach()[..., -1])
+
+    def back(self, gradient: Tensor) -> list[Tensor]:
+        """Return the gradients of parameters, and with `inputs` of x (R, n, in)."""
+        A, x = self._ends
+        along = torch.empty_like(A)
+        w = torch.empty(along[..., :-1].shape, dtype=A.dtype, device=A.device)
+        along[..., :-1] = _weight_gradient(gradient, x, w)
+        along[..., -1] = gradient.sum(dim=-2)
+        grads = list(torch.autograd.grad(A, self._net.parameters(), along))
+        return [*grads, gradient @ A.detach()[..., :-1]] if self._inputs else grads
+
+
 class ChainRule:
     """An MLP forward and back: what autograd computes, without its graph.
 
@@ -437,11 +491,8 @@ class ChainRule:
         x, found = self._ins[layer], self._weight_grads[layer]
         if self._alone:
             torch.mm(g.mT, x, out=found)
-        elif x.shape[0] < g.shape[0]:  # one table for all replicas: one wide product
-            wide = g.transpose(0, 1).flatten(1)
-            torch.mm(wide.mT, x.squeeze(0), out=found.flatten(0, 1))
         else:
-            torch.bmm(g.mT, x, out=found)
+            _weight_gradient(g, x, found)
 
     def _through_activation(self, g: Tensor, layer: int) -> Tensor:
         """Return dL/dx of an activation, of dL/da."""

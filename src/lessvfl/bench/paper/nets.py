@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lessvfl.core import linear
 from lessvfl.core.network import ACTIVATIONS, MLP, Network
 
 ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
@@ -88,10 +89,7 @@ class Stack:
 
         The column after D is what the map adds; zeros follow.
         """
-        whole, added = self.weights[-1], self.biases[-1].unsqueeze(-1)
-        for w, b in zip(self.weights[-2::-1], self.biases[-2::-1], strict=True):
-            added = whole @ b.unsqueeze(-1) + added
-            whole = whole @ w  # the last layers first: they are the narrow ones
+        whole, added = linear.collapse(self.weights, self.biases)
         added = torch.nn.functional.pad(added, (0, ALIGNED - 1))
         return torch.cat([whole, added], dim=-1)
 

@@ -22,6 +22,7 @@ from lessvfl.bench.paper.model import Model
 from lessvfl.bench.paper.nets import Stack, leaf
 from lessvfl.bench.paper.scene import Scene
 from lessvfl.core import metrics
+from lessvfl.core.linear import BatchMoments
 from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.plans import Batches, Rows, SelectPlan
 from lessvfl.core.prox import GroupLasso
@@ -301,15 +302,13 @@ def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -
             return left.view(P, S, n_rows, T, E).square().sum(dim=(2, 4)) / n_rows
 
         return by_rows
-    moments = {}
+    moments = BatchMoments(X.flatten(0, 1))
     for rows in batches.epoch(0, X.device):
         assert isinstance(rows, slice)
-        X_b = _take(X, rows).reshape(P * S, -1, width)
-        moments[rows.start] = X_b.mT @ X_b / X_b.shape[1]
+        moments.add(rows)
 
     def by_moments(rows: Rows) -> Tensor:
         assert isinstance(rows, slice)
-        change = gap()
-        return (change * (change @ moments[rows.start])).view(P, S, T, -1).sum(dim=3)
+        return moments.squares(gap(), rows).view(P, S, T, -1).sum(dim=3)
 
     return by_moments
