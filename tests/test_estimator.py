@@ -298,9 +298,10 @@ model = LessVFLClassifier(method="less-vfl", train_epochs=1)
 print([name for name in {NOT_NEEDED!r} if name in sys.modules])
 """
 FIT = "model.fit([[0, 1], [1, 0], [2, 1], [3, 0]] * 5, [0, 0, 1, 1] * 5)"
+LINEAR = f"model.set_params(activation='none', embedding_size=2); {FIT}"
 
 
-@pytest.mark.parametrize("more", ["", FIT], ids=["made", "fitted"])
+@pytest.mark.parametrize("more", ["", FIT, LINEAR], ids=["made", "fitted", "linear"])
 def test_the_start_loads_nothing_that_is_not_needed(more):
     """Each would take longer to load than a small table takes to fit."""
     done = subprocess.run(
