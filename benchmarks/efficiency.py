@@ -1,16 +1,26 @@
-"""Time stage 3 and joint training against the bare matrix products of the same shapes.
+"""Time stage 3 and joint training against bare products and against plain loops.
 
 Bare products are what no implementation can do without: per layer one product forward
-and two backward (one for the first layer), with the same batch and replicas. Two more
+and two backward (one for the first layer), with the same batch and replicas. Three more
 yardsticks for joint training with one replica: "without axis" is our own loop around
-plain ``torch.nn`` modules whose parameters have no replica axis; "bare loop" is split
-training written down in PyTorch with neither axis nor messages, bill or checks. All are
-timed in the same process, interleaved, and reported as ratios. Shapes are the paper's:
-4 parties, batches of 1000, by default the 267 columns a party of MIMIC-III with noise;
-``--columns 210`` is Activity, ``--columns 81`` Sylva.
+plain ``torch.nn`` modules whose parameters have no replica axis; "split loop" is split
+training written down in PyTorch with neither axis nor messages, bill or checks; "plain
+loop" is one module with one optimiser, as if nobody had to be asked for anything. All
+are timed in the same process, interleaved, and reported as ratios. Shapes are the
+paper's (4 parties, batches of 1000 in file order, Adam), by default with the 267
+columns a party of MIMIC-III with noise; ``--columns 210`` is Activity, ``--columns 81``
+Sylva.
 
     python benchmarks/efficiency.py --device cpu
     python benchmarks/efficiency.py --device cuda --replicas 1,64
+
+``--steps`` times one step of joint training against the two loops alone, with values
+of 32 and of 8 bits (the loops send nothing), for the paper's shapes and for those of
+the profile default: 3 parties, batches of 128 shuffled rows, AdamW. ``--processes 2``
+runs two of them at once.
+
+    python benchmarks/efficiency.py --steps --threads 1,2
+    python benchmarks/efficiency.py --steps --processes 2
 """
 
 from __future__ import annotations
@@ -21,15 +31,18 @@ import itertools
 import json
 import resource
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from lessvfl import algorithm
+from lessvfl.core.lifted import Graph
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
 from lessvfl.core.solve import in_order
@@ -38,11 +51,40 @@ from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
 
-N_PARTIES, COMPONENTS = 4, 16
-AFTER_INPUT = (64, 64, COMPONENTS)  # the paper's party network
-N_SAMPLES, BATCH = 10_000, 1000
-N_CLASSES = 6  # a softmax, as on Activity
-HEAD = (N_PARTIES * COMPONENTS, N_CLASSES)
+HIDDEN = (64, 64)  # of a party network, in the paper and by default
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained: shapes of networks and tables, batches and the optimiser."""
+
+    name: str
+    n_parties: int
+    columns: int
+    components: int
+    n_samples: int
+    batch: int
+    shuffle: bool
+    optimizer: str
+    n_classes: int = 6  # a softmax, as on Activity
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the widths of a party network."""
+        return (self.columns, *HIDDEN, self.components)
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Return the widths of the fusion network."""
+        return self.n_parties * self.components, self.n_classes
+
+    def n_steps(self, n_epochs: int) -> int:
+        """Return the number of steps of some epochs."""
+        return n_epochs * (self.n_samples // self.batch)
+
+
+PAPER = Case("paper", 4, 267, 16, 10_000, 1000, False, "adam")
+DEFAULT = Case("default", 3, 40, 4, 2048, 128, True, "adamw")
 
 
 def quiet(event: object) -> None:
@@ -60,7 +102,7 @@ def products(widths: tuple[int, ...], n: int, R: int, device: Any) -> list[Any]:
     return layers
 
 
-def bare(layers: list[Any], n_steps: int) -> None:
+def bare(layers: list[Any], firsts: tuple[int, ...], n_steps: int) -> None:
     """Do the products of some steps, forward and backward, and nothing else."""
     if layers[0][0].shape[0] == 1:
         layers = [tuple(operand[0] for operand in layer) for layer in layers]
@@ -68,7 +110,7 @@ def bare(layers: list[Any], n_steps: int) -> None:
         for x, w, g in layers:
             x @ w.mT
             g.mT @ x
-            if w.shape[-1] in (AFTER_INPUT[0], HEAD[0]):  # a first layer needs none
+            if w.shape[-1] in firsts:  # behind a first layer; it needs none itself
                 g @ w
 
 
@@ -95,6 +137,10 @@ class Plain:
         """Map (1, n, in) to (1, n, out)."""
         return self.module(x.squeeze(0)).unsqueeze(0)
 
+    def passes(self, inputs: bool = False) -> Graph:
+        """Return this network forward and back, by autograd."""
+        return Graph(self, inputs)
+
 
 def network(widths: Any, R: int, device: torch.device, plain: bool, name: str) -> Any:
     """Return a network of ours, or a plain module in its place."""
@@ -105,49 +151,51 @@ def network(widths: Any, R: int, device: torch.device, plain: bool, name: str) -
 
 
 def make_parties(
-    R: int, device: torch.device, widths: tuple[int, ...], plain: bool
+    case: Case, R: int, device: torch.device, plain: bool
 ) -> tuple[Parties, Any]:
     """Return the server's view of the parties, and a fusion network."""
     seeds = tuple(range(R))
-    columns = torch.arange(widths[0], device=device)
+    columns = torch.arange(case.columns, device=device)
     parties = []
-    for m in range(N_PARTIES):
-        net = network(widths, R, device, plain, f"party{m}")
-        X = torch.randn(R, N_SAMPLES, widths[0], device=device)
+    for m in range(case.n_parties):
+        net = network(case.widths, R, device, plain, f"party{m}")
+        X = torch.randn(R, case.n_samples, case.columns, device=device)
         parties.append(Party(f"party{m}", net, Holding(X, X[:, :0], columns), seeds))
     transport = InProcess({party.name: party.handle for party in parties})
     server = Parties(transport, [party.name for party in parties], Ledger(R))
-    return server, network(HEAD, R, device, plain, "server")
+    return server, network(case.head, R, device, plain, "server")
 
 
 def joint(
+    case: Case,
     R: int,
     device: torch.device,
     n_epochs: int,
-    widths: tuple[int, ...],
     plain: bool = False,
-) -> tuple[Callable[[], None], int]:
-    """Return joint training of some epochs, and its number of steps."""
-    server, fusion = make_parties(R, device, widths, plain)
-    y = torch.randint(0, N_CLASSES, (R, N_SAMPLES), device=device)
+    bits: int = 32,
+) -> Callable[[], None]:
+    """Return joint training of some epochs."""
+    server, fusion = make_parties(case, R, device, plain)
+    y = torch.randint(0, case.n_classes, (R, case.n_samples), device=device)
     labels = Labels(y, "multiclass", tuple(range(R)))
-    plan = TrainPlan("train", n_epochs, BATCH, False, "adam", 0.01)
+    how = (case.batch, case.shuffle, case.optimizer, 0.01)
+    plan = TrainPlan("train", n_epochs, *how, bits=bits)
 
     def work() -> None:
         algorithm.train_jointly(server, fusion, labels, plan, quiet)
 
-    return work, n_epochs * (N_SAMPLES // BATCH)
+    return work
 
 
 def stage3(
-    R: int, device: torch.device, n_epochs: int, widths: tuple[int, ...]
-) -> tuple[Callable[[], None], int]:
-    """Return stage 3 of one party, and its number of steps."""
+    case: Case, R: int, device: torch.device, n_epochs: int
+) -> Callable[[], None]:
+    """Return stage 3 of one party."""
     seeds = tuple(range(R))
-    net = MLP.create(widths, "tanh", seeds, "party", torch.float32, device)
-    X = torch.randn(R, N_SAMPLES, widths[0], device=device)
-    plan = SelectPlan("select_features", n_epochs, BATCH, False, 0.001, (0.01,))
-    batches = plan.batches(N_SAMPLES, seeds, "party")
+    net = MLP.create(case.widths, "tanh", seeds, "party", torch.float32, device)
+    X = torch.randn(R, case.n_samples, case.columns, device=device)
+    plan = SelectPlan("select_features", n_epochs, case.batch, False, 0.001, (0.01,))
+    batches = plan.batches(case.n_samples, seeds, "party")
     n_components = net.output_mask.sum(dim=1)
 
     def work() -> None:
@@ -162,39 +210,59 @@ def stage3(
             "party",
         )
 
-    return work, n_epochs * (N_SAMPLES // BATCH)
-
-
-def bare_loop(
-    device: torch.device, n_epochs: int, widths: tuple[int, ...]
-) -> Callable[[], None]:
-    """Return the same split training written down without anything around it."""
-    nets = [Plain(widths, device).module for _ in range(N_PARTIES)]
-    head = nn.Linear(*HEAD).to(device)
-    X = [torch.randn(N_SAMPLES, widths[0], device=device) for _ in nets]
-    y = torch.randint(0, N_CLASSES, (N_SAMPLES,), device=device)
-    loss_of = nn.CrossEntropyLoss()
-
-    def work() -> None:
-        optimizers = [
-            torch.optim.Adam(net.parameters(), lr=0.01, fused=True)
-            for net in [*nets, head]
-        ]
-        for _ in range(n_epochs):
-            for start in range(0, N_SAMPLES, BATCH):
-                rows = slice(start, start + BATCH)
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-                h = [net(x[rows]) for net, x in zip(nets, X, strict=True)]
-                sent = [block.detach().requires_grad_() for block in h]
-                loss = loss_of(head(torch.cat(sent, dim=1)), y[rows])
-                loss.backward()
-                for block, copy in zip(h, sent, strict=True):
-                    block.backward(copy.grad)
-                for optimizer in optimizers:
-                    optimizer.step()
-
     return work
+
+
+class Loop:
+    """The same training written down in PyTorch, without anything around it."""
+
+    def __init__(self, case: Case, device: torch.device, n_epochs: int) -> None:
+        self.case, self.n_epochs = case, n_epochs
+        self.nets = [Plain(case.widths, device).module for _ in range(case.n_parties)]
+        self.head = nn.Linear(*case.head).to(device)
+        size = (case.n_samples, case.columns)
+        self.X = [torch.randn(size, device=device) for _ in self.nets]
+        self.y = torch.randint(0, case.n_classes, size[:1], device=device)
+        self.loss_of = nn.CrossEntropyLoss()
+
+    def optimizer(self, modules: list[nn.Module]) -> torch.optim.Optimizer:
+        """Return one optimiser for all parameters of these modules."""
+        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        params = [param for module in modules for param in module.parameters()]
+        return kinds[self.case.optimizer](params, lr=0.01, fused=True)
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the rows of every step."""
+        for _ in range(self.n_epochs):
+            order = torch.randperm(self.case.n_samples, device=self.y.device)
+            for start in range(0, self.case.n_samples, self.case.batch):
+                rows = slice(start, start + self.case.batch)
+                yield order[rows] if self.case.shuffle else rows
+
+    def whole(self) -> None:
+        """Train all networks as one module with one optimiser."""
+        optimizer = self.optimizer([*self.nets, self.head])
+        for rows in self.batches():
+            optimizer.zero_grad()
+            h = [net(x[rows]) for net, x in zip(self.nets, self.X, strict=True)]
+            loss = self.loss_of(self.head(torch.cat(h, dim=1)), self.y[rows])
+            loss.backward()
+            optimizer.step()
+
+    def split(self) -> None:
+        """Train with the graph cut at the embeddings, one optimiser a network."""
+        optimizers = [self.optimizer([net]) for net in [*self.nets, self.head]]
+        for rows in self.batches():
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            h = [net(x[rows]) for net, x in zip(self.nets, self.X, strict=True)]
+            sent = [block.detach().requires_grad_() for block in h]
+            loss = self.loss_of(self.head(torch.cat(sent, dim=1)), self.y[rows])
+            loss.backward()
+            for block, copy in zip(h, sent, strict=True):
+                block.backward(copy.grad)
+            for optimizer in optimizers:
+                optimizer.step()
 
 
 def seconds(work: Callable[[], None], device: torch.device) -> float:
@@ -229,32 +297,57 @@ def peak_mib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def main() -> None:
-    """Print one JSON object a line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--replicas", default="1,64")
-    parser.add_argument("--columns", type=int, default=267)  # MIMIC-III, 50 % noise
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=10)
-    args = parser.parse_args()
-    device = torch.device(args.device)
-    widths = (args.columns, *AFTER_INPUT)
+def show(line: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in line.items()}
+    print(json.dumps(rounded), flush=True)
+
+
+def compare_steps(device: torch.device, args: argparse.Namespace) -> None:
+    """Time a step of joint training against the same training in plain loops."""
+    for n_threads in [int(part) for part in args.threads.split(",")]:
+        torch.set_num_threads(n_threads)
+        for case in (DEFAULT, replace(PAPER, columns=args.columns)):
+            loop = Loop(case, device, args.epochs)
+            works: dict[str, Callable[[], None]] = {
+                f"{bits} bits": joint(case, 1, device, args.epochs, bits=bits)
+                for bits in (32, 8)
+            }
+            works |= {"plain loop": loop.whole, "split loop": loop.split}
+            found = compare(works, device, args.repeats)
+            line = {"what": "step", "case": case.name, "threads": n_threads}
+            n_steps = case.n_steps(args.epochs)
+            line |= {f"{k} ms": 1e3 * v / n_steps for k, v in found.items()}
+            for ours, other in itertools.product(
+                ("32 bits", "8 bits"), ("plain loop", "split loop")
+            ):
+                line[f"{ours} / {other}"] = found[ours] / found[other]
+            show(line)
+
+
+def compare_stages(device: torch.device, args: argparse.Namespace) -> None:
+    """Time stage 3 and joint training against their bare products."""
+    case = replace(PAPER, columns=args.columns)
+    n_steps = case.n_steps(args.epochs)
+    firsts = (HIDDEN[0], case.head[0])
     single: dict[str, float] = {}
     for R in [int(part) for part in args.replicas.split(",")]:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        one = products(widths, BATCH, R, device)
-        everyone = [*one * N_PARTIES, *products(HEAD, BATCH, R, device)]
+        one = products(case.widths, case.batch, R, device)
+        head = products(case.head, case.batch, R, device)
         for name, make, layers in (
             ("stage 3", stage3, one),
-            ("joint", joint, everyone),
+            ("joint", joint, [*one * case.n_parties, *head]),
         ):
-            work, n_steps = make(R, device, args.epochs, widths)
-            works = {"ours": work, "bare": functools.partial(bare, layers, n_steps)}
+            works = {
+                "ours": make(case, R, device, args.epochs),
+                "bare": functools.partial(bare, layers, firsts, n_steps),
+            }
             if name == "joint" and R == 1:
-                works["without axis"], _ = joint(1, device, args.epochs, widths, True)
-                works["bare loop"] = bare_loop(device, args.epochs, widths)
+                loop = Loop(case, device, args.epochs)
+                works["without axis"] = joint(case, 1, device, args.epochs, True)
+                works |= {"plain loop": loop.whole, "split loop": loop.split}
             found = compare(works, device, args.repeats)
             line: dict[str, Any] = {
                 "what": name,
@@ -262,19 +355,36 @@ def main() -> None:
                 "replicas": R,
             }
             line |= {f"{k} ms/step": 1e3 * v / n_steps for k, v in found.items()}
-            line["ours / bare"] = found["ours"] / found["bare"]
-            for other in ("without axis", "bare loop"):
-                if other in found:
-                    line[f"ours / {other}"] = found["ours"] / found[other]
+            line |= {f"ours / {k}": found["ours"] / v for k, v in found.items()}
+            del line["ours / ours"]
             if R == 1:
                 single[name] = found["ours"]
             elif name in single:
                 line[f"{R} single runs / batch"] = R * single[name] / found["ours"]
             line["peak MiB"] = peak_mib(device)
-            rounded = {
-                k: round(v, 3) if isinstance(v, float) else v for k, v in line.items()
-            }
-            print(json.dumps(rounded))
+            show(line)
+
+
+def main() -> None:
+    """Print one JSON object a line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--replicas", default="1,64")
+    parser.add_argument("--columns", type=int, default=267)  # MIMIC-III, 50 % noise
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--steps", action="store_true", help="one step alone")
+    parser.add_argument("--threads", default="1", help="of --steps: 1,2")
+    parser.add_argument("--processes", type=int, default=1, help="at once")
+    args = parser.parse_args()
+    if args.processes > 1:
+        again = [sys.executable, *sys.argv, "--processes", "1"]
+        running = [subprocess.Popen(again) for _ in range(args.processes)]
+        sys.exit(max(process.wait() for process in running))
+    compared = compare_steps if args.steps else compare_stages
+    compared(torch.device(args.device), args)
 
 
 if __name__ == "__main__":

@@ -124,10 +124,8 @@ def blind_read(true: np.ndarray[Any, Any]) -> float:
     secret = a_secret(0)
     x = torch.as_tensor(true)[None]
     h = network(net, true.shape[1], secret, "party")(x).detach().float()
-    mask = torch.ones(1, h.shape[2], dtype=torch.bool)
-    sent = coding.encode(h, 8, mask, (secret,), "up")
-    assert sent is not None
-    seen = sent.values(torch.float32)[0].double().numpy()
+    _, sent = coding.encode(h, 8, None, (secret,), "up")
+    seen = sent[0].double().numpy()
     ica = FastICA(random_state=0, max_iter=3000, whiten="unit-variance")
     sources = ica.fit_transform(seen / seen.std(axis=0))
     n = true.shape[1]

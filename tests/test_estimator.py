@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -279,3 +281,33 @@ def test_a_regressor_weighs_rows():
     model = LessVFLRegressor(**settings).fit(X, y, sample_weight=np.where(first, 1, 0))
     assert model.score(X[first], y[first]) > 0.8
     assert model.score(X[~first], y[~first]) < 0
+
+
+# What an estimator can do without until it is asked to plot, to talk or to compile;
+# pandas comes with scikit-learn.
+NOT_NEEDED = (
+    *("matplotlib", "polars", "grpc", "pyarrow.flight", "typer", "cryptography"),
+    *("lessvfl.cli", "lessvfl.remote", "lessvfl.report", "lessvfl.wire.flight"),
+    *("torch._dynamo", "torch._inductor", "sympy"),
+)
+START = f"""
+import sys
+from lessvfl import LessVFLClassifier
+model = LessVFLClassifier(method="less-vfl", train_epochs=1)
+{{more}}
+print([name for name in {NOT_NEEDED!r} if name in sys.modules])
+"""
+FIT = "model.fit([[0, 1], [1, 0], [2, 1], [3, 0]] * 5, [0, 0, 1, 1] * 5)"
+LINEAR = f"model.set_params(activation='none', embedding_size=2); {FIT}"
+
+
+@pytest.mark.parametrize("more", ["", FIT, LINEAR], ids=["made", "fitted", "linear"])
+def test_the_start_loads_nothing_that_is_not_needed(more):
+    """Each would take longer to load than a small table takes to fit."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", START.format(more=more)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from lessvfl.core.ending import TrainingEnd
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.linear import BatchMoments
 from lessvfl.core.losses import proxy_loss
-from lessvfl.core.network import Network
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import (
     Batches,
     Labels,
@@ -71,23 +72,24 @@ def train_jointly(
     if n_steps == 0:
         return
     optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
-    watch = Watch(plan.stage, [*(f"party '{m}'" for m in parties.names), "the server"])
+    owners = [f"party '{m}'" for m in parties.names for _ in range(parties.sizes[m])]
+    watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
     ending = TrainingEnd(n_steps) if plan.schedule == "watched" else None
     state = None if ending is None else ending.state
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer, state)
     if done == n_steps:
         return
     fusion.train(True)
+    passes = fusion.passes(inputs=True)
     h = parties.begin(plan, done)  # line 5
     left = itertools.islice(batches.steps(plan.n_epochs, labels.y.device), done, None)
     for step, (_, rows) in enumerate(left, start=done + 1):
         batch = labels.at(rows)
-        h = [block.detach().requires_grad_() for block in h]
         H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # (R, b, E)
-        loss = batch.risk(fusion(H))  # line 7
-        watch.look(*h, loss)
-        params = fusion.parameters()
-        grads = gradients(loss.sum(), [*params, *h])
+        z = passes.forward(H).requires_grad_()
+        loss = batch.risk(z)  # line 7
+        watch.look(H.sum(dim=(0, 1)), loss)
+        *grads, down = passes.back(*gradients(loss.sum(), [z]))
         rate, last = 1.0, step == n_steps
         if ending is not None:
             if batches.n_held_out and ending.is_due(step):
@@ -95,8 +97,7 @@ def train_jointly(
                 ending.see(loss_held_out, step)
             rate, last = ending.rate(step), ending.is_last(step)
         plan.set_rate(optimizer, step - 1, n_steps, rate)
-        optimizer_step(optimizer, params, grads[: len(params)])  # line 8
-        down = grads[len(params) :]
+        optimizer_step(optimizer, fusion.parameters(), grads)  # line 8
         h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-12, 5
         if step % batches.n_per_epoch == 0 or last:
             watch.check()
@@ -162,7 +163,7 @@ def prox_sgd(
 
     def after_epoch(epoch: int, losses: list[Tensor]) -> bool:
         for value in losses:
-            watch.look(value)
+            watch.look(value.sum().view(1))
         watch.check()
         observe(Event(plan.stage, epoch, plan.n_epochs))
         if plan.tolerance == 0:
@@ -255,11 +256,30 @@ def matching_loss(net: Network, X: Tensor, plan: SelectPlan) -> Step:
     """Return H_B as a function of the rows: how far `net` is from where it starts."""
     mean = plan.reduction == "mean"
     divisor = net.output_mask.sum(dim=1).clamp_min(1) if mean else 1
+    if isinstance(net, MLP) and net.is_linear:
+        return _linear_matching_loss(net, X, divisor)
     with torch.no_grad():
         target = net(X)  # h_m(θ̂_m; X_m), (R, N, |K_m|)
 
     def loss(rows: Rows) -> Tensor:
         return proxy_loss(net(take(X, rows)), take(target, rows), divisor)
+
+    return loss
+
+
+def _linear_matching_loss(net: MLP, X: Tensor, divisor: Tensor | int) -> Step:
+    """Return the same of a network that is one linear map A: |X_B (A - A₀)'|² / |B|."""
+    table = torch.nn.functional.pad(X, (0, 1), value=1.0)  # A adds by its last column
+    moments = BatchMoments(table)
+    with torch.no_grad():
+        start = net.collapse()  # A₀
+
+    def loss(rows: Rows) -> Tensor:
+        change = net.collapse() - start
+        if isinstance(rows, slice) and moments.serve(rows):
+            return moments.squares(change, rows).sum(dim=1) / divisor
+        h = take(table, rows) @ change.mT
+        return proxy_loss(h, torch.zeros_like(h), divisor)
 
     return loss
 

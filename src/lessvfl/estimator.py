@@ -28,7 +28,6 @@ from sklearn.utils.validation import (
 from lessvfl import data
 from lessvfl.data import Dataset, Frame
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures
 from lessvfl.run import profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.terms import Task
@@ -277,21 +276,29 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def plot_curve(self, ax: Axes | None = None) -> Axes:
         """Draw the score on training rows against megabytes sent."""
+        from lessvfl.report import figures
+
         check_is_fitted(self)
         return figures.plot_curve([self.run_], ax=ax)
 
     def plot_features(self, ax: Axes | None = None) -> Axes:
         """Draw features kept and removed per party."""
+        from lessvfl.report import figures
+
         check_is_fitted(self)
         return figures.plot_features(self.run_, ax=ax)
 
     def plot_components(self, ax: Axes | None = None) -> Axes:
         """Draw embedding components kept per party."""
+        from lessvfl.report import figures
+
         check_is_fitted(self)
         return figures.plot_components(self.run_, ax=ax)
 
     def plot_bytes(self, ax: Axes | None = None) -> Axes:
         """Draw bytes by stage and direction."""
+        from lessvfl.report import figures
+
         check_is_fitted(self)
         return figures.plot_bytes(self.run_, ax=ax)
 

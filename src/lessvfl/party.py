@@ -16,9 +16,10 @@ from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core import evidence
+from lessvfl.core.adam import Optimizer
 from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
-from lessvfl.core.network import Network
+from lessvfl.core.network import Network, Passes
 from lessvfl.core.plans import (
     FitPlan,
     Rows,
@@ -31,7 +32,7 @@ from lessvfl.core.plans import (
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
     fill_optimizer,
-    gradients,
+    fit_held_out,
     in_order,
     optimizer_of,
     optimizer_step,
@@ -72,7 +73,8 @@ class Training:
     """What changes between two steps of joint training."""
 
     plan: TrainPlan
-    optimizer: torch.optim.Optimizer
+    passes: Passes  # of the network
+    optimizer: Optimizer
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
     shrink: Callable[[], object] | None  # the proximal step of that penalty
@@ -191,6 +193,7 @@ class Party:
         n_steps = batches.n_steps(plan.n_epochs)
         return Training(
             plan,
+            self.net.passes(),
             optimizer_of(plan, params, self.X_train.shape[1]),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
@@ -210,8 +213,8 @@ class Party:
             return self._done(training.plan.stage)
         _, rows = step
         training.rows = rows
-        training.h = self.net(take(self.X_train, rows))
-        h = self._with_empty(training.h.detach(), "train", rows)
+        training.h = training.passes.forward(take(self.X_train, rows))
+        h = self._with_empty(training.h, "train", rows)
         plan = training.plan
         block = self._block(h, plan.bits, plan.stage, training.step)
         return messages.Embedding(plan.stage, block, ahead=True)
@@ -235,14 +238,14 @@ class Party:
                 f"Party '{self.name}' must be sent a gradient as large as its "
                 f"embedding. Got {tuple(gradient.shape)}."
             )
-        params = self.net.parameters()
         if self._any_empty:
             gradient = gradient * ~self._is_empty.view(-1, 1, 1)
-        grads = gradients(training.h, params, gradient)
+        grads = training.passes.back(gradient)
         if training.step >= training.remembered_from:
             self._memory.add(training.rows, training.h, gradient)
         step, n_steps = training.step, training.n_steps
         training.plan.set_rate(training.optimizer, step, n_steps, request.rate)
+        params = self.net.parameters()
         optimizer_step(training.optimizer, params, grads, training.shrink)
         training.step += 1
         if request.last:
@@ -339,7 +342,7 @@ class Party:
             rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
             X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
             Z = torch.lerp(h, Z, plan.refit_share)
-            evidence.refit(self.net, X, Z, fit, self._private)
+            fit_held_out(self.net, X, Z, fit, self._private)
 
     def _look(
         self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan

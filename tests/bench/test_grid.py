@@ -16,6 +16,7 @@ from lessvfl.bench.paper.model import Model
 from lessvfl.bench.paper.nets import ALIGNED, side_by_side
 from lessvfl.bench.paper.scene import GRID_ALLOWS, Scene, Spec
 from lessvfl.bench.paper.store import Place, Store
+from lessvfl.core import linear
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
 
@@ -337,9 +338,9 @@ def test_a_quadratic_form_has_the_gradient_of_its_formula():
     rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     M = torch.randn(2, 4, 4, dtype=torch.float64)
     M = M @ M.mT
-    values: Any = stages.Quadratic.apply(rows, M)
+    values: Any = linear.Quadratic.apply(rows, M)
     torch.testing.assert_close(values, (rows * (rows @ M)).sum(dim=-1))
-    assert torch.autograd.gradcheck(lambda v: stages.Quadratic.apply(v, M), rows)
+    assert torch.autograd.gradcheck(lambda v: linear.Quadratic.apply(v, M), rows)
 
 
 @pytest.mark.gpu

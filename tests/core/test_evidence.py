@@ -16,6 +16,7 @@ from lessvfl.core.evidence import Look, Subject
 from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import FitPlan, ShadowPlan
+from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
 from lessvfl.run.simulate import Job
@@ -481,12 +482,12 @@ def test_refit_predicts_held_out_responses_better_and_replicas_equal_single_runs
     X, Z = (torch.stack(parts) for parts in zip(*tables, strict=True))
     both = a_net((0, 1), 12)
     before = (both(X) - Z).square().mean(dim=(1, 2))
-    evidence.refit(both, X, Z, FitPlan(), (0, 1))
+    fit_held_out(both, X, Z, FitPlan(), (0, 1))
     after = (both(X) - Z).square().mean(dim=(1, 2))
     assert (after < 0.6 * before).all()
     for r in (0, 1):
         alone = a_net((r,), 12)
-        evidence.refit(alone, X[r : r + 1], Z[r : r + 1], FitPlan(), (r,))
+        fit_held_out(alone, X[r : r + 1], Z[r : r + 1], FitPlan(), (r,))
         assert torch.allclose(alone(X[r : r + 1])[0], both(X)[r], atol=1e-6)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lessvfl.core.lifted import Lifted, find_factory, widen
-from lessvfl.core.network import MLP, NetConfig
+from lessvfl.core.network import ACTIVATIONS, MLP, NetConfig
 from lessvfl.errors import ConfigError, NetworkError
 
 CPU = torch.device("cpu")
@@ -119,6 +119,48 @@ def test_a_batch_of_replicas_computes_what_each_computes_alone(make, S):
         own_grads = torch.autograd.grad(own.square().sum(), alone.parameters())
         for grad, own_grad in zip(grads, own_grads, strict=True):
             assert torch.allclose(grad[r], own_grad[0], rtol=1e-9, atol=1e-12)
+
+
+def masked(net):
+    """Narrow a network of two replicas so that each has inputs and outputs alone."""
+    slots = torch.ones(2, net.input_weights.shape[2], dtype=torch.bool)
+    outputs = torch.ones(2, net.n_outputs, dtype=torch.bool)
+    slots[0, 1] = outputs[1, 2] = False
+    return net.narrow(slots, outputs)
+
+
+@pytest.mark.parametrize("inputs", [False, True])
+@pytest.mark.parametrize("S", [1, 2])
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_the_way_back_is_that_of_autograd(make, S, inputs):
+    nets = [make((0,))] if S == 1 else [make(), masked(make())]
+    if not inputs:
+        nets.append(make())  # with S = 1 one table for two replicas
+    for net in nets:
+        passes, x = net.passes(inputs), rows(S=S)
+        for _ in range(2):  # a second step finds nothing of the first
+            x = (x + 1).detach().requires_grad_(inputs)
+            h = net(x)
+            g = torch.randn(h.shape, dtype=F64)
+            wanted = [*net.parameters(), *([x] if inputs else [])]
+            assert torch.equal(passes.forward(x.detach()), h)
+            found = passes.back(g)
+            expected = torch.autograd.grad(h, wanted, g)
+            for own, theirs in zip(found, expected, strict=True):
+                assert torch.allclose(own, theirs, rtol=1e-12, atol=1e-14)
+                assert not own.requires_grad
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_way_back_goes_through_every_activation(activation):
+    net = MLP.create((6, 5, 5, 4), activation, (3,), "party 'a'", F64, CPU)
+    passes, x = net.passes(), rows()
+    h = net(x)
+    g = torch.randn(h.shape, dtype=F64)
+    assert torch.equal(passes.forward(x), h)
+    expected = torch.autograd.grad(h, net.parameters(), g)
+    for own, theirs in zip(passes.back(g), expected, strict=True):
+        assert torch.allclose(own, theirs, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)

@@ -17,8 +17,13 @@ def everything(values):
 
 
 def encode(values, bits, seeds=(0,), mask=None, name="a test"):
-    mask = everything(values) if mask is None else mask
-    return coding.encode(values, bits, mask, seeds, name)
+    coded, rounded = coding.encode(values, bits, mask, seeds, name)
+    assert torch.equal(rounded, coded.values(values.dtype))
+    return coded
+
+
+def encode_values(values, bits):
+    return coding.encode(values, bits, None, (0,), "a test")[1]
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -70,6 +75,33 @@ def test_a_replica_is_coded_as_if_it_were_alone():
     alone = Block.in_bits(values[1:, :, [0, 2]], (2,), 8, mask[:1, :2], (5,), "x")
     assert torch.equal(both.values[1][:, [0, 2]], alone.values[0])
     assert torch.equal(both.values[1, :, 1], torch.zeros(10))
+
+
+def test_blocks_rounded_in_one_go_are_as_if_alone():
+    blocks, names = torch.randn(3, 2, 10, 4).unbind(), [("a",), ("b",), ("c",)]
+    together = coding.encode_alike(blocks, 8, (4, 5), names)
+    for block, name, (coded, rounded) in zip(blocks, names, together, strict=True):
+        alone, values = coding.encode(block, 8, None, (4, 5), *name)
+        assert torch.equal(coded.levels, alone.levels)
+        assert torch.equal(coded.low, alone.low)
+        assert torch.equal(coded.step, alone.step)
+        assert torch.equal(rounded, values)
+
+
+def test_a_block_without_values_is_empty():
+    for shape, widths in (((2, 0, 3), (3, 3)), ((2, 5, 0), (0, 0))):
+        mask = torch.ones(2, shape[2], dtype=torch.bool)
+        block = Block.in_bits(torch.zeros(shape), widths, 8, mask, (0, 1), "x")
+        assert block.values.shape == shape
+        assert block.coded is not None
+        assert torch.equal(block.coded.step, torch.zeros(2))
+
+
+def test_what_is_not_finite_is_not_made_finite():
+    values = torch.randn(1, 6, 2)
+    for bad in (float("inf"), float("nan")):
+        values[0, 3, 1] = bad
+        assert not encode_values(values, 8).isfinite().all()
 
 
 def test_a_constant_block_stays_what_it_is():

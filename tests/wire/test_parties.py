@@ -60,8 +60,9 @@ def train(parties, R=1):
     """Run PLAN, an epoch of three steps, with gradients of ones."""
     h = parties.begin(PLAN)
     for step in (1, 2, 3):
-        ones = [torch.ones_like(block) for block in h]
-        h = parties.descend(PLAN, step, tuple(range(R)), ones)
+        h = parties.descend(
+            PLAN, step, tuple(range(R)), torch.ones_like(torch.cat(h, 2))
+        )
     assert h == []
 
 
@@ -108,9 +109,8 @@ def test_a_reply_of_the_wrong_kind_names_the_party():
         parties.begin(PLAN)
     mixed = {"a": embedding, "b": done}
     parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger(1))
-    gradients = [block.values, block.values]
     with pytest.raises(ProtocolError, match="'a' must end the stage"):
-        parties.descend(PLAN, 1, (0,), gradients)
+        parties.descend(PLAN, 1, (0,), torch.zeros(1, 4, 6))
 
 
 # ---------------------------------------------------------------------------- the bill
@@ -233,7 +233,7 @@ def test_blocks_sent_again_after_a_break_are_on_the_bill_already():
     ledger = Ledger(1, watch=told.append)
     parties = both_parties(ledger)
     h = parties.begin(PLAN)
-    h = parties.descend(PLAN, 1, (0,), [torch.ones_like(block) for block in h])
+    h = parties.descend(PLAN, 1, (0,), torch.ones_like(torch.cat(h, 2)))
     before = ledger.state()
     again = both_parties(Ledger(1, watch=told.append))
     again.ledger.restore(before)

@@ -7,7 +7,7 @@ import math
 import torch
 
 LOOK_EVERY = 20  # steps
-PATIENCE = 4  # looks in a row without an improvement
+PATIENCE = 5  # looks in a row without an improvement
 BETTER = 0.01  # share of the loss that counts as an improvement
 FALL = 0.5  # steps of the falling rate, as a share of those before it
 

@@ -31,11 +31,9 @@ from torch import Tensor
 from lessvfl.core import moments
 from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
-from lessvfl.core.network import Network
 from lessvfl.core.pairs import pairs
-from lessvfl.core.plans import FitPlan, ShadowPlan, stream, take
+from lessvfl.core.plans import ShadowPlan, stream
 from lessvfl.core.prox import per_replica
-from lessvfl.core.solve import fit_held_out
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
 ASKED = 0.01  # curvature that counts, as a share of the largest
@@ -113,22 +111,6 @@ def standardised(h: Tensor, gradient: Tensor) -> Tensor:
     V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
     found: Tensor = h @ V * root - gradient @ V / root
     return found
-
-
-def refit(
-    net: Network,
-    X: Tensor,
-    Z: Tensor,
-    plan: FitPlan,
-    seeds: Sequence[int],
-) -> Tensor:
-    """Fit a network, cut to what was kept, to the responses: :func:`fit_held_out`."""
-
-    def mismatch(rows: Tensor) -> Tensor:
-        mask = net.output_mask.to(Z.dtype).unsqueeze(1)
-        return ((net(take(X, rows)) - take(Z, rows)) * mask).square().mean(dim=2)
-
-    return fit_held_out(net, mismatch, X.shape[1], plan, seeds)
 
 
 # ------------------------------------------------------------------------------ a look

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from lessvfl.core.adam import Optimizer
 from lessvfl.terms import Stage
 
 
@@ -21,7 +21,7 @@ class Keeper:
         stage: Stage,
         n_steps: int,
         params: Sequence[Tensor],
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         more: Tensor | None = None,
     ) -> int:
         """Return how many steps of a stage are done, its values put in place.

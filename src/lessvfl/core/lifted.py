@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from lessvfl.core.network import Network, _left, _union
+from lessvfl.core.network import Network, Passes, _left, _union
 from lessvfl.core.plans import stream
+from lessvfl.core.solve import gradients
 from lessvfl.errors import ConfigError, NetworkError
 
 Factory = Callable[[int, int], nn.Module]
@@ -181,6 +182,28 @@ def _make(factory: Factory | nn.Module, n_in: int, n_out: int, name: str) -> nn.
         ) from None
 
 
+class Graph:
+    """A network forward and back by autograd."""
+
+    def __init__(self, net: Network, inputs: bool) -> None:
+        self._net = net
+        self._inputs = inputs
+        self._ends: list[Tensor] = []  # of the last pass: the output, then the inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (S, n, columns) to (R, n, n_outputs)."""
+        if self._inputs:
+            x = x.detach().requires_grad_()
+        h = self._net(x)
+        self._ends = [h, x] if self._inputs else [h]
+        return h.detach()
+
+    def back(self, gradient: Tensor) -> list[Tensor]:
+        """Return the gradients of parameters, and with `inputs` of x."""
+        h, *inputs = self._ends
+        return list(gradients(h, [*self._net.parameters(), *inputs], gradient))
+
+
 class Lifted:
     """Any module of the user's, replicated by stacking its state.
 
@@ -336,6 +359,10 @@ class Lifted:
         if self._output_mask is not None:
             h = h * self._output_mask.unsqueeze(1)
         return h
+
+    def passes(self, inputs: bool = False) -> Passes:
+        """Return this network forward and back, by autograd."""
+        return Graph(self, inputs)
 
     def _modules(self, pick: range) -> list[nn.Module]:
         """Return one module a replica with that replica's state."""

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lessvfl.core.adam import Optimizer
 from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
@@ -203,7 +204,7 @@ class TrainPlan:
 
     def set_rate(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         step: int,
         n_steps: int,
         told: float = 1.0,
@@ -259,7 +260,7 @@ class SelectPlan:
 class FitPlan:
     """How a network is fitted alone, by AdamW, until held-out rows say stop."""
 
-    n_epochs: int = 30
+    n_epochs: int = 20
     rate: float = 0.01
     decay: float = 0.01
     batch_size: int = 256  # rows of a step, or more:
@@ -304,5 +305,5 @@ class ShadowPlan:
     noise: float = 0.05  # how often labels of pure noise may keep anything here
     n_copies: int = 100  # scrambled copies of every feature
     n_lambdas: int = 40
-    refit_epochs: int = 30
+    refit_epochs: int = 20
     refit_share: float = 1.0  # of the way to the responses that a refit goes

@@ -7,13 +7,15 @@ here, a captured CUDA graph in the benchmark of the paper.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from lessvfl.core.adam import Adam, Optimizer
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Batches, FitPlan, Rows, TrainPlan, shuffled
+from lessvfl.core.plans import Batches, FitPlan, Rows, TrainPlan, shuffled, take
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.errors import DivergenceError
 from lessvfl.terms import Stage
@@ -24,9 +26,9 @@ Schedule = Callable[[Step], RunEpoch]
 
 FEW_ROWS = 1000
 
-OPTIMIZERS: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
-    "adam": lambda params, lr: torch.optim.Adam(params, lr=lr, fused=True),
-    "adamw": lambda params, lr: torch.optim.AdamW(params, lr=lr, fused=True),
+OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
+    "adam": functools.partial(Adam, decoupled=False),
+    "adamw": functools.partial(Adam, decoupled=True),
     "adagrad": lambda params, lr: torch.optim.Adagrad(params, lr=lr),
     "nadam": lambda params, lr: torch.optim.NAdam(params, lr=lr),
     "rmsprop": lambda params, lr: torch.optim.RMSprop(params, lr=lr),
@@ -44,23 +46,25 @@ def gradients(
 
 
 def optimizer_step(
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
     shrink: Callable[[], object] | None = None,
 ) -> None:
     """Step along these gradients; `shrink` is the proximal step after it, if any."""
-    for param, grad in zip(params, grads, strict=True):
-        param.grad = grad.contiguous()  # fused steps read memory in order
-    optimizer.step()
+    grads = [grad.contiguous() for grad in grads]  # fused steps read memory in order
+    if isinstance(optimizer, Adam):
+        optimizer.step(grads)
+    else:
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad
+        optimizer.step()
     if shrink is not None:
         with torch.no_grad():
             shrink()
 
 
-def optimizer_of(
-    plan: TrainPlan, params: list[Tensor], n_rows: int
-) -> torch.optim.Optimizer:
+def optimizer_of(plan: TrainPlan, params: list[Tensor], n_rows: int) -> Optimizer:
     """Return the optimiser of a stage of joint training.
 
     Its weight decay is that of the plan for up to `FEW_ROWS`, and falls with the square
@@ -73,25 +77,30 @@ def optimizer_of(
     return optimizer
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the state of an optimiser, by the number of the parameter."""
+    if isinstance(optimizer, Adam):
+        states = optimizer.state()
+    else:
+        states = optimizer.state_dict()["state"]
     found = {}
-    for number, state in optimizer.state_dict()["state"].items():
+    for number, state in states.items():
         for name, value in state.items():
             found[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
     return found
 
 
-def fill_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
+def fill_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put the state of an optimiser back."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):
             _, number, name = key.split(".")
             state.setdefault(int(number), {})[name] = value.clone()
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    if isinstance(optimizer, Adam):
+        optimizer.load_state(state)
+    else:
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def prox_step(
@@ -152,8 +161,8 @@ def minimise(
 class Watch:
     """Looks at every step's numbers, and stops the run where one is not finite.
 
-    Sums are collected without waiting for the device and examined once an epoch.
-    `names` say whose number each value that :meth:`look` is given is.
+    They are collected without waiting for the device and examined once an epoch.
+    `names` say whose each number of a step is.
     """
 
     def __init__(self, stage: Stage, names: Sequence[str]) -> None:
@@ -163,14 +172,14 @@ class Watch:
         self._seen: list[Tensor] = []
 
     def look(self, *values: Tensor) -> None:
-        """Remember one number for every name."""
-        self._seen += [value.detach().sum() for value in values]
+        """Remember vectors of a step: together, one number for every name."""
+        self._seen += [value.detach() for value in values]
 
     def check(self) -> None:
         """Raise naming who, stage and step, where a number was not finite."""
         if not self._seen:
             return
-        finite = torch.stack(self._seen).isfinite().cpu().view(-1, len(self.names))
+        finite = torch.cat(self._seen).isfinite().cpu().view(-1, len(self.names))
         if not bool(finite.all()):
             step = int((~finite.all(dim=1)).nonzero()[0])
             who = self.names[int((~finite[step]).nonzero()[0])]
@@ -210,57 +219,44 @@ class Plateau:
 
 
 def fit_held_out(
-    net: Network,
-    loss: Callable[[Tensor], Tensor],
-    n_samples: int,
-    plan: FitPlan,
-    seeds: Sequence[int],
+    net: Network, X: Tensor, Z: Tensor, plan: FitPlan, seeds: Sequence[int]
 ) -> Tensor:
-    """Fit a network alone, in place, on all replicas at once.
+    """Fit a network to Z (R, n, E) by least squares, alone, in place.
 
-    A share of the rows is held out; every replica ends with the
-    weights that predict it best, the first ones included. `loss` maps rows (R, b) to
-    their losses (R, b). Returns the losses of the rows held out, (R, n).
+    A share of the rows is held out; every replica ends with the weights that predict it
+    best, the first ones included. Returns the loss of the rows held out, (R,).
     """
-    params = net.parameters()
-    device = params[0].device
-
-    def score() -> Tensor:
-        net.train(False)
-        with torch.no_grad():
-            return loss(held)
-
-    def schedule(step: Step) -> RunEpoch:
-        def run_epoch(epoch: int) -> list[Tensor]:
-            net.train(True)
-            order = shuffled(rest.shape[1], seeds, "refit", epoch, device=device)
-            places = torch.gather(rest, 1, order)
-            return [step(rows) for rows in torch.split(places, n_rows, dim=1)]
-
-        return run_epoch
-
-    def keep_the_best(epoch: int, losses: list[Tensor]) -> bool:
-        improved = plateau.improves(score().mean(dim=1))
-        for param, old in zip(params, kept, strict=True):
-            old.copy_(torch.where(per_replica(improved, old), param.detach(), old))
-        return bool(plateau.reached.all())
-
+    params, passes = net.parameters(), net.passes()
+    mask = net.output_mask.to(Z.dtype).unsqueeze(1)
+    n_samples, device = Z.shape[1], Z.device
     n_held = max(1, round(plan.held_out * n_samples))
     order = shuffled(n_samples, seeds, "refit", device=device)
     held, rest = order[:, :n_held], order[:, n_held:]
     n_rows = max(plan.batch_size, -(-rest.shape[1] // plan.most_steps))  # of a step
-    optimizer = torch.optim.AdamW(params, lr=plan.rate, weight_decay=plan.decay)
-    plateau = Plateau(score().mean(dim=1), plan.patience)
-    kept = [param.detach().clone() for param in params]
-    minimise(
-        params,
-        lambda rows: loss(torch.as_tensor(rows)).mean(dim=1),
-        lambda grads: optimizer_step(optimizer, params, grads),
-        schedule,
-        plan.n_epochs,
-        keep_the_best,
-    )
+    optimizer = OPTIMIZERS["adamw"](params, plan.rate)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = plan.decay
+
+    def score() -> Tensor:
+        net.train(False)
+        with torch.no_grad():
+            gap = (net(take(X, held)) - take(Z, held)) * mask
+        return gap.square().mean(dim=(1, 2))
+
+    plateau = Plateau(score(), plan.patience)
+    best = [param.detach().clone() for param in params]
+    for epoch in range(plan.n_epochs):
+        net.train(True)
+        order = shuffled(rest.shape[1], seeds, "refit", epoch, device=device)
+        for rows in torch.split(torch.gather(rest, 1, order), n_rows, dim=1):
+            gap = (passes.forward(take(X, rows)) - take(Z, rows)) * mask
+            optimizer_step(optimizer, params, passes.back(gap * (2 / gap[0].numel())))
+        improved = plateau.improves(score())
+        for param, old in zip(params, best, strict=True):
+            old.copy_(torch.where(per_replica(improved, old), param.detach(), old))
+        if bool(plateau.reached.all()):
+            break
     with torch.no_grad():
-        for param, value in zip(params, kept, strict=True):
+        for param, value in zip(params, best, strict=True):
             param.copy_(value)
     return score()

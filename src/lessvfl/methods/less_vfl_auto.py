@@ -73,7 +73,7 @@ class Config(Joint):
         settings.or_none(settings.an_int(1)), None, "the most features a party keeps"
     )
     refit_epochs: int = settings.setting(
-        settings.an_int(), 30, "most epochs of a party's own fit after each look"
+        settings.an_int(), 20, "most epochs of a party's own fit after each look"
     )
     second_look: int = settings.setting(
         settings.an_int(),

@@ -20,6 +20,7 @@ import xxhash
 from torch import Tensor
 
 from lessvfl import __version__
+from lessvfl.core.adam import Optimizer
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.errors import RecordError
@@ -109,7 +110,7 @@ class Checkpoints(Keeper):
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
     _is_back: bool = True  # the network is that of the mark, or ahead of it
-    _optimizer: torch.optim.Optimizer | None = None
+    _optimizer: Optimizer | None = None
     _more: Tensor | None = None  # of the stage: what changes beside the weights
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ class Checkpoints(Keeper):
         stage: Stage,
         n_steps: int,
         params: Sequence[Tensor],
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         more: Tensor | None = None,
     ) -> int:
         """Return how many steps of a stage are done, its values put in place."""

@@ -15,18 +15,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.core.plans import stream
 
+Float32s = NDArray[np.float32]
 BITS = (4, 8, 16, 32)
 END_BYTES = 8  # two float32 a replica
+TINY = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True)
 class Coded:
-    """A block in levels."""
+    """A block in levels, on the CPU."""
 
     levels: Tensor  # (R, ...), int32, which level each value is at
     low: Tensor  # (R,), float32, the lowest level of every replica
@@ -74,38 +78,83 @@ def unpack(
 def encode(
     values: Tensor,
     bits: int,
-    mask: Tensor,
+    mask: Tensor | None,
     seeds: Sequence[int],
     *name: str | int,
-) -> Coded | None:
-    """Round a block to levels; None with 32 bits or more: it stays as it is.
+) -> tuple[Coded, Tensor]:
+    """Round a block to levels; return these and the values that they stand for.
 
     Every replica of `values` (R, n, width) is rounded as if it were alone, over the
-    columns that it sends (`mask`, (R, width)); `name` is that of the random stream, as
-    stage, party and step.
+    columns that it sends (`mask`, (R, width); None: all), and is 0 in the others;
+    `name` is that of the random stream, as stage, party and step.
 
-    >>> mask = torch.ones(1, 3, dtype=torch.bool)
-    >>> coded = encode(torch.tensor([[[0.0, 1.0, 15.0]]]), 4, mask, (0,), "example")
-    >>> coded.values(torch.float32)
+    >>> block = torch.tensor([[[0.0, 1.0, 15.0]]])
+    >>> coded, rounded = encode(block, 4, None, (0,), "example")
+    >>> rounded
     tensor([[[ 0.,  1., 15.]]])
     """
-    if bits >= 32:
-        return None
-    values, top = values.detach().float(), 2**bits - 1
-    levels = torch.zeros(values.shape, dtype=torch.int32, device=values.device)
-    low = torch.zeros(len(values), device=values.device)
-    step = torch.zeros_like(low)
-    tiny = torch.finfo(torch.float32).tiny
-    for r, seed in enumerate(seeds):
-        own = mask[r].to(values.device)
-        sent = values[r][:, own]
-        if sent.numel() == 0:
-            continue
-        low[r] = sent.amin()
-        step[r] = ((sent.amax() - low[r]) / top).clamp_min(tiny)
-        begin = torch.rand(1, sent.shape[1], generator=stream(seed, "round", *name))
-        exact = ((sent - low[r]) / step[r]).double()
-        sums = (begin.to(exact) + exact.cumsum(dim=0)).floor()
-        raised = torch.diff(sums, dim=0, prepend=torch.zeros_like(sums[:1]))
-        levels[r][:, own] = raised.clamp(0, top).to(torch.int32)
-    return Coded(levels, low, step, bits)
+    if mask is None:
+        return encode_alike([values], bits, seeds, [name])[0]
+    levels = torch.zeros(values.shape, dtype=torch.int32)
+    rounded = torch.zeros_like(values)
+    low, step = torch.zeros(2, len(values))
+    for r, own in enumerate(mask.to(values.device)):
+        if own.any() and values.shape[1]:
+            alone = values[r : r + 1, :, own]
+            coded, sent = encode(alone, bits, None, seeds[r : r + 1], *name)
+            levels[r][:, own.cpu()], rounded[r][:, own] = coded.levels[0], sent[0]
+            low[r], step[r] = coded.low[0], coded.step[0]
+    return Coded(levels, low, step, bits), rounded
+
+
+def encode_alike(
+    blocks: Sequence[Tensor],
+    bits: int,
+    seeds: Sequence[int],
+    names: Sequence[tuple[str | int, ...]],
+) -> list[tuple[Coded, Tensor]]:
+    """Round blocks of one shape at once, all columns, one name each."""
+    parts = [block.numpy(force=True) for block in blocks]
+    exact = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    exact = exact.astype(np.float32, copy=False)
+    begin = [_draw(exact.shape[2], seed, name) for name in names for seed in seeds]
+    found = _round(exact, np.array(begin), bits)
+    coded = []
+    for start in range(0, len(exact), len(seeds)):
+        own = [torch.from_numpy(part[start : start + len(seeds)]) for part in found]
+        levels, low, step, rounded = own
+        coded.append((Coded(levels, low, step, bits), rounded.to(blocks[0])))
+    return coded
+
+
+def _draw(width: int, seed: int, name: Sequence[str | int]) -> Float32s:
+    """Return where the sums of every column begin, between 0 and 1, (1, width)."""
+    drawn: Float32s = torch.rand(
+        1, width, generator=stream(seed, "round", *name)
+    ).numpy()
+    return drawn
+
+
+def _round(
+    exact: Float32s, begin: Float32s, bits: int
+) -> tuple[NDArray[np.int32], Float32s, Float32s, Float32s]:
+    """Return levels, the lowest one, the distance of two, and the rounded values.
+
+    By NumPy, whose calls cost least where rows are few: they are most of the time.
+    """
+    top, ends = 2**bits - 1, (-1, 1, 1)
+    flat = exact.reshape(len(exact), -1)
+    with np.errstate(all="ignore"):  # what is not finite stays so
+        low = flat.min(axis=1)
+        step = np.maximum((flat.max(axis=1) - low) / np.float32(top), TINY)
+        shares = exact - low.reshape(ends)
+        shares /= step.reshape(ends)
+        sums = shares.cumsum(axis=1, dtype=np.float64)
+        sums += begin
+        np.floor(sums, out=sums)
+        sums[:, 1:] -= sums[:, :-1].copy()
+        np.minimum(sums, top, out=sums)
+        rounded = sums.astype(np.float32)
+        rounded *= step.reshape(ends)
+        rounded += low.reshape(ends)
+        return sums.astype(np.int32), low, step, rounded

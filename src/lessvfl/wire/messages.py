@@ -59,11 +59,11 @@ class Block:
         *name: str | int,
     ) -> Block:
         """Return a block in `bits` bits a value; see :func:`coding.encode`."""
-        coded = coding.encode(values, bits, mask, seeds, *name)
-        if coded is None:
+        if bits >= 32:
             return cls(values, widths)
-        sent = mask.to(values.device).unsqueeze(1)
-        return cls(coded.values(values.dtype) * sent, widths, coded)
+        sent = None if is_whole(values, widths) else mask
+        coded, rounded = coding.encode(values, bits, sent, seeds, *name)
+        return cls(rounded, widths, coded)
 
     @property
     def bits(self) -> int:
@@ -76,6 +76,11 @@ class Block:
         """Return the number of values each replica sends."""
         n_rows = self.values.shape[1] if self.values.dim() == 3 else 1
         return tuple(n_rows * width for width in self.widths)
+
+
+def is_whole(values: Tensor, widths: tuple[int, ...]) -> bool:
+    """Tell whether all replicas send all columns, and there are any values."""
+    return values.numel() > 0 and all(width == values.shape[2] for width in widths)
 
 
 @dataclass(frozen=True)

@@ -124,34 +124,55 @@ class Parties:
         plan: TrainPlan,
         step: int,
         seeds: Sequence[int],
-        gradients: Sequence[Tensor],
+        gradient: Tensor,
         rate: float = 1.0,
         last: bool = False,
     ) -> list[Tensor]:
-        """Send dL/dh; return the next batch's blocks, none after the last step."""
-        stage = plan.stage
+        """Send dL/dH (R, b, E); return the next batch's blocks, none at the end."""
+        sizes = [self.sizes[name] for name in self.names]
+        parts = dict(zip(self.names, torch.split(gradient, sizes, dim=2), strict=True))
         requests: dict[PartyId, messages.Billed] = {
-            name: messages.Descend(
-                stage,
-                messages.Block.in_bits(
-                    gradient,
-                    self._widths[name],
-                    plan.bits,
-                    self._masks[name],
-                    seeds,
-                    *("down", stage, name, step),
-                ),
-                rate,
-                last,
-            )
-            for name, gradient in zip(self.names, gradients, strict=True)
-            if name in self._active()
+            name: messages.Descend(plan.stage, block, rate, last)
+            for name, block in self._down(plan, step, seeds, parts).items()
         }
         replies = self._exchange(requests)
         if any(isinstance(reply, messages.Done) for reply in replies.values()):
             self._finish(replies)
             return []
         return self._blocks(replies)
+
+    def _down(
+        self,
+        plan: TrainPlan,
+        step: int,
+        seeds: Sequence[int],
+        parts: Mapping[PartyId, Tensor],
+    ) -> dict[PartyId, messages.Block]:
+        """Return the gradient of every party that takes part, as it is sent.
+
+        Blocks of one shape are rounded in one go.
+        """
+        names = self._active()
+        own = [parts[name].contiguous() for name in names]
+        widths = [self._widths[name] for name in names]
+        streams = [("down", plan.stage, name, step) for name in names]
+        alike = len({values.shape for values in own}) == 1
+        if plan.bits < 32 and alike and all(map(messages.is_whole, own, widths)):
+            found = coding.encode_alike(own, plan.bits, seeds, streams)
+            blocks = [
+                messages.Block(rounded, width, coded)
+                for (coded, rounded), width in zip(found, widths, strict=True)
+            ]
+        else:
+            blocks = [
+                messages.Block.in_bits(
+                    values, width, plan.bits, self._masks[name], seeds, *stream
+                )
+                for name, values, width, stream in zip(
+                    names, own, widths, streams, strict=True
+                )
+            ]
+        return dict(zip(names, blocks, strict=True))
 
     def embed(
         self,

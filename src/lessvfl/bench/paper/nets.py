@@ -16,12 +16,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lessvfl.core import linear
+from lessvfl.core.linear import LinearMap
 from lessvfl.core.network import ACTIVATIONS, MLP, Network
 
 ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
-
-
-LinearMap = tuple[Tensor, Tensor]  # weights (..., out, in), what it adds (..., out, 1)
 
 
 class Stack:
@@ -92,16 +91,12 @@ class Stack:
         return self.weights[-1], self.biases[-1].unsqueeze(-1)
 
     def collapse(self, last: LinearMap | None = None) -> LinearMap:
-        """Return the one linear map that all layers make, `last` as the last of them.
+        """Return the one linear map of all layers, `last` as the last of them.
 
         The last layers are multiplied first: they are the narrow ones, and the fewer
         rows `last` has (P, S, G, rows, in), the less there is to multiply.
         """
-        whole, added = self.last if last is None else last
-        for w, b in zip(self.weights[-2::-1], self.biases[-2::-1], strict=True):
-            added = whole @ b.unsqueeze(-1) + added
-            whole = whole @ w
-        return whole, added
+        return linear.collapse(self.weights, self.biases, last)
 
     def embed(self, X: Tensor, features: Tensor | None = None) -> Tensor:
         """Map rows (P, S, n, D + ALIGNED) to embeddings (P, S, G, n, E).

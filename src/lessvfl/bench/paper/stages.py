@@ -22,6 +22,7 @@ from lessvfl.bench.paper.model import Model
 from lessvfl.bench.paper.nets import Stack, leaf, side_by_side
 from lessvfl.bench.paper.scene import Scene
 from lessvfl.core import metrics
+from lessvfl.core.linear import BatchMoments
 from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.plans import Batches, Rows, SelectPlan
 from lessvfl.core.prox import GroupLasso
@@ -310,37 +311,14 @@ def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -
             return left.view(P, S, n_rows, T, E).square().sum(dim=(2, 4)) / n_rows
 
         return by_rows
-    moments = {}
+    moments = BatchMoments(X.flatten(0, 1))
     for rows in batches.epoch(0, X.device):
         assert isinstance(rows, slice)
-        X_b = _take(X, rows).flatten(0, 1)
-        moments[rows.start] = X_b.mT @ X_b / X_b.shape[1]
+        moments.add(rows)
 
     def by_moments(rows: Rows) -> Tensor:
         assert isinstance(rows, slice)
         change = side_by_side(*gap()).view(P * S, T * E, -1)
-        moment = moments[rows.start]
-        squares: Tensor = Quadratic.apply(change, moment)  # type: ignore[no-untyped-call]
-        return squares.view(P, S, T, E).sum(dim=3)
+        return moments.squares(change, rows).view(P, S, T, E).sum(dim=3)
 
     return by_moments
-
-
-class Quadratic(torch.autograd.Function):
-    """The form v M v' of every row v, M symmetric.
-
-    Its gradient 2 v M is a product that the value has made already.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, M: Tensor) -> Tensor:
-        """Return the values, (..., n) for rows (..., n, D)."""
-        product = rows @ M
-        ctx.save_for_backward(product)
-        return (rows * product).sum(dim=-1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient by the rows; M is given."""
-        (product,) = ctx.saved_tensors
-        return 2 * grads[0].unsqueeze(-1) * product, None

@@ -1,0 +1,132 @@
+"""Networks without activations: one map and moments give what layers and rows give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.run.jobs import a_job
+
+from lessvfl import algorithm
+from lessvfl.core.linear import BatchMoments
+from lessvfl.core.network import MLP
+from lessvfl.core.plans import SelectPlan
+from lessvfl.run.simulate import simulate
+
+CPU = torch.device("cpu")
+F64 = torch.float64
+
+
+@pytest.fixture
+def by_layers(monkeypatch):
+    """Return a switch after which linear networks run layer by layer, row by row."""
+
+    def switch():
+        monkeypatch.setattr(MLP, "is_linear", property(lambda net: False))
+
+    return switch
+
+
+def a_net(seeds=(0, 1)):
+    net = MLP.create((6, 5, 5, 4), "none", seeds, "party 'a'", F64, CPU)
+    with torch.no_grad():
+        for b in net.biases:
+            b.add_(torch.linspace(-1, 1, b.shape[1], dtype=F64))
+    return net
+
+
+def masked(net):
+    slots = torch.ones(2, 6, dtype=torch.bool)
+    outputs = torch.ones(2, 4, dtype=torch.bool)
+    slots[0, 1] = slots[:, 3] = outputs[1, 2] = False
+    return net.narrow(slots, outputs)
+
+
+def rows(n, S, columns):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(S, n, columns, generator=generator, dtype=F64)
+
+
+@pytest.mark.parametrize("net", [a_net((0,)), a_net(), masked(a_net())])
+@pytest.mark.parametrize("inputs", [False, True])
+def test_one_map_is_all_layers(net, inputs, by_layers):
+    x = rows(9, net.n_replicas, net.input_weights.shape[2])
+    passes, g = net.passes(inputs), rows(9, net.n_replicas, net.n_outputs)
+    found = [net(x), passes.forward(x), *passes.back(g)]
+    by_layers()
+    passes = net.passes(inputs)
+    expected = [net(x), passes.forward(x), *passes.back(g)]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_one_table_serves_all_replicas(by_layers):
+    net, x, g = a_net(), rows(9, 1, 6), rows(9, 2, 4)
+    passes = net.passes()
+    found = [passes.forward(x), *passes.back(g)]
+    by_layers()
+    passes = net.passes()
+    expected = [passes.forward(x), *passes.back(g)]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_moments_are_of_batches_with_rows_enough():
+    table = rows(20, 2, 8)
+    moments, maps = BatchMoments(table), rows(3, 2, 8)
+    assert moments.serve(slice(8, 12))
+    assert not moments.serve(slice(8, 11))
+    assert not moments.serve(torch.arange(8)[None])
+    for cut in (slice(0, 10), slice(10, 20), slice(0, 10)):
+        h = table[:, cut] @ maps.mT
+        expected = h.square().mean(dim=1)
+        assert torch.allclose(moments.squares(maps, cut), expected)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    "batch", [slice(4, 20), slice(0, 2), torch.tensor([[3, 1, 8]])]
+)
+def test_the_matching_loss_is_that_of_rows(reduction, batch, by_layers):
+    found = []
+    for _ in range(2):
+        net = masked(a_net())
+        plan = SelectPlan(
+            "select_features", 1, 8, False, 0.1, (0.1,), reduction=reduction
+        )
+        loss = algorithm.matching_loss(net, rows(20, 2, 5), plan)
+        with torch.no_grad():
+            for param in net.parameters():
+                param.mul_(1.1)
+        value = loss(batch)
+        found.append([value, *torch.autograd.grad(value.sum(), net.parameters())])
+        by_layers()
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+QUICK = {
+    "less-vfl": {"party_epochs": 30, "server_epochs": 10, "lam_party": 2.0},
+    "group-lasso": {"joint_epochs": 60, "lam_party": 1.0},
+}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("method", QUICK)
+def test_a_run_by_maps_and_moments_is_that_by_layers_and_rows(
+    method, shuffle, by_layers
+):
+    """In double precision: the same supports and scores, numbers to 1e-9."""
+    options = {"shuffle": shuffle, "dtype": "float64", **QUICK[method]}
+    job = a_job(method, "official-code", spurious=0.5, **options)
+    ours = simulate(job, [0, 1])
+    by_layers()
+    theirs = simulate(job, [0, 1])
+    found = [own for run in ours for own in run.numbers["features"].values()]
+    assert any(own["removed"] for own in found)
+    assert any(own["kept"] for own in found)
+    for one, other in zip(ours, theirs, strict=True):
+        for key in ("features", "components", "accuracy", "communication"):
+            assert one.numbers[key] == other.numbers[key], key
+        for party, importance in one.numbers["importance"].items():
+            expected = other.numbers["importance"][party]
+            assert importance == pytest.approx(expected, rel=1e-9, abs=1e-12)
