@@ -163,6 +163,12 @@ class Party:
 
     # ------------------------------------------------------------- Algorithm 2, party m
 
+    def n_watched(self) -> int:
+        """Return how many rows are held out of training, for the server to watch."""
+        if self._training is None:
+            return 0
+        return self._training.plan.n_held_out(self.X_train.shape[1])
+
     def _begin(self, plan: TrainPlan, done: int) -> messages.Reply:
         """Start a stage, or go on with one whose state was put back."""
         if done == 0:

@@ -469,6 +469,7 @@ def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
     [
         Embed("embed", "test"),
         Embed("train", "train"),
+        Embed("train", "train", 50),
         Embed("embed", "train", 0),
         Embed("embed", "train", N),
         Embed("embed", "train", 5, 0),

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from lessvfl import data, report, settings
+from lessvfl.core import ending, plans
 from lessvfl.errors import (
     ConfigError,
     LessVFLError,
@@ -839,6 +840,48 @@ def test_two_breaks_around_stage_3_change_nothing(tmp_path, method):
         side.join(20)
     assert twice.due == ()
     compare(result, written(tmp_path), simulated(method))
+
+
+class Breaks(PartyProcess):
+    """A party that answers some gradients of training wrongly, once each."""
+
+    n_seen = 0
+    due = (5, 9)
+
+    def handle(self, message):
+        reply = super().handle(message)
+        if isinstance(message, Descend) and message.stage == "train":
+            self.n_seen += 1
+            if self.n_seen in self.due:
+                return Agreed()
+        return reply
+
+
+def test_training_ends_by_itself_between_machines_and_after_breaks_too(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 10)
+    monkeypatch.setattr(ending, "LOOK_EVERY", 2)
+    monkeypatch.setattr(ending, "PATIENCE", 3)
+    monkeypatch.setattr(ending, "BETTER", 0.05)
+    more = {"train_epochs": 30}
+    own = own_settings("less-vfl-auto") | more
+    resolved = profiles.resolve("less-vfl-auto", "default", a_dataset(), own)
+    job = simulate.Job(a_dataset(), resolved, parties=HELD, device="cpu")
+    expected = simulate.simulate(job, [0])[0].numbers
+    train = expected["communication"]["by_stage"]["train"]
+    assert 12 < train["rounds"] < 60  # of about 90 steps
+    with a_hub() as hub:
+        breaks = Breaks("clinic", party_config("clinic", tmp_path), a_table("clinic"))
+        sides = [Side(p, hub.port) for p in (breaks, a_party("bank", tmp_path))]
+        for side in sides:
+            side.start()
+        config = server_config(tmp_path, "less-vfl-auto", settings=told(own))
+        result = ServerProcess(config, labels(), hub, a_status()).run()
+    for side in sides:
+        side.join(20)
+    assert breaks.n_seen > 9
+    compare(result, written(tmp_path), expected)
 
 
 def test_a_party_that_is_always_wrong_ends_the_run_by_name(tmp_path, monkeypatch):

@@ -195,13 +195,28 @@ def test_every_contract_name_can_be_overridden(profile, method, name, text, valu
         assert found | {name: None} == whole | {name: None}
 
 
-@pytest.mark.parametrize("method", ["less-vfl", "less-vfl-auto"])
-def test_default_goes_past_the_paper_with_less_vfl(method):
+def test_default_goes_past_the_paper_with_less_vfl():
     """Few bytes: small embeddings, 8 bits, a falling rate."""
     few = {"embedding_size": 4, "input_scale": 0.01, "bits": 8, "batch_size": 128}
-    check(flat(method, "default"), few)
-    check(flat(method, "default"), {"learning_rate": 0.005, "train_epochs": 40})
-    assert flat(method, "default")["schedule"] == "cosine"
+    check(flat("less-vfl", "default"), few)
+    check(flat("less-vfl", "default"), {"learning_rate": 0.005, "train_epochs": 40})
+    assert flat("less-vfl", "default")["schedule"] == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_classes", "rows_of_a_step", "bits"),
+    [(5000, 2, 512, 4), (4999, 2, 256, 4), (5000, 3, 256, 4), (999, 2, 256, 8)],
+)
+def test_a_training_that_ends_by_itself_has_steps_for_its_table(
+    n_rows, n_classes, rows_of_a_step, bits
+):
+    y = np.arange(n_rows) % n_classes
+    table = data.from_arrays(np.zeros((n_rows, 3)), y, name="numbers")
+    found = profiles.resolve("less-vfl-auto", "default", table).flat()
+    many = rows_of_a_step == 512
+    check(found, {"schedule": "watched", "bits": bits, "batch_size": rows_of_a_step})
+    check(found, {"learning_rate": 0.02 if many else 0.01})
+    check(found, {"train_epochs": 15 if many else 21, "embedding_size": 4})
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -81,9 +81,11 @@ class ReplyRules:
                 return self.n_train if rows == "train" else self.n_test
             case messages.Begin(plan, done):
                 self._at[party] = (plan, done)
-            case messages.Descend():
+            case messages.Descend(last=last):
                 plan, done = self._at[party]
                 self._at[party] = (plan, done + 1)
+                if last:
+                    return None
             case _:
                 return None
         plan, done = self._at[party]
@@ -91,7 +93,7 @@ class ReplyRules:
         if done == batches.n_steps(plan.n_epochs):
             return None
         start = done % batches.n_per_epoch * batches.batch_size
-        return min(batches.batch_size, self.n_train - start)
+        return min(batches.batch_size, batches.n_used - start)
 
     def _bits_due(self, party: PartyId, request: Any) -> int:
         """Return in how many bits a reply's values must be."""
