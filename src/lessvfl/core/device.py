@@ -18,8 +18,14 @@ log = logging.getLogger(__name__)
 WORTH_THREADS = 200_000_000
 
 
-def resolve_device(name: str) -> torch.device:
+# Values of a party's table from which a GPU was measured to pay.
+WORTH_GPU = 16_000_000
+
+
+def resolve_device(name: str, n_values: int = WORTH_GPU) -> torch.device:
     """Turn ``cpu``, ``cuda`` or ``auto`` into a device.
+
+    With `auto` a table of fewer values than are worth it stays on the CPU.
 
     >>> resolve_device("cpu")
     device(type='cpu')
@@ -34,7 +40,8 @@ def resolve_device(name: str) -> torch.device:
             "Use cpu or auto instead."
         )
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        worth = n_values >= WORTH_GPU
+        name = "cuda" if worth and torch.cuda.is_available() else "cpu"
     return torch.device(name)
 
 

@@ -180,6 +180,11 @@ class Problem:
         return len(self.label_names)
 
     @property
+    def largest_table(self) -> int:
+        """Return how many values the largest training table of a party has."""
+        return max((party.X_train.size for party in self.parties), default=0)
+
+    @property
     def n_features(self) -> int:
         """Return the number of features of all parties, planted ones included."""
         return sum(len(party.features) for party in self.parties)

@@ -78,7 +78,7 @@ def header(
             "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
         },
-        "device": str(resolve_device(bare["device"])),
+        "device": str(resolve_device(bare["device"], problem.largest_table)),
         "notes": list(problem.notes),
     }
 

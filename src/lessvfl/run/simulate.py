@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lessvfl import data, methods
-from lessvfl.core.device import threads_for
+from lessvfl.core.device import resolve_device, threads_for
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
 from lessvfl.data import Dataset, Problem
@@ -137,7 +137,8 @@ class _Batch:
         self.replicas = replicas
         self.problems = problems
         first, seeds = problems[0], [replica.seed for replica in replicas]
-        self.build = Builder(job.settings, seeds, job.device, job.networks)
+        device = resolve_device(job.device, first.largest_table)
+        self.build = Builder(job.settings, seeds, device.type, job.networks)
         self.labels = self.build.server_labels(problems)
         y_test = self.build.labels([p.y_test for p in problems], first.task)
         when = "epochs" if job.curve else "nothing"
