@@ -6,6 +6,10 @@ refits) and of training, peak memory, and the slope of the log-log fit. With two
 every size runs on both, one after the other, and the ratio is printed. Training is cut
 to two epochs: what an epoch takes is what grows.
 
+`files` runs the default on real files with 50 % planted noise and prints the seconds of
+selection beside those of ten epochs of plain training of the same networks on the same
+columns, a loop of PyTorch without messages, in steps of 128 rows.
+
 `path` solves the group lasso of one party's responses along 20 lambdas, beside the
 MultiTaskLasso of skglm with warm starts (``pip install "skglm>=0.5"``), on the same
 columns in one run, one thread each, the faster of two passes, and compares the
@@ -13,12 +17,14 @@ objectives. Ours computes in single precision, skglm in double.
 
     python benchmarks/scaling.py columns
     python benchmarks/scaling.py rows --devices cpu,cuda
+    python benchmarks/scaling.py files --data-dir DIR
     python benchmarks/scaling.py path
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import multiprocessing
@@ -30,14 +36,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from selection import PARTIES
 
-from lessvfl import methods
+from lessvfl import data, methods
 from lessvfl.core.group_path import group_path
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP, NetConfig
 from lessvfl.core.plans import Labels
+from lessvfl.errors import LessVFLWarning
 from lessvfl.party import Holding, Party
+from lessvfl.run import profiles, simulate
 from lessvfl.terms import Event
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
@@ -155,6 +164,60 @@ def summary(lines: list[dict[str, Any]], by: str) -> None:
             print(f"{n:,} x {d:,}: CPU / GPU of {', '.join(ratios)}")
 
 
+def compare_files(names: list[str], folder: str | None) -> None:
+    """Time selection on real files beside ten epochs of plain training."""
+    for name in names:
+        dataset = data.load(name, data_dir=folder)
+        resolved = profiles.resolve("less-vfl-auto", "default", dataset)
+        job = simulate.Job(dataset, resolved, PARTIES[name], 0.5)
+        run = simulate.simulate(job, [0])[0]
+        seconds = run.numbers["seconds"]
+        chosen = sum(seconds[stage] for stage in SELECTION)
+        line = {
+            "data": name,
+            "rows": len(run.problem.y_train),
+            "columns": run.problem.n_features,
+            "selection s": chosen,
+            "ten plain epochs s": 5 * plain_epochs(run.problem, resolved.net, 2),
+            "whole run s": seconds["total"] - seconds["evaluate"],
+        }
+        print(json.dumps({k: _short(v) for k, v in line.items()}), flush=True)
+
+
+def plain_epochs(problem: data.Problem, net: NetConfig, n_epochs: int) -> float:
+    """Return the seconds of joint training in plain PyTorch, without messages."""
+    tables = [torch.as_tensor(p.X_train).float() for p in problem.parties]
+    parts = [plain_module(net.party_widths(X.shape[1])) for X in tables]
+    n_outputs = problem.n_classes if problem.task == "multiclass" else 1
+    head = torch.nn.Linear(net.embedding_size * len(parts), n_outputs)
+    params = [p for part in (*parts, head) for p in part.parameters()]
+    optimizer = torch.optim.AdamW(params, lr=0.005, fused=True)
+    y = torch.as_tensor(problem.y_train)
+    started = time.perf_counter()
+    for _ in range(n_epochs):
+        for rows in torch.split(torch.randperm(len(y)), 128):
+            h = [part(X[rows]) for part, X in zip(parts, tables, strict=True)]
+            z = head(torch.cat(h, dim=1))
+            if problem.task == "multiclass":
+                loss = torch.nn.functional.cross_entropy(z, y[rows].long())
+            else:
+                loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                    z[:, 0], y[rows].float()
+                )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return time.perf_counter() - started
+
+
+def plain_module(widths: tuple[int, ...]) -> torch.nn.Sequential:
+    """Return a party's network in plain PyTorch."""
+    layers: list[torch.nn.Module] = []
+    for n_in, n_out in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(n_in, n_out), torch.nn.Tanh()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
 def compare_paths(sizes: list[int], n_rows: int, n_lambdas: int) -> None:
     """Time the path beside skglm's; print seconds and the difference in objective."""
     for d in sizes:
@@ -222,14 +285,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["columns", "rows", "path"])
+    parser.add_argument("what", choices=["columns", "rows", "files", "path"])
     parser.add_argument("--devices", default="cpu")
     parser.add_argument("--most", type=int, help="leave out sizes above")
+    parser.add_argument("--data", default=",".join(PARTIES))
+    parser.add_argument("--data-dir")
     args = parser.parse_args()
     torch.set_num_threads(1)
     most = args.most or math.inf
     if args.what == "path":
         compare_paths([d for d in (1000, 4000, 16_000) if d <= most], 2000, 20)
+        return
+    if args.what == "files":
+        warnings.simplefilter("ignore", LessVFLWarning)
+        compare_files(args.data.split(","), args.data_dir)
         return
     sizes = COLUMNS if args.what == "columns" else ROWS
     sizes = [(n, d) for n, d in sizes if (d if args.what == "columns" else n) <= most]
