@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GAP = 1e-6  # as a share of the responses' variance, at which a lambda is solved
 MOST_STEPS = 2000
-LOOK_EVERY = 5  # steps
+LOOK_EVERY = 10  # steps
 SLACK = 1e-3  # of lambda, that a group left out may have too much
 NORM_STEPS = 20  # of power iteration
 MARGIN = 1.1  # on the spectral norm, which power iteration approaches from below
