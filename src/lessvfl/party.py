@@ -17,6 +17,7 @@ from torch import Tensor
 from lessvfl import algorithm
 from lessvfl.core import evidence
 from lessvfl.core.adam import Optimizer
+from lessvfl.core.ending import TrainingEnd
 from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network, Passes
@@ -80,6 +81,7 @@ class Training:
     shrink: Callable[[], object] | None  # the proximal step of that penalty
     n_steps: int
     remembered_from: int  # the step
+    end: TrainingEnd | None  # where the server watches rows held out
     step: int = 0  # steps done
     rows: Rows | None = None  # of the batch whose gradient is awaited
     h: Tensor | None = None  # the embedding whose gradient is awaited
@@ -163,11 +165,31 @@ class Party:
 
     # ------------------------------------------------------------- Algorithm 2, party m
 
-    def n_watched(self) -> int:
-        """Return how many rows are held out of training, for the server to watch."""
-        if self._training is None:
-            return 0
-        return self._training.plan.n_held_out(self.X_train.shape[1])
+    def is_look(self, request: messages.Embed) -> bool:
+        """Tell whether a request is for the rows held out of training, and due now."""
+        training = self._training
+        if training is None or training.end is None:
+            return False
+        n_rows = training.plan.n_held_out(self.X_train.shape[1])
+        asked = (request.stage, request.rows, request.n_rows, request.bits)
+        is_due = n_rows > 0 and training.end.is_due(training.step + 1)
+        return is_due and asked == ("train", "train", n_rows, training.plan.bits)
+
+    def _follow(self, training: Training, request: messages.Descend) -> None:
+        """Refuse a stage, a rate or an end that the plan does not have."""
+        plan, step = training.plan, training.step + 1
+        if training.end is None:
+            is_over = step == training.n_steps
+            agrees = request.rate == 1 and (is_over or not request.last)
+        else:
+            watches = plan.n_held_out(self.X_train.shape[1]) > 0
+            agrees = training.end.agrees(step, request.rate, request.last, watches)
+        if request.stage != plan.stage or not agrees:
+            sentence = (
+                f"Party '{self.name}' must be sent the rate of its plan, and its end "
+                "where it is due. Got another."
+            )
+            raise ProtocolError(sentence, public=sentence)
 
     def _begin(self, plan: TrainPlan, done: int) -> messages.Reply:
         """Start a stage, or go on with one whose state was put back."""
@@ -206,6 +228,7 @@ class Party:
             shrink,
             n_steps,
             n_steps - batches.n_steps(plan.record),
+            TrainingEnd(n_steps) if plan.schedule == "watched" else None,
         )
 
     def _next_batch(self, training: Training) -> messages.Reply:
@@ -244,6 +267,7 @@ class Party:
                 f"Party '{self.name}' must be sent a gradient as large as its "
                 f"embedding. Got {tuple(gradient.shape)}."
             )
+        self._follow(training, request)
         if self._any_empty:
             gradient = gradient * ~self._is_empty.view(-1, 1, 1)
         grads = training.passes.back(gradient)
@@ -266,6 +290,12 @@ class Party:
         plan: SelectPlan | ShadowPlan,
     ) -> messages.Reply:
         """Keep K_m, then select features on H_N alone (stage 3)."""
+        if self._training is not None:
+            sentence = (
+                f"Party '{self.name}' selects when it has trained. Got a selection "
+                "before the end of a stage."
+            )
+            raise ProtocolError(sentence, public=sentence)
         if components is not None:
             mask = torch.zeros(
                 self.net.n_replicas, self.net.n_outputs, dtype=torch.bool
@@ -407,6 +437,8 @@ class Party:
             values["plan"] = asdict(training.plan)
             values["step"] = training.step
             tensors |= optimizer_tensors(training.optimizer)
+            if training.end is not None:
+                tensors["end"] = training.end.state
         return {name: t.detach() for name, t in tensors.items()}, values
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -433,6 +465,8 @@ class Party:
             own = {"lam": None if lam is None else tuple(lam)}
             training = self._start(TrainPlan(**{**values["plan"], **own}))
             fill_optimizer(training.optimizer, tensors)
+            if training.end is not None:
+                training.end.state.copy_(tensors["end"])
             training.step = values["step"]
             for _ in range(training.step):
                 next(training.steps)

@@ -46,10 +46,10 @@ def test_an_improvement_that_is_none_does_not_count():
     assert len(slow) < 400 < len(fast)
 
 
-@pytest.mark.parametrize("n_steps", [1, 2, 3, 7])
-def test_few_steps_end_too(n_steps):
+@pytest.mark.parametrize("n_steps", range(1, 20))
+def test_few_steps_are_all_done(n_steps):
     rates = walk([], n_steps)
-    assert len(rates) <= n_steps
+    assert len(rates) == n_steps
     assert all(rate > 0 for rate in rates)
 
 
@@ -89,3 +89,36 @@ def test_few_rows_are_all_trained_with_and_many_are_not_all_watched():
     assert plan.n_held_out(10**6) == 1000
     usual = Batches(900, 64, (0,), ("train",), True)
     assert plan.batches(900, (0,)) == usual
+
+
+def test_a_party_takes_what_an_honest_server_says_and_nothing_else():
+    flat, falling = [1.0, 0.8, *[0.81] * 20], [0.5**n for n in range(90)]
+    for losses, n_steps in ((flat, 900), (falling, 300)):
+        server, party, left = TrainingEnd(n_steps), TrainingEnd(n_steps), iter(losses)
+        for step in range(1, n_steps + 1):
+            if server.is_due(step):
+                server.see(next(left), step)
+            rate, last = server.rate(step), server.is_last(step)
+            for odd in (0.0, 0.97 * rate):
+                copy = TrainingEnd(n_steps)
+                copy.state.copy_(party.state)
+                if (step - 1) % LOOK_EVERY or not copy.is_due(step - 1):
+                    assert not copy.agrees(step, odd, last, True)
+                assert not copy.agrees(step, rate, not last, True)
+            assert party.agrees(step, rate, last, True)
+            if last:
+                break
+        assert torch.equal(server.state[2], party.state[2])
+
+
+def test_the_rate_of_a_party_falls_after_looks_enough_or_not_at_all():
+    falls = PATIENCE * LOOK_EVERY
+    honest = TrainingEnd(1000)
+    honest.state[2] = falls
+    rate = honest.rate(falls + 1)
+    assert TrainingEnd(1000).agrees(falls + 1, rate, False, True)
+    assert not TrainingEnd(1000).agrees(falls + 1, rate, False, False)  # nothing to see
+    early = TrainingEnd(1000)
+    early.state[2] = falls - LOOK_EVERY
+    sooner = early.rate(falls - LOOK_EVERY + 1)
+    assert not TrainingEnd(1000).agrees(falls - LOOK_EVERY + 1, sooner, False, True)

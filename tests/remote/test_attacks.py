@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from lessvfl import data
+from lessvfl.core import ending, plans
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SECRET, TrainPlan, sample_rows, stream
 from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
@@ -398,8 +399,9 @@ def test_no_more_rows_are_common_than_the_server_brought(tmp_path):
 def test_the_end_of_training_cannot_be_feigned(tmp_path):
     """Once, a run without training made evaluations before the end pass."""
     party = a_party(tmp_path, policy=Policy(evaluation="end"))
-    with refused("Got a run without any"):
-        Server(party, train_epochs=0).welcome()
+    for n_epochs in (0, 1e-9):
+        with refused("Got a run with less"):
+            Server(party, train_epochs=n_epochs).welcome()
     server = Server(party).begin()
     party._is_trained = True  # as after seed 0
     server.party.handle(Prepare(1, TRAIN, TEST))
@@ -407,6 +409,50 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
         server.party.handle(Embed("evaluate", "test"))
     with pytest.raises(ProtocolError, match="train to the end"):
         server.party.handle(Finish())
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "watched"])
+@pytest.mark.parametrize(("rate", "last"), [(0.0, False), (1.0, True), (0.5, True)])
+def test_rate_and_end_are_those_of_the_plan(tmp_path, schedule, rate, last):
+    """Once, one step with `last` was the end of training, and a rate of 0 none."""
+    server = Server(a_party(tmp_path), schedule=schedule, train_epochs=20).begin()
+    plan = next(p for p in server.plans if p.stage == "train")
+    reply = server.party.handle(Begin(plan))
+    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    for odd in (Descend("train", nothing, rate, last), Descend("pretrain", nothing)):
+        with pytest.raises(ProtocolError, match="the rate of its plan, and its end"):
+            server.party.handle(odd)
+    server.party.handle(Descend("train", nothing))
+
+
+def test_a_selection_in_the_middle_of_training_is_refused(tmp_path):
+    """Once, whether it went through told the server whether a feature was removed."""
+    server = Server(a_party(tmp_path)).begin()
+    server.party.handle(Begin(server.plans[0]))
+    look = next(p for p in server.plans if p.stage == "select_features")
+    with pytest.raises(ProtocolError, match="before the end of a stage"):
+        server.party.handle(Select(((0, 1),), look))
+
+
+def test_looks_come_when_they_are_due_and_in_the_bits_of_the_plan(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 5)
+    monkeypatch.setattr(ending, "LOOK_EVERY", 2)
+    server = Server(a_party(tmp_path), schedule="watched", bits=8).begin()
+    plan = next(p for p in server.plans if p.stage == "train")
+    n_rows = plan.n_held_out(len(TRAIN))
+    assert n_rows >= 5
+    look = Embed("train", "train", n_rows, 8)
+    reply = server.party.handle(Begin(plan))
+    with pytest.raises(ProtocolError, match="when due"):
+        server.party.handle(look)
+    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    server.party.handle(Descend("train", nothing))
+    for odd in (Embed("train", "train", n_rows, 32), Embed("train", "train", 1, 8)):
+        with pytest.raises(ProtocolError, match="when due"):
+            server.party.handle(odd)
+    assert server.party.handle(look).block.values.shape[1] == n_rows
 
 
 def test_every_message_is_a_round_and_seeds_have_a_bound(tmp_path):

@@ -314,6 +314,20 @@ def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     assert "must be new or empty" in again.err
 
 
+def test_try_with_a_party_that_keeps_nothing(run_cli, tmp_path):
+    """It is asked no more, and its part of the curve was once taken for missing."""
+    X = np.random.default_rng(0).normal(size=(400, 4))
+    rows = [f"{a},{b},{c},{d},{int(a > 0)}" for a, b, c, d in X]
+    path = tmp_path / "half.csv"
+    path.write_text("\n".join(["a,b,c,d,y", *rows]))
+    own = settings_of(train_epochs=3)
+    plain, tried = both_ways(
+        run_cli, tmp_path / "out", str(path), "--label", "y", "--parties", "2", *own
+    )
+    assert_alike(plain, tried)
+    assert tried["runs"][0]["features"]["party1"]["kept"] == []
+
+
 def test_try_scales_the_labels_of_a_regression(run_cli, tmp_path):
     """The server has amounts as they are, and learns their scale by itself."""
     plain, tried = both_ways(

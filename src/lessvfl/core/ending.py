@@ -40,13 +40,28 @@ class TrainingEnd:
     def rate(self, step: int) -> float:
         """Return the share of the first learning rate at a step, counted from 1."""
         falls = int(self.state[2])
-        n_falling = self._n_falling()
+        n_falling = self._last() - falls
         return min(1.0, max(0.0, 1 - (step - falls) / (n_falling + 1)))
 
     def is_last(self, step: int) -> bool:
         """Tell whether training ends with a step, counted from 1."""
-        ends = int(self.state[2]) + self._n_falling()
-        return step >= min(ends, self._n_steps)
+        return step >= self._last()
 
-    def _n_falling(self) -> int:
-        return max(1, math.ceil(FALL * int(self.state[2])))
+    def agrees(self, step: int, rate: float, last: bool, watches: bool) -> bool:
+        """Tell whether this is how a server that keeps to its plan would go on.
+
+        For a party, who sees no loss: the rate may begin to fall after a look, where
+        rows are held out (`watches`), and not before so many as patience takes.
+        """
+        before = step - 1
+        is_due = watches and before % LOOK_EVERY == 0 and before < int(self.state[2])
+        if rate < self.rate(step) and is_due and before >= PATIENCE * LOOK_EVERY:
+            self.state[2] = before
+        return (rate, last) == (self.rate(step), self.is_last(step))
+
+    def _last(self) -> int:
+        """Return the last step, as far as is known."""
+        falls = int(self.state[2])
+        if falls >= self._latest:
+            return self._n_steps
+        return min(self._n_steps, falls + math.ceil(FALL * falls))

@@ -213,7 +213,7 @@ class TrainPlan:
 
         `told` is the share of the first rate that the server says, where it watches.
         """
-        share = told
+        share = told if self.schedule == "watched" else 1.0
         if self.schedule == "cosine":
             share = 0.5 * (1 + math.cos(math.pi * step / n_steps))
         for group in optimizer.param_groups:

@@ -148,7 +148,6 @@ class Config(Joint):
             again=False,
             q=look.q / 3,
             noise=look.noise / 2,  # the clearer of two looks counts
-            refit_epochs=look.refit_epochs // 2,  # it goes a part of the way alone:
             refit_share=1 / n_parties,  # all parties go at once
         )
 

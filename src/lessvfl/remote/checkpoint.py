@@ -29,7 +29,7 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,13 @@ class Checkpoints(Keeper):
             return 0
         fill_optimizer(optimizer, saved.tensors)
         if more is not None:
-            more.copy_(saved.tensors["more"])
+            known = saved.tensors.get("more")
+            if known is None or known.shape != more.shape or bool(known.isnan().any()):
+                raise RecordError(
+                    f"'{self.path}' must say how far training is. Got a checkpoint "
+                    "that does not."
+                )
+            more.copy_(known)
         step: int = saved.values["step"]
         return step
 

@@ -284,7 +284,9 @@ def _join(
         masks = []
         for table in problem.parties:
             mask = np.zeros(len(table.features), dtype=bool)
-            mask[own[table.name]["curve"][place]["kept"]] = True
+            seen = own[table.name]["curve"]
+            if place < len(seen):  # a party that kept nothing is asked no more
+                mask[seen[place]["kept"]] = True
             masks.append(mask)
         point["removed_share"] = removed_share(problem.parties, masks)
     for name in ("bill", "features", "counts"):  # the server's view of them

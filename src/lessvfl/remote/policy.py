@@ -45,6 +45,7 @@ LIMITS: Mapping[str, Any] = {
     "shadows": 1000,
 }
 
+LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
 LEAST_SCALE = 0.01  # of first weights; below it any network is linear at its start
 
 ROUNDS_AHEAD = 64  # what is written down before it is spent
@@ -216,9 +217,10 @@ class Judge:
             if found > most:
                 got = f"{found:g}"
                 raise self.refuse(f"'{name}' up to {most:g}", f"limits.{name}", got)
-        if asked.config.train_epochs == 0:
+        if asked.config.train_epochs < LEAST_EPOCHS:
             raise PolicyError(
-                f"Party '{self.party}' takes part in training. Got a run without any."
+                f"Party '{self.party}' takes part in {LEAST_EPOCHS} epochs of training "
+                "or more. Got a run with less."
             )
         self._components(asked.net, n_columns, own_net)
         return asked

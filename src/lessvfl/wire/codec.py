@@ -43,7 +43,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 KIND = struct.Struct("<H")
@@ -59,7 +59,10 @@ LARGEST = 1e6
 LARGEST_SQUARE = LARGEST**2 / 2  # half: squares and their sum are rounded
 ONE_THREAD = 10_000  # values up to which the BLAS of numpy multiplies in one thread
 # What reading a frame of whatever content may raise; torch has errors of its own.
-FAULTS = (ValueError, KeyError, TypeError, RecursionError, OverflowError, RuntimeError)
+FAULTS = (
+    *(ValueError, KeyError, TypeError, RecursionError, OverflowError, RuntimeError),
+    MemoryError,
+)
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
