@@ -12,6 +12,11 @@ BETTER = 0.01  # share of the loss that counts as an improvement
 FALL = 0.5  # steps of the falling rate, as a share of those before it
 
 
+def fewest_steps() -> int:
+    """Return from how many steps on a watch could end a training early."""
+    return math.ceil((PATIENCE + 1) * LOOK_EVERY * (1 + FALL))
+
+
 class TrainingEnd:
     """The learning rate of every step, as a share of the first, and the last step.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
+from lessvfl.core.ending import fewest_steps
 from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
@@ -195,9 +196,11 @@ class TrainPlan:
     def n_held_out(self, n_samples: int) -> int:
         """Return how many rows the server watches instead of training with them.
 
-        None where there are so few that their loss would say little.
+        None where there are so few that their loss would say little, or too few steps
+        for the watch to end training early.
         """
-        if self.schedule != "watched":
+        n_steps = self.n_epochs * n_samples / self.batch_size
+        if self.schedule != "watched" or n_steps < fewest_steps():
             return 0
         n_rows = min(MOST_HELD_OUT, round(HELD_OUT * n_samples))
         return n_rows if n_rows >= FEWEST_HELD_OUT else 0
