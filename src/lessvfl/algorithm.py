@@ -107,7 +107,7 @@ def train_jointly(
             observe(Event(plan.stage, epoch, n_epochs, fusion))
             fusion.train(True)
         keeper.reached(plan.stage, n_steps if last else step, n_steps)
-        if last:
+        if last and step < n_steps:
             break
     fusion.train(False)
 

@@ -147,3 +147,7 @@ def test_no_matrix_of_all_columns_with_all_is_formed(monkeypatch):
     *_, (B, _) = group_path(data, lams, torch.ones(200).to(X))
     n_kept = int((data.norms(B) > 0).sum())
     assert 0 < n_kept <= max(sizes) < 4 * n_kept < 100
+
+
+def test_constant_columns_alone_have_a_norm_to_divide_by():
+    assert room._spectral_norm(np.zeros((3, 3))) == 1

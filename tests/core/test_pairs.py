@@ -76,3 +76,14 @@ def test_with_few_rows_only_the_linear_part_of_those_kept_is_taken_out():
     assert (strength >= 1).nonzero().flatten().tolist() == [1, 4]
     without, _ = find(data)
     assert without[1] < strength[1]
+
+
+def test_of_many_rows_some_are_enough(monkeypatch):
+    X = drawn(2000, 10)
+    Z = X[:, [1]] * X[:, [4]] + drawn(2000, 1, 1)
+    whole, _ = find(seen(X, Z))
+    monkeypatch.setattr(room, "MOST_ROWS", 500)
+    part, partner = find(seen(X, Z))
+    assert (part >= 1).nonzero().flatten().tolist() == [1, 4]
+    assert partner[[1, 4]].tolist() == [4, 1]
+    assert part[1] < whole[1]

@@ -488,6 +488,7 @@ def test_a_server_whose_parties_stay_away(run_cli, tmp_path):
     np.savez(tmp_path / "labels.npz", y=np.array([0, 1] * 30))
     config: dict[str, Any] = {"parties": ["clinic"], "data": "labels.npz"}
     config |= {"listen": "127.0.0.1:0", "wait": 0.3, "status": "127.0.0.1:0"}
+    config |= {"out": str(tmp_path / "run")}
     (tmp_path / "server.yaml").write_text(yaml.safe_dump(config))
     result = run_cli(
         "server", "--config", tmp_path / "server.yaml", "--insecure", "--log-json"
