@@ -24,11 +24,9 @@ objectives. Ours computes in single precision, skglm in double.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import multiprocessing
-import resource
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
@@ -36,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from efficiency import Plain, peak_mib
 from selection import PARTIES
 
 from lessvfl import data, methods
@@ -113,13 +112,6 @@ def _wait(X: torch.Tensor) -> None:
         torch.cuda.synchronize()
 
 
-def peak_mib(device: str) -> float:
-    """Return the peak of memory so far: of the device, or of this process."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
 def grow(sizes: list[tuple[int, int]], devices: list[str]) -> list[dict[str, Any]]:
     """Run every size on every device, each in a process of its own; print a line."""
     lines = []
@@ -140,7 +132,10 @@ def measure(n: int, d: int, device: str) -> dict[str, Any]:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     line = {"rows": n, "columns": d, "device": device, **run_once(*table(n, d, device))}
-    return line | {"peak MiB": peak_mib(device), "table MiB": 4 * n * d / 2**20}
+    return line | {
+        "peak MiB": peak_mib(torch.device(device)),
+        "table MiB": 4 * n * d / 2**20,
+    }
 
 
 def summary(lines: list[dict[str, Any]], by: str) -> None:
@@ -187,7 +182,8 @@ def compare_files(names: list[str], folder: str | None) -> None:
 def plain_epochs(problem: data.Problem, net: NetConfig, n_epochs: int) -> float:
     """Return the seconds of joint training in plain PyTorch, without messages."""
     tables = [torch.as_tensor(p.X_train).float() for p in problem.parties]
-    parts = [plain_module(net.party_widths(X.shape[1])) for X in tables]
+    cpu = torch.device("cpu")
+    parts = [Plain(net.party_widths(X.shape[1]), cpu).module for X in tables]
     n_outputs = problem.n_classes if problem.task == "multiclass" else 1
     head = torch.nn.Linear(net.embedding_size * len(parts), n_outputs)
     params = [p for part in (*parts, head) for p in part.parameters()]
@@ -208,14 +204,6 @@ def plain_epochs(problem: data.Problem, net: NetConfig, n_epochs: int) -> float:
             loss.backward()
             optimizer.step()
     return time.perf_counter() - started
-
-
-def plain_module(widths: tuple[int, ...]) -> torch.nn.Sequential:
-    """Return a party's network in plain PyTorch."""
-    layers: list[torch.nn.Module] = []
-    for n_in, n_out in itertools.pairwise(widths):
-        layers += [torch.nn.Linear(n_in, n_out), torch.nn.Tanh()]
-    return torch.nn.Sequential(*layers[:-1])
 
 
 def compare_paths(sizes: list[int], n_rows: int, n_lambdas: int) -> None:

@@ -16,7 +16,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lessvfl.core.ending import TrainingEnd
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.linear import BatchMoments
 from lessvfl.core.losses import proxy_loss
@@ -74,7 +73,7 @@ def train_jointly(
     optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
     owners = [f"party '{m}'" for m in parties.names for _ in range(parties.sizes[m])]
     watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
-    ending = TrainingEnd(n_steps) if plan.schedule == "watched" else None
+    ending = plan.end(n_steps)
     state = None if ending is None else ending.state
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer, state)
     if done == n_steps:

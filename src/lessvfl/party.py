@@ -228,7 +228,7 @@ class Party:
             shrink,
             n_steps,
             n_steps - batches.n_steps(plan.record),
-            TrainingEnd(n_steps) if plan.schedule == "watched" else None,
+            plan.end(n_steps),
         )
 
     def _next_batch(self, training: Training) -> messages.Reply:

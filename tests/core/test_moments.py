@@ -8,26 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.core.columns import problem, seen
 
 from lessvfl.core import moments
 from lessvfl.core.group_path import group_path
-from lessvfl.core.moments import Moments, Rule
+from lessvfl.core.moments import Rule
 
 PAIRED = [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8]  # the groups of twelve columns
-
-
-def problem(n=400, d=12, E=3, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d)))
-    B = np.zeros((d, E))
-    B[:3] = rng.normal(size=(3, E)) + 1
-    Z = X @ B + rng.normal(size=(n, E))
-    return torch.as_tensor(X), torch.as_tensor(Z)
-
-
-def seen(X, Z, groups=None):
-    groups = torch.arange(X.shape[1]) if groups is None else torch.tensor(groups)
-    return Moments.of(X, Z, groups)
 
 
 def mask(n, *places):

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tests.core.columns import seen
 
 from lessvfl.core import pairs as room
-from lessvfl.core.moments import Moments
 from lessvfl.core.pairs import pairs
-
-
-def seen(X, Z, groups=None):
-    groups = torch.arange(X.shape[1]) if groups is None else torch.tensor(groups)
-    return Moments.of(X, Z, groups)
 
 
 def drawn(n, d, seed=0):

@@ -59,8 +59,8 @@ class TrainingEnd:
         rows are held out (`watches`), and not before so many as patience takes.
         """
         before = step - 1
-        is_due = watches and before % LOOK_EVERY == 0 and before < int(self.state[2])
-        if rate < self.rate(step) and is_due and before >= PATIENCE * LOOK_EVERY:
+        may_fall = watches and self.is_due(before) and before >= PATIENCE * LOOK_EVERY
+        if rate < self.rate(step) and may_fall:
             self.state[2] = before
         return (rate, last) == (self.rate(step), self.is_last(step))
 

@@ -70,7 +70,7 @@ class Moments:
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
         return self._of_centred(X, Z, self.group, self.weights)
 
-    def gram(self, columns: Tensor, others: Tensor | None = None) -> Tensor:
+    def gram(self, columns: Tensor, others: Tensor | slice | None = None) -> Tensor:
         """Return the second moments of some columns with others, or with each other."""
         some = self.X[:, columns]
         return some.T @ (some if others is None else self.X[:, others]) / self.n_rows
@@ -242,7 +242,7 @@ def eliminate(
         P, owner = P[rest][:, rest] - across @ P[J][:, rest], owner[rest]
         kept[weakest] = False
     rule = Rule(whole.shadows * scale, whole.n_features, q, fdr)
-    across = moments.X[:, moments.columns_of(kept)].T @ moments.X / n  # (kept, columns)
+    across = moments.gram(moments.columns_of(kept), slice(None))  # (kept, columns)
     slopes = C.to(across) - across.T @ B.to(across)
     told = (across * (P.to(across) @ across)).sum(dim=0)
     variance = torch.linalg.vector_norm(moments.X, dim=0).square() / n

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.ending import fewest_steps
+from lessvfl.core.ending import TrainingEnd, fewest_steps
 from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
@@ -204,6 +204,10 @@ class TrainPlan:
             return 0
         n_rows = min(MOST_HELD_OUT, round(HELD_OUT * n_samples))
         return n_rows if n_rows >= FEWEST_HELD_OUT else 0
+
+    def end(self, n_steps: int) -> TrainingEnd | None:
+        """Return what tells the end of so many steps; None: they are all done."""
+        return TrainingEnd(n_steps) if self.schedule == "watched" else None
 
     def set_rate(
         self,

@@ -213,10 +213,9 @@ class PartyProcess:
                 n_samples = party.X_train.shape[1]
                 if n_rows is not None and not 1 <= n_rows <= n_samples:
                     raise self._misfit("rows that it has")
-            case messages.Embed("train") if not party.is_look(message):
-                raise self._misfit("the rows that training leaves out, when due")
             case messages.Embed("train"):
-                pass
+                if not party.is_look(message):
+                    raise self._misfit("the rows that training leaves out, when due")
             case messages.Embed():
                 raise self._misfit("training rows, or all rows to score")
         if isinstance(message, messages.Embed) and message.bits not in BITS:

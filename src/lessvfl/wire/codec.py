@@ -60,7 +60,12 @@ LARGEST_SQUARE = LARGEST**2 / 2  # half: squares and their sum are rounded
 ONE_THREAD = 10_000  # values up to which the BLAS of numpy multiplies in one thread
 # What reading a frame of whatever content may raise; torch has errors of its own.
 FAULTS = (
-    *(ValueError, KeyError, TypeError, RecursionError, OverflowError, RuntimeError),
+    ValueError,
+    KeyError,
+    TypeError,
+    RecursionError,
+    OverflowError,
+    RuntimeError,
     MemoryError,
 )
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
