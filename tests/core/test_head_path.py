@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lessvfl.core.head_path import _head_path, choose_components
+from lessvfl.core.head_path import _head_path, _offset, choose_components
 from lessvfl.core.plans import Labels, PathPlan
 
 
@@ -112,3 +112,16 @@ def test_every_replica_has_its_own_labels_and_weights():
         h = both[r : r + 1][:, rows[r]]
         expected = choose_components(h, alone, rows[r : r + 1], plan, [3, 3])
         assert torch.equal(batch[r], expected[0])
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("bend", [None, 0.5])
+def test_the_offset_is_where_the_risk_is_least(task, bend):
+    _, y = head_data(task)
+    weight = torch.rand(1, 600, generator=torch.Generator().manual_seed(1)) + 0.5
+    huber = torch.tensor([[bend]]) if bend and task == "regression" else None
+    labels = Labels(y, task, (0,), weight.double() / weight.mean(), huber)
+    offset = _offset(labels, 3 if task == "multiclass" else 1).requires_grad_()
+    risk = labels.risk(offset.unsqueeze(1).expand(-1, 600, -1)).sum()
+    (slope,) = torch.autograd.grad(risk, [offset])
+    assert slope.abs().max() < 1e-6

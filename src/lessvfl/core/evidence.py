@@ -353,16 +353,19 @@ class Look:
 
     def _why(self, kept: Tensor, scores: Tensor, exempt: Tensor) -> tuple[str, ...]:
         reasons = []
-        for group, stays in enumerate(kept.tolist()):
-            strong = float(scores[group]) >= 1
-            if stays and strong:
+        strong = scores >= 1
+        for stays, clear, must, acts in zip(
+            *(mask.tolist() for mask in (kept, strong, self.pinned, exempt)),
+            strict=True,
+        ):
+            if stays and clear:
                 reasons.append("strength")
-            elif stays and bool(self.pinned[group]):
+            elif stays and must:
                 reasons.append("must keep")
             elif stays:
-                reasons.append("pair" if bool(exempt[group]) else "strongest")
+                reasons.append("pair" if acts else "strongest")
             else:
-                reasons.append("says nothing beside the others" if strong else "weak")
+                reasons.append("says nothing beside the others" if clear else "weak")
         return tuple(reasons)
 
 

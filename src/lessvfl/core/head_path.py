@@ -12,7 +12,7 @@ from lessvfl.core.plans import Labels, PathPlan, Rows
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import gradients, prox_step
 
-OFFSET_STEPS = 300
+OFFSET_STEPS = 30
 
 
 def choose_components(
@@ -66,11 +66,7 @@ def _head_path(
         return gradients(labels.risk(z).sum(), [W, b])
 
     nothing = h.new_zeros(1, n_outputs, E).requires_grad_()
-    offset = h.new_zeros(1, n_outputs).requires_grad_()
-    for _ in range(OFFSET_STEPS):  # the offset alone: all lambdas start from there
-        _, db = slopes(nothing, offset)
-        with torch.no_grad():
-            offset -= rate * db
+    offset = _offset(labels, n_outputs).to(h).requires_grad_()  # all start from there
     largest = slopes(nothing, offset)[0][0].norm(dim=0).max()
     penalty = GroupLasso(largest * torch.logspace(0, -2.5, L).to(h))
     W = nothing.detach().repeat(L, 1, 1).requires_grad_()
@@ -85,3 +81,21 @@ def _head_path(
                 moving.add_(new - old, alpha=(t - 1) / t_new)
         t, before = t_new, now
     return before
+
+
+def _offset(labels: Labels, n_outputs: int) -> Tensor:
+    """Return what a head without components would say of every row, (1, C)."""
+    y = labels.y[0]
+    weight = torch.ones_like(y) if labels.weight is None else labels.weight[0]
+    weight = weight.double()
+    total = weight.sum().clamp_min(1e-12)  # 0: rows without weight
+    if labels.task == "regression":
+        offset = (weight * y).sum() / total
+        for _ in range(OFFSET_STEPS if labels.bend is not None else 0):
+            near = labels.bend[0] / (y - offset).abs().clamp_min(1e-12)
+            own = weight * near.clamp_max(1)  # by weighted means: what is far says less
+            offset = (own * y).sum() / own.sum().clamp_min(1e-12)
+        return offset.view(1, 1)
+    sums = weight.new_zeros(max(n_outputs, 2)).index_add_(0, y.long(), weight)
+    logits = (sums / total).clamp_min(0.5 / len(y)).log()
+    return (logits if n_outputs > 1 else logits.diff()).view(1, -1)

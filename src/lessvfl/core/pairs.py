@@ -47,10 +47,10 @@ def pairs(
     order = strength.argsort()  # the strongest last
     best = strength.new_zeros(len(moments.weights))
     best.scatter_reduce_(0, group, strength, "amax")
-    with_whom = torch.zeros_like(best, dtype=torch.long)
-    for column in order[strength[order] == best[group[order]]].tolist():
-        with_whom[group[column]] = group[other[column]]
-    return best, with_whom
+    last = order[strength[order] == best[group[order]]]
+    partners = dict(zip(group[last].tolist(), group[other[last]].tolist(), strict=True))
+    with_whom = [partners.get(g, 0) for g in range(len(best))]
+    return best, torch.tensor(with_whom).to(group)
 
 
 def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:
