@@ -91,10 +91,11 @@ def _offset(labels: Labels, n_outputs: int) -> Tensor:
     total = weight.sum().clamp_min(1e-12)  # 0: rows without weight
     if labels.task == "regression":
         offset = (weight * y).sum() / total
-        for _ in range(OFFSET_STEPS if labels.bend is not None else 0):
-            near = labels.bend[0] / (y - offset).abs().clamp_min(1e-12)
-            own = weight * near.clamp_max(1)  # by weighted means: what is far says less
-            offset = (own * y).sum() / own.sum().clamp_min(1e-12)
+        if labels.bend is not None:
+            for _ in range(OFFSET_STEPS):  # means in which what is far weighs less
+                near = labels.bend[0] / (y - offset).abs().clamp_min(1e-12)
+                own = weight * near.clamp_max(1)
+                offset = (own * y).sum() / own.sum().clamp_min(1e-12)
         return offset.view(1, 1)
     sums = weight.new_zeros(max(n_outputs, 2)).index_add_(0, y.long(), weight)
     logits = (sums / total).clamp_min(0.5 / len(y)).log()
