@@ -2,14 +2,16 @@
 
 On disk, a folder a seed: ``partyN/network.safetensors`` and ``partyN/party.json`` for
 the N-th party, whatever its name (name, features, encoding, shape), and
-``server/network.safetensors`` and ``server/server.json``.
+``server/network.safetensors`` and ``server/server.json``. Between machines every side
+has its own part of it; all in one process they lie side by side.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from lessvfl.data import Encoding, Frame, frame_of
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.run.record import write_atomically
 from lessvfl.terms import PartyId, Task
+
+MEAN = "mean."  # a party's mean embedding, beside the fusion network's tensors
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,96 @@ class FittedParty:
         with torch.no_grad():
             return self.net(x.unsqueeze(0))
 
+    @property
+    def n_components(self) -> int:
+        """Return how many components it contributes."""
+        return self.net.n_outputs if self.constant is None else len(self.constant)
 
-@dataclass(frozen=True)
-class FittedModel:
+    def save(self, folder: Path) -> str:
+        """Write network, feature lists and encoding; return a digest of them."""
+        about = {
+            "name": self.name,
+            "kept": self.kept,
+            "removed": self.removed,
+            "encoding": self.encoding.to_json(),
+            "shape": vars(self.shape),
+        }
+        extra = {} if self.constant is None else {"constant": self.constant}
+        return _write(folder, "party.json", about, self.net, extra)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedServer:
+    """The server's part for one seed: what it makes of the parties' embeddings."""
+
+    task: Task
+    label_names: tuple[str, ...]
+    party_names: tuple[PartyId, ...]
+    fusion: Network
+    fusion_shape: Shape
+    label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
+    label_scale: float = 1.0
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
+    # By party, its mean embedding over the training rows, where it was evaluated.
+    means: Mapping[PartyId, Tensor] = field(default_factory=dict)
+
+    def fuse(self, blocks: Sequence[Tensor], n_rows: int) -> NDArray[Any]:
+        """Return what the fusion network gives, (n, 1) or (n, C), of every block."""
+        n = 1 if all(block.shape[1] == 1 for block in blocks) else n_rows
+        H = torch.cat([block.expand(-1, n, -1) for block in blocks], dim=2)
+        with torch.no_grad():
+            z = self.fusion(H).expand(-1, n_rows, -1)
+        return np.asarray(z[0].double().cpu().numpy())
+
+    def probabilities(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Return the probability of every class, (n, C)."""
+        if self.task == "regression":
+            raise ConfigError(
+                "Probabilities need a classification task. Got a regression model."
+            )
+        if self.task == "binary":
+            positive = torch.sigmoid(torch.as_tensor(z))
+            return np.asarray(torch.cat([1 - positive, positive], dim=1).numpy())
+        return np.asarray(torch.softmax(torch.as_tensor(z), dim=1).numpy())
+
+    def answers(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Return a label name, or a number for regression, for every row."""
+        if self.task == "regression":
+            return np.asarray(z[:, 0] * self.label_scale + self.label_shift)
+        z = self.moved(z)
+        codes = (z[:, 0] > 0).astype(int) if self.task == "binary" else z.argmax(axis=1)
+        return np.asarray(np.asarray(self.label_names)[codes])
+
+    def moved(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Return what decides on a class: what the network gives, by the threshold."""
+        return np.asarray(z + np.array(decision_offsets(self.threshold, z.shape[1])))
+
+    def save(self, folder: Path) -> str:
+        """Write the fusion network and what it takes to use it; return a digest."""
+        return self._save_server(folder, ())
+
+    def _save_server(self, folder: Path, feature_names: Sequence[str]) -> str:
+        about = {
+            "task": self.task,
+            "label_names": self.label_names,
+            "label_shift": self.label_shift,
+            "label_scale": self.label_scale,
+            "threshold": self.threshold,
+            "feature_names": feature_names,
+            "parties": self.party_names,
+            "shape": vars(self.fusion_shape),
+        }
+        means = {
+            f"{MEAN}{i}": self.means[p]
+            for i, p in enumerate(self.party_names)
+            if p in self.means
+        }
+        return _write(folder, "server.json", about, self.fusion, means)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedModel(FittedServer):
     """All parties and the server, for one seed.
 
     Predicts for tables (pandas or polars frames by column name, or arrays in the column
@@ -102,16 +193,8 @@ class FittedModel:
     and ``share``, the share of runs that kept each feature. Elsewhere it is empty.
     """
 
-    task: Task
-    label_names: tuple[str, ...]
     feature_names: tuple[str, ...]  # columns of the table, in order
     parties: tuple[FittedParty, ...]
-    fusion: Network
-    fusion_shape: Shape
-    label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
-    label_scale: float = 1.0
-    # By class, what its probability is divided by before the largest is predicted.
-    threshold: tuple[float, ...] | None = None
     consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -134,42 +217,22 @@ class FittedModel:
     def decide(self, X: Any) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C)."""
         frame = X if isinstance(X, Frame) else self._frame(X)
-        blocks = [party.embed(frame) for party in self.parties]
-        alike = all(party.constant is not None for party in self.parties)
-        n_rows = 1 if alike else frame.n_rows
-        H = torch.cat([block.expand(-1, n_rows, -1) for block in blocks], dim=2)
-        with torch.no_grad():
-            z = self.fusion(H).expand(-1, frame.n_rows, -1)
-        return np.asarray(z[0].double().cpu().numpy())
+        return self.fuse([party.embed(frame) for party in self.parties], frame.n_rows)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of every class, (n, C)."""
-        if self.task == "regression":
-            raise ConfigError(
-                "Probabilities need a classification task. Got a regression model."
-            )
-        z = torch.as_tensor(self.decide(X))
-        if self.task == "binary":
-            positive = torch.sigmoid(z)
-            return np.asarray(torch.cat([1 - positive, positive], dim=1).numpy())
-        return np.asarray(torch.softmax(z, dim=1).numpy())
+        return self.probabilities(self.decide(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
-        if self.task == "regression":
-            z = self.decide(X)
-            return np.asarray(z[:, 0] * self.label_scale + self.label_shift)
-        z = self.score_classes(X)
-        codes = (z[:, 0] > 0).astype(int) if self.task == "binary" else z.argmax(axis=1)
-        return np.asarray(np.asarray(self.label_names)[codes])
+        return self.answers(self.decide(X))
 
     def score_classes(self, X: Any) -> NDArray[Any]:
         """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
 
         What the fusion network gives, moved by the threshold.
         """
-        z = self.decide(X)
-        return np.asarray(z + np.array(decision_offsets(self.threshold, z.shape[1])))
+        return self.moved(self.decide(X))
 
     def _frame(self, X: Any) -> Frame:
         if hasattr(X, "columns"):
@@ -182,34 +245,16 @@ class FittedModel:
             )
         return frame_of(array, self.feature_names)
 
-    def save(self, folder: Path) -> None:
-        """Write networks, feature lists and encodings, each file atomically."""
+    def save(self, folder: Path) -> str:
+        """Write every side's part, each file atomically; return the server's digest."""
         for index, party in enumerate(self.parties):
-            about = {
-                "name": party.name,
-                "kept": party.kept,
-                "removed": party.removed,
-                "encoding": party.encoding.to_json(),
-                "shape": vars(party.shape),
-            }
-            extra = {} if party.constant is None else {"constant": party.constant}
-            _write(folder / f"party{index}", "party.json", about, party.net, extra)
-        server: dict[str, Any] = {
-            "task": self.task,
-            "label_names": self.label_names,
-            "label_shift": self.label_shift,
-            "label_scale": self.label_scale,
-            "threshold": self.threshold,
-            "feature_names": self.feature_names,
-            "parties": [party.name for party in self.parties],
-            "shape": vars(self.fusion_shape),
-        }
-        _write(folder / "server", "server.json", server, self.fusion, {})
+            party.save(folder / f"party{index}")
+        return self._save_server(folder / "server", self.feature_names)
 
 
 def _write(
     folder: Path, name: str, about: dict[str, Any], net: Network, extra: dict[str, Any]
-) -> None:
+) -> str:
     from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -217,8 +262,25 @@ def _write(
         key: value.detach().cpu().contiguous()
         for key, value in {**net.state(), **extra}.items()
     }
-    write_atomically(folder / "network.safetensors", save(tensors))
-    write_atomically(folder / name, json.dumps(about, indent=1).encode())
+    contents = {
+        "network.safetensors": save(tensors),
+        name: json.dumps(about, indent=1).encode(),
+    }
+    for file, content in contents.items():
+        write_atomically(folder / file, content)
+    return _digest(contents.values())
+
+
+def _digest(contents: Iterable[bytes]) -> str:
+    parts = [hashlib.sha256(content).digest() for content in contents]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def digest_of(folder: Path) -> str:
+    """Return the digest of one side's part, as its `save` returned it."""
+    name = "party.json" if (folder / "party.json").is_file() else "server.json"
+    files = ("network.safetensors", name)
+    return _digest((folder / file).read_bytes() for file in files)
 
 
 def load_model(
@@ -228,41 +290,61 @@ def load_model(
     trust_code: bool = False,
 ) -> FittedModel:
     """Read a model that :meth:`FittedModel.save` wrote."""
-    server, fusion, fusion_shape, _ = _read(
-        folder / "server", "server.json", "the server", fusion_net, trust_code
+    server, names = _load_server(folder / "server", fusion_net, trust_code)
+    parties = (
+        load_party(folder / f"party{index}", party_net, trust_code)
+        for index in range(len(server.party_names))
     )
-    parties = []
-    for index, name in enumerate(server["parties"]):
-        who = f"party '{name}'"
-        about, net, shape, extra = _read(
-            folder / f"party{index}", "party.json", who, party_net, trust_code
-        )
-        parties.append(
-            FittedParty(
-                name,
-                tuple(about["kept"]),
-                tuple(about["removed"]),
-                Encoding.from_json(about["encoding"]),
-                net,
-                shape,
-                extra.get("constant"),
-            )
-        )
-    return FittedModel(
-        server["task"],
-        tuple(server["label_names"]),
-        tuple(server["feature_names"]),
-        tuple(parties),
-        fusion,
-        fusion_shape,
-        server["label_shift"],
-        server["label_scale"],
-        None if (found := server.get("threshold")) is None else tuple(found),
+    own = {f.name: getattr(server, f.name) for f in fields(server)}
+    return FittedModel(**own, feature_names=names, parties=tuple(parties))
+
+
+def load_party(
+    folder: Path, party_net: Factory | None = None, trust_code: bool = False
+) -> FittedParty:
+    """Read one party's part."""
+    about, net, shape, extra = _read(folder, "party.json", party_net, trust_code)
+    return FittedParty(
+        about["name"],
+        tuple(about["kept"]),
+        tuple(about["removed"]),
+        Encoding.from_json(about["encoding"]),
+        net,
+        shape,
+        extra.get("constant"),
     )
+
+
+def load_server(
+    folder: Path, fusion_net: Factory | None = None, trust_code: bool = False
+) -> FittedServer:
+    """Read the server's part."""
+    return _load_server(folder, fusion_net, trust_code)[0]
+
+
+def _load_server(
+    folder: Path, fusion_net: Factory | None, trust_code: bool
+) -> tuple[FittedServer, tuple[str, ...]]:
+    about, fusion, shape, extra = _read(folder, "server.json", fusion_net, trust_code)
+    names = tuple(about["parties"])
+    server = FittedServer(
+        task=about["task"],
+        label_names=tuple(about["label_names"]),
+        party_names=names,
+        fusion=fusion,
+        fusion_shape=shape,
+        label_shift=about["label_shift"],
+        label_scale=about["label_scale"],
+        threshold=None if (found := about.get("threshold")) is None else tuple(found),
+        means={
+            p: extra[f"{MEAN}{i}"] for i, p in enumerate(names) if f"{MEAN}{i}" in extra
+        },
+    )
+    return server, tuple(about["feature_names"])
 
 
 def _read(
-    folder: Path, name: str, owner: str, given: Factory | None, trust_code: bool
+    folder: Path, name: str, given: Factory | None, trust_code: bool
 ) -> tuple[dict[str, Any], Network, Shape, dict[str, Tensor]]:
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -277,7 +359,9 @@ def _read(
         shape = Shape(**facts)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
         raise _damaged(folder, name, problem) from None
-    constant = {key: state.pop(key) for key in ("constant",) if key in state}
+    owner = f"party '{about['name']}'" if name == "party.json" else "the server"
+    more = [key for key in state if key == "constant" or key.startswith(MEAN)]
+    extra = {key: state.pop(key) for key in more}
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
     net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
     try:
@@ -285,7 +369,7 @@ def _read(
     except (KeyError, RuntimeError) as problem:
         raise _damaged(folder, name, problem) from None
     net.train(False)
-    return about, net, shape, constant
+    return about, net, shape, extra
 
 
 def _damaged(folder: Path, name: str, problem: Exception) -> RecordError:

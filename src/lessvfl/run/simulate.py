@@ -258,15 +258,16 @@ class _Batch:
             if is_planted
         ]
         return FittedModel(
-            problem.task,
-            problem.label_names,
-            (*self.job.dataset.X.names, *planted),
-            tuple(parties),
-            fusion,
-            _shape(fusion, source, ends, (components, None)),
-            problem.label_shift,
-            problem.label_scale,
-            problem.threshold,
+            task=problem.task,
+            label_names=problem.label_names,
+            party_names=tuple(table.name for table in problem.parties),
+            fusion=fusion,
+            fusion_shape=_shape(fusion, source, ends, (components, None)),
+            label_shift=problem.label_shift,
+            label_scale=problem.label_scale,
+            threshold=problem.threshold,
+            feature_names=(*self.job.dataset.X.names, *planted),
+            parties=tuple(parties),
         )
 
 
