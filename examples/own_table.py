@@ -10,7 +10,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from lessvfl import data, report
+from lessvfl import FittedModel, data, report
 from lessvfl.run import experiment, folder, profiles, simulate
 
 # Which party holds which columns; names or globs. On the command line this is a YAML
@@ -58,7 +58,7 @@ def main(n_rows: int = 1000, epochs: int = 12) -> dict[str, tuple[str, ...]]:
         folder.save(run_folder, record, runs)
         print(f"Report: {report.build(run_folder).name}")
 
-        model = folder.load(run_folder)
+        model: FittedModel = folder.load(run_folder)
         for party, kept in model.features.items():
             print(f"{party} keeps {', '.join(kept) or 'nothing'}")
         print(f"Test accuracy: {record.runs[0]['accuracy']['final']:.3f}")

@@ -408,7 +408,7 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
     with refused("at the end alone"):
         server.party.handle(Embed("evaluate", "test"))
     with pytest.raises(ProtocolError, match="train to the end"):
-        server.party.handle(Finish())
+        server.party.handle(Finish("0" * 64))
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "watched"])
@@ -556,12 +556,13 @@ def test_evaluation_must_be_allowed(tmp_path, allowed, sentence):
 def test_a_run_cannot_be_declared_over(tmp_path):
     server = Server(a_party(tmp_path)).begin()
     with pytest.raises(ProtocolError, match="train to the end"):
-        server.party.handle(Finish())
+        server.party.handle(Finish("0" * 64))
     assert not server.party.has_finished
 
 
 @pytest.mark.parametrize(
-    "message", [Save("train-1"), Restore(None), Finish(), Align(b""), Describe()]
+    "message",
+    [Save("train-1"), Restore(None), Finish("0"), Align(b""), Describe()],
 )
 def test_nothing_comes_before_its_time(tmp_path, message):
     with pytest.raises(ProtocolError, match=r"first\. Got"):

@@ -118,7 +118,7 @@ class InThread(threading.Thread):
 
 
 def ask(hub, message=None, party="clinic"):
-    return InThread(lambda: hub.send({party: message or Finish()}))
+    return InThread(lambda: hub.send({party: message or Finish("0" * 64)}))
 
 
 # ----------------------------------------------------------------------- who hears what
@@ -171,7 +171,7 @@ def test_a_policy_is_told_to_the_server_and_no_other_party():
         other = Simple(hub, "bank")
         hub.wait(5)
         with pytest.raises(ProtocolError, match=r"\(policy\): At most 3") as seen:
-            hub.send({"clinic": Finish()})
+            hub.send({"clinic": Finish("0" * 64)})
         hub.close(seen.value)
         other.join(5)
         heard = "The server says no (protocol): Another party has stopped the run."
@@ -305,7 +305,7 @@ def test_an_error_in_a_thread_of_a_connection_ends_the_run(callback):
         def talk():
             hub.wait(5)
             for _ in range(2):
-                hub.send(dict.fromkeys(HELD, Finish()))
+                hub.send(dict.fromkeys(HELD, Finish("0" * 64)))
 
         with pytest.raises(OSError, match="Too many open files"):
             talk()
@@ -362,7 +362,7 @@ def test_who_computes_for_long_is_not_silent():
         Simple(hub, "clinic", compute, beat=0.5)
         until(lambda: hub.connected)
         up = hub.traffic["clinic"].up
-        assert hub.send({"clinic": Finish()}) == {"clinic": Agreed()}
+        assert hub.send({"clinic": Finish("0" * 64)}) == {"clinic": Agreed()}
         n_bytes = len(codec.encode(WireFrame(Agreed(), 1)))
         beats = hub.traffic["clinic"].up - up - n_bytes
         one = len(codec.encode(WireFrame(Busy(), 1)))
@@ -381,12 +381,12 @@ def test_who_gives_no_sign_of_life_is_away():
         until(lambda: hub.connected)
         began = time.monotonic()
         with pytest.raises(PartyLostError, match=r"no sign of life for 0\.5 seconds"):
-            hub.send({"clinic": Finish()})
+            hub.send({"clinic": Finish("0" * 64)})
         assert 0.4 < time.monotonic() - began < 1.4
         assert hub.connected == ()
         go.set()
         until(lambda: hub.connected)  # it is back
-        assert hub.send({"clinic": Finish()}) == {"clinic": Agreed()}
+        assert hub.send({"clinic": Finish("0" * 64)}) == {"clinic": Agreed()}
 
 
 def test_quick_replies_cost_no_sign_of_life():
@@ -401,7 +401,7 @@ def test_quick_replies_cost_no_sign_of_life():
         end = time.monotonic() + 1
         while time.monotonic() < end:
             before = hub.traffic["clinic"].up
-            hub.send({"clinic": Finish()})
+            hub.send({"clinic": Finish("0" * 64)})
             assert hub.traffic["clinic"].up - before == n_bytes
 
 

@@ -58,7 +58,7 @@ def test_a_party_with_our_certificate_takes_part(kits):
         thread.start()
     hub.wait(20)
     assert set(hub.connected) == {"clinic", "bank"}
-    replies = hub.send(dict.fromkeys(hub.parties, Finish()))
+    replies = hub.send(dict.fromkeys(hub.parties, Finish("0" * 64)))
     assert replies == {"clinic": Agreed(), "bank": Agreed()}
     hub.close()
     for thread in threads:

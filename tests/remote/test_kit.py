@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ import yaml
 
 from lessvfl.remote import certificates
 from lessvfl.remote.policy import LIMITS, Policy
+from lessvfl.run.record import RunRecord
 
 PAGE = Path(__file__).parents[2] / "docs" / "machines.md"
 N_ROWS = 180
@@ -108,8 +108,8 @@ def test_a_kit_starts_as_generated(tmp_path):
     record = (tmp_path / "kit" / "server" / "run" / "record.jsonl").read_text()
     assert '"complete"' in record
     assert "clinic_0" not in record
-    own = json.loads((tmp_path / "kit" / "clinic" / "run" / "party.json").read_text())
-    assert "clinic_0" in own["runs"][0]["kept"]
+    own = RunRecord.read(tmp_path / "kit" / "clinic" / "run")
+    assert "clinic_0" in own.runs[0]["features"]["clinic"]["kept"]
 
 
 @pytest.mark.parametrize(

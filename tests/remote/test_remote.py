@@ -33,6 +33,7 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
+from lessvfl.run.folder import load
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
@@ -267,18 +268,16 @@ def run_all(
 
 def written(folder):
     """Return what every party wrote into its run folder."""
-    return {
-        name: json.loads((folder / name / "party.json").read_text()) for name in HELD
-    }
+    return {name: RunRecord.read(folder / name) for name in HELD}
 
 
 def compare(record, own, *expected):
     """Compare every seed with the simulator's run of it."""
     assert len(record.runs) == len(expected)
     for place, (numbers, right) in enumerate(zip(record.runs, expected, strict=True)):
-        compare_one(numbers, {n: of["runs"][place] for n, of in own.items()}, right)
+        compare_one(numbers, {n: of.runs[place] for n, of in own.items()}, right)
     agreed = consensus([right["features"] for right in expected])
-    assert {name: of["consensus"] for name, of in own.items()} == agreed
+    assert {name: of.consensus[name] for name, of in own.items()} == agreed
 
 
 def compare_one(numbers, own, expected):
@@ -294,10 +293,12 @@ def compare_one(numbers, own, expected):
         assert bill[name] == value
     for name in HELD:
         assert own[name]["seed"] == expected["seed"]
-        assert own[name]["kept"] == expected["features"][name]["kept"]
-        assert own[name]["removed"] == expected["features"][name]["removed"]
-        assert own[name]["importance"] == expected["importance"][name]
-        assert own[name]["selection"] == (expected["selection"] or {}).get(name)
+        for which in ("features", "importance", "components"):
+            assert own[name][which] == {name: expected[which][name]}
+        selection = own[name].get("selection", {})
+        assert selection.get(name) == (expected["selection"] or {}).get(name)
+        mine = [line for line in numbers["bill"] if line["party"] == name]
+        assert sorted(own[name]["bill"], key=str) == sorted(mine, key=str)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,7 @@ def compare_one(numbers, own, expected):
 def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     record, own = run_all(tmp_path, method, profile)
     compare(record, own, simulated(method, profile))
-    runs = [party["runs"][0] for party in own.values()]
+    runs = [party.runs[0]["features"][name] for name, party in own.items()]
     assert any(run["kept"] for run in runs)
     assert any(run["removed"] for run in runs) == (method != "plain")
     bill = record.runs[0]["communication"]
@@ -401,7 +402,8 @@ def test_a_party_that_kept_nothing_says_so_and_costs_no_more(tmp_path):
     """A constant would tell as much; the documents say that the server knows."""
     record, own = run_all(tmp_path, "group-lasso", reveal="nothing")
     (numbers,) = record.runs
-    (empty,) = [name for name, party in own.items() if not party["runs"][0]["kept"]]
+    kept = {n: party.runs[0]["features"][n]["kept"] for n, party in own.items()}
+    (empty,) = [name for name, names in kept.items() if not names]
     assert paid(numbers, empty, "up", "train") == 0
     assert paid(numbers, empty, "down", "train") == 0
     assert numbers["features"] == dict.fromkeys(HELD)
@@ -450,15 +452,16 @@ def test_what_seeds_recommend_is_known_to_the_party_alone(tmp_path):
     assert record.consensus == {}
     assert [run["features"] for run in record.runs] == [dict.fromkeys(HELD)] * 2
     for name, party in own.items():
-        assert party["party"] == name
-        for seed, run in zip((3, 1), party["runs"], strict=True):
-            place = tmp_path / name / f"seed-{seed}"
-            assert (place / "network.safetensors").is_file()
+        assert (party.side, party.header["party"]) == ("party", name)
+        for seed, run in zip((3, 1), party.runs, strict=True):
+            assert load(tmp_path / name, seed).kept == tuple(
+                run["features"][name]["kept"]
+            )
             assert run["seed"] == seed
     everything = b"".join(
         path.read_bytes() for path in (tmp_path / "server").rglob("*") if path.is_file()
     )
-    assert b"x4" in (tmp_path / "bank" / "party.json").read_bytes()
+    assert b"x4" in (tmp_path / "bank" / "record.jsonl").read_bytes()
     assert b"x4" not in everything
 
 
@@ -479,7 +482,7 @@ def test_what_parties_reveal_is_in_the_record(tmp_path, reveal):
                 }
                 for name in HELD
             }
-    agreed = {name: party["consensus"] for name, party in own.items()}
+    agreed = {name: party.consensus[name] for name, party in own.items()}
     assert record.consensus == (agreed if reveal == "features" else {})
     assert RunRecord.read(tmp_path / "server") == record
     page = report.build(tmp_path / "server").read_text()
@@ -501,7 +504,14 @@ def test_what_parties_reveal_is_in_the_record(tmp_path, reveal):
     ],
 )
 def test_a_revelation_of_another_form_is_none(revealed):
-    assert server._known_form(revealed) == {}
+    model = {"model": "a" * 64}
+    assert server._known_form(model | revealed) == model
+
+
+@pytest.mark.parametrize("told", [{}, {"model": "x" * 64}, {"model": 3}])
+def test_a_party_says_which_network_it_ends_with(told):
+    with pytest.raises(ProtocolError, match="a digest of its network"):
+        server._known_form(told)
 
 
 def test_exchanges_are_counted_over_all_seeds(tmp_path):
@@ -535,7 +545,7 @@ def test_runs_of_another_session_do_not_count(tmp_path):
     begin = status.begin_seed
 
     def look(*place):
-        over.append((tmp_path / "clinic" / "party.json").exists())
+        over.append((tmp_path / "clinic" / "record.jsonl").exists())
         begin(*place)
 
     status.begin_seed = look
@@ -696,7 +706,7 @@ def test_a_run_may_score_less(tmp_path, when):
     final = right["accuracy"]["final"] if when == "end" else None
     assert numbers["accuracy"]["final"] == final
     for name in HELD:
-        assert own[name]["runs"][0]["kept"] == right["features"][name]["kept"]
+        assert own[name].runs[0]["features"][name] == right["features"][name]
     bill = numbers["communication"]["by_stage"]
     assert ("evaluate" in bill) == (when == "end")
 
@@ -720,7 +730,9 @@ def test_a_party_with_its_own_secret_goes_on_to_the_bit(tmp_path):
     )
     (calm,), (broken,) = first.runs, second.runs
     assert broken["curve"] == calm["curve"]
-    assert again == own
+    assert {n: one.runs for n, one in again.items()} == {
+        n: one.runs for n, one in own.items()
+    }
 
 
 def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):

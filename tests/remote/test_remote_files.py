@@ -17,6 +17,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
+from lessvfl.run.record import RunRecord
 
 # ------------------------------------------------------------------------------ configs
 
@@ -277,8 +278,8 @@ def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
     assert tried.json["runs"][0]["features"] != tried.json["runs"][1]["features"]
     sides = out / "sides" / "all-seeds"
     for name in ("party0", "party1"):
-        own = json.loads((sides / name / "run" / "party.json").read_text())
-        assert own["consensus"] == tried.json["consensus"][name]
+        own = RunRecord.read(sides / name / "run")
+        assert own.consensus == {name: tried.json["consensus"][name]}
     assert run_cli("report", sides / "server" / "run").code == 0
 
 
@@ -307,8 +308,8 @@ def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     assert_alike(plain, tried)
     assert tried["method"] == "less-vfl-auto"
     sides = out / "sides" / "seed-0"
-    assert (sides / "party0" / "run" / "party.json").is_file()
-    assert not (sides / "server" / "run" / "party.json").exists()
+    assert RunRecord.read(sides / "party0" / "run").side == "party"
+    assert RunRecord.read(sides / "server" / "run").side == "server"
     again = run_cli("try", *common, "--quiet", "--out", out)
     assert again.code == 2
     assert "must be new or empty" in again.err

@@ -67,7 +67,7 @@ MESSAGES = [
     Save("train-150"),
     Restore("select_features-1"),
     Restore(None),
-    Finish(),
+    Finish("0" * 64),
     Farewell(),
     Busy(),
     Agreed({"n_kept": 3}),

@@ -29,7 +29,7 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from lessvfl.remote import certificates, policy
 from lessvfl.remote.server import NOT_THE_SERVERS
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
-from lessvfl.run.record import RunRecord, read_json
+from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job
 
 
@@ -266,9 +266,7 @@ def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
     """Put together what everybody wrote into their own run folders, seed by seed."""
     record = RunRecord.read(base / "server" / "run")
     names = [table.name for table in problems[0].parties]
-    own = {
-        name: read_json(base / name / "run" / "party.json")["runs"] for name in names
-    }
+    own = {name: RunRecord.read(base / name / "run").runs for name in names}
     runs = []
     for place, (problem, numbers) in enumerate(zip(problems, record.runs, strict=True)):
         mine = {name: of[place] for name, of in own.items()}
@@ -284,11 +282,19 @@ def _join(
         masks = []
         for table in problem.parties:
             mask = np.zeros(len(table.features), dtype=bool)
-            seen = own[table.name]["curve"]
+            seen = own[table.name]["seen"]
             if place < len(seen):  # a party that kept nothing is asked no more
                 mask[seen[place]["kept"]] = True
             masks.append(mask)
         point["removed_share"] = removed_share(problem.parties, masks)
-    for name in ("bill", "features", "counts"):  # the server's view of them
+    for name in ("bill", "features", "counts", "models"):  # the server's view of them
         del numbers[name]
-    return join_numbers(numbers, own, problem)
+    parties = {
+        name: {
+            **one["features"][name],
+            "importance": one["importance"][name],
+            "selection": one.get("selection", {}).get(name),
+        }
+        for name, one in own.items()
+    }
+    return join_numbers(numbers, parties, problem)

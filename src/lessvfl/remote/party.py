@@ -2,8 +2,9 @@
 
 What leaves this process are replies (``wire/messages.py``) and what the operator
 allows to reveal. Features kept, networks and checkpoints stay in its run folder:
-``party.json`` once all seeds are over, with what they recommend, and for each of them
-``seed-<seed>/`` with checkpoints, network and ``numbers.json``.
+``record.jsonl`` once all seeds are over, with what they recommend, and for each of them
+``networks/seed-<seed>/partyN/`` with the network, and ``seed-<seed>/`` with checkpoints
+and ``numbers.json``.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.remote.policy import Budget, Judge
 from lessvfl.run.build import Builder, clamp_batch
-from lessvfl.run.numbers import consensus, party_numbers
+from lessvfl.run.fitted import NETWORKS, FittedParty
+from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
 from lessvfl.run.profiles import Settings
-from lessvfl.run.record import read_json, write_atomically
+from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
 from lessvfl.wire import control, messages
 from lessvfl.wire.coding import BITS
+from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.parties import bill_line
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +101,7 @@ class PartyProcess:
         self.party: Party | None = None
         self.encoding: Encoding | None = None
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
+        self.ledger = Ledger(1)  # what it sent and was sent
         self._aligner: PartyAligner | None = None
         self._welcome: control.Welcome | None = None
         self._settings: Settings | None = None  # as agreed
@@ -114,7 +119,7 @@ class PartyProcess:
     @property
     def has_finished(self) -> bool:
         """Tell whether the run folder holds a run whose seeds are all over."""
-        return (self.folder / "party.json").is_file()
+        return (self.folder / FILE_NAME).is_file()
 
     def hello(self) -> control.Hello:
         """Return how this party greets."""
@@ -154,8 +159,8 @@ class PartyProcess:
             case control.Restore(tag):
                 self._restore(tag)
                 return control.Agreed()
-            case control.Finish():
-                return control.Agreed(self._finish())
+            case control.Finish(model):
+                return control.Agreed(self._finish(model))
         party = self._ready()
         message = self._checked(message, party)
         rows = "train"
@@ -166,11 +171,24 @@ class PartyProcess:
             if message.stage == "evaluate":
                 self._look(rows)
         reply = party.handle(message)
+        self._bill(message, reply)
         if isinstance(reply, messages.Embedding):
             self.budget.spend_rows(reply.block.values.shape[1] / self._n_rows(rows))
         elif isinstance(reply, messages.Done):
             self._is_trained = reply.stage == "train" or all(reply.silent)
         return reply
+
+    def _bill(self, message: messages.Request, reply: messages.Reply) -> None:
+        """Put an exchange on the party's own bill, as the server does on its."""
+        if isinstance(message, messages.Describe):
+            return
+        if isinstance(message, messages.Begin) and message.done > 0:
+            return  # sent again
+        self.ledger.bill_round(message.stage, [True])
+        for one in (message, reply):
+            line = bill_line(self.name, one, (True,))
+            if line is not None:
+                self.ledger.bill(line)
 
     def _n_rows(self, rows: str) -> int:
         assert self._rows is not None
@@ -357,6 +375,7 @@ class PartyProcess:
         assert self._rows is not None
         self.party = self._build()
         self._mark, self.seen, self._is_trained = None, [], False
+        self.ledger = Ledger(1)
         private = self._private_seed(self._rows.seed)
         torch.manual_seed(self._rows.seed)
         if private >= SECRET:  # a user's dropout and the like
@@ -440,6 +459,7 @@ class PartyProcess:
         """
         tensors, values = self._ready().state()
         values |= {"seen": self.seen, "is_trained": self._is_trained}
+        values["ledger"] = self.ledger.state()
         tensors["rng"] = torch.get_rng_state()
         write_state(self._path(tag), State(tensors, values))
         for path in self._path(tag).parent.glob("*.safetensors"):
@@ -465,6 +485,7 @@ class PartyProcess:
         self._mark = tag
         self.seen = list(state.values["seen"])
         self._is_trained = state.values["is_trained"]
+        self.ledger.restore(state.values["ledger"])
         torch.set_rng_state(state.tensors["rng"])
 
     def _look(self, rows: str) -> None:
@@ -476,8 +497,11 @@ class PartyProcess:
 
     # -------------------------------------------------------------------------- the end
 
-    def _finish(self) -> dict[str, Any]:
-        """Write down the run of this seed; return what may be revealed."""
+    def _finish(self, of_server: str) -> dict[str, Any]:
+        """Write down the run of this seed; return what may be revealed.
+
+        `of_server` is a digest of the fusion network that this network goes with.
+        """
         party = self._ready()
         assert self.encoding is not None
         assert self._welcome is not None
@@ -485,15 +509,24 @@ class PartyProcess:
         if not self._is_trained:
             raise self._too_early("to train to the end")
         seed, outcome = self._rows.seed, party.outcome(0)
+        fitted = FittedParty.of(self.encoding, outcome, self.config.party_net)
+        place = f"party{self._welcome.parties.index(self.name)}"
+        model = fitted.save(self.folder / NETWORKS / f"seed-{seed}" / place)
         own = {
             "seed": seed,
             **party_numbers(self.encoding.features, outcome),
-            "encoding": [dataclasses.asdict(c) for c in self.encoding.columns],
-            "curve": self.seen,
+            "rows": {rows: self._n_rows(rows) for rows in ("train", "test")},
+            "components": {
+                "kept": fitted.n_components,
+                "of": len(outcome.outputs),
+            },
+            "communication": bill_of(self.ledger, 0),
+            "bill": self.ledger.lines(0),
+            "models": {"server": of_server, self.name: model},
+            "seen": self.seen,
         }
-        place = self._place(seed)
-        write_state(place / "network.safetensors", State(outcome.net.state(), {}))
-        _write(place / "numbers.json", {"run": self._welcome.run, "numbers": own})
+        numbers = {"run": self._welcome.run, "numbers": own}
+        _write(self._place(seed) / "numbers.json", numbers)
         self.budget.settle()
         kept, removed = own["kept"], own["removed"]
         counts = (len(kept), len(kept) + len(removed))
@@ -503,10 +536,10 @@ class PartyProcess:
             self._conclude(runs)
         match self.config.reveal:
             case "features":
-                return {"kept": kept, "removed": removed}
+                return {"model": model, "kept": kept, "removed": removed}
             case "counts":
-                return {"n_kept": len(kept), "n_removed": len(removed)}
-        return {}
+                return {"model": model, "n_kept": len(kept), "n_removed": len(removed)}
+        return {"model": model}
 
     def _finished(self) -> list[dict[str, Any]]:
         """Return what was written down of the seeds of this run that are over."""
@@ -517,13 +550,41 @@ class PartyProcess:
 
     def _conclude(self, runs: list[dict[str, Any]]) -> None:
         """Write down what all seeds recommend; for the party's own eyes."""
-        agreed = consensus([{self.name: one} for one in runs])[self.name]
-        whole = {"party": self.name, "consensus": agreed, "runs": runs}
-        _write(self.folder / "party.json", whole)
-        log.info("the run is over: results are in '%s'", self.folder / "party.json")
+        assert self._welcome is not None
+        assert self._settings is not None
+        name = self.name
+        rows = runs[0]["rows"]
+        n_features = len(runs[0]["kept"]) + len(runs[0]["removed"])
+        first_line = bare_header(
+            self._own(self._settings),
+            Path(self.config.data).stem,
+            self.config.device,
+            {},
+            side="party",
+            party=name,
+            parties=list(self._welcome.parties),
+            networks=NETWORKS,
+            run=self._welcome.run,
+            reveal=self.config.reveal,
+            align=self.config.align,
+        ) | {"profile": None}
+        first_line["data"] |= {
+            "n_train": rows["train"],
+            "n_test": rows["test"],
+            "n_features": n_features,
+            "n_parties": len(self._welcome.parties),
+        }
+        record = RunRecord(
+            first_line,
+            [alone(name, one) for one in runs],
+            "complete",
+            consensus=consensus([{name: one} for one in runs]),
+        )
+        record.write(self.folder)
+        log.info("the run is over: results are in '%s'", self.folder)
         if len(runs) > 1:
-            n_features = len(runs[0]["kept"]) + len(runs[0]["removed"])
-            counts = (len(agreed["recommended"]), n_features, len(runs))
+            recommended = record.consensus[name]["recommended"]
+            counts = (len(recommended), n_features, len(runs))
             log.info("kept %d of %d features in at least half of %d runs", *counts)
 
 

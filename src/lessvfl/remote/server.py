@@ -6,8 +6,9 @@ everybody takes up the last checkpoint and goes on. Several seeds are runs that 
 each other with the same parties and the same common rows.
 
 Its run folder holds ``record.jsonl`` once all seeds are over, and for each of them
-``seed-<seed>/``: the checkpoint, ``numbers.json`` of the run, and ``finished.json``
-with what every party has revealed of it.
+``networks/seed-<seed>/server/`` with the fusion network, and ``seed-<seed>/``: the
+checkpoint, ``numbers.json`` of the run, and ``finished.json`` with what every party has
+revealed of it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import re
 import time
 import uuid
 from collections import Counter
@@ -39,6 +41,7 @@ from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
+from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
 from lessvfl.run.recorder import Recorder
@@ -286,7 +289,7 @@ class ServerProcess:
             self._welcome(),
             control.Prepare(self.seed, train, test),
             control.Restore(tag),
-            control.Finish(),
+            control.Finish(digest_of(self._network(self.seed))),
         ):
             reply = self.hub.send({party: message})[party]
         return _known_form(reply.revealed)
@@ -299,14 +302,22 @@ class ServerProcess:
             told = read_json(self._place(seed) / "finished.json")
             features = {p: told[p] if "kept" in told[p] else None for p in told}
             counts = {p: told[p] for p in told if "n_kept" in told[p]}
-            runs.append(numbers | {"features": features, "counts": counts})
+            models = {p: told[p].get("model") for p in told}
+            for one in told.values():
+                one.pop("model", None)
+            runs.append(
+                numbers | {"features": features, "counts": counts, "models": models}
+            )
         known = [
             {p: names for p, names in run["features"].items() if names is not None}
             for run in runs
         ]
         table = self._table()
         problem = self._problem(table.dataset, *self._split(table))
-        first_line = header(self.header, problem, len(config.parties))
+        first_line = header(self.header, problem, len(config.parties)) | {
+            "side": "server",
+            "networks": NETWORKS,
+        }
         return RunRecord(first_line, runs, "complete", consensus=consensus(known))
 
     def _welcome(self) -> control.Welcome:
@@ -363,6 +374,10 @@ class ServerProcess:
     def _place(self, seed: int) -> Path:
         """Return the folder of one seed."""
         return self.folder / f"seed-{seed}"
+
+    def _network(self, seed: int) -> Path:
+        """Return the folder of the fusion network of one seed."""
+        return self.folder / NETWORKS / f"seed-{seed}" / "server"
 
     @property
     def _path(self) -> Path:
@@ -444,11 +459,18 @@ class ServerProcess:
         method = methods.get(config.method)
         settings = clamp_batch(self.settings.config, len(train))
         try:
-            method.run(server, fusion, labels, settings, recorder, keeper)
+            fusion = method.run(server, fusion, labels, settings, recorder, keeper)
         except PartyLostError:
             kept = read_state(self._path) if self._path.is_file() else None
             self.resent += _undone(ledger, kept)
             raise
+        FittedServer.of(
+            problem,
+            fusion.replica(0),
+            self.settings.net.fusion_net,
+            {name: own[0].tolist() for name, own in server.components.items()},
+            constants={name: own[0] for name, own in server.constants().items()},
+        ).save(self._network(seed))
         now = self._wire_bytes()
         return server_numbers(
             seed,
@@ -465,7 +487,16 @@ class ServerProcess:
 
 
 def _known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a party reveals of its selection; anything else is nothing."""
+    """Return what a party reveals of its selection; anything else is nothing.
+
+    The digest of its network is there in any case.
+    """
+    model = revealed.get("model")
+    if not isinstance(model, str) or not re.fullmatch("[0-9a-f]{64}", model):
+        raise ProtocolError(
+            "A party must name a digest of its network at the end. Got none."
+        )
+    revealed = {name: value for name, value in revealed.items() if name != "model"}
     kinds = {
         ("kept", "removed"): lambda v: (
             isinstance(v, list) and all(isinstance(name, str) for name in v)
@@ -474,8 +505,8 @@ def _known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:
     }
     for names, fits in kinds.items():
         if revealed.keys() == set(names) and all(map(fits, revealed.values())):
-            return dict(revealed)
-    return {}
+            return {"model": model, **revealed}
+    return {"model": model}
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:

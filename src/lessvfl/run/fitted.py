@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,12 +23,15 @@ from torch import Tensor
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import DTYPES, MLP, Network
-from lessvfl.data import Encoding, Frame, frame_of
+from lessvfl.data import Encoding, Frame, Problem, frame_of
 from lessvfl.errors import ConfigError, DataError, RecordError
+from lessvfl.party import Outcome
 from lessvfl.run.record import write_atomically
 from lessvfl.terms import PartyId, Task
 
-MEAN = "mean."  # a party's mean embedding, beside the fusion network's tensors
+NETWORKS = "networks"  # the folder of all seeds, between machines
+# A party's mean embedding and constant, by its place, beside the fusion network.
+EXTRAS = {"means": "~mean.", "constants": "~constant."}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,26 @@ class Shape:
     factory: str | None  # where a module comes from; "given" if from Python
     slots: tuple[bool, ...] | None  # kept slots and outputs of a module
     outputs: tuple[bool, ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        net: Network,
+        source: str | None,
+        n_inputs: int,
+        slots: tuple[bool, ...],
+        outputs: tuple[bool, ...],
+    ) -> Shape:
+        """Return how to build a network again: its widths, or its source and its cut.
+
+        `slots` and `outputs` are what is kept of the network it started as, which took
+        `n_inputs` columns.
+        """
+        if isinstance(net, MLP):
+            widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
+            return cls(widths, net.activation, None, None, None)
+        ends = (n_inputs, len(outputs))
+        return cls(ends, "none", source, slots, outputs)
 
     def build(
         self, name: str, dtype: torch.dtype, given: Factory | None, trust_code: bool
@@ -82,6 +105,29 @@ class FittedParty:
     net: Network
     shape: Shape
     constant: Tensor | None  # (E_m,), what a party that kept nothing contributes
+
+    @classmethod
+    def of(
+        cls, encoding: Encoding, outcome: Outcome, source: str | None
+    ) -> FittedParty:
+        """Return what a party ends with, its encoding cut to what its network takes."""
+        marked = list(zip(encoding.features, outcome.kept, strict=True))
+        kept = tuple(name for name, stays in marked if stays)
+        return cls(
+            encoding.party,
+            kept,
+            tuple(name for name, stays in marked if not stays),
+            encoding if outcome.frozen else encoding.narrow(kept),
+            outcome.net,
+            Shape.of(
+                outcome.net,
+                source,
+                len(encoding.groups),
+                outcome.slots,
+                outcome.outputs,
+            ),
+            outcome.constant,
+        )
 
     def embed(self, frame: Frame) -> Tensor:
         """Return the embedding of a table's rows, (1, n, E_m), or of one for all."""
@@ -126,6 +172,32 @@ class FittedServer:
     threshold: tuple[float, ...] | None = None
     # By party, its mean embedding over the training rows, where it was evaluated.
     means: Mapping[PartyId, Tensor] = field(default_factory=dict)
+    # What parties that kept nothing contribute.
+    constants: Mapping[PartyId, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        fusion: Network,
+        source: str | None,
+        components: Mapping[PartyId, Sequence[bool]],
+        **more: Any,
+    ) -> Self:
+        """Return what the server ends with; `components` are those kept, by party."""
+        slots = tuple(flag for own in components.values() for flag in own)
+        every = (True,) * fusion.n_outputs
+        return cls(
+            task=problem.task,
+            label_names=problem.label_names,
+            party_names=tuple(components),
+            fusion=fusion,
+            fusion_shape=Shape.of(fusion, source, len(slots), slots, every),
+            label_shift=problem.label_shift,
+            label_scale=problem.label_scale,
+            threshold=problem.threshold,
+            **more,
+        )
 
     def fuse(self, blocks: Sequence[Tensor], n_rows: int) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C), of every block."""
@@ -173,12 +245,13 @@ class FittedServer:
             "parties": self.party_names,
             "shape": vars(self.fusion_shape),
         }
-        means = {
-            f"{MEAN}{i}": self.means[p]
-            for i, p in enumerate(self.party_names)
-            if p in self.means
+        extra = {
+            f"{prefix}{place}": getattr(self, name)[party]
+            for name, prefix in EXTRAS.items()
+            for place, party in enumerate(self.party_names)
+            if party in getattr(self, name)
         }
-        return _write(folder, "server.json", about, self.fusion, means)
+        return _write(folder, "server.json", about, self.fusion, extra)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,8 +409,13 @@ def _load_server(
         label_shift=about["label_shift"],
         label_scale=about["label_scale"],
         threshold=None if (found := about.get("threshold")) is None else tuple(found),
-        means={
-            p: extra[f"{MEAN}{i}"] for i, p in enumerate(names) if f"{MEAN}{i}" in extra
+        **{
+            name: {
+                party: extra[f"{prefix}{place}"]
+                for place, party in enumerate(names)
+                if f"{prefix}{place}" in extra
+            }
+            for name, prefix in EXTRAS.items()
         },
     )
     return server, tuple(about["feature_names"])
@@ -360,7 +438,8 @@ def _read(
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
         raise _damaged(folder, name, problem) from None
     owner = f"party '{about['name']}'" if name == "party.json" else "the server"
-    more = [key for key in state if key == "constant" or key.startswith(MEAN)]
+    own = tuple(EXTRAS.values())
+    more = [key for key in state if key == "constant" or key.startswith(own)]
     extra = {key: state.pop(key) for key in more}
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
     net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)

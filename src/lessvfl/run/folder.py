@@ -1,7 +1,9 @@
 """Run folders: what a run leaves behind on disk.
 
 A run folder holds ``record.jsonl``, ``report.html`` (written by the report room) and
-``networks-<id>/seed-<seed>/``. Networks are written first and the record last, each
+``networks-<id>/seed-<seed>/``, in it ``server/`` and ``party0/``, ``party1/`` and so on
+with everybody's part. Between machines every side has a run folder of its own with its
+part alone, in ``networks/``. Networks are written first and the record last, each
 atomically: a crash leaves the old run or the new one.
 """
 
@@ -16,7 +18,11 @@ from typing import Any
 
 from lessvfl.core.lifted import Factory
 from lessvfl.errors import ConfigError, RecordError
-from lessvfl.run.fitted import FittedModel, load_model
+from lessvfl.run.fitted import (
+    load_model,
+    load_party,
+    load_server,
+)
 from lessvfl.run.record import RunRecord, write_atomically
 from lessvfl.run.simulate import Run
 
@@ -73,13 +79,14 @@ def load(
     party_net: Factory | None = None,
     fusion_net: Factory | None = None,
     trust_code: bool = False,
-) -> FittedModel:
-    """Load the model of a run folder.
+) -> Any:
+    """Load the model of a run folder, or the part of the side that wrote it.
 
     Parameters
     ----------
     folder : str or Path
-        A folder written by ``lessvfl run --out``.
+        A folder written by ``lessvfl run --out``, or the 'out' of a server or a party
+        whose run is over.
     seed : int, optional
         Whose run; the first one unless given.
     party_net, fusion_net : callable, optional
@@ -90,9 +97,9 @@ def load(
 
     Returns
     -------
-    FittedModel
-        With ``predict``, ``predict_proba``, ``features`` of this seed and the
-        ``consensus`` of all of them.
+    FittedModel, FittedServer or FittedParty
+        The whole with ``predict``, ``predict_proba``, ``features`` of this seed and the
+        ``consensus`` of all; a server's with ``fuse``, a party's with ``embed``.
     """
     record = RunRecord.read(Path(folder))
     seeds = [one["seed"] for one in record.runs]
@@ -110,5 +117,10 @@ def load(
         )
     chosen = seeds[0] if seed is None else seed
     path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
+    if record.side == "server":
+        return load_server(path / "server", fusion_net, trust_code)
+    if record.side == "party":
+        place = record.header["parties"].index(record.header["party"])
+        return load_party(path / f"party{place}", party_net, trust_code)
     model = load_model(path, party_net, fusion_net, trust_code)
     return dataclasses.replace(model, consensus=record.consensus)

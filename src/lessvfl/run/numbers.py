@@ -155,17 +155,24 @@ def server_numbers(
             for name, kept in server.component_counts().items()
         },
         "communication": {
-            "payload_bytes": {
-                "up": ledger.direction_bytes(replica, "up"),
-                "down": ledger.direction_bytes(replica, "down"),
-            },
+            **bill_of(ledger, replica),
             **communication,
-            "rounds": ledger.n_rounds(replica),
-            "paper_mib": ledger.paper_mib(replica),
-            "by_stage": ledger.by_stage(replica),
         },
         "curve": recorder.curves[replica],
         "seconds": recorder.all_seconds(),
+    }
+
+
+def bill_of(ledger: Ledger, replica: int) -> dict[str, Any]:
+    """Return what a run has cost: the server's bill, or a party's own."""
+    return {
+        "payload_bytes": {
+            "up": ledger.direction_bytes(replica, "up"),
+            "down": ledger.direction_bytes(replica, "down"),
+        },
+        "rounds": ledger.n_rounds(replica),
+        "paper_mib": ledger.paper_mib(replica),
+        "by_stage": ledger.by_stage(replica),
     }
 
 
@@ -193,6 +200,19 @@ def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
         "removed": [name for name, stays in marked if not stays],
         "importance": {name: norm for name, norm in norms if norm > 0},
         "selection": how,
+    }
+
+
+def alone(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run as one party knows it, in the form of the contract."""
+    by_name = ("importance", "selection", "components")
+    rest = ("kept", "removed", *by_name)
+    return {
+        "seed": own["seed"],
+        "features": {name: {"kept": own["kept"], "removed": own["removed"]}},
+        **{key: {name: own[key]} for key in by_name if own[key] is not None},
+        **{key: value for key, value in own.items() if key not in rest},
+        "curve": [],
     }
 
 

@@ -1,10 +1,10 @@
 """The record of a run: everything it leaves behind, as JSON lines.
 
-``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (version,
-data, method, profile, config, versions, device), per seed one ``"run"`` and its
-``"point"`` lines (the curve), and one ``"end"`` with the ``consensus`` of all seeds and
-a ``status``: ``complete``, ``interrupted`` or ``failed``. Reports read records and
-nothing else.
+``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (schema,
+side, version, data, method, profile, config, versions, device), per seed one ``"run"``
+and its ``"point"`` lines (the curve), and one ``"end"`` with the ``consensus`` of all
+seeds and a ``status``: ``complete``, ``interrupted`` or ``failed``. Reports read
+records and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from lessvfl.errors import RecordError
 
 FILE_NAME = "record.jsonl"
+SCHEMA = 2  # of run folders; 1 had no sides
 
 # What every header says; `--json` prints these and the runs.
 _HEADER = ("lessvfl", "data", "method", "profile", "config")
@@ -69,7 +70,7 @@ class RunRecord:
 
     def lines(self) -> Iterable[dict[str, Any]]:
         """Yield the record line by line."""
-        yield {"kind": "header", **self.header}
+        yield {"kind": "header", "schema": SCHEMA, **self.header}
         for run in self.runs:
             yield {"kind": "run", **{k: v for k, v in run.items() if k != "curve"}}
             for point in run["curve"]:
@@ -91,6 +92,11 @@ class RunRecord:
         write_atomically(path, text.encode())
         return path
 
+    @property
+    def side(self) -> str:
+        """Return who wrote it: the server, a party, or all in one process."""
+        return str(self.header.get("side", "all"))
+
     @classmethod
     def read(cls, folder: Path) -> RunRecord:
         """Read the record of a run folder."""
@@ -98,11 +104,18 @@ class RunRecord:
         if not path.is_file():
             raise RecordError(
                 f"'{folder}' is not a run folder: it must hold {FILE_NAME}, as written "
-                "by 'lessvfl run --out'."
+                "by 'lessvfl run --out', and by a server and a party at their end."
             )
         try:
             text = path.read_text(encoding="utf-8")
-            return cls._parse([json.loads(line) for line in text.splitlines()])
+            lines = [json.loads(line) for line in text.splitlines()]
+            if lines and (schema := lines[0].pop("schema", 1)) != SCHEMA:
+                raise RecordError(
+                    f"The run folder '{folder}' must have format {SCHEMA} to be read. "
+                    f"Got format {schema}, of another version of lessvfl: run it "
+                    "again, or read it with the version that wrote it."
+                )
+            return cls._parse(lines)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "

@@ -15,7 +15,7 @@ import torch
 from lessvfl import data, methods
 from lessvfl.core.device import resolve_device, threads_for
 from lessvfl.core.keeper import Keeper
-from lessvfl.core.network import MLP, Network
+from lessvfl.core.network import Network
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.party import Outcome, Party
@@ -27,7 +27,7 @@ from lessvfl.run.build import (
     clamp_batch,
     n_outputs,
 )
-from lessvfl.run.fitted import FittedModel, FittedParty, Shape
+from lessvfl.run.fitted import FittedModel, FittedParty
 from lessvfl.run.profiles import Settings
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Observer
@@ -217,68 +217,32 @@ class _Batch:
         of_server = numbers.server_numbers(seed, r, server, self.recorder, size)
         return Run(
             numbers.join_numbers(of_server, own, problem),
-            self._model(fusion.replica(r), problem, outcomes, own),
+            self._model(fusion.replica(r), problem, outcomes),
             problem,
             server.ledger.lines(r),
         )
 
     def _model(
-        self,
-        fusion: Network,
-        problem: Problem,
-        outcomes: list[Outcome],
-        own: Mapping[str, Mapping[str, Any]],
+        self, fusion: Network, problem: Problem, outcomes: list[Outcome]
     ) -> FittedModel:
         net_config, networks = self.job.settings.net, self.job.networks
-        parties = []
+        parties, components = [], {}
         for table, outcome in zip(problem.parties, outcomes, strict=True):
-            kept = tuple(own[table.name]["kept"])
             given = networks.of(table.name)
             source = net_config.party_net if given is None else "given"
-            ends = (table.X_train.shape[1], net_config.embedding_size)
-            cut = (outcome.slots, outcome.outputs)
-            parties.append(
-                FittedParty(
-                    table.name,
-                    kept,
-                    tuple(own[table.name]["removed"]),
-                    table.encoding.narrow(table.features if outcome.frozen else kept),
-                    outcome.net,
-                    _shape(outcome.net, source, ends, cut),
-                    outcome.constant,
-                )
-            )
-        source = net_config.fusion_net if networks.fusion is None else "given"
-        components = tuple(flag for o in outcomes for flag in o.outputs)
-        ends = (len(components), fusion.n_outputs)
+            parties.append(FittedParty.of(table.encoding, outcome, source))
+            components[table.name] = outcome.outputs
         planted = [
             name
             for table in problem.parties
             for name, is_planted in zip(table.features, table.spurious, strict=True)
             if is_planted
         ]
-        return FittedModel(
-            task=problem.task,
-            label_names=problem.label_names,
-            party_names=tuple(table.name for table in problem.parties),
-            fusion=fusion,
-            fusion_shape=_shape(fusion, source, ends, (components, None)),
-            label_shift=problem.label_shift,
-            label_scale=problem.label_scale,
-            threshold=problem.threshold,
+        return FittedModel.of(
+            problem,
+            fusion,
+            net_config.fusion_net if networks.fusion is None else "given",
+            components,
             feature_names=(*self.job.dataset.X.names, *planted),
             parties=tuple(parties),
         )
-
-
-def _shape(
-    net: Network,
-    source: str | None,
-    ends: tuple[int, int],
-    cut: tuple[tuple[bool, ...], tuple[bool, ...] | None],
-) -> Shape:
-    """Return how to build a network again: its widths, or its factory and its cut."""
-    if isinstance(net, MLP):
-        widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
-        return Shape(widths, net.activation, None, None, None)
-    return Shape(ends, "none", source, *cut)

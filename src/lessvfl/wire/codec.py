@@ -43,7 +43,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 KIND = struct.Struct("<H")
@@ -458,7 +458,7 @@ KINDS: list[MessageKind] = [
     ),
     _plain_kind(control.Save, tag=_tag),
     _plain_kind(control.Restore, tag=_or_none(_tag)),
-    _plain_kind(control.Finish),
+    _plain_kind(control.Finish, model=_text),
     _plain_kind(control.Farewell),
     _plain_kind(control.Agreed, revealed=_object),
     _plain_kind(control.Refusal, kind=_word, reason=_text, final=_flag),

@@ -12,10 +12,10 @@ Prepare     down      the seed of the next run, its   which common rows are for 
                       places in the common order
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
-Finish      down      none                            that the run of this seed is over
+Finish      down      a digest of the fusion network  that the run of this seed is over
 Farewell    down      none                            that all know it
-Agreed      up        what the party reveals: nothing what its operator allows: how many
-                      by default                      or which features it kept
+Agreed      up        a digest of its network; what   what its operator allows: how many
+                      it reveals: nothing by default  or which features it kept
 Busy        up        none                            that the party computes
 Refusal     both      a kind of error, a sentence     why the other side stops
 =========== ========= =============================== ==================================
@@ -91,7 +91,9 @@ class Restore:
 
 @dataclass(frozen=True)
 class Finish:
-    """The run of this seed is over: write it down."""
+    """The run of this seed is over: write it down, with whose network it goes."""
+
+    model: str  # a digest
 
 
 @dataclass(frozen=True)

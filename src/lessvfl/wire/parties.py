@@ -72,6 +72,7 @@ class Parties:
     _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
     _constants: dict[PartyId, Tensor] = field(init=False)
     _masks: dict[PartyId, Tensor] = field(init=False)  # components of every replica
+    components: dict[PartyId, Tensor] = field(init=False)  # of those at the start
 
     def __post_init__(self) -> None:
         """Shake hands: versions and numbers of rows must agree."""
@@ -107,6 +108,7 @@ class Parties:
             name: torch.ones(n_replicas, size, dtype=torch.bool)
             for name, size in self.sizes.items()
         }
+        self.components = dict(self._masks)
 
     def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
         """Start a stage of training; return the first batch's blocks (R, b, E_m).
@@ -201,6 +203,7 @@ class Parties:
                 self.sizes[name] = int(mask.any(dim=0).sum())
                 self._widths[name] = tuple(len(some) for some in components)
                 self._masks[name] = mask[:, mask.any(dim=0)].cpu()
+                self.components[name] = mask.cpu()
             requests[name] = messages.Select(components, plan)
         self._finish(self._exchange(requests))
 
@@ -217,6 +220,7 @@ class Parties:
             "widths": {name: list(some) for name, some in self._widths.items()},
             "silent": {name: list(some) for name, some in self._silent.items()},
             "masks": {name: mask.tolist() for name, mask in self._masks.items()},
+            "components": {name: m.tolist() for name, m in self.components.items()},
             "ledger": self.ledger.state(),
         }
 
@@ -232,11 +236,13 @@ class Parties:
         self._widths = {name: tuple(some) for name, some in state["widths"].items()}
         self._silent = {name: tuple(some) for name, some in state["silent"].items()}
         self._constants = dict(constants)
-        n_replicas = self.ledger.n_replicas
-        self._masks = {
-            name: torch.tensor(mask, dtype=torch.bool).view(n_replicas, -1)
-            for name, mask in state["masks"].items()
-        }
+        self._masks, self.components = (
+            {
+                name: torch.tensor(mask, dtype=torch.bool).view(len(mask), -1)
+                for name, mask in state[which].items()
+            }
+            for which in ("masks", "components")
+        )
         self.ledger.restore(state["ledger"])
 
     def charge_pass(self) -> None:
