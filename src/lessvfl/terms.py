@@ -22,6 +22,7 @@ Stage = Literal[
     "select_again",
     "train",
     "evaluate",
+    "predict",
 ]
 
 # A renamed stage keeps the name of its random streams.

@@ -16,7 +16,7 @@ from lessvfl.cli import ending
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import Common
+    from lessvfl.remote.config import Common, PartyConfig
     from lessvfl.run.record import RunRecord
     from lessvfl.terms import Task
     from lessvfl.wire.connection import Credentials
@@ -41,7 +41,7 @@ LogJson = Annotated[
 WarningsAlone = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
 
 
-def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
+def start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
     """Set up logs, threads and memory."""
     from lessvfl.core.device import keep_freed_memory, use_threads
     from lessvfl.remote.logs import json_logs
@@ -56,7 +56,7 @@ def _start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
         )
 
 
-def _credentials(config: Common, insecure: bool) -> Credentials | None:
+def credentials_of(config: Common, insecure: bool) -> Credentials | None:
     """Return the files that say who this is, or None where that was asked for."""
     from lessvfl.errors import ConfigError
     from lessvfl.wire.connection import Credentials
@@ -73,6 +73,18 @@ def _credentials(config: Common, insecure: bool) -> Credentials | None:
     return Credentials(certificate, key, ca)
 
 
+def server_credentials(own: Common, insecure: bool) -> Credentials | None:
+    """Return the files that prove that this is the server, once they are checked."""
+    from lessvfl.remote import certificates
+
+    credentials = credentials_of(own, insecure)
+    if credentials is not None:
+        certificates.check_pair(
+            credentials.certificate, credentials.key, credentials.ca, "server"
+        )
+    return credentials
+
+
 def server(
     config: ConfigFile,
     resume: Annotated[
@@ -81,8 +93,49 @@ def server(
     insecure: Insecure = False,
     log_json: LogJson = False,
     quiet: WarningsAlone = False,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Predict with the run in 'out'.")
+    ] = False,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="A file of ids to predict; the table's otherwise."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="The token of the service; made otherwise."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Whose model; the first seed's.")
+    ] = None,
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="A party that is away: use its mean."),
+    ] = False,
 ) -> None:
-    """Run a method with parties on other machines."""
+    """Run a method with parties on other machines, or predict with them."""
+    if predict:
+        from lessvfl.cli.predict import as_server
+
+        as_server(
+            config,
+            insecure,
+            log_json,
+            rows=rows,
+            out=out,
+            http=http,
+            token_file=token_file,
+            seed=seed,
+            allow_missing=allow_missing,
+        )
+        return
     from lessvfl import data
     from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
@@ -95,14 +148,10 @@ def server(
     dataset, ids, is_test = data.load_labels(
         Path(own.data), own.label, own.id, own.sample_weight, task
     )
-    credentials = _credentials(own, insecure)
-    if credentials is not None:
-        certificates.check_pair(
-            credentials.certificate, credentials.key, credentials.ca, "server"
-        )
+    credentials = server_credentials(own, insecure)
     status = Status(Path(own.out).name, own.method, dataset.name, own.parties)
     with contextlib.ExitStack() as stack:
-        _start(own, log_json, stack)
+        start(own, log_json, stack)
         hub = Hub(
             own.listen,
             own.parties,
@@ -121,13 +170,13 @@ def server(
                 status.ended(scores=_scores(record, dataset.task))
         except BaseException as error:
             status.ended(ending.sentence(error) or type(error).__name__)
-            _close(hub, error)
+            close_hub(hub, error)
             if isinstance(error, KeyboardInterrupt):
                 log.warning("start again with --resume to go on")
             if page is not None and isinstance(error, Exception):
                 page.stay(FAILED_SECONDS)
             raise
-        _close(hub)
+        close_hub(hub)
         found = _scores(record, dataset.task)
         for seed, (measure, value) in found.items():
             typer.echo(f"seed {seed}: {measure} {value:.4f}")
@@ -137,7 +186,7 @@ def server(
             page.stay(DONE_SECONDS)
 
 
-def _close(hub: Hub, error: BaseException | None = None) -> None:
+def close_hub(hub: Hub, error: BaseException | None = None) -> None:
     """Close a hub; a party that does not listen keeps nobody from leaving."""
     ending.threads_hang(True)  # also where this is interrupted
     ending.threads_hang(not hub.close(error))
@@ -152,21 +201,12 @@ def _scores(record: RunRecord, task: Task) -> dict[int, tuple[str, float]]:
     return {seed: (name, value) for seed, value in found.items() if value is not None}
 
 
-def party(
-    config: ConfigFile,
-    insecure: Insecure = False,
-    log_json: LogJson = False,
-) -> None:
-    """Take part in a run as one party."""
-    from lessvfl import data
+def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:
+    """Return who a party is, and the files that prove it."""
     from lessvfl.errors import ConfigError
     from lessvfl.remote import certificates
-    from lessvfl.remote.config import PartyConfig, read
-    from lessvfl.remote.party import PartyProcess
-    from lessvfl.wire import dial
 
-    own = read(PartyConfig, config)
-    credentials = _credentials(own, insecure)
+    credentials = credentials_of(own, insecure)
     name = own.name
     if credentials is not None:
         name = certificates.check_pair(
@@ -177,6 +217,35 @@ def party(
             "The 'name' setting must say who this is where no certificate does. "
             "Got none."
         )
+    return name, credentials
+
+
+def party(
+    config: ConfigFile,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    predict: Annotated[
+        bool,
+        typer.Option("--predict", help="Answer predictions with the run in 'out'."),
+    ] = False,
+    table: Annotated[
+        Path | None,
+        typer.Option("--data", help="With --predict: the table; the config's 'data'."),
+    ] = None,
+) -> None:
+    """Take part in a run as one party, or answer predictions."""
+    from lessvfl import data
+    from lessvfl.remote.config import PartyConfig, read
+    from lessvfl.remote.party import PartyProcess
+    from lessvfl.wire import dial
+
+    own = read(PartyConfig, config)
+    if predict:
+        from lessvfl.cli.predict import as_party
+
+        as_party(own, insecure, log_json, table)
+        return
+    name, credentials = party_identity(own, insecure)
     frame, ids = data.load_columns(Path(own.data), own.id)
     process = PartyProcess(name, own, frame, ids)
     if process.has_finished:
@@ -184,7 +253,7 @@ def party(
         return
     address = dial.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
-        _start(own, log_json, stack)
+        start(own, log_json, stack)
         dial.serve(
             address,
             process.hello(),

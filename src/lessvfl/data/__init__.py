@@ -1,7 +1,7 @@
 """From a table to a problem: `load` a data set, `prepare` it for the parties."""
 
 from lessvfl.data.encode import Encoding
-from lessvfl.data.files import load_columns, load_labels, write_columns
+from lessvfl.data.files import load_columns, load_ids, load_labels, write_columns
 from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.labels import LabelConfig, check_labels, check_weights
 from lessvfl.data.problem import (
@@ -33,6 +33,7 @@ __all__ = [
     "labels_alone",
     "load",
     "load_columns",
+    "load_ids",
     "load_labels",
     "match_columns",
     "names",

@@ -192,6 +192,16 @@ def load_columns(
     return _arrow_frame(table, names), ids
 
 
+def load_ids(path: Path, id_column: str) -> NDArray[Any]:
+    """Load a column of ids alone."""
+    _check_file(path)
+    if _is_npz(path):
+        return _read_npz(path, [id_column])[id_column]
+    ids = _column_of(_read_arrow(path), id_column, path, "ids")
+    assert ids is not None
+    return ids
+
+
 def write_columns(
     path: Path, frame: Frame, ids: NDArray[Any], id_column: str = "row"
 ) -> None:

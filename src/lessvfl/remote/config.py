@@ -234,4 +234,8 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
     for name in ("certificate", "key", "ca", "data", "out"):
         if isinstance(found.get(name), str):
             found[name] = str((path.parent / found[name]).resolve())
+    own = found.get("policy")
+    if own is not None and own.predict_ids is not None:
+        named = str((path.parent / own.predict_ids).resolve())
+        found["policy"] = dataclasses.replace(own, predict_ids=named)
     return cls(**found)

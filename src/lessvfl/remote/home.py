@@ -42,6 +42,20 @@ def versions() -> dict[str, str]:
     }
 
 
+def hold(folder: Path) -> int:
+    """Take a run folder for this process alone, until the file returned is closed."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ConfigError(
+            f"The run folder '{folder}' must be of one process at a time. Got one that "
+            "another process uses."
+        ) from None
+    return lock
+
+
 Digests = Mapping[str, str]  # what a run depends on, as digests by name
 
 
@@ -56,16 +70,7 @@ class Home:
         self.folder, self.facts = folder, dict(facts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)  # one that was there may be open to others
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        self.close = weakref.finalize(self, os.close, lock)  # lets another have it
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.close()
-            raise ConfigError(
-                f"The run folder '{folder}' must be of one process at a time. Got one "
-                "that another process uses."
-            ) from None
+        self.close = weakref.finalize(self, os.close, hold(folder))
         try:
             self.secret = self._open()
         except BaseException:

@@ -24,7 +24,7 @@ from lessvfl.core.network import NetConfig
 from lessvfl.errors import PolicyError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run.profiles import OWN, Settings, from_flat
-from lessvfl.settings import Kind, a_float, an_int, one_of, setting
+from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
 from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,16 @@ class Policy(settings.Section):
         "when embeddings may be asked for to score: after all epochs, at the end",
     )
     memory: int = setting(an_int(1), 4096, "the most MiB that its network may take")
+    predict_rows: int = setting(
+        an_int(0), 1_000_000, "rows to predict in all, after training; 0: none"
+    )
+    predict_rate: int = setting(an_int(1), 100_000, "rows to predict a minute")
+    predict_alignments: int = setting(
+        an_int(0), 20, "how often rows may be aligned to predict"
+    )
+    predict_ids: str | None = setting(
+        or_none(a_text()), None, "a file of the ids that may be predicted; none: all"
+    )
     limits: dict[str, Any] = dataclasses.field(
         default_factory=dict,
         metadata={"kind": _limits(), "help": "the most that single settings may be"},

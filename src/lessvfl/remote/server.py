@@ -316,6 +316,7 @@ class ServerProcess:
         problem = self._problem(table.dataset, *self._split(table))
         first_line = header(self.header, problem, len(config.parties)) | {
             "side": "server",
+            "run": self._run_id().hex(),
             "networks": NETWORKS,
         }
         return RunRecord(first_line, runs, "complete", consensus=consensus(known))

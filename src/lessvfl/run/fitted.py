@@ -164,6 +164,7 @@ class FittedServer:
     task: Task
     label_names: tuple[str, ...]
     party_names: tuple[PartyId, ...]
+    sizes: tuple[int, ...]  # components of every party
     fusion: Network
     fusion_shape: Shape
     label_shift: float = 0.0  # of regression: a number is z * label_scale + label_shift
@@ -191,6 +192,7 @@ class FittedServer:
             task=problem.task,
             label_names=problem.label_names,
             party_names=tuple(components),
+            sizes=tuple(sum(own) for own in components.values()),
             fusion=fusion,
             fusion_shape=Shape.of(fusion, source, len(slots), slots, every),
             label_shift=problem.label_shift,
@@ -243,6 +245,7 @@ class FittedServer:
             "threshold": self.threshold,
             "feature_names": feature_names,
             "parties": self.party_names,
+            "sizes": self.sizes,
             "shape": vars(self.fusion_shape),
         }
         extra = {
@@ -404,6 +407,7 @@ def _load_server(
         task=about["task"],
         label_names=tuple(about["label_names"]),
         party_names=names,
+        sizes=tuple(about["sizes"]),
         fusion=fusion,
         fusion_shape=shape,
         label_shift=about["label_shift"],

@@ -72,6 +72,20 @@ def _remove_networks(folder: Path, but: str = "") -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
+    """Return where the part of the side that wrote a record is, of one seed.
+
+    Of all sides in one process, where they lie side by side.
+    """
+    path: Path = folder / record.header["networks"] / f"seed-{seed}"
+    if record.side == "server":
+        return path / "server"
+    if record.side == "party":
+        place = record.header["parties"].index(record.header["party"])
+        return path / f"party{place}"
+    return path
+
+
 def load(
     folder: str | Path,
     seed: int | None = None,
@@ -116,11 +130,10 @@ def load(
             "--out'. Got a record that names none."
         )
     chosen = seeds[0] if seed is None else seed
-    path = Path(folder) / record.header["networks"] / f"seed-{chosen}"
+    path = part_of(record, Path(folder), chosen)
     if record.side == "server":
-        return load_server(path / "server", fusion_net, trust_code)
+        return load_server(path, fusion_net, trust_code)
     if record.side == "party":
-        place = record.header["parties"].index(record.header["party"])
-        return load_party(path / f"party{place}", party_net, trust_code)
+        return load_party(path, party_net, trust_code)
     model = load_model(path, party_net, fusion_net, trust_code)
     return dataclasses.replace(model, consensus=record.consensus)

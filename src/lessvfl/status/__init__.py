@@ -6,6 +6,6 @@ times; it has no place for data, labels, masks or embeddings.
 """
 
 from lessvfl.status.value import Snapshot, Status
-from lessvfl.status.web import StatusServer
+from lessvfl.status.web import StatusServer, local_address
 
-__all__ = ["Snapshot", "Status", "StatusServer"]
+__all__ = ["Snapshot", "Status", "StatusServer", "local_address"]

@@ -45,7 +45,7 @@ class StatusServer:
     """
 
     def __init__(self, status: Status, address: str = "127.0.0.1:0") -> None:
-        host, port = _read_address(address)
+        host, port = local_address(address, "the status page")
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             family, *_, where = found[0]
@@ -82,8 +82,8 @@ class StatusServer:
 # -- the address -----------------------------------------------------------------------
 
 
-def _read_address(address: str) -> tuple[str, int]:
-    """Return host and port of an address of this machine."""
+def local_address(address: str, what: str) -> tuple[str, int]:
+    """Return host and port of an address of this machine, where `what` is to be."""
     try:
         parts = urlsplit(f"//{address}")
         host, port = parts.hostname, parts.port
@@ -91,13 +91,13 @@ def _read_address(address: str) -> tuple[str, int]:
         host, port = None, None
     if not host or port is None or parts.netloc != address:
         raise ConfigError(
-            "The address of the status page must be HOST:PORT with a port from 0 to "
-            f"65535, as in 127.0.0.1:8080. Got {address!r}."
+            f"The address of {what} must be HOST:PORT with a port from 0 to 65535, as "
+            f"in 127.0.0.1:8080. Got {address!r}."
         )
     if not _is_loopback(host):
         raise ConfigError(
-            "The address of the status page must be of this machine, as in "
-            f"127.0.0.1:8080, since it asks nobody who they are. Got {address!r}."
+            f"The address of {what} must be of this machine, as in 127.0.0.1:8080, "
+            f"since nothing on it is encrypted. Got {address!r}."
         )
     return host, port
 

@@ -337,6 +337,19 @@ def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
     return read
 
 
+def _read_ask(f: Fields, specs: Specs) -> ReadArrays:
+    (spec,) = specs
+    if spec.dtype != np.int64 or len(spec.shape) != 1:
+        raise ValueError("something else than positions")
+
+    def read(arrays: ArrayList) -> control.Ask:
+        if (arrays[0] < 0).any():
+            raise ValueError("something else than positions")
+        return control.Ask(arrays[0])
+
+    return read
+
+
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("something else than an object")
@@ -463,6 +476,11 @@ KINDS: list[MessageKind] = [
     _plain_kind(control.Agreed, revealed=_object),
     _plain_kind(control.Refusal, kind=_word, reason=_text, final=_flag),
     _plain_kind(control.Busy),
+    _plain_kind(
+        control.Open, run=_text, seed=_whole, session=_text, model=_text, align=_text
+    ),
+    MessageKind(control.Ask, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
+    _plain_kind(control.Declined, reason=_text),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 

@@ -12,6 +12,11 @@ Prepare     down      the seed of the next run, its   which common rows are for 
                       places in the common order
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
+Open        down      run, seed, session, digest of   that a model is used, and when
+                      the fusion network, alignment
+Ask         down      rows, as places in the common   for whom something is predicted
+                      order
+Declined    up        a sentence                      why a party does not answer this
 Finish      down      a digest of the fusion network  that the run of this seed is over
 Farewell    down      none                            that all know it
 Agreed      up        a digest of its network; what   what its operator allows: how many
@@ -94,6 +99,31 @@ class Finish:
     """The run of this seed is over: write it down, with whose network it goes."""
 
     model: str  # a digest
+
+
+@dataclass(frozen=True)
+class Open:
+    """Use the model of one seed to predict, with the rows of a session."""
+
+    run: str
+    seed: int
+    session: str  # rows are aligned once a session
+    model: str  # a digest of the fusion network
+    align: str
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send the embeddings of these rows; places in the common order."""
+
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Declined:
+    """No to this request, and why; the next one may be answered."""
+
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ from lessvfl.wire.parties import Parties
 
 ALLOWED: dict[type, tuple[type, ...]] = {
     control.Welcome: (control.Agreed,),
-    control.Align: (control.Align, control.Agreed),
+    control.Align: (control.Align, control.Agreed, control.Declined),
     control.Prepare: (control.Agreed,),
     control.Save: (control.Agreed,),
     control.Restore: (control.Agreed,),
     control.Finish: (control.Agreed,),
+    control.Open: (control.Agreed,),
+    control.Ask: (messages.Embedding, control.Declined),
     messages.Describe: (messages.Description,),
     messages.Begin: (messages.Embedding,),
     messages.Descend: (messages.Embedding, messages.Done),

@@ -1,0 +1,199 @@
+"""Joint prediction: ``lessvfl server --predict`` and ``lessvfl party --predict``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import secrets
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lessvfl.cli import remote
+
+if TYPE_CHECKING:
+    from lessvfl.remote.config import PartyConfig, ServerConfig
+    from lessvfl.remote.predict import Predictor
+
+MIN_TOKEN = 16  # characters
+
+log = logging.getLogger(__name__)
+
+
+def as_server(
+    config: Path,
+    insecure: bool,
+    log_json: bool,
+    *,
+    rows: Path | None,
+    out: Path | None,
+    http: str | None,
+    token_file: Path | None,
+    seed: int | None,
+    allow_missing: bool,
+) -> None:
+    """Predict a file of ids, or offer predictions as a service."""
+    from lessvfl import data
+    from lessvfl.errors import ConfigError
+    from lessvfl.remote import certificates
+    from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.predict.server import Predictor, universe
+    from lessvfl.status import local_address
+    from lessvfl.wire.flight import Hub
+
+    own = read(ServerConfig, config)
+    target = out or Path(own.out) / "predictions.csv"
+    if target.suffix not in (".csv", ".parquet"):
+        raise ConfigError(
+            f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
+        )
+    where = None if http is None else local_address(http, "the service")
+    token = None if where is None else _token(own, token_file)
+    read_ids = functools.partial(universe, own, rows, data.load_ids)
+    known, asked = read_ids()
+    credentials = remote.server_credentials(own, insecure)
+    with contextlib.ExitStack() as stack:
+        remote.start(own, log_json, stack)
+        hub = Hub(
+            own.listen,
+            own.parties,
+            credentials,
+            silence=own.silence,
+            name_of=certificates.name_of_peer,
+        )
+        try:
+            predictor = Predictor(
+                own, known, hub, seed=seed, allow_missing=allow_missing
+            )
+            stack.callback(predictor.close)
+            predictor.begin()
+            if where is None or token is None:
+                _batch(predictor, asked, target)
+            else:
+                _serve(predictor, where, token, lambda: read_ids()[0])
+        except BaseException as error:
+            remote.close_hub(hub, error)
+            raise
+        remote.close_hub(hub)
+
+
+def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
+    """Predict every id of a file, and write the answers in its order."""
+    import numpy as np
+
+    places, missing = predictor.places(ids)
+    n_ids = len(ids)
+    if not len(places):
+        from lessvfl.errors import DataError
+
+        raise DataError(
+            f"Some of the {n_ids} ids must be known to every party. Got none that is."
+        )
+    answers = predictor.predict(places)
+    at = np.setdiff1d(np.arange(n_ids), missing)
+    _write(predictor, ids, at, answers, target)
+    if missing:
+        some = ", ".join(str(ids[i]) for i in missing[:5])
+        more = ", ..." if len(missing) > 5 else ""
+        typer.echo(
+            f"{len(missing)} of {n_ids} ids are not known to every party and have no "
+            f"answer: {some}{more}",
+            err=True,
+        )
+    if answers.partial:
+        away = ", ".join(answers.missing)
+        typer.echo(f"partial: the mean of {away} stands for what it knows", err=True)
+    typer.echo(f"{len(places)} predictions: {target}")
+
+
+def _write(predictor: Predictor, ids: Any, at: Any, answers: Any, target: Path) -> None:
+    """Write a table: id, prediction, a probability a class, partial."""
+    import numpy as np
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    model = predictor.model
+    nothing: list[Any] = [None] * len(ids)
+
+    def spread(values: Any) -> list[Any]:
+        whole = list(nothing)
+        for place, value in zip(at.tolist(), values.tolist(), strict=True):
+            whole[place] = value
+        return whole
+
+    columns = {predictor.config.id or "id": list(np.asarray(ids).tolist())}
+    columns["prediction"] = spread(model.answers(answers.z))
+    if model.task != "regression":
+        shares = model.probabilities(answers.z)
+        for place, name in enumerate(model.label_names):
+            columns[f"probability_{name}"] = spread(shares[:, place])
+    columns["partial"] = spread(np.full(len(at), answers.partial))
+    table = pyarrow.table(columns)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.suffix == ".csv":
+        csv.write_csv(table, target)
+    else:
+        parquet.write_table(table, target)
+
+
+def _token(own: ServerConfig, given: Path | None) -> str:
+    """Return the token that requests must bring; one is made where none is given."""
+    from lessvfl.errors import ConfigError
+    from lessvfl.run.record import write_atomically
+
+    path = given or Path(own.out) / "token"
+    if given is None and not path.is_file() and path.parent.is_dir():
+        write_atomically(path, secrets.token_urlsafe(32).encode(), mode=0o600)
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        token = ""
+    if len(token) < MIN_TOKEN:
+        raise ConfigError(
+            f"The token in '{path}' must have {MIN_TOKEN} characters or more. "
+            f"Got {len(token)}."
+        )
+    log.info("the service's token is in '%s'", path)
+    return token
+
+
+def _serve(
+    predictor: Predictor, where: tuple[str, int], token: str, read_ids: Any
+) -> None:
+    """Offer predictions until interrupted or told to end."""
+    try:
+        from lessvfl.remote.predict.service import Service, Worker
+    except ImportError as error:
+        from lessvfl.errors import ConfigError
+
+        raise ConfigError(
+            "A service needs FastAPI and uvicorn: 'pip install lessvfl[serve]' brings "
+            f"them. Got no {error.name}."
+        ) from None
+    with Worker(predictor, read_ids) as worker:
+        service = Service(worker, token, *where)
+        log.info("answers at http://%s:%d/predict", *where)
+        with contextlib.suppress(KeyboardInterrupt):
+            service.run()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def as_party(
+    own: PartyConfig, insecure: bool, log_json: bool, table: Path | None
+) -> None:
+    """Answer predictions with the network that training left."""
+    from lessvfl import data
+    from lessvfl.remote.predict import PredictingParty
+    from lessvfl.wire import dial
+
+    name, credentials = remote.party_identity(own, insecure)
+    frame, ids = data.load_columns(table or Path(own.data), own.id)
+    process = PredictingParty(name, own, frame, ids)
+    address = dial.Address(own.server, credentials, own.server_name)
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.close)
+        remote.start(own, log_json, stack)
+        dial.serve(address, process.hello(), process.handle, patience=own.wait)

@@ -1,0 +1,19 @@
+"""Joint prediction between machines: the model of a finished run, asked for answers.
+
+Every side uses the run folder that training left it. Rows are aligned once a session,
+as in training; then the server names rows, every party that kept a feature sends the
+components that it kept of them, and the server's network makes the answers.
+
+=============  =================================================================
+`party.py`     a party: checks model and policy, answers, writes down who asked
+`server.py`    the server: session, alignment, answers of a batch of ids
+`service.py`   the same as a service over HTTP
+=============  =================================================================
+"""
+
+from __future__ import annotations
+
+from lessvfl.remote.predict.party import PredictingParty
+from lessvfl.remote.predict.server import Answers, Predictor
+
+__all__ = ["Answers", "PredictingParty", "Predictor"]

@@ -1,0 +1,289 @@
+"""A party that answers predictions: its pruned network, its rows, its policy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl import data
+from lessvfl.core.lifted import find_factory
+from lessvfl.data import Frame
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.remote.align import Ids, PartyAligner
+from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.home import hold, versions
+from lessvfl.remote.policy import Judge
+from lessvfl.run.fitted import FittedParty, digest_of
+from lessvfl.run.folder import load, part_of
+from lessvfl.run.record import RunRecord
+from lessvfl.wire import control, messages
+
+ROWS_AHEAD = 10_000  # answers that are written down before they are given
+MINUTE = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class PredictingParty:
+    """A party's side of joint prediction: ``handle(message) -> reply``.
+
+    `frame` is its table of today, `ids` whom the rows are about. What it answered is in
+    ``predictions.jsonl`` of its run folder: when, how many rows, for which session.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: PartyConfig,
+        frame: Frame,
+        ids: NDArray[Any] | None = None,
+    ) -> None:
+        self.name, self.config = name, config
+        self.folder = Path(config.out)
+        self.record = RunRecord.read(self.folder)
+        if (self.record.side, self.record.header.get("party")) != ("party", name):
+            raise ConfigError(
+                f"The run folder '{self.folder}' must be that of party '{name}'. Got "
+                f"one of another side."
+            )
+        self.close = weakref.finalize(self, os.close, hold(self.folder))
+        try:
+            self.judge = Judge(name, config.policy)
+            self.frame, self._ids = _allowed(config, frame, ids)
+            self._spent = _Spent(self.folder / "predicted.safetensors", self.judge)
+            self._new_aligner()
+            for run in self.record.runs:  # what is wrong with the table is said now
+                self._encode(self._fitted(run["seed"]))
+        except BaseException:
+            self.close()
+            raise
+        self._aligner: PartyAligner | None = None
+        self._opened: control.Open | None = None
+        self._model: FittedParty | None = None
+        self._X: Tensor | None = None  # (1, N, columns), all rows of the table
+        self._rows: NDArray[np.int64] | None = None  # of the table, in common order
+
+    def hello(self) -> control.Hello:
+        """Return how this party greets."""
+        return control.Hello(self.name, self.config.threads, "cpu", versions())
+
+    def handle(self, message: Any) -> Any:
+        """Answer one message of the server's."""
+        try:
+            match message:
+                case control.Open():
+                    return self._open(message)
+                case control.Align(data):
+                    return self._align(data)
+                case control.Ask(rows):
+                    return self._answer(rows)
+        except PolicyError as error:  # the next request may be answered
+            log.warning("%s", error)
+            return control.Declined(error.public)
+        raise ProtocolError(
+            f"Party '{self.name}' must be asked for predictions. Got something else."
+        )
+
+    # ------------------------------------------------------------------ model and table
+
+    def _open(self, message: control.Open) -> control.Agreed:
+        """Take up the model of one seed, once it is found to be the server's."""
+        runs = {run["seed"]: run for run in self.record.runs}
+        run = runs.get(message.seed)
+        if message.run != self.record.header["run"] or run is None:
+            raise self._other("another run", "the run folder of the run that is used")
+        if message.model != run["models"]["server"]:
+            raise self._other(
+                "another fusion network", "the one that its own was trained with"
+            )
+        own = digest_of(part_of(self.record, self.folder, message.seed))
+        if own != run["models"][self.name]:
+            raise self._other("another network", "the one that training left")
+        self._opened = message
+        self._model = self._fitted(message.seed)
+        self._X = self._encode(self._model)
+        self._aligner, self._rows = None, self._known_rows(message.session)
+        log.info("answers predictions of seed %d", message.seed)
+        return control.Agreed({"model": own, "aligned": self._rows is not None})
+
+    def _other(self, got: str, must: str) -> ConfigError:
+        sentence = f"Party '{self.name}' must be used with {must}. Got {got}."
+        return ConfigError(sentence, public=sentence)
+
+    def _fitted(self, seed: int) -> FittedParty:
+        spec = self.config.party_net
+        given = None if spec is None else find_factory(spec)
+        fitted: FittedParty = load(self.folder, seed, party_net=given)
+        return fitted
+
+    def _encode(self, model: FittedParty) -> Tensor:
+        """Return all rows of the table as the network takes them."""
+        matrix, counts = model.encoding.apply(self.frame)
+        for n, what in (
+            (counts.imputed, "missing"),
+            (counts.unseen, "of new categories"),
+        ):
+            if n:
+                log.info("%d cells are %s", n, what)
+        weights = model.net.input_weights
+        return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
+
+    # ---------------------------------------------------------------------------- rows
+
+    def _new_aligner(self) -> PartyAligner:
+        mode: Any = self.config.align
+        secret = secrets.token_bytes(32)
+        return PartyAligner(mode, self._ids, self.frame.n_rows, secret=secret)
+
+    def _align(self, message: bytes) -> control.Align | control.Agreed:
+        """Answer the server's greeting, then take over the common order."""
+        if self._opened is None:
+            raise ProtocolError(
+                f"Party '{self.name}' must be told which model first. Got an alignment."
+            )
+        if self._opened.align != self.config.align:
+            sentence = (
+                f"Server and party '{self.name}' must align alike. Got "
+                f"{self._opened.align} and {self.config.align}."
+            )
+            raise ConfigError(sentence, public=sentence)
+        if self._aligner is None:
+            self._spent.alignment()
+            self._aligner = self._new_aligner()
+            return control.Align(self._aligner.answer(message))
+        aligner, self._aligner = self._aligner, None
+        self._rows = aligner.order(message)
+        tensor = torch.from_numpy(np.ascontiguousarray(self._rows))
+        values = {"session": self._opened.session, "table": self._table()}
+        write_state(self._rows_path, State({"rows": tensor}, values))
+        log.info("%d rows in common with everybody", len(self._rows))
+        return control.Agreed()
+
+    @property
+    def _rows_path(self) -> Path:
+        return self.folder / "predict-rows.safetensors"
+
+    def _table(self) -> str:
+        """Return a digest of whom the rows of the table are about."""
+        items = self._ids.items if self._ids is not None else [self.frame.n_rows]
+        return hashlib.sha256(json.dumps(items).encode()).hexdigest()
+
+    def _known_rows(self, session: str) -> NDArray[np.int64] | None:
+        """Return the rows of a session that was aligned before, of the same table."""
+        if not self._rows_path.is_file():
+            return None
+        known = read_state(self._rows_path)
+        if known.values != {**known.values, "session": session, "table": self._table()}:
+            return None
+        rows: NDArray[np.int64] = known.tensors["rows"].numpy()
+        return rows
+
+    # ------------------------------------------------------------------------- answers
+
+    def _answer(self, places: NDArray[np.int64]) -> messages.Embedding:
+        """Return the embeddings of rows, if the policy allows it."""
+        if self._model is None or self._X is None or self._rows is None:
+            raise ProtocolError(
+                f"Party '{self.name}' must align its rows before it answers. Got a "
+                "request without it."
+            )
+        if len(places) == 0 or (places >= len(self._rows)).any():
+            sentence = f"Party '{self.name}' answers for common rows. Got others."
+            raise ProtocolError(sentence, public=sentence)
+        self._spent.rows(len(places))
+        self._write_down(len(places))
+        rows = torch.from_numpy(self._rows[places])
+        with torch.no_grad():
+            h = self._model.net(self._X[:, rows])
+        return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
+
+    def _write_down(self, n_rows: int) -> None:
+        """Log a request where the operator finds it, before it is answered."""
+        assert self._opened is not None
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "session": self._opened.session,
+            "seed": self._opened.seed,
+            "rows": n_rows,
+        }
+        with open(self.folder / "predictions.jsonl", "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+        log.info("%d rows were asked for", n_rows)
+
+
+class _Spent:
+    """What was asked of a party for predictions, kept in a file of its run folder."""
+
+    def __init__(self, path: Path, judge: Judge) -> None:
+        self._path, self._judge = path, judge
+        self._n_rows = self._n_alignments = 0
+        if path.is_file():
+            found = read_state(path).values
+            self._n_rows, self._n_alignments = found["rows"], found["alignments"]
+        self._written = self._n_rows
+        self._lately: deque[tuple[float, int]] = deque()
+
+    def alignment(self) -> None:
+        """Take one alignment off the budget."""
+        most = self._judge.policy.predict_alignments
+        if self._n_alignments >= most:
+            allowed = f"{most} alignments for predictions"
+            raise self._judge.refuse(allowed, "predict_alignments", "one more")
+        self._n_alignments += 1
+        self._write(self._n_rows)
+
+    def rows(self, n_rows: int) -> None:
+        """Take rows off the budget, of all time and of the last minute."""
+        policy, now = self._judge.policy, time.monotonic()
+        if self._n_rows + n_rows > policy.predict_rows:
+            allowed = f"predictions of {policy.predict_rows} rows"
+            raise self._judge.refuse(allowed, "predict_rows", f"{n_rows} more")
+        while self._lately and self._lately[0][0] < now - MINUTE:
+            self._lately.popleft()
+        if sum(n for _, n in self._lately) + n_rows > policy.predict_rate:
+            allowed = f"predictions of {policy.predict_rate} rows a minute"
+            raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
+        self._lately.append((now, n_rows))
+        self._n_rows += n_rows
+        if self._n_rows > self._written:
+            self._write(self._n_rows + ROWS_AHEAD)
+
+    def _write(self, n_rows: int) -> None:
+        values = {"rows": n_rows, "alignments": self._n_alignments}
+        write_state(self._path, State({}, values))
+        self._written = n_rows
+
+
+def _allowed(
+    config: PartyConfig, frame: Frame, ids: NDArray[Any] | None
+) -> tuple[Frame, Ids | None]:
+    """Return the rows that may be predicted, those in the policy's file of ids."""
+    own = None if ids is None else Ids(ids, config.id or "id")
+    if config.policy.predict_ids is None:
+        return frame, own
+    if own is None or ids is None or config.id is None:
+        raise ConfigError(
+            "The policy's 'predict_ids' needs a column of ids: 'id' must name it. Got "
+            "none."
+        )
+    named = set(Ids(data.load_ids(Path(config.policy.predict_ids), config.id)).items)
+    rows = np.array([i for i, item in enumerate(own.items) if item in named])
+    if len(rows) == 0:
+        raise ConfigError(
+            "The policy's 'predict_ids' must name rows of the table. Got none of them."
+        )
+    return frame.take(rows), Ids(ids[rows], config.id)

@@ -1,0 +1,346 @@
+"""The server that predicts: a session of aligned rows, and answers for some of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl import __version__
+from lessvfl.core.lifted import find_factory
+from lessvfl.errors import (
+    ConfigError,
+    DataError,
+    LessVFLError,
+    PartyLostError,
+    PolicyError,
+    ProtocolError,
+)
+from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.config import ServerConfig
+from lessvfl.remote.home import hold
+from lessvfl.run.fitted import FittedServer, digest_of
+from lessvfl.run.folder import load, part_of
+from lessvfl.run.record import RunRecord
+from lessvfl.terms import PartyId
+from lessvfl.wire import control, messages
+from lessvfl.wire.flight import Hub
+from lessvfl.wire.replies import wrong_kind
+
+MOST_ROWS = 10_000  # of one exchange; what is longer goes in several
+
+log = logging.getLogger(__name__)
+
+Places = NDArray[np.int64]  # of rows in the common order
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is predicted for some rows, and without which parties."""
+
+    z: NDArray[Any]  # (n, 1) or (n, C), what the fusion network gives
+    missing: tuple[PartyId, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether somebody's mean stands for what it would have said."""
+        return bool(self.missing)
+
+
+class Predictor:
+    """The server's side of joint prediction, over a hub that listens already.
+
+    `ids` are all that may be asked for. With `allow_missing` the mean embedding of a
+    party that is away stands for it.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        ids: NDArray[Any],
+        hub: Hub,
+        *,
+        seed: int | None = None,
+        allow_missing: bool = False,
+    ) -> None:
+        self.config, self.hub, self.allow_missing = config, hub, allow_missing
+        self.folder = Path(config.out)
+        self.record = RunRecord.read(self.folder)
+        if self.record.side != "server":
+            raise ConfigError(
+                f"The run folder '{self.folder}' must be the server's of a run that is "
+                "over. Got one of another side."
+            )
+        runs = {run["seed"]: run for run in self.record.runs}
+        self.seed = next(iter(runs)) if seed is None else seed
+        code = self.record.header["config"].get("fusion_net")
+        given = None if code is None else find_factory(code)
+        self.model: FittedServer = load(self.folder, self.seed, fusion_net=given)
+        self.digest = digest_of(part_of(self.record, self.folder, self.seed))
+        self._digests = runs[self.seed]["models"]
+        self.parties = [
+            p for p in self.model.party_names if p not in self.model.constants
+        ]
+        self._sizes = dict(zip(self.model.party_names, self.model.sizes, strict=True))
+        self._ids = Ids(ids, config.id or "row")
+        self._opened: set[PartyId] = set()  # who has taken up the session
+        self._wrong: dict[PartyId, str] = {}  # why somebody cannot
+        self._places: dict[str, int] = {}  # of every id, once aligned
+        self._session = ""
+        self._n_asked = 0
+        self.close = weakref.finalize(self, os.close, hold(self.folder))
+        hub.run_id = bytes.fromhex(self.record.header["run"])
+        hub.admit = self._objection
+        hub.check = self._complaint
+        hub.went = self._opened.discard
+
+    def _objection(self, hello: control.Hello) -> str | None:
+        mine, theirs = __version__, hello.versions.get("lessvfl")
+        if mine == theirs:
+            return None
+        return (
+            f"Server and party '{hello.party}' must have the same version of lessvfl. "
+            f"Got {mine} and {theirs}."
+        )
+
+    def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
+        """Return what is wrong with a reply; None: nothing."""
+        wrong = wrong_kind(request, reply)
+        if wrong is not None or not isinstance(reply, messages.Embedding):
+            return wrong
+        shape = (1, self._n_asked, self._sizes[party])
+        block = reply.block
+        if (reply.stage, tuple(block.values.shape)) != ("predict", shape):
+            return f"An answer must be of shape {shape}. Got another."
+        return None
+
+    # ---------------------------------------------------------------------- the session
+
+    def begin(self) -> int:
+        """Have all parties there and rows aligned; return how many are common."""
+        self._await(self.parties)
+        rows: Places | None = None
+        if self._path.is_file():
+            known = read_state(self._path)
+            self._session = known.values["session"]
+            same = known.values == {**known.values, **self._facts()}
+            if same and self._open_all():
+                rows = known.tensors["rows"].numpy()
+        return self._take(self._begin_anew() if rows is None else rows)
+
+    def align_again(self, ids: NDArray[Any] | None) -> int:
+        """Begin another session, perhaps with other ids; return how many are common."""
+        if away := self._away():
+            party, why = next(iter(away.items()))
+            raise PartyLostError([party], why)
+        before = self._ids, self._session
+        try:
+            if ids is not None:
+                self._ids = Ids(ids, self._ids.column)
+            return self._take(self._begin_anew())
+        except LessVFLError:  # the session before goes on, as far as parties know it
+            self._ids, self._session = before
+            self._opened.clear()
+            raise
+
+    def _begin_anew(self) -> Places:
+        """Align rows for a new session, and write it down."""
+        self._session = secrets.token_hex(16)
+        self._opened.clear()
+        self._open_all()
+        rows = self._align()
+        values = {"session": self._session, **self._facts()}
+        tensor = torch.from_numpy(np.ascontiguousarray(rows))
+        write_state(self._path, State({"rows": tensor}, values))
+        return rows
+
+    def _take(self, rows: Places) -> int:
+        items = self._ids.items
+        self._places = {items[row]: place for place, row in enumerate(rows.tolist())}
+        log.info("%d of %d ids are common to all parties", len(rows), len(items))
+        return len(rows)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "predict.safetensors"
+
+    def _facts(self) -> dict[str, Any]:
+        return {"seed": self.seed, "ids": _digest(self._ids)}
+
+    def _await(self, parties: Sequence[PartyId]) -> None:
+        end = time.monotonic() + self.config.wait
+        while missing := [p for p in parties if p not in self.hub.connected]:
+            if time.monotonic() > end:
+                raise PartyLostError(missing, f"away for {self.config.wait:g} seconds")
+            time.sleep(0.02)
+
+    def _open_all(self) -> bool:
+        """Have all parties take up the session; tell whether all know its rows."""
+        knows = [self._open(party) for party in self.parties]
+        return all(knows)
+
+    def _open(self, party: PartyId) -> bool:
+        """Have a party take up the session; tell whether it knows the rows."""
+        message = control.Open(
+            self.record.header["run"],
+            self.seed,
+            self._session,
+            self.digest,
+            self.config.align,
+        )
+        reply = self.hub.send({party: message})[party]
+        if reply.revealed.get("model") != self._digests[party]:
+            raise ProtocolError(
+                f"Party '{party}' must have the network that it was trained with. Got "
+                "another one."
+            )
+        aligned = reply.revealed.get("aligned") is True
+        if aligned:
+            self._opened.add(party)
+        return aligned
+
+    def _align(self) -> Places:
+        """Find the common rows with every party."""
+        mode: Any = self.config.align
+        aligner = Aligner(
+            mode,
+            self._ids,
+            len(self._ids),
+            secret=secrets.token_bytes(32),
+            min_common=1,
+            min_share=0.0,
+        )
+        if not self.parties:
+            return np.arange(len(self._ids))
+        offers = self._send(dict.fromkeys(self.parties, control.Align(aligner.hello())))
+        for party, offer in offers.items():
+            if not isinstance(offer, control.Align):
+                self.hub.cut_off(party, "A party must make an offer. Got none.")
+            aligner.take_offer(party, offer.data)
+        finals = aligner.finish()
+        self._send({p: control.Align(data) for p, data in finals.items()})
+        self._opened.update(self.parties)
+        return aligner.rows
+
+    def _send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
+        """Exchange messages; what a party declines is an error with its sentence."""
+        replies = self.hub.send(requests)
+        for party, reply in replies.items():
+            if isinstance(reply, control.Declined):
+                said = control.printable(reply.reason)
+                raise PolicyError(f"Party '{party}' declines: {said}")
+        return replies
+
+    # ---------------------------------------------------------------------- the answers
+
+    def places(self, ids: Sequence[Any]) -> tuple[Places, list[int]]:
+        """Return the places of ids, and which of them are not common to all.
+
+        Ids of another kind, and one that stands there twice, are refused.
+        """
+        asked = Ids(np.array(ids, dtype=object), self._ids.column)
+        if asked.type != self._ids.type:
+            raise DataError(
+                f"Ids must be {self._ids.type}, as the server's are. Got {asked.type}."
+            )
+        found = [self._places.get(item, -1) for item in asked.items]
+        missing = [i for i, place in enumerate(found) if place < 0]
+        return np.array([p for p in found if p >= 0], dtype=np.int64), missing
+
+    def predict(self, places: Places) -> Answers:
+        """Return what is predicted for the rows at these places."""
+        parts, missing = [], set()
+        for start in range(0, len(places), MOST_ROWS):
+            some = places[start : start + MOST_ROWS]
+            blocks, away = self._embed(some)
+            parts.append(self.model.fuse(blocks, len(some)))
+            missing |= set(away)
+        return Answers(np.concatenate(parts), tuple(sorted(missing)))
+
+    def _embed(self, places: Places) -> tuple[list[Tensor], list[PartyId]]:
+        """Return everybody's embeddings, and for whom a mean had to do."""
+        while True:
+            away = self._away()
+            if away and not self.allow_missing:
+                party, why = next(iter(away.items()))
+                raise PartyLostError([party], why)
+            present = [party for party in self.parties if party not in away]
+            self._n_asked = len(places)
+            try:
+                replies = self._send(dict.fromkeys(present, control.Ask(places)))
+                break
+            except PartyLostError as lost:
+                log.warning("%s", lost)
+                if not self.allow_missing:
+                    raise
+        blocks = []
+        for party in self.model.party_names:
+            if party in replies:
+                blocks.append(replies[party].block.values)
+            elif party in self.model.constants:
+                blocks.append(self.model.constants[party].view(1, 1, -1))
+            else:
+                blocks.append(self._mean(party).view(1, 1, -1))
+        return blocks, list(away)
+
+    def _away(self) -> dict[PartyId, str]:
+        """Return who cannot be asked now, and why; who came back takes up again."""
+        connected, away = set(self.hub.connected), {}
+        for party in self.parties:
+            if party not in connected:
+                away[party] = self._wrong.get(party, "not connected")
+            elif party not in self._opened:
+                try:
+                    if not self._open(party):
+                        away[party] = "it has lost the rows of this session"
+                except LessVFLError as error:
+                    log.warning("%s", error)
+                    away[party] = self._wrong[party] = str(error)
+        return away
+
+    def _mean(self, party: PartyId) -> Tensor:
+        if party not in self.model.means:
+            raise ConfigError(
+                f"The mean of party '{party}' is not known: the run must have been "
+                "evaluated to predict without it. Got 'evaluation: nothing'."
+            )
+        return self.model.means[party]
+
+
+def universe(
+    config: ServerConfig, rows: Path | None, load_ids: Callable[[Path, str], Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the ids to align, and those to predict.
+
+    Rows that were trained without alignment have their places in the server's table;
+    otherwise only the ids that are asked for are shown to anybody.
+    """
+    if config.id is None:
+        raise ConfigError(
+            "The 'id' setting must name the column of ids to predict with. Got none."
+        )
+    if rows is None:
+        own = load_ids(Path(config.data), config.id)
+        return own, own
+    asked = load_ids(rows, config.id)
+    if config.align == "none":
+        return load_ids(Path(config.data), config.id), asked
+    return asked, asked
+
+
+def _digest(ids: Ids) -> str:
+    return hashlib.sha256(json.dumps(ids.items).encode()).hexdigest()
