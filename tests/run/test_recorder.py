@@ -1,7 +1,4 @@
-"""The recorder: curves, undefined measures, times, diverged networks, and who is missed.
-
-What a run loses without a party is computed here once more, with numpy.
-"""
+"""The recorder: curves, undefined measures, times, diverged networks, who is missed."""
 
 from __future__ import annotations
 
@@ -157,7 +154,7 @@ def test_diverged_networks_are_named(blocks, factor, who):
 # ------------------------------------------------------------------ who would be missed
 
 WEIGHTS = np.array([[1.0, -2.0, 0.5], [0.3, 0.1, 2.0]])  # of the fusion network, (R, E)
-END = (5, 5)  # epoch and epochs of the last evaluation
+N_EPOCHS = 5
 
 
 class Telling(Answering):
@@ -207,7 +204,7 @@ def scores_of(z, y, task, offset=0.0):
     }
 
 
-def watched(telling, task="binary", threshold=None, event=END):
+def watched(telling, task="binary", threshold=None, epoch=N_EPOCHS):
     """Return a recorder that saw an epoch of these parties, and the labels of rows."""
     problem = data.prepare(a_dataset(task), data.DataConfig(), parties=2)
     problem = dataclasses.replace(problem, parties=(), threshold=threshold)
@@ -219,7 +216,7 @@ def watched(telling, task="binary", threshold=None, event=END):
     y_train, y_test = (torch.tensor(labels[rows]) for rows in ("train", "test"))
     recorder = Recorder([problem] * 2, y_train, y_test, lambda e: None, "epochs")
     recorder.attach(telling, ())
-    recorder(Event("train", *event, fuse))
+    recorder(Event("train", epoch, N_EPOCHS, fuse))
     return recorder, labels
 
 
@@ -257,7 +254,7 @@ def test_the_value_of_parties_costs_no_message():
 
 
 def test_nobody_is_left_out_before_the_end():
-    recorder, _ = watched(Telling(), event=(4, 5))
+    recorder, _ = watched(Telling(), epoch=4)
     assert recorder.means == {}
     assert recorder.without == [None, None]
 
@@ -277,7 +274,7 @@ def test_who_always_says_the_same_is_not_missed(task, dtype):
 def test_the_value_of_parties_outlives_a_restart():
     """The last checkpoint is written after the last evaluation."""
     recorder, _ = watched(Telling())
-    again, _ = watched(Telling(), event=(4, 5))
+    again, _ = watched(Telling(), epoch=4)
     again.restore(json.loads(json.dumps(recorder.state(), allow_nan=False)))
     assert again.without == recorder.without
     assert again.means.keys() == recorder.means.keys()
