@@ -302,9 +302,9 @@ def _missed(record: RunRecord) -> str:
     names = ("Party", f"{word[0].upper()}{word[1:]} without it")
     table = parts.table(names, lines, look=' class="missed"')
     said = (
-        '<p class="soft">The final model with the embedding of a party at its mean over '
-        "the training rows; mean over seeds. A model trained without the party may "
-        "make up for some of it.</p>"
+        '<p class="soft">The final model with the embedding of a party at its mean '
+        "over the training rows; mean over seeds. A model trained without the party "
+        "may make up for some of it.</p>"
     )
     inner = said + parts.scroll("Score without each party", table, tall=True)
     return parts.card("Who would be missed", inner)
