@@ -263,9 +263,9 @@ def test_nobody_is_left_out_before_the_end():
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_who_always_says_the_same_is_not_missed(task, dtype):
     """To the bit, although the mean of equal numbers may be another number."""
-    telling = Telling(dtype=dtype, silent=0.1)
-    recorder, _ = watched(telling, task)
-    assert recorder.means["b"].dtype == torch.float64
+    recorder, _ = watched(Telling(dtype=dtype, silent=0.9), task)
+    said = torch.full((2, 1), 0.9, dtype=dtype)
+    assert recorder.means["b"].equal(said.double())
     for found, curve in zip(recorder.without, recorder.curves, strict=True):
         assert found["b"] == {name: curve[-1][name] for name in found["b"]}
         assert found["a"] != found["b"]
