@@ -73,6 +73,7 @@ UNCOMPARED = {
     "wire_bytes": "certificates and frames differ in length",
     "resent_bytes": "only a run between machines can send again",
     "threshold": "only the tree after has it; scores say where it moves something",
+    "without": "only the tree after has it",
     "tf32": "the option is gone from the benchmark of the paper",
     "lessvfl": "the version",
 }

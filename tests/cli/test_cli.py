@@ -157,16 +157,24 @@ def printed_cells(out):
 
 
 def test_a_run_of_several_seeds_ends_with_one_answer(run_cli, tmp_path):
-    """Features recommended by party, how often where not always, long lists cut."""
+    """Features recommended by party, how often where not always, long lists cut.
+
+    And beside them the accuracy without the party.
+    """
     more = ("--seeds", "0,1,2,3", "--parties", "2", "--spurious", "0.3", "-q")
     result = run_cli(
         *run_of("breast-cancer", *more, "--out", tmp_path, lam_party=2, hidden=8)
     )
     assert result.code == 0, result.err
-    consensus = RunRecord.read(tmp_path).consensus
+    record = RunRecord.read(tmp_path)
+    consensus = record.consensus
     rows = printed_cells(result.out)
     assert [row[0] for row in rows] == list(consensus) == ["party0", "party1"]
-    for (_, count, names), one in zip(rows, consensus.values(), strict=True):
+    for (party, count, missed, names), one in zip(
+        rows, consensus.values(), strict=True
+    ):
+        without = [run["without"][party]["accuracy"] for run in record.runs]
+        assert missed == f"{sum(without) / 4:.3f}"
         assert count == f"{len(one['recommended'])} of 19"
         shown = [
             name + f" ({round(4 * one['share'][name])} of 4)" * (one["share"][name] < 1)
@@ -175,8 +183,8 @@ def test_a_run_of_several_seeds_ends_with_one_answer(run_cli, tmp_path):
         n_more = len(one["recommended"]) - 8
         rest = f" and {n_more} more" if n_more > 0 else ""
         assert names == ", ".join(shown) + rest
-    assert any("of 4)" in names for _, _, names in rows)
-    assert any("more" in names for _, _, names in rows)
+    assert any("of 4)" in names for *_, names in rows)
+    assert any("more" in names for *_, names in rows)
     assert result.out.splitlines()[-1].startswith("Report: ")
 
 

@@ -281,7 +281,7 @@ def compare(record, own, *expected):
 
 
 def compare_one(numbers, own, expected):
-    for name in ("seed", "accuracy", "balanced_accuracy", "components"):
+    for name in ("seed", "accuracy", "balanced_accuracy", "without", "components"):
         assert numbers[name] == expected[name]
     for mine, theirs in zip(numbers["curve"], expected["curve"], strict=True):
         ignored = {"removed_share"}

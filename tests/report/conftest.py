@@ -99,6 +99,7 @@ def fake_record(
                 "payload_bytes": 2_100_000 + seed if reached else None,
                 "rounds": 120 if reached else None,
             }
+        runs[-1]["without"] = _without(runs[-1], task)
         if importance:
             runs[-1]["importance"] = {
                 party: {n: rng.random() for n in names}
@@ -232,6 +233,14 @@ def _run(
         "curve": curve,
         "seconds": {stage: 1.5 + seed for stage in by_stage} | {"total": 12.25 + seed},
     }
+
+
+def _without(run: dict[str, Any], task: str) -> dict[str, Any]:
+    """Make up the scores without each party, the later ones the more missed."""
+    name, point = "r2" if task == "regression" else "accuracy", run["curve"][-1]
+    whole = run[name]["final"] or point.get("train_accuracy") or 0.5
+    parties = enumerate(run["features"])
+    return {party: {name: whole - 0.01 * i} for i, party in parties}
 
 
 def _selection(features: dict[str, Any], rng: random.Random) -> dict[str, Any]:

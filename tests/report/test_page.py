@@ -110,6 +110,22 @@ def test_what_the_seeds_recommend_comes_first(odd_records, pages):
     assert text.index("Recommended features") < text.index("Every feature")
 
 
+def test_who_would_be_missed_is_on_the_page(odd_records, pages):
+    for case, words in (("ordinary", "Accuracy"), ("regression", "R²")):
+        text = pages[case]
+        start = text.index('<table class="missed">')
+        table = text[start : text.index("</table>", start) + len("</table>")]
+        (_, heads), *rows = Reader(table).rows
+        assert heads == ["Party", f"{words} without it"]
+        found = tables.missed(odd_records[case])
+        assert [row[0] for _, row in rows] == list(found)
+        assert [row[1] for _, row in rows] == [
+            f"{without:.3f} instead of {whole:.3f}" for without, whole in found.values()
+        ]
+    assert "Who would be missed" in pages["no test rows"]
+    assert "Who would be missed" not in pages["no seed"]
+
+
 def test_every_feature_says_in_how_many_runs_and_whether_recommended(
     odd_records, pages
 ):

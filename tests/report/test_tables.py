@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lessvfl.report import tables
+from lessvfl.run.record import RunRecord
 
 
 def test_summary_rows_are_means_over_seeds(make_record):
@@ -197,3 +198,29 @@ def test_components_without_numbers_are_left_out():
     assert tables.value_at(run, "components.*.of") == 4
     assert tables.value_at({"components": None}, "components.*.kept") is None
     assert tables.value_at({}, "components.*.of") is None
+
+
+def test_who_would_be_missed_is_a_mean_over_seeds_the_most_missed_first():
+    runs = [
+        {"seed": 0, "accuracy": {"final": 0.9},
+         "without": {"bank": {"accuracy": 0.88}, "telco": {"accuracy": 0.6}}},
+        {"seed": 1, "accuracy": {"final": 0.8},
+         "without": {"bank": {"accuracy": 0.81}, "telco": {"accuracy": 0.7}}},
+        {"seed": 2, "accuracy": {"final": 0.1}, "without": None},
+    ]  # fmt: skip
+    record = RunRecord({"data": {"n_classes": 2}}, runs, "complete")
+    found = tables.missed(record)
+    assert list(found) == ["telco", "bank"]
+    assert found["telco"] == pytest.approx([0.65, 0.85])
+    assert found["bank"] == pytest.approx([0.845, 0.85])
+
+
+def test_without_test_rows_the_training_rows_say_who_would_be_missed():
+    run = {
+        "r2": {"final": None},
+        "curve": [{"train_r2": 0.1}, {"train_r2": 0.7}],
+        "without": {"bank": {"r2": 0.2}, "clinic": {"r2": None}},
+    }
+    record = RunRecord({"data": {"n_classes": 0}}, [run], "complete")
+    assert tables.missed(record) == {"bank": [0.2, 0.7]}
+    assert tables.missed(RunRecord({}, [{"seed": 0}], "complete")) == {}

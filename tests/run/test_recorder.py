@@ -1,4 +1,4 @@
-"""The recorder: curves, measures that are undefined, times, and diverged networks."""
+"""The recorder: curves, undefined measures, times, diverged networks, who is missed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lessvfl.run import profiles, simulate
 from lessvfl.run.recorder import Recorder
 from lessvfl.run.simulate import Job
 from lessvfl.terms import Event
+from lessvfl.wire.ledger import Ledger
 
 SHORT = {"train_epochs": 2, "batch_size": 20, "hidden": 8}
 
@@ -111,7 +112,9 @@ def test_replicas_have_curves_of_their_own():
     for numbers in together:
         (alone,) = run_job(a_dataset(), seeds=(numbers["seed"],), dtype="float64")
         assert numbers["curve"] == alone["curve"]
+        assert numbers["without"] == alone["without"]
     assert together[0]["curve"] != together[1]["curve"]
+    assert together[0]["without"] != together[1]["without"]
 
 
 class Answering:
@@ -146,3 +149,161 @@ def test_diverged_networks_are_named(blocks, factor, who):
         recorder(event)
     assert str(error.value).startswith(f"The output of {who} must stay finite.")
     assert "stage 'train' at the last step of epoch 2;" in str(error.value)
+
+
+# ------------------------------------------------------------------ who would be missed
+
+WEIGHTS = np.array([[1.0, -2.0, 0.5], [0.3, 0.1, 2.0]])  # of the fusion network, (R, E)
+N_EPOCHS = 5
+
+
+class Telling(Answering):
+    """Parties with blocks of test and of training rows, who count what they are asked.
+
+    Party a has two components, party b one; `silent` is what b always says.
+    """
+
+    def __init__(self, n_test=40, n_train=60, dtype=torch.float64, silent=None):
+        rng = np.random.default_rng(3)
+        self.rows = {"test": n_test, "train": n_train}
+        self.ledger = Ledger(2)
+        self.asked = []
+        self.values = {
+            rows: [rng.normal(1, 2, size=(2, n, size)) for size in (2, 1)]
+            for rows, n in self.rows.items()
+        }
+        if silent is not None:
+            for blocks in self.values.values():
+                blocks[1][:] = silent
+        self.dtype = dtype
+
+    def embed(self, stage, rows):
+        self.asked.append((stage, rows))
+        return [torch.tensor(block, dtype=self.dtype) for block in self.values[rows]]
+
+
+def fuse(H):
+    """Return the logit or the prediction of hand-made networks, (R, n, 1)."""
+    return (H * torch.tensor(WEIGHTS, dtype=H.dtype).unsqueeze(1)).sum(2, keepdim=True)
+
+
+def auc(z, y):
+    wins = np.sign(np.subtract.outer(z[y == 1], z[y == 0]))
+    return (wins.mean() + 1) / 2
+
+
+def scores_of(z, y, task, offset=0.0):
+    if task == "regression":
+        return {"r2": 1 - ((y - z) ** 2).sum() / ((y - y.mean()) ** 2).sum()}
+    right = (z + offset > 0) == (y == 1)
+    shares = [right[y == label].mean() for label in (0, 1)]
+    return {
+        "accuracy": right.mean(),
+        "balanced_accuracy": np.mean(shares),
+        "auc": auc(z, y),
+    }
+
+
+def watched(telling, task="binary", threshold=None, epoch=N_EPOCHS):
+    """Return a recorder that saw an epoch of these parties, and the labels of rows."""
+    problem = data.prepare(a_dataset(task), data.DataConfig(), parties=2)
+    problem = dataclasses.replace(problem, parties=(), threshold=threshold)
+    rng = np.random.default_rng(5)
+    labels = {}
+    for rows, n in telling.rows.items():
+        drawn = rng.normal(size=(2, n))
+        labels[rows] = drawn if task == "regression" else (drawn > 0).astype(float)
+    y_train, y_test = (torch.tensor(labels[rows]) for rows in ("train", "test"))
+    recorder = Recorder([problem] * 2, y_train, y_test, lambda e: None, "epochs")
+    recorder.attach(telling, ())
+    recorder(Event("train", epoch, N_EPOCHS, fuse))
+    return recorder, labels
+
+
+@pytest.mark.parametrize("n_test", [40, 0])
+@pytest.mark.parametrize(
+    ("task", "threshold"),
+    [("binary", None), ("binary", (0.8, 0.2)), ("regression", None)],
+)
+def test_the_score_without_a_party_by_its_definition(task, threshold, n_test):
+    """Its components are at their mean over the training rows; all else is as it was.
+
+    Without test rows the training rows are scored.
+    """
+    telling = Telling(n_test)
+    recorder, labels = watched(telling, task, threshold)
+    rows = "test" if n_test else "train"
+    offset = 0.0 if threshold is None else np.log(threshold[0] / threshold[1])
+    for r in (0, 1):
+        found = recorder.without[r]
+        assert list(found) == ["a", "b"]
+        for m, name in enumerate(("a", "b")):
+            blocks = [block[r].copy() for block in telling.values[rows]]
+            mean = telling.values["train"][m][r].mean(axis=0)
+            assert recorder.means[name][r].numpy() == pytest.approx(mean)
+            blocks[m][:] = mean
+            z = np.concatenate(blocks, axis=1) @ WEIGHTS[r]
+            right = scores_of(z, labels[rows][r], task, offset)
+            assert found[name] == pytest.approx(right)
+
+
+def test_the_value_of_parties_costs_no_message():
+    telling = Telling()
+    watched(telling)
+    assert telling.asked == [("evaluate", "test"), ("evaluate", "train")]
+
+
+def test_nobody_is_left_out_before_the_end():
+    recorder, _ = watched(Telling(), epoch=4)
+    assert recorder.means == {}
+    assert recorder.without == [None, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_who_always_says_the_same_is_not_missed(task, dtype):
+    """To the bit, although the mean of equal numbers may be another number."""
+    recorder, _ = watched(Telling(dtype=dtype, silent=0.9), task)
+    said = torch.full((2, 1), 0.9, dtype=dtype)
+    assert recorder.means["b"].equal(said.double())
+    for found, curve in zip(recorder.without, recorder.curves, strict=True):
+        assert found["b"] == {name: curve[-1][name] for name in found["b"]}
+        assert found["a"] != found["b"]
+
+
+def test_the_value_of_parties_outlives_a_restart():
+    """The last checkpoint is written after the last evaluation."""
+    recorder, _ = watched(Telling())
+    again, _ = watched(Telling(), epoch=4)
+    again.restore(json.loads(json.dumps(recorder.state(), allow_nan=False)))
+    assert again.without == recorder.without
+    assert again.means.keys() == recorder.means.keys()
+    assert all(again.means[k].equal(mean) for k, mean in recorder.means.items())
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_whose_columns_matter_is_missed(task):
+    """The label is the first column, which the first party holds."""
+    longer = {"train_epochs": 40, "learning_rate": 0.05}
+    (numbers,) = run_job(a_dataset(task), **longer)
+    name = "r2" if task == "regression" else "accuracy"
+    final = numbers[name]["final"]
+    drops = {p: final - scores[name] for p, scores in numbers["without"].items()}
+    assert drops["party0"] > 0.2
+    assert abs(drops["party1"]) < 0.2
+
+
+def test_parties_that_kept_nothing_are_not_missed():
+    own = {"party_epochs": 5, "server_epochs": 2, "lam_party": 1e6}
+    (numbers,) = run_job(a_dataset(), "less-vfl", **own)
+    assert not any(party["kept"] for party in numbers["features"].values())
+    for scores in numbers["without"].values():
+        assert scores == {name: numbers[name]["final"] for name in scores}
+
+
+def test_a_run_that_was_not_evaluated_misses_nobody():
+    dataset = a_dataset()
+    settings = profiles.resolve("plain", "default", dataset, SHORT)
+    job = Job(dataset, settings, parties=2, curve=False)
+    (run,) = simulate.simulate(job, [0])
+    assert run.numbers["without"] is None

@@ -348,11 +348,15 @@ def _print_recommended(record: RunRecord) -> None:
     found = tables.recommendations(record)
     if not found:
         return
-    table = Table("party", "recommended", "features", box=SQUARE)
+    _, score = tables.first_score(record)
+    without = {party: f"{s:.3f}" for party, (s, _) in tables.missed(record).items()}
+    heads = ("party", "recommended", f"{score} without it", "features")
+    table = Table(*heads, box=SQUARE)
     for one in found:
         count = f"{len(one.features):,} of {one.n_held:,}"
         names = Text(words.printable(one.text(MOST_NAMES)))
-        table.add_row(Text(words.printable(one.party)), count, names)
+        missed = without.get(one.party, tables.MISSING)
+        table.add_row(Text(words.printable(one.party)), count, missed, names)
     console = Console()
     console.print(tables.recommended_words(len(record.runs)), highlight=False)
     console.print(table)

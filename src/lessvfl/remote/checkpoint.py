@@ -101,7 +101,7 @@ class Checkpoints(Keeper):
     path: Path  # where the server's state goes
     every: int  # steps between two checkpoints
     server: Parties  # whose state and bill are saved
-    recorder: Recorder  # whose curve is saved
+    recorder: Recorder  # whose curve and scores are saved
     save_parties: Callable[[str], None]  # has every party save its state at a mark
     saved: State | None = None  # where to go on
     on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None

@@ -60,7 +60,7 @@ def page(record: RunRecord) -> str:
         ),
     ]
     if record.runs:
-        body += [_recommended(record)]
+        body += [_recommended(record), _missed(record)]
         body += [_figures(record.runs), _selection(record.runs[0])]
         body += [_features(record), _seeds(record.runs)]
     body.append(_settings(record))
@@ -287,6 +287,27 @@ def _recommended(record: RunRecord) -> str:
     said = f'<p class="soft">{words} Every feature is in the list below.</p>'
     inner = said + parts.scroll("Recommended features", table, tall=True)
     return parts.card("Recommended features", inner)
+
+
+def _missed(record: RunRecord) -> str:
+    """Return what the score would be without each party."""
+    found = tables.missed(record)
+    if not found:
+        return ""
+    lines = [
+        parts.line(party, [f"{without:.3f} instead of {whole:.3f}"])
+        for party, (without, whole) in found.items()
+    ]
+    _, word = tables.first_score(record)
+    names = ("Party", f"{word[0].upper()}{word[1:]} without it")
+    table = parts.table(names, lines, look=' class="missed"')
+    said = (
+        '<p class="soft">The final model with the embedding of a party at its mean '
+        "over the training rows; mean over seeds. A model trained without the party "
+        "may make up for some of it.</p>"
+    )
+    inner = said + parts.scroll("Score without each party", table, tall=True)
+    return parts.card("Who would be missed", inner)
 
 
 def _features(record: RunRecord) -> str:

@@ -445,6 +445,31 @@ def _scored(record: RunRecord, *scores: str) -> bool:
     return any(number(run, *p) is not None for run in record.runs for p in paths)
 
 
+def first_score(record: RunRecord) -> tuple[str, str]:
+    """Return the name of the score that counts first, and its word."""
+    return ("r2", "R²") if is_regression(record) else ("accuracy", "accuracy")
+
+
+def missed(record: RunRecord) -> dict[str, list[float]]:
+    """Return by party the mean score without it and of all, the most missed first."""
+    name, _ = first_score(record)
+    means = _mean_by_party(_without(run, name) for run in record.runs)
+    return dict(sorted(means.items(), key=lambda item: item[1][0] - item[1][1]))
+
+
+def _without(run: RunNumbers, name: str) -> dict[str, Counts]:
+    """Return by party the score without it and that of all, of the same rows."""
+    whole = number(run, name, "final")
+    if whole is None:  # no test rows
+        whole = number((at(run, "curve") or [{}])[-1], f"train_{name}")
+    found: dict[str, Counts] = {}
+    for party in at(run, "without") or {}:
+        score = number(run, "without", party, name)
+        if score is not None and whole is not None:
+            found[party] = (score, whole)
+    return found
+
+
 def method_title(method: Any) -> str:
     """Name a method as a reader knows it."""
     return METHOD_TITLES.get(str(method), str(method))
@@ -463,7 +488,7 @@ def headline(record: RunRecord) -> str:
         if record.header.get("method") == "plain" and kept.mean == held.mean:
             n_kept = "used all"
         parts = [f"{title} {n_kept} {plural(held.mean, 'feature')} at {n_parties}"]
-    score, word = ("r2", "R²") if is_regression(record) else ("accuracy", "accuracy")
+    score, word = first_score(record)
     final = over_seeds(runs, f"{score}.final")
     parts.append(f"test {word} {final.mean:.3f}" if final else "no test score")
     if sent := over_seeds(runs, "communication.payload_bytes.*"):

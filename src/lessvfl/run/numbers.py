@@ -150,6 +150,7 @@ def server_numbers(
         "seed": seed,
         **scores(recorder.curves[replica], recorder.task),
         "threshold": by_class(recorder.problems[replica]),
+        "without": recorder.without[replica],
         "components": {
             name: {"kept": kept[replica], "of": embedding_size}
             for name, kept in server.component_counts().items()

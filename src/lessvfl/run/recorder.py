@@ -1,7 +1,9 @@
 """The recorder: watches a batch of runs and keeps their curves and times.
 
 It evaluates through the same gate as everybody else (billed as evaluation), and asks
-the parties of this process, not by message, which features they use.
+the parties of this process, not by message, which features they use. Of the embeddings
+of the last evaluation it also learns who would be missed: the scores with a party's
+components at their mean over the training rows.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from lessvfl.data import Problem
 from lessvfl.errors import DivergenceError
 from lessvfl.party import Party
 from lessvfl.run.numbers import costs, curve_point, removed_share
-from lessvfl.terms import Event, Observer, Task
+from lessvfl.terms import Event, Observer, PartyId, Task
 from lessvfl.wire.parties import Parties, concatenate
+
+Scores = dict[str, float | None]  # by measure; None where it is undefined
 
 
 @dataclass
@@ -35,6 +39,8 @@ class Recorder:
     scored: Callable[[float, str], None] = lambda value, name: None  # the first replica
     curves: list[list[dict[str, Any]]] = field(init=False)
     seconds: dict[str, float] = field(init=False)
+    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (R, E_m), at the end
+    without: list[dict[PartyId, Scores] | None] = field(init=False)  # each party
     _server: Parties | None = None
     _parties: Sequence[Party] = ()
 
@@ -42,6 +48,7 @@ class Recorder:
         """Start the clock."""
         self.curves = [[] for _ in self.problems]
         self.seconds = {}
+        self.without = [None for _ in self.problems]
         self._last = time.perf_counter()
 
     def attach(self, server: Parties, parties: Sequence[Party]) -> None:
@@ -49,13 +56,23 @@ class Recorder:
         self._server, self._parties = server, parties
 
     def state(self) -> dict[str, Any]:
-        """Return curves and seconds as plain values."""
-        return {"curves": self.curves, "seconds": self.seconds}
+        """Return all that was kept as plain values."""
+        return {
+            "curves": self.curves,
+            "seconds": self.seconds,
+            "means": {name: mean.tolist() for name, mean in self.means.items()},
+            "without": self.without,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state` gave it."""
         self.curves = [list(curve) for curve in state["curves"]]
         self.seconds = dict(state["seconds"])
+        self.means = {
+            name: torch.tensor(mean, dtype=torch.float64)
+            for name, mean in state["means"].items()
+        }
+        self.without = list(state["without"])
 
     @property
     def task(self) -> Task:
@@ -73,7 +90,7 @@ class Recorder:
     def _is_due(self, event: Event) -> bool:
         """Tell whether to evaluate now."""
         if self.evaluation == "end":
-            return event.stage == "train" and event.epoch >= event.n_epochs
+            return _is_last(event)
         return self.evaluation == "epochs"
 
     def clock(self, stage: str) -> None:
@@ -88,8 +105,17 @@ class Recorder:
 
     def _add_points(self, event: Event) -> None:
         assert self._server is not None
-        test = self._measure(event, "test", self.y_test)
-        train = self._measure(event, "train", self.y_train)
+        test_blocks = self._embed("test", self.y_test)
+        test = self._measure(event, test_blocks, self.y_test)
+        train_blocks = self._embed("train", self.y_train)
+        train = self._measure(event, train_blocks, self.y_train)
+        if _is_last(event):
+            names = self._server.names
+            self.means = dict(zip(names, map(_mean, train_blocks), strict=True))
+            if test_blocks:
+                self.without = self._leave_out(event, test_blocks, self.y_test)
+            else:
+                self.without = self._leave_out(event, train_blocks, self.y_train)
         removed = self._removed_shares()
         ledger = self._server.ledger
         for r, curve in enumerate(self.curves):
@@ -99,15 +125,18 @@ class Recorder:
         if self.curves[0][-1][name] is not None:
             self.scored(self.curves[0][-1][name], name)
 
-    def _measure(
-        self, event: Event, rows: Literal["train", "test"], y: Tensor
-    ) -> list[dict[str, float | None]]:
-        """Return the scores of every replica."""
-        if y.shape[1] == 0:
-            return [{} for _ in self.curves]
+    def _embed(self, rows: Literal["train", "test"], y: Tensor) -> list[Tensor]:
+        """Ask for the blocks of rows, none where there are no such rows."""
         assert self._server is not None
+        return self._server.embed("evaluate", rows) if y.shape[1] else []
+
+    def _measure(
+        self, event: Event, blocks: Sequence[Tensor], y: Tensor
+    ) -> list[Scores]:
+        """Return the scores of every replica."""
+        if not blocks:
+            return [{} for _ in self.curves]
         assert event.fusion is not None
-        blocks = self._server.embed("evaluate", rows)
         with torch.no_grad():
             z = event.fusion(concatenate(blocks)).expand(-1, y.shape[1], -1)
         self._refuse_infinite(event, [*blocks, z])
@@ -116,6 +145,20 @@ class Recorder:
         return [
             {k: None if v != v else v for k, v in zip(found, row, strict=True)}  # NaN
             for row in zip(*columns, strict=True)
+        ]
+
+    def _leave_out(
+        self, event: Event, blocks: list[Tensor], y: Tensor
+    ) -> list[dict[PartyId, Scores] | None]:
+        """Return by party the scores of every replica with its block at its mean."""
+        found = {}
+        for m, (name, mean) in enumerate(self.means.items()):
+            same = mean.to(blocks[m]).unsqueeze(1).expand_as(blocks[m])
+            others = [*blocks[:m], same, *blocks[m + 1 :]]
+            found[name] = self._measure(event, others, y)
+        return [
+            {name: scores[r] for name, scores in found.items()}
+            for r in range(len(self.curves))
         ]
 
     def _offsets(self, z: Tensor) -> Tensor | None:
@@ -146,3 +189,15 @@ class Recorder:
             removed_share(problem.parties, [mask[r] for mask in masks])
             for r, problem in enumerate(self.problems)
         ]
+
+
+def _is_last(event: Event) -> bool:
+    """Tell whether a run is over with this epoch."""
+    return event.stage == "train" and event.epoch >= event.n_epochs
+
+
+def _mean(block: Tensor) -> Tensor:
+    """Return the mean over the rows, (R, E_m); that of equal values is their value."""
+    block = block.double().contiguous()  # so that every transport gives the same bits
+    same = (block == block[:, :1]).all(dim=1)
+    return torch.where(same, block[:, 0], block.mean(dim=1))
