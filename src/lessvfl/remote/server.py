@@ -471,6 +471,9 @@ class ServerProcess:
             self.settings.net.fusion_net,
             {name: own[0].tolist() for name, own in server.components.items()},
             constants={name: own[0] for name, own in server.constants().items()},
+            means={
+                name: own[0].to(build.dtype) for name, own in recorder.means.items()
+            },
         ).save(self._network(seed))
         now = self._wire_bytes()
         return server_numbers(
