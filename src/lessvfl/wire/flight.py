@@ -126,6 +126,9 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             lambda party, request, up, down: None
         )
         self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
+        # Whether a party that dials again takes the place of its own connection, which
+        # may be dead: nobody notices while nothing is exchanged.
+        self.newest_stays = False
         self.number = 0
         self.run_id = bytes(16)
         self._bytes = {party: [0, 0] for party in self.parties}  # up, down
@@ -166,8 +169,6 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         try:
             line = self._greet(context, descriptor, reader, writer)
             if line is not None:
-                with self._changed:
-                    self.came(line.party)
                 self._carry(line, reader)
         except GoneError as error:
             log.info("party '%s' is gone: %s", line.party if line else "?", error)
@@ -205,8 +206,12 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         with self._changed:
             refusal = self._objection(name, hello)
             if refusal is None:
+                self.came(name)
+                before = self._lines.get(name)
                 self._lines[name] = line
                 self._changed.notify_all()
+                if before is not None:
+                    before.end(None)
         if refusal is not None:
             self._refuse(name, refusal, writer)
             return None
@@ -235,7 +240,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
             return Refusal.of(self._failure)
         if self._closing is not None:
             return OVER
-        if name in self._lines:  # a stale connection goes away
+        if name in self._lines and not self.newest_stays:
             taken = f"Party '{name}' must connect once. It is connected already."
             return Refusal("config", taken, final=False)
         reason = self.admit(hello)

@@ -201,11 +201,12 @@ class PredictingParty:
                 f"Party '{self.name}' must align its rows before it answers. Got a "
                 "request without it."
             )
-        if len(places) == 0 or (places >= len(self._rows)).any():
+        if (places >= len(self._rows)).any():
             sentence = f"Party '{self.name}' answers for common rows. Got others."
             raise ProtocolError(sentence, public=sentence)
-        self._spent.rows(len(places))
-        self._write_down(len(places))
+        if len(places):  # none: the server looks who is there
+            self._spent.rows(len(places))
+            self._write_down(len(places))
         rows = torch.from_numpy(self._rows[places])
         with torch.no_grad():
             h = self._model.net(self._X[:, rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -106,7 +107,8 @@ class Predictor:
         hub.run_id = bytes.fromhex(self.record.header["run"])
         hub.admit = self._objection
         hub.check = self._complaint
-        hub.went = self._opened.discard
+        hub.came = hub.went = self._opened.discard
+        hub.newest_stays = True
 
     def _objection(self, hello: control.Hello) -> str | None:
         mine, theirs = __version__, hello.versions.get("lessvfl")
@@ -270,6 +272,13 @@ class Predictor:
             parts.append(self.model.fuse(blocks, len(some)))
             missing |= set(away)
         return Answers(np.concatenate(parts), tuple(sorted(missing)))
+
+    def look(self) -> None:
+        """Find out who is still there, without asking for anything."""
+        self._n_asked = 0
+        for party in set(self.hub.connected) & self._opened:
+            with contextlib.suppress(LessVFLError):
+                self.hub.send({party: control.Ask(np.empty(0, dtype=np.int64))})
 
     def _embed(self, places: Places) -> tuple[list[Tensor], list[PartyId]]:
         """Return everybody's embeddings, and for whom a mean had to do."""

@@ -44,6 +44,8 @@ from lessvfl.errors import (
 )
 from lessvfl.remote.predict.server import MOST_ROWS, Answers, Places, Predictor
 
+BEARER = HTTPBearer(auto_error=False)
+BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
 ANSWER_SECONDS = 300.0  # that a request may wait for the parties
 
 log = logging.getLogger(__name__)
@@ -116,7 +118,7 @@ class Worker:
         return job.done.result(ANSWER_SECONDS)
 
     def _work(self) -> None:
-        while (first := self._jobs.get()) is not None:
+        while (first := self._next()) is not None:
             jobs, over = [first], False
             while not self._jobs.empty():  # what came in the meantime goes along
                 job = self._jobs.get()
@@ -129,6 +131,14 @@ class Worker:
             self._together([job for job in jobs if job.places is not None])
             if over:
                 return
+
+    def _next(self) -> Job | None:
+        """Return what is to be done next; look after the parties until then."""
+        while True:
+            try:
+                return self._jobs.get(timeout=BEAT_SECONDS)
+            except queue.Empty:
+                self.predictor.look()
 
     def _together(self, jobs: Sequence[Job]) -> None:
         """Answer requests in as few exchanges as they fit into."""
@@ -179,10 +189,9 @@ def application(worker: Worker, token: str) -> FastAPI:
         redoc_url=None,
     )
     predictor, counts = worker.predictor, worker.counts
-    bearer = HTTPBearer(auto_error=False)
 
     def known(
-        shown: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+        shown: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)],
     ) -> None:
         if shown is None or not hmac.compare_digest(
             shown.credentials.encode(), token.encode()
