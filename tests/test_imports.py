@@ -47,6 +47,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pyarrow": {"data", "wire.connection", "wire.dial", "wire.flight"},
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},
+    "onnx": {"run.onnx_builder"},
     "cryptography": {"remote"},
     "typer": {"cli"},
     "rich": {"cli", "status"},
