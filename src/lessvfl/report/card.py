@@ -13,15 +13,19 @@ from lessvfl.run.record import RunRecord
 CARD_NAME = "MODEL_CARD.md"
 MOST_NAMES = 40  # features of one party that are named
 
-LIMITS = (
+HELD_OUT = (
     "The scores are of rows of the same data set that were held out. Rows of another "
-    "place or time may differ: `lessvfl evaluate` scores them.",
-    "Probabilities were not calibrated: they may be too sure or not sure enough.",
+    "place or time may differ: `lessvfl evaluate` scores them."
+)
+UNCALIBRATED = (
+    "Probabilities were not calibrated: they may be too sure or not sure enough."
+)
+LIMITS = (
     "A feature that was kept helped these networks on these rows. That is no cause, "
     "and a feature that was removed may say what a kept one says.",
     "Nothing was measured for groups of people or rows apart.",
     "A party's file holds its column names and categories and, of a column of heavy "
-    "tails, up to 256 of its values: it belongs to that party alone.",
+    "tails, up to 256 quantiles: it belongs to that party alone.",
 )
 
 
@@ -55,7 +59,7 @@ def card(
         "Features": _features(record, run),
         "Communication": _communication(run),
         "Files": _table(("file", "of"), [(f, who) for who, f in files.items()]),
-        "Limits": [f"- {sentence}" for sentence in LIMITS],
+        "Limits": _limits(record, run),
     }
     lines = [f"# {_plain(f'{title} on {name}')}", ""]
     for head, found in sections.items():
@@ -165,3 +169,13 @@ def _communication(run: tables.RunNumbers) -> Iterator[str]:
             yield f"- {words}: {terms.bytes_text(n)}"
     if (n := tables.value_at(run, "communication.rounds")) is not None:
         yield f"- rounds: {n:,}"
+
+
+def _limits(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
+    if any(tables.number(run, name, "final") is not None for name in tables.SCORES):
+        yield f"- {HELD_OUT}"
+    else:
+        yield "- Nothing was scored: there were no test rows."
+    if not tables.is_regression(record):
+        yield f"- {UNCALIBRATED}"
+    yield from (f"- {sentence}" for sentence in LIMITS)
