@@ -332,6 +332,20 @@ def normed(n_inputs: int, n_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(n_inputs, 8), *inner, nn.Linear(8, n_outputs))
 
 
+class Fixed(nn.Module):
+    """A module whose inputs cannot be cut, nor its outputs."""
+
+    def __init__(self, n_inputs: int, n_outputs: int) -> None:
+        super().__init__()
+        self.width = n_inputs
+        self.first = nn.Linear(n_inputs, 8)
+        self.last = nn.Linear(8, n_outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.reshape(-1, self.width)
+        return torch.tanh(self.last(torch.tanh(self.first(x))))
+
+
 class Undecided(nn.Module):
     """A module whose way depends on how many rows there are."""
 
@@ -350,8 +364,9 @@ def test_modules_of_the_user(dtype):
     check(fit(job={"networks": networks}, dtype=dtype), strange_rows())
 
 
-def test_modules_cut_to_what_they_kept():
-    networks = Networks(party=normed, fusion=None)
+@pytest.mark.parametrize("module", [normed, Fixed])
+def test_modules_cut_to_what_they_kept(module):
+    networks = Networks(party=module, fusion=None)
     model = fit(method="less-vfl-auto", job={"networks": networks}, **SELECT)
     assert any(party.kept and party.removed for party in model.parties)
     check_all_but_constants(model, strange_rows())

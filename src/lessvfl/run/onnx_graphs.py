@@ -113,7 +113,7 @@ def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
         blocks.append(_numbers(graph, cells, [columns[i] for i in plain]))
         places += [int(starts[i]) for i in plain]
     for i, column in enumerate(columns):
-        if i in plain:
+        if not _is_text(column) and not column.knots:
             continue
         write = _one_hot if _is_text(column) else _number_of_heavy_tails
         blocks.append(write(graph, inputs[i], column))
@@ -258,7 +258,8 @@ def _traced(net: Lifted, n_columns: int, owner: str) -> Any:
             (found,) = evaluator(model).run(None, {"x": probe.numpy()})
         problem = "" if np.allclose(found, expected, ALIKE, ALIKE) else "other numbers"
     except Exception as error:
-        problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        first, _, _ = str(error).strip().partition("\n")
+        problem = f"{type(error).__name__}: {first.rstrip('.')}"
     if problem:
         raise NetworkError(
             f"The module of {owner} must be one that PyTorch can write as ONNX; "
