@@ -42,11 +42,16 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Third parties that stay in one or two rooms.
 ONLY_IN: dict[str, set[str]] = {
-    "sklearn": {"bench", "data", "estimator"},  # `run` measures with tensors
+    # A run measures itself with tensors.
+    "sklearn": {"bench", "data", "estimator", "run.scores"},
     "matplotlib": {"report"},
     "pyarrow": {"data", "wire.connection", "wire.dial", "wire.flight"},
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},
+    "onnx": {"run.onnx_builder"},
+    "fastapi": {"remote.predict.service"},
+    "uvicorn": {"remote.predict.service"},
+    "pydantic": {"remote.predict.service"},
     "cryptography": {"remote"},
     "typer": {"cli"},
     "rich": {"cli", "status"},

@@ -298,6 +298,16 @@ def test_state_goes_out_and_in(make):
     assert single(rows().float()).dtype == torch.float32
 
 
+@pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
+def test_a_module_alone_gives_what_its_network_gives(factory):
+    net = lift(factory, (0,))
+    slots = torch.ones(1, net.input_weights.shape[2], dtype=torch.bool)
+    slots[0, 1] = False
+    cut = net.narrow(slots, torch.tensor([[True, False, True, False]]))
+    x = rows(d=len(cut.column_slots))
+    assert torch.equal(cut.module()(x[0]), cut(x)[0])
+
+
 def test_glorot_weights_and_zero_biases():
     net = MLP.create((30, 64, 16), "tanh", (0,), "a", F64, CPU)
     limit = (6 / 94) ** 0.5

@@ -215,6 +215,38 @@ def test_tables_of_any_kind(table, dataset):
         model.predict(rows.drop(columns="age"))
 
 
+def test_frames_of_any_dtype(table, dataset):
+    """Categories, missing cells and truth values, however pandas holds them."""
+    _, runs = run(dataset, "plain")
+    model, rows = runs[0].model, table.drop(columns="label")
+    assert rows[["age", "sex"]].isna().any().all()
+    expected = model.decide(rows)
+    for dtypes in (
+        {"sex": "category", "city": "category"},
+        {"sex": "string", "age": "Float64", "on": "boolean"},
+        {"on": object, "age": object},
+        {"on": float},
+    ):
+        assert np.array_equal(model.decide(rows.astype(dtypes)), expected)
+    assert np.array_equal(model.decide(rows.convert_dtypes()), expected)
+    alone = rows[rows["sex"].isna()][:1]  # its one category is missing
+    place = int(alone.index[0])
+    assert model.decide(alone) == pytest.approx(expected[[place]], abs=1e-5)
+
+
+def test_other_columns_may_hold_anything(table, dataset, tmp_path):
+    record, runs = run(dataset, "plain")
+    save(tmp_path, record, runs)
+    model, rows = load(tmp_path), table.drop(columns="label")
+    expected = model.predict(rows)
+    more = rows.assign(when=pd.Timestamp("2020-02-02"), list=[[1]] * N)
+    assert np.array_equal(model.predict(more), expected)
+    dates = pl.from_pandas(rows.assign(when=pd.Timestamp("2020-02-02")))
+    assert np.array_equal(model.predict(dates), expected)
+    with pytest.raises(DataError, match="must have the columns it was fitted on"):
+        model.predict(more[["when"]])
+
+
 def test_only_columns_in_use_are_needed(table, dataset, tmp_path):
     record, runs = run(dataset, "less-vfl")
     save(tmp_path, record, runs)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.cli import bench, ending, kit, remote, run
+from lessvfl.cli import bench, ending, kit, model, remote, run
 from lessvfl.cli.options import DataDir, Profile
 from lessvfl.errors import LessVFLWarning
 
@@ -41,6 +41,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(kit.app, name="kit")
 run.register(app)
 remote.register(app)
+model.register(app)
 
 
 def main() -> None:

@@ -82,19 +82,12 @@ def as_server(
 
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     """Predict every id of a file, and write the answers in its order."""
-    import numpy as np
+    from lessvfl.data import write_table
 
-    places, missing = predictor.places(ids)
+    table, found, missing = predictor.answer(ids.tolist())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_table(target, table)
     n_ids = len(ids)
-    if not len(places):
-        from lessvfl.errors import DataError
-
-        raise DataError(
-            f"Some of the {n_ids} ids must be known to every party. Got none that is."
-        )
-    answers = predictor.predict(places)
-    at = np.setdiff1d(np.arange(n_ids), missing)
-    _write(predictor, ids, at, answers, target)
     if missing:
         some = ", ".join(str(ids[i]) for i in missing[:5])
         more = ", ..." if len(missing) > 5 else ""
@@ -103,40 +96,10 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
             f"answer: {some}{more}",
             err=True,
         )
-    if answers.partial:
-        away = ", ".join(answers.missing)
+    if found.partial:
+        away = ", ".join(found.missing)
         typer.echo(f"partial: the mean of {away} stands for what it knows", err=True)
-    typer.echo(f"{len(places)} predictions: {target}")
-
-
-def _write(predictor: Predictor, ids: Any, at: Any, answers: Any, target: Path) -> None:
-    """Write a table: id, prediction, a probability a class, partial."""
-    import numpy as np
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    model = predictor.model
-    nothing: list[Any] = [None] * len(ids)
-
-    def spread(values: Any) -> list[Any]:
-        whole = list(nothing)
-        for place, value in zip(at.tolist(), values.tolist(), strict=True):
-            whole[place] = value
-        return whole
-
-    columns = {predictor.config.id or "id": list(np.asarray(ids).tolist())}
-    columns["prediction"] = spread(model.answers(answers.z))
-    if model.task != "regression":
-        shares = model.probabilities(answers.z)
-        for place, name in enumerate(model.label_names):
-            columns[f"probability_{name}"] = spread(shares[:, place])
-    columns["partial"] = spread(np.full(len(at), answers.partial))
-    table = pyarrow.table(columns)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.suffix == ".csv":
-        csv.write_csv(table, target)
-    else:
-        parquet.write_table(table, target)
+    typer.echo(f"{n_ids - len(missing)} predictions: {target}")
 
 
 def _token(own: ServerConfig, given: Path | None) -> str:

@@ -489,6 +489,11 @@ class Lifted:
             view=self._view,
         )
 
+    def module(self) -> nn.Module:
+        """Return the one replica as a module on its own, (n, columns) to (n, out)."""
+        assert self.n_replicas == 1
+        return Alone(self)
+
     def state(self) -> dict[str, Tensor]:
         """Return parameters and buffers of the one replica."""
         assert self.n_replicas == 1
@@ -506,6 +511,21 @@ class Lifted:
         with torch.no_grad():
             for name, tensor in (self._params | self._buffers).items():
                 tensor[0] = state[name]
+
+
+class Alone(nn.Module):
+    """The one replica of a lifted module, without the axis: what exporters can read."""
+
+    def __init__(self, net: Lifted) -> None:
+        super().__init__()
+        self._net = net.replica(0)
+        (self.inner,) = self._net._modules(range(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, columns) to (n, n_outputs)."""
+        h: Tensor = self.inner(self._net._spread(x))
+        kept = self._net._outputs
+        return h if kept is None else h.index_select(1, kept)
 
 
 def widen(cut: Network, whole: Network, slots: Tensor) -> Network:

@@ -1,7 +1,14 @@
 """From a table to a problem: `load` a data set, `prepare` it for the parties."""
 
 from lessvfl.data.encode import Encoding
-from lessvfl.data.files import load_columns, load_ids, load_labels, write_columns
+from lessvfl.data.files import (
+    load_columns,
+    load_ids,
+    load_labels,
+    load_rows,
+    write_columns,
+    write_table,
+)
 from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
 from lessvfl.data.labels import LabelConfig, check_labels, check_weights
 from lessvfl.data.problem import (
@@ -13,7 +20,7 @@ from lessvfl.data.problem import (
 )
 from lessvfl.data.sets import describe, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows
-from lessvfl.data.table import frame_of, from_arrays
+from lessvfl.data.table import frame_of, from_arrays, label_name
 
 __all__ = [
     "DataConfig",
@@ -29,12 +36,14 @@ __all__ = [
     "features_of",
     "frame_of",
     "from_arrays",
+    "label_name",
     "label_rows",
     "labels_alone",
     "load",
     "load_columns",
     "load_ids",
     "load_labels",
+    "load_rows",
     "match_columns",
     "names",
     "prepare",
@@ -42,4 +51,5 @@ __all__ = [
     "read_parties",
     "split_rows",
     "write_columns",
+    "write_table",
 ]

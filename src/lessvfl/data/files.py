@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,36 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"The data file '{path}' must be readable. Got this: {line}.")
 
 
+def load_rows(
+    path: Path, columns: Collection[str], label: str | None = None
+) -> tuple[Frame, list[Any], list[str] | None]:
+    """Load rows to score: the table, its labels as written, and names for them.
+
+    Files are those of `load_file`, and of a ``.npz`` file ``X``, ``y`` and
+    ``label_names`` are read. Only these `columns` are, as far as they are there.
+    """
+    _check_file(path)
+    if _is_npz(path):
+        label = label or "y"
+        arrays = _read_npz(path, ["X", label])
+        frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
+        labels, names = arrays[label], _texts(arrays.get("label_names"))
+    else:
+        frame, labels = _read_labelled(path, label, columns)
+        names = None
+    return frame, tables.label_cells(labels, frame, path.stem), names
+
+
 def _load_table(path: Path, label: str | None) -> Dataset:
-    """Load a .csv or .parquet file, its label column apart."""
+    """Load a .csv or .parquet file as a data set."""
+    frame, labels = _read_labelled(path, label)
+    return tables.from_arrays(frame, labels, name=path.stem)
+
+
+def _read_labelled(
+    path: Path, label: str | None, columns: Collection[str] | None = None
+) -> tuple[Frame, NDArray[Any]]:
+    """Read a .csv or .parquet file, its label column apart, or some of its columns."""
     table = _read_arrow(path)
     index = re.compile(r"__index_level_\d+__")  # what pandas writes of its own
     names = [name for name in table.column_names if not index.fullmatch(name)]
@@ -103,11 +131,15 @@ def _load_table(path: Path, label: str | None) -> Dataset:
             f"Got none."
         )
     labels = _arrow_labels(table.column(target), target)
-    return tables.from_arrays(_arrow_frame(table, features), labels, name=path.stem)
+    if columns is not None:
+        features = [name for name in features if name in columns]
+    return _arrow_frame(table, features), labels
 
 
 def _arrow_frame(table: Any, names: Sequence[str]) -> Frame:
     cells = [_arrow_cells(table.column(name), name) for name in names]
+    if not cells:
+        return Frame((), np.empty((table.num_rows, 0)))
     return tables.frame_of_columns(names, cells)
 
 
@@ -213,6 +245,18 @@ def write_columns(
     cells = [_cells_to_write(frame, index) for index in range(len(frame.names))]
     arrays = [pyarrow.array(ids), *map(pyarrow.array, cells)]
     parquet.write_table(pyarrow.Table.from_arrays(arrays, names=names), path)
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns as ``.csv`` or ``.parquet``, None for a missing cell."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    table = pyarrow.table(dict(columns))
+    if path.suffix == ".csv":
+        csv.write_csv(table, path)
+    else:
+        parquet.write_table(table, path)
 
 
 def _cells_to_write(frame: Frame, index: int) -> NDArray[Any]:

@@ -69,12 +69,12 @@ def from_arrays(
         )
     if (X_test is None) != (y_test is None):
         raise DataError(f"The test rows of '{name}' need both X_test and y_test.")
-    cells = _label_cells(y, frame, name)
+    cells = label_cells(y, frame, name)
     frame_test, cells_test = None, []
     if X_test is not None:
         named = isinstance(X_test, Frame) or hasattr(X_test, "columns")
         frame_test = frame_of(X_test, None if named else frame.names)
-        cells_test = _label_cells(y_test, frame_test, name)
+        cells_test = label_cells(y_test, frame_test, name)
     codes, task, label_names = _code_labels([*cells, *cells_test], name, task)
     n = frame.n_rows
     y_test = None if X_test is None else codes[n:]
@@ -147,7 +147,7 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, float | np.floating) and math.isnan(cell)
 
 
-def _label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
+def label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
     """Return the labels of a table, or refuse where one is missing."""
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
@@ -210,13 +210,18 @@ def _code_labels(
     keys = cells if numbers is None else numbers
     code = {value: index for index, value in enumerate(distinct)}
     codes = np.array([code[key] for key in keys], dtype=np.int64)
-    if numbers is None:
-        names = [str(value) for value in distinct]
-    elif isinstance(cells[0], bool):
-        names = [str(bool(value)) for value in distinct]
-    else:
-        names = [f"{value:.17g}" for value in distinct]
+    of_truth = isinstance(cells[0], bool)
+    names = [label_name(bool(value) if of_truth else value) for value in distinct]
     return codes, "binary" if len(distinct) == 2 else "multiclass", tuple(names)
+
+
+def label_name(cell: Any) -> str:
+    """Return the name of a class that a label stands for.
+
+    >>> label_name("ill"), label_name(True), label_name(2), label_name(2.0)
+    ('ill', 'True', '2', '2')
+    """
+    return str(cell) if isinstance(cell, str | bool) else f"{float(cell):.17g}"
 
 
 def _numbers(cells: Sequence[Any]) -> Floats | None:

@@ -278,6 +278,11 @@ class FittedModel(FittedServer):
         """Return the features every party kept."""
         return {party.name: party.kept for party in self.parties}
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """Return the columns in use, those that a table must have."""
+        return frozenset(name for p in self.parties for name in p.encoding.names)
+
     def astype(self, dtype: torch.dtype) -> FittedModel:
         """Return the same model, computing in another number format."""
         parties = tuple(
@@ -311,8 +316,10 @@ class FittedModel(FittedServer):
         return self.moved(self.decide(X))
 
     def _frame(self, X: Any) -> Frame:
-        if hasattr(X, "columns"):
-            return frame_of(X)
+        if hasattr(X, "columns"):  # others may hold what no table of ours may
+            in_use = self.columns
+            used = [name for name in X.columns if str(name) in in_use]
+            return frame_of(X[used]) if used else Frame((), np.empty((len(X), 0)))
         array = np.asarray(X)
         if array.ndim != 2 or array.shape[1] != len(self.feature_names):
             raise DataError(

@@ -228,6 +228,20 @@ def resolve(
     return from_flat(method, profile, values)
 
 
+def changed(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a record's header that are not the sections' defaults.
+
+    What a profile sets is among them, and options of a data set are.
+    """
+    usual = from_flat(header["method"], header["profile"], {}).flat()
+    nothing = object()
+    return {
+        name: value
+        for name, value in header["config"].items()
+        if usual.get(name, nothing) != value
+    }
+
+
 def from_flat(method: str, profile: str, values: Mapping[str, Any]) -> Settings:
     """Return settings out of their flat values, checked; what is missing is default."""
     data, net, labels, config = (

@@ -31,6 +31,7 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
@@ -45,8 +46,6 @@ from lessvfl.wire.replies import wrong_kind
 MOST_ROWS = 10_000  # of one exchange; what is longer goes in several
 
 log = logging.getLogger(__name__)
-
-Places = NDArray[np.int64]  # of rows in the common order
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Predictor:
     def begin(self) -> int:
         """Have all parties there and rows aligned; return how many are common."""
         self._await(self.parties)
-        rows: Places | None = None
+        rows: Positions | None = None
         if self._path.is_file():
             known = read_state(self._path)
             self._session = known.values["session"]
@@ -159,7 +158,7 @@ class Predictor:
             self._opened.clear()
             raise
 
-    def _begin_anew(self) -> Places:
+    def _begin_anew(self) -> Positions:
         """Align rows for a new session, and write it down."""
         self._session = secrets.token_hex(16)
         self._opened.clear()
@@ -170,7 +169,7 @@ class Predictor:
         write_state(self._path, State({"rows": tensor}, values))
         return rows
 
-    def _take(self, rows: Places) -> int:
+    def _take(self, rows: Positions) -> int:
         items = self._ids.items
         self._places = {items[row]: place for place, row in enumerate(rows.tolist())}
         log.info("%d of %d ids are common to all parties", len(rows), len(items))
@@ -215,7 +214,7 @@ class Predictor:
             self._opened.add(party)
         return aligned
 
-    def _align(self) -> Places:
+    def _align(self) -> Positions:
         """Find the common rows with every party."""
         mode: Any = self.config.align
         aligner = Aligner(
@@ -249,7 +248,7 @@ class Predictor:
 
     # ---------------------------------------------------------------------- the answers
 
-    def places(self, ids: Sequence[Any]) -> tuple[Places, list[int]]:
+    def places(self, ids: Sequence[Any]) -> tuple[Positions, list[int]]:
         """Return the places of ids, and which of them are not common to all.
 
         Ids of another kind, and one that stands there twice, are refused.
@@ -263,7 +262,32 @@ class Predictor:
         missing = [i for i, place in enumerate(found) if place < 0]
         return np.array([p for p in found if p >= 0], dtype=np.int64), missing
 
-    def predict(self, places: Places) -> Answers:
+    def answer(
+        self, ids: Sequence[Any]
+    ) -> tuple[dict[str, list[Any]], Answers, list[int]]:
+        """Return a table of predictions in the order of ids, and which have none."""
+        places, missing = self.places(ids)
+        if not len(places):
+            raise DataError(
+                f"Some of the {len(ids)} ids must be known to every party. Got none "
+                "that is."
+            )
+        found, model = self.predict(places), self.model
+        columns = {"prediction": model.answers(found.z)}
+        if model.task != "regression":
+            shares = model.probabilities(found.z)
+            for place, name in enumerate(model.label_names):
+                columns[f"probability_{name}"] = shares[:, place]
+        columns["partial"] = np.full(len(places), found.partial)
+        at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
+        table: dict[str, list[Any]] = {self._ids.column: [*ids]}
+        for name, values in columns.items():
+            table[name] = [None] * len(ids)
+            for place, value in zip(at, values.tolist(), strict=True):
+                table[name][place] = value
+        return table, found, missing
+
+    def predict(self, places: Positions) -> Answers:
         """Return what is predicted for the rows at these places."""
         parts, missing = [], set()
         for start in range(0, len(places), MOST_ROWS):
@@ -280,7 +304,7 @@ class Predictor:
             with contextlib.suppress(LessVFLError):
                 self.hub.send({party: control.Ask(np.empty(0, dtype=np.int64))})
 
-    def _embed(self, places: Places) -> tuple[list[Tensor], list[PartyId]]:
+    def _embed(self, places: Positions) -> tuple[list[Tensor], list[PartyId]]:
         """Return everybody's embeddings, and for whom a mean had to do."""
         while True:
             away = self._away()

@@ -42,7 +42,8 @@ from lessvfl.errors import (
     PartyLostError,
     PolicyError,
 )
-from lessvfl.remote.predict.server import MOST_ROWS, Answers, Places, Predictor
+from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
 
 BEARER = HTTPBearer(auto_error=False)
 BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
@@ -84,10 +85,10 @@ class Predictions(BaseModel):
 
 
 @dataclass
-class Job:
+class Pending:
     """Something to do for the thread that talks to the parties."""
 
-    places: Places | None  # none: align again
+    places: Positions | None  # none: align again
     done: Future[Any] = field(default_factory=Future)
 
 
@@ -100,7 +101,7 @@ class Worker:
         self.predictor = predictor
         self.counts: Counter[str] = Counter()
         self._read_ids = read_ids
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lessvfl-predict")
 
     def __enter__(self) -> Worker:
@@ -111,9 +112,9 @@ class Worker:
         self._jobs.put(None)
         self._thread.join()
 
-    def ask(self, places: Places | None) -> Any:
+    def ask(self, places: Positions | None) -> Any:
         """Have a request answered; wait for it."""
-        job = Job(places)
+        job = Pending(places)
         self._jobs.put(job)
         return job.done.result(ANSWER_SECONDS)
 
@@ -132,7 +133,7 @@ class Worker:
             if over:
                 return
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Pending | None:
         """Return what is to be done next; look after the parties until then."""
         while True:
             try:
@@ -140,7 +141,7 @@ class Worker:
             except queue.Empty:
                 self.predictor.look()
 
-    def _together(self, jobs: Sequence[Job]) -> None:
+    def _together(self, jobs: Sequence[Pending]) -> None:
         """Answer requests in as few exchanges as they fit into."""
         while jobs:
             some, n_rows = 0, 0
@@ -153,7 +154,7 @@ class Worker:
             now, jobs = jobs[:some], jobs[some:]
             self._settle(now, functools.partial(self._predict, now))
 
-    def _settle(self, jobs: Sequence[Job], work: Callable[[], list[Any]]) -> None:
+    def _settle(self, jobs: Sequence[Pending], work: Callable[[], list[Any]]) -> None:
         """Give every request its answer, or all of them the error."""
         try:
             answers = work()
@@ -166,7 +167,7 @@ class Worker:
         for job, answer in zip(jobs, answers, strict=True):
             job.done.set_result(answer)
 
-    def _predict(self, jobs: Sequence[Job]) -> list[Answers]:
+    def _predict(self, jobs: Sequence[Pending]) -> list[Answers]:
         sizes = [len(job.places) for job in jobs if job.places is not None]
         places = np.concatenate([job.places for job in jobs if job.places is not None])
         found = self.predictor.predict(places)

@@ -1,0 +1,267 @@
+"""ONNX graphs of a fitted model: one of each party, and one of the server.
+
+A party's graph takes its raw columns, one input of shape (N, 1) each under the column's
+own name: numbers and truth values as double, NaN where a cell is missing, and texts as
+strings, "" where one is missing. Preparation is in double, as in :class:`Encoding`; the
+network has the number format it was trained in. The server's graph takes what those of
+the parties give, one input of shape (N, E_m) under each party's name.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from lessvfl.core.lifted import Lifted
+from lessvfl.core.metrics import decision_offsets
+from lessvfl.core.network import MLP, Network
+from lessvfl.data import Encoding
+from lessvfl.data.encode import EncodedColumn
+from lessvfl.errors import NetworkError
+from lessvfl.run.fitted import FittedParty, FittedServer
+from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package
+
+ALIKE = 1e-4  # how far the traced graph of a module may be from the module
+
+
+def party_graph(party: FittedParty) -> bytes:
+    """Return the ONNX file of one party: raw columns in, ``embedding`` out.
+
+    A party that kept nothing has no columns; its graph takes ``rows``, an int64 of
+    shape (1,), and gives its constant that often.
+    """
+    graph = GraphBuilder(party.encoding.names, f"party '{party.name}'")
+    about = {"party": party.name, "features": list(party.kept)}
+    if party.constant is not None:
+        constant = party.constant.detach().cpu().numpy()[None]
+        rows = graph.input("rows", np.int64, [1])
+        width = graph.constant(np.array([constant.shape[1]]))
+        shape = graph.add("Concat", rows, width, axis=0)
+        found = graph.add("Expand", graph.constant(constant), shape)
+        graph.output("embedding", found, constant.dtype, constant.shape[1])
+        return graph.model(about)
+    dtype = _format_of(party.net)
+    x = graph.cast(_encode(graph, party.encoding), dtype)
+    found = _run_network(graph, party.net, x, len(party.net.column_slots))
+    graph.output("embedding", found, dtype, party.net.n_outputs)
+    return graph.model(about)
+
+
+def fusion_graph(model: FittedServer) -> bytes:
+    """Return the ONNX file of the server: embeddings in, predictions out.
+
+    Classes: ``probabilities`` (N, C), ``class`` (N,), the place of the predicted one,
+    and ``label`` (N,), its name. Numbers: ``value`` (N,).
+    """
+    widths = dict(zip(model.party_names, model.sizes, strict=True))
+    graph = GraphBuilder(tuple(widths), "the server")
+    dtype = _format_of(model.fusion)
+    inputs = [graph.input(name, dtype, [N_ROWS, n]) for name, n in widths.items()]
+    whole = graph.add("Concat", *inputs, axis=1)
+    z = _run_network(graph, model.fusion, whole, sum(widths.values()))
+    z = graph.cast(z, np.float64)
+    about = {"task": model.task, "parties": list(widths)}
+    if model.task == "regression":
+        scaled = graph.add("Mul", z, graph.constant(np.array(model.label_scale)))
+        value = graph.add("Add", scaled, graph.constant(np.array(model.label_shift)))
+        graph.output("value", graph.flat(value), np.float64)
+        return graph.model(about)
+    if model.task == "binary":
+        positive = graph.add("Sigmoid", z)
+        negative = graph.add("Sub", graph.constant(np.array(1.0)), positive)
+        chances = graph.add("Concat", negative, positive, axis=1)
+    else:
+        chances = graph.add("Softmax", z, axis=1)
+    graph.output("probabilities", chances, np.float64, len(model.label_names))
+    offsets = np.array(decision_offsets(model.threshold, model.fusion.n_outputs))
+    decided = graph.add("Add", z, graph.constant(offsets))
+    if model.task == "binary":
+        above = graph.add("Greater", decided, graph.constant(np.array(0.0)))
+        place = graph.cast(graph.flat(above), np.int64)
+    else:
+        place = graph.add("ArgMax", decided, axis=1, keepdims=0)
+    graph.output("class", place, np.int64)
+    names = graph.constant(np.array(model.label_names, dtype=object))
+    graph.output("label", graph.add("Gather", names, place, axis=0), np.object_)
+    return graph.model({**about, "label_names": list(model.label_names)})
+
+
+# -------------------------------------------------------------------------- preparation
+
+
+def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
+    """Write the encoding of a party's columns; return the matrix, (N, d)."""
+    columns = encoding.columns
+    inputs = [
+        graph.input(c.name, np.object_ if _is_text(c) else np.float64, [N_ROWS, 1])
+        for c in columns
+    ]
+    starts = np.cumsum([0, *(column.width for column in columns)])
+    blocks: list[str] = []
+    places: list[int] = []  # in the matrix, of every column of the blocks
+    plain = [i for i, c in enumerate(columns) if not _is_text(c) and not c.knots]
+    if plain:
+        cells = graph.add("Concat", *(inputs[i] for i in plain), axis=1)
+        blocks.append(_numbers(graph, cells, [columns[i] for i in plain]))
+        places += [int(starts[i]) for i in plain]
+    for i, column in enumerate(columns):
+        if not _is_text(column) and not column.knots:
+            continue
+        write = _one_hot if _is_text(column) else _number_of_heavy_tails
+        blocks.append(write(graph, inputs[i], column))
+        places += range(starts[i], starts[i + 1])
+    matrix = graph.add("Concat", *blocks, axis=1)
+    if places == sorted(places):
+        return matrix
+    return graph.add("Gather", matrix, graph.constant(np.argsort(places)), axis=1)
+
+
+def _is_text(column: EncodedColumn) -> bool:
+    return column.kind == "categorical"
+
+
+def _fill(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
+    fill = np.array([[column.fill for column in columns]], dtype=np.float64)
+    return graph.add("Where", graph.add("IsNaN", cells), graph.constant(fill), cells)
+
+
+def _scale(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
+    shift = np.array([[column.shift for column in columns]])
+    scale = np.array([[column.scale for column in columns]])
+    moved = graph.add("Sub", cells, graph.constant(shift))
+    return graph.add("Div", moved, graph.constant(scale))
+
+
+def _numbers(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
+    return _scale(graph, _fill(graph, cells, columns), columns)
+
+
+def _number_of_heavy_tails(
+    graph: GraphBuilder, cells: str, column: EncodedColumn
+) -> str:
+    """Write the lines between knots: the first level, and the rise up to a cell.
+
+    Of the rise from each knot to the next a cell has a share, between 0 and 1.
+    """
+    knots, levels = np.array([column.knots]), np.array([column.levels])
+    full = _fill(graph, cells, [column])
+    above = graph.add("Sub", full, graph.constant(knots[:, :-1]))
+    share = graph.add("Div", above, graph.constant(np.diff(knots)))
+    zero, one = (graph.constant(np.array(end)) for end in (0.0, 1.0))
+    share = graph.add("Min", graph.add("Max", share, zero), one)
+    rise = graph.add("MatMul", share, graph.constant(np.diff(levels).T))
+    return _scale(
+        graph, graph.add("Add", rise, graph.constant(levels[:, :1])), [column]
+    )
+
+
+def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
+    """Write the columns of a category: none is 1 where no training row has the text."""
+    codes = {text: code for code, text in enumerate(column.categories)}
+    codes[""] = codes[str(column.fill)]  # a missing cell
+    found = graph.add(
+        "LabelEncoder",
+        cells,
+        domain="ai.onnx.ml",
+        keys_strings=list(codes),
+        values_int64s=list(codes.values()),
+        default_int64=-1,
+    )
+    every = graph.constant(np.arange(len(column.categories))[None])
+    return graph.cast(graph.add("Equal", found, every), np.float64)
+
+
+# ----------------------------------------------------------------------------- networks
+
+
+def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> str:
+    """Write a network; return its output."""
+    dtype = _format_of(net)
+    if isinstance(net, Lifted):
+        model = _traced(net, n_columns, graph.owner)
+        return graph.cast(graph.inline(model, graph.cast(x, np.float32)), dtype)
+    assert isinstance(net, MLP)
+    layers = list(zip(net.weights, net.biases, strict=True))
+    if net.is_linear:  # one product, in the order of sums that the network has
+        whole = net.collapse()
+        layers = [(whole[..., :-1], whole[..., -1])]
+    for layer, pair in enumerate(layers):
+        if layer > 0:
+            x = _activate(graph, net.activation, x, dtype)
+        w, b = (graph.constant(t.detach()[0].cpu().numpy()) for t in pair)
+        x = graph.add("Gemm", x, w, b, transB=1)
+    return x
+
+
+def _activate(graph: GraphBuilder, name: str, x: str, dtype: np.dtype[Any]) -> str:
+    """Write an activation of ``core.network.ACTIVATIONS``."""
+
+    def number(value: float) -> str:
+        return graph.constant(np.array(value, dtype=dtype))
+
+    if name == "none":
+        return x
+    if name == "silu":
+        return graph.add("Mul", x, graph.add("Sigmoid", x))
+    if name == "softplus":  # the operator of that name is missing in double
+        small = graph.add("Exp", graph.add("Neg", graph.add("Abs", x)))
+        more = graph.add("Log", graph.add("Add", small, number(1)))
+        return graph.add("Add", graph.add("Relu", x), more)
+    if name == "gelu":
+        half = graph.add("Mul", x, number(math.sqrt(0.5)))
+        part = graph.add("Erf", graph.cast(half, np.float32))  # missing in double
+        both = graph.add("Add", graph.cast(part, dtype), number(1))
+        return graph.add("Mul", graph.add("Mul", x, number(0.5)), both)
+    return graph.add({"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu"}[name], x)
+
+
+def _format_of(net: Network) -> np.dtype[Any]:
+    """Return the number format of a network."""
+    return np.dtype(str(net.input_weights.dtype).removeprefix("torch."))
+
+
+def _traced(net: Lifted, n_columns: int, owner: str) -> Any:
+    """Return the ONNX model of a user's module, as PyTorch traces it in float32.
+
+    Runtimes have few operators in double. A module whose graph gives something else
+    than the module does is refused.
+    """
+    onnx = package("onnx")
+    evaluator = package("onnx.reference").ReferenceEvaluator
+    draws = torch.Generator().manual_seed(0)
+    probe = torch.randn(3, n_columns, generator=draws)
+    module = net.astype(torch.float32).module().eval()
+    try:
+        with warnings.catch_warnings(), TemporaryDirectory() as folder, torch.no_grad():
+            warnings.simplefilter("ignore")
+            path = Path(folder) / "module.onnx"
+            torch.onnx.export(
+                module,
+                (probe[:2],),
+                path,
+                opset_version=OPSET,
+                input_names=["x"],
+                output_names=["y"],
+                dynamic_axes={"x": {0: N_ROWS}, "y": {0: N_ROWS}},
+                dynamo=False,  # the other way needs one more package
+            )
+            expected = module(probe).numpy()
+            model = onnx.load(path)
+            (found,) = evaluator(model).run(None, {"x": probe.numpy()})
+        problem = "" if np.allclose(found, expected, ALIKE, ALIKE) else "other numbers"
+    except Exception as error:
+        first, _, _ = str(error).strip().partition("\n")
+        problem = f"{type(error).__name__}: {first.rstrip('.')}"
+    if problem:
+        raise NetworkError(
+            f"The module of {owner} must be one that PyTorch can write as ONNX; "
+            f"'--format safetensors' takes any. Got {problem}."
+        )
+    return model

@@ -1,0 +1,179 @@
+"""Scores of a fitted model on rows that its run did not see.
+
+What a run measures on its own test rows is measured here by the same functions, so that
+the same rows have the same scores; calibration and errors in the labels' own unit come
+besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lessvfl.core.metrics import decision_offsets, measure
+from lessvfl.data import Frame, label_name
+from lessvfl.data.encode import CellCounts
+from lessvfl.errors import DataError
+from lessvfl.run.fitted import FittedModel
+
+N_BINS = 10
+MOST_NAMES = 20
+
+
+def score_rows(
+    model: FittedModel,
+    frame: Frame,
+    labels: Sequence[Any],
+    *,
+    name: str = "table",
+    label_names: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Score a model on a table and its labels.
+
+    Parameters
+    ----------
+    model : FittedModel
+        As :func:`lessvfl.load` returns it.
+    frame : Frame
+        Rows with at least the columns in use.
+    labels : sequence
+        One for each row: numbers, or what names a class of the model.
+    name : str
+        What the table is called in errors.
+    label_names : sequence of str, optional
+        Names of the classes 0, 1, ... where the labels are such numbers.
+
+    Returns
+    -------
+    dict
+        ``task``, every score of the task (None where these rows have none), and the
+        cells that were ``imputed`` or of an ``unseen`` category.
+    """
+    if frame.n_rows == 0:
+        raise DataError(f"The table '{name}' must have rows to score. Got none.")
+    if model.task == "regression":
+        scores = _score_numbers(model, frame, _amounts(labels, name))
+    else:
+        y = _codes(labels, model.label_names, label_names, name)
+        scores = _score_classes(model, frame, y)
+    cells = CellCounts()
+    for party in model.parties:
+        cells += party.encoding.apply(frame)[1]
+    found: dict[str, Any] = {"task": model.task}
+    found |= {k: None if math.isnan(value) else value for k, value in scores.items()}
+    return found | {"imputed": cells.imputed, "unseen": cells.unseen}
+
+
+# ------------------------------------------------------------------------------- labels
+
+
+def _amounts(labels: Sequence[Any], name: str) -> NDArray[np.float64]:
+    """Return labels as the numbers that a regression is scored on."""
+    try:
+        if any(isinstance(label, str | bytes) for label in labels):
+            raise TypeError
+        found = np.array([float(label) for label in labels])
+    except (TypeError, ValueError):
+        found = np.array([math.nan])
+    if not np.isfinite(found).all():
+        raise DataError(
+            f"The labels of '{name}' must be finite numbers, as in training. "
+            "Got something else."
+        )
+    return found
+
+
+def _codes(
+    labels: Sequence[Any],
+    known: Sequence[str],
+    label_names: Sequence[str] | None,
+    name: str,
+) -> NDArray[np.int64]:
+    """Return the class of every label, by its place among those of the model."""
+    code = {text: index for index, text in enumerate(known)}
+    words = [label_name(label) for label in labels]
+    if label_names is not None and not set(words) <= set(known):
+        named = {str(index): text for index, text in enumerate(label_names)}
+        words = [named.get(word, word) for word in words]
+    if strange := set(words) - set(known):
+        shown = ", ".join(known[:MOST_NAMES]) + ", ..." * (len(known) > MOST_NAMES)
+        raise DataError(
+            f"The labels of '{name}' must be classes of the model: {shown}. "
+            f"Got '{min(strange)}'."
+        )
+    return np.array([code[word] for word in words], dtype=np.int64)
+
+
+# ------------------------------------------------------------------------------- scores
+
+
+def _score_numbers(
+    model: FittedModel, frame: Frame, y: NDArray[np.float64]
+) -> dict[str, float]:
+    from sklearn.metrics import mean_absolute_error
+
+    predicted = model.predict(frame)
+    z = torch.as_tensor(predicted)[None, :, None]
+    scores = measure(z, torch.as_tensor(y)[None], model.task)
+    return _single(scores) | {"mae": float(mean_absolute_error(y, predicted))}
+
+
+def _score_classes(
+    model: FittedModel, frame: Frame, y: NDArray[np.int64]
+) -> dict[str, float]:
+    from sklearn.metrics import mean_squared_error
+
+    z, p = model.decide(frame), model.predict_proba(frame)
+    offsets = torch.tensor(decision_offsets(model.threshold, z.shape[1]))
+    rows = torch.as_tensor(z)[None]
+    scores = measure(rows, torch.as_tensor(y)[None], model.task, offsets)
+    n_classes = p.shape[1]
+    # Σ_k (p_k - y_k)² of a row; of two classes one of the two equal summands.
+    n_counted = n_classes if n_classes > 2 else 1
+    squares = float(mean_squared_error(np.eye(n_classes)[y], p))
+    found = _single(scores)
+    if "auc" not in found:
+        found["auc"] = _macro_auc(p, y)
+    return found | {
+        "calibration_error": calibration_error(p, y),
+        "brier": n_counted * squares,
+    }
+
+
+def _single(scores: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Return the scores of the one replica."""
+    return {name: float(values[0]) for name, values in scores.items()}
+
+
+def _macro_auc(p: NDArray[Any], y: NDArray[np.int64]) -> float:
+    """Return the mean area under the ROC curve of each class against all others.
+
+    Classes that no row or every row has are left out.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    present = np.unique(y)
+    if len(present) < 2:
+        return math.nan
+    return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in present]))
+
+
+def calibration_error(p: NDArray[Any], y: NDArray[np.int64]) -> float:
+    """Return the expected calibration error, in ten bins of equal width.
+
+    Rows are sorted into bins by their largest probability; of every bin counts how far
+    its mean is from the share of rows whose class it was, weighted by its rows.
+
+    >>> p = np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])
+    >>> round(calibration_error(p, np.array([0, 1, 1])), 3)
+    0.333
+    """
+    largest, is_right = p.max(axis=1), p.argmax(axis=1) == y
+    bins = np.minimum((largest * N_BINS).astype(np.int64), N_BINS - 1)
+    gaps = np.bincount(bins, largest - is_right, N_BINS)
+    return float(np.abs(gaps).sum() / len(y))
