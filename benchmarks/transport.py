@@ -25,7 +25,7 @@ import queue
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,11 +124,10 @@ def grpc_party(
 
 
 @contextmanager
-def over_grpc(
-    folder: Path, names: list[str], works: bool
-) -> Iterator[Callable[[Tensor], Iteration]]:
-    """Connect parties over gRPC; give what makes an iteration with a block."""
-    party = working_party if works else grpc_party
+def grpc_streams(
+    folder: Path, names: list[str], party: Any
+) -> Iterator[Callable[[Iterable[bytes]], list[bytes]]]:
+    """Connect parties over gRPC; give what exchanges bytes with all of them."""
     requests: dict[str, Any] = {name: queue.SimpleQueue() for name in names}
     replies: dict[str, Any] = {name: queue.SimpleQueue() for name in names}
 
@@ -139,20 +138,10 @@ def over_grpc(
             yield data
             replies[name].put(next(incoming))
 
-    def iterate(given: bytes | codec.WireFrame) -> list[bytes]:
-        for name in names:
-            data = given if isinstance(given, bytes) else codec.encode(given)
+    def exchange(given: Iterable[bytes]) -> list[bytes]:
+        for name, data in zip(names, given, strict=True):
             requests[name].put(data)
         return [replies[name].get(timeout=PATIENCE) for name in names]
-
-    def prepare(values: Tensor) -> Iteration:
-        message = Descend("train", Block(values, (values.shape[-1],)))
-        frame = codec.WireFrame(message, 1)
-        data = codec.encode(frame)
-        if not works:
-            assert iterate(data) == [data] * len(names)
-            return lambda: iterate(data)
-        return lambda: [codec.decode(reply) for reply in iterate(frame)]
 
     certificate, key, ca = credentials_of(folder, "server").read()
     secrets = grpc.ssl_server_credentials([(key, certificate)], ca, True)
@@ -168,11 +157,34 @@ def over_grpc(
         try:
             for name in names:
                 replies[name].get(timeout=PATIENCE)
-            yield prepare
+            yield exchange
         finally:
             for name in names:
                 requests[name].put(None)
     server.stop(None).wait()
+
+
+@contextmanager
+def over_grpc(
+    folder: Path, names: list[str], works: bool
+) -> Iterator[Callable[[Tensor], Iteration]]:
+    """Connect parties over gRPC; give what makes an iteration with a block."""
+    with grpc_streams(folder, names, working_party if works else grpc_party) as send:
+
+        def iterate(given: bytes | codec.WireFrame) -> list[bytes]:
+            is_ready = isinstance(given, bytes)
+            return send(given if is_ready else codec.encode(given) for _ in names)
+
+        def prepare(values: Tensor) -> Iteration:
+            message = Descend("train", Block(values, (values.shape[-1],)))
+            frame = codec.WireFrame(message, 1)
+            data = codec.encode(frame)
+            if not works:
+                assert iterate(data) == [data] * len(names)
+                return lambda: iterate(data)
+            return lambda: [codec.decode(reply) for reply in iterate(frame)]
+
+        yield prepare
 
 
 def as_party(target: Any, *given: Any) -> None:

@@ -1,0 +1,466 @@
+"""Joint prediction: what it sends, how long it takes, and whether it survives kills.
+
+``size``: with half of all columns planted noise, the bytes that a prediction of one row
+takes up (4 for every component, of all parties) and the columns that it needs, before
+anything is removed and with the model of a run, all in one process. ``time``: three
+parties as processes, mutual TLS on loopback; a prediction over the wire beside a bare
+gRPC exchange (``pip install grpcio``) of as many bytes with as many processes, in turn,
+then the service over HTTP. ``kill``: clients keep asking the service while parties and
+the server are killed with SIGKILL and started again; answers must be those of the same
+model in one process, all else an error that says why, and answers must come again.
+
+    python benchmarks/predict.py size --data-dir DIR
+    python benchmarks/predict.py time --data phishing --data-dir DIR
+    python benchmarks/predict.py kill --kills 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import lessvfl
+from lessvfl import data, methods
+from lessvfl.core.device import keep_freed_memory, use_threads
+from lessvfl.errors import LessVFLWarning
+from lessvfl.remote import certificates, localhost
+from lessvfl.run import profiles
+from lessvfl.run.simulate import Job, simulate
+
+DATA = "phishing,gina_reconstruction,activity_time265"
+SHORT = {"train_epochs": 3}
+FREELY = {  # what a party's policy allows here
+    "predict_rows": 10**12,
+    "predict_rate": 10**12,
+    "predict_alignments": 10**6,
+}
+FLOAT_BYTES = 4
+N_PARTIES = 3
+BACK_SECONDS = 30.0  # within which answers must come again
+HANGING_SECONDS = 60.0  # after which a request counts as hanging
+TOLERANCE = 1e-6  # of a probability: floats, and JSON
+
+
+# --------------------------------------------------------------------------------- size
+
+
+def size(given: argparse.Namespace) -> None:
+    """Run every data set once, and print what a prediction takes before and after."""
+    lines = []
+    for name in given.data.split(","):
+        dataset = data.load(name, data_dir=given.data_dir)
+        settings = profiles.resolve(methods.DEFAULT, "default", dataset)
+        (run,) = simulate(Job(dataset, settings, spurious=0.5), [given.seed])
+        asked = [p for p in run.model.parties if p.constant is None]
+        components = run.numbers["components"].values()
+        line = {
+            "data": name,
+            "parties": len(run.model.parties),
+            "asked": len(asked),
+            "bytes_before": FLOAT_BYTES * sum(one["of"] for one in components),
+            "bytes": FLOAT_BYTES * sum(p.n_components for p in asked),
+            "columns_before": sum(len(p.encoding.names) for p in run.problem.parties),
+            "columns": sum(len(p.encoding.names) for p in asked),
+            "accuracy": run.numbers["accuracy"]["final"],
+        }
+        lines.append(line)
+        print(json.dumps(line), flush=True)
+    for line in lines:
+        print(
+            f"{line['data']:>20}: bytes {line['bytes_before']} -> {line['bytes']}, "
+            f"columns {line['columns_before']} -> {line['columns']}"
+        )
+
+
+# --------------------------------------------------------- server and parties, processes
+
+
+def train(given: argparse.Namespace, folder: Path) -> list[str]:
+    """Run a short training as ``lessvfl try`` does; return the parties' names."""
+    dataset = data.load(given.data, data_dir=given.data_dir)
+    settings = profiles.resolve(methods.DEFAULT, "default", dataset, SHORT)
+    job = Job(dataset, settings, parties=N_PARTIES)
+    localhost.run(job, [0], folder, localhost.free_port())
+    names = [table.name for table in job.problem(0).parties]
+    for name in names:
+        path = folder / name / "party.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["policy"] |= FREELY
+        path.write_text(yaml.safe_dump(config))
+    return names
+
+
+def start_party(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    """Start a party that answers predictions."""
+    return localhost.start(folder / name, "party", 1, "--predict")
+
+
+def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """Start the service."""
+    where = ("--http", f"127.0.0.1:{port}")
+    return localhost.start(folder / "server", "server", 1, "--predict", *where)
+
+
+@contextmanager
+def ended(processes: dict[str, subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Have no process outlive this."""
+    try:
+        yield
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def expected(folder: Path, names: Sequence[str]) -> dict[int, list[float]]:
+    """Return the probabilities of every id, computed in this process."""
+    server = lessvfl.load(folder / "server" / "run")
+    blocks, ids = [], np.empty(0)
+    for name in names:
+        frame, ids = data.load_columns(folder / name / "columns.parquet", "row")
+        blocks.append(lessvfl.load(folder / name / "run").embed(frame))
+    shares = server.probabilities(server.fuse(blocks, len(ids)))
+    return dict(zip(ids.tolist(), shares.tolist(), strict=True))
+
+
+class Client:
+    """One client of the service, over one connection as long as that lasts."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        token = (folder / "server" / "run" / "token").read_text().strip()
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._connection = http.client.HTTPConnection(
+            "127.0.0.1", port, timeout=HANGING_SECONDS
+        )
+
+    def ask(self, ids: Sequence[int]) -> tuple[int, Any]:
+        """Return status and JSON; what is wrong with the connection is raised."""
+        body = json.dumps({"ids": ids})
+        try:
+            self._connection.request("POST", "/predict", body, self._headers)
+            response = self._connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            raise
+
+    def wait(self, seconds: float) -> float:
+        """Wait until there are answers; return how long, infinity: there are none."""
+        began = time.monotonic()
+        while (now := time.monotonic() - began) < seconds:
+            try:
+                if self.ask([0])[0] == 200:
+                    return time.monotonic() - began
+            except (OSError, http.client.HTTPException):
+                pass
+            time.sleep(0.02)
+        return float("inf") if now else now
+
+
+# --------------------------------------------------------------------------------- time
+
+
+def sized(request: bytes) -> bytes:
+    """Return as many bytes as a request asks for."""
+    return bytes(int.from_bytes(request[:4], "little"))
+
+
+def bare_party(folder: Path, name: str, address: str) -> None:
+    """Answer over gRPC with bytes alone."""
+    import transport
+
+    transport.grpc_party(folder, name, address, sized)
+
+
+def summary(ms: Sequence[float]) -> str:
+    """Return median and 99th percentile as words."""
+    middle, last = statistics.median(ms), float(np.percentile(ms, 99))
+    return f"median {middle:.2f} ms, p99 {last:.2f} ms"
+
+
+def wire(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
+    """Time predictions over the wire and bare exchanges in turn."""
+    import transport
+
+    from lessvfl.cli import remote
+    from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.predict import Predictor
+    from lessvfl.wire.flight import Hub
+
+    own = read(ServerConfig, folder / "server" / "server.yaml")
+    secrets = remote.server_credentials(own, False)
+    hub = Hub(own.listen, own.parties, secrets, name_of=certificates.name_of_peer)
+    predictor = Predictor(own, data.load_ids(Path(own.data), "row"), hub)
+    processes = {name: start_party(folder, name) for name in names}
+    rng = np.random.default_rng(0)
+    with (
+        ended(processes),
+        transport.grpc_streams(folder, names, bare_party) as exchange,
+    ):
+        n_common = predictor.begin()
+        lengths: dict[str, tuple[int, int]] = {}  # by party: up, down
+        for n_rows in given.rows:
+            hub.carried = lambda party, request, up, down: lengths.update(
+                {party: (len(up), len(down))}
+            )
+            predictor.predict(rng.integers(n_common, size=n_rows))
+            hub.carried = lambda party, request, up, down: None
+            requests = [
+                up.to_bytes(4, "little") + bytes(down - 4)
+                for up, down in map(lengths.__getitem__, predictor.parties)
+            ]
+            assert [len(b) for b in exchange(requests)] == [
+                lengths[p][0] for p in predictor.parties
+            ]
+
+            def predict(n_rows: int = n_rows) -> Any:
+                return predictor.predict(rng.integers(n_common, size=n_rows))
+
+            def bare(requests: list[bytes] = requests) -> Any:
+                return exchange(requests)
+
+            ways: dict[str, Callable[[], Any]] = {"ours": predict, "bare gRPC": bare}
+            found: dict[str, list[list[float]]] = {name: [] for name in ways}
+            for number in range(given.rounds + 1):  # the first is for warming up
+                for name in list(ways)[:: 1 if number % 2 else -1]:
+                    found[name].append(transport.timed(ways[name], given.repeats))
+            up, down = (sum(both) for both in zip(*lengths.values(), strict=True))
+            print(f"{n_rows} rows, {up} bytes up, {down} down")
+            for name, (_, *series) in found.items():
+                print(f"{name:>12}: {summary([*itertools.chain(*series)])}")
+            ours, others = ([*itertools.chain(*of[1:])] for of in found.values())
+            ratio = statistics.median(ours) / statistics.median(others)
+            apart = sorted(
+                statistics.median(a) / statistics.median(b)
+                for a, b in zip(found["ours"][1:], found["bare gRPC"][1:], strict=True)
+            )
+            print(
+                f"{'ratio':>12}: {ratio:.2f} ({apart[0]:.2f} to {apart[-1]:.2f} in "
+                f"{given.rounds} rounds)",
+                flush=True,
+            )
+        hub.close()
+        predictor.close()
+        for process in processes.values():
+            process.wait(30)
+
+
+def over_http(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
+    """Time the service: one client, then many at once."""
+    port = localhost.free_port()
+    processes = {name: start_party(folder, name) for name in names}
+    processes["server"] = start_server(folder, port)
+    with ended(processes):
+        while not (folder / "server" / "run" / "token").is_file():
+            time.sleep(0.1)
+        client = Client(folder, port)
+        assert client.wait(120) < 120, "the service does not answer"
+        n_ids = len(data.load_ids(folder / "server" / "labels.npz", "row"))
+        ms = []
+        for number in range(given.requests + 50):
+            began = time.perf_counter()
+            status, _ = client.ask([number % n_ids])
+            ms.append(1e3 * (time.perf_counter() - began))
+            assert status == 200
+        print(f"HTTP, one client: {summary(ms[50:])}")
+        each: list[float] = []
+        end = time.monotonic() + given.seconds
+
+        def work(place: int) -> None:
+            mine, number = Client(folder, port), place
+            while time.monotonic() < end:
+                began = time.perf_counter()
+                status, _ = mine.ask([number % n_ids])
+                each.append(1e3 * (time.perf_counter() - began))
+                assert status == 200
+                number += given.clients
+
+        run_threads([lambda place=place: work(place) for place in range(given.clients)])
+        rate = len(each) / given.seconds
+        print(f"HTTP, {given.clients} clients: {rate:.0f} a second, {summary(each)}")
+
+
+def run_threads(works: Sequence[Callable[[], None]]) -> None:
+    """Do all of it at once."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def times(given: argparse.Namespace) -> None:
+    """Time predictions over the wire, then over HTTP."""
+    use_threads(1)
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "kit"
+        names = train(given, folder)
+        wire(given, folder, names)
+        over_http(given, folder, names)
+
+
+# --------------------------------------------------------------------------------- kill
+
+
+@dataclass
+class Watch:
+    """What clients saw, and whether the server is there."""
+
+    answers: dict[int, list[float]]  # by id
+    seen: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+    n_server_kills: int = 0
+    is_down: bool = False  # the server, until it answers again
+    over: bool = False
+
+    def check(self, ids: Sequence[int], status: int, found: Any) -> None:
+        """Count an answer: right, or an error with a sentence."""
+        if status != 200:
+            sentence = found.get("detail") if isinstance(found, dict) else None
+            if status == 503 and isinstance(sentence, str) and sentence.endswith("."):
+                self.seen["503"] += 1
+            else:
+                self.note("unclear", f"{status}: {found}")
+            return
+        rows = found["predictions"]
+        shares = [list(row["probabilities"].values()) for row in rows]
+        right = [row["id"] for row in rows] == list(ids) and np.allclose(
+            shares, [self.answers[one] for one in ids], rtol=0, atol=TOLERANCE
+        )
+        if right and not found["partial"]:
+            self.seen["right"] += 1
+        else:
+            self.note("wrong", f"{ids}: {found}")
+
+    def note(self, kind: str, words: str) -> None:
+        """Count what must not be, and keep its words."""
+        self.seen[kind] += 1
+        self.bad.append(f"{kind}: {words[:300]}")
+
+    def ask(self, client: Client, seed: int) -> None:
+        """Keep asking."""
+        rng = random.Random(seed)
+        known, n_kills = sorted(self.answers), self.n_server_kills
+        while not self.over:
+            ids = rng.sample(known, rng.choice((1, 3, 20)))
+            try:
+                self.check(ids, *client.ask(ids))
+                n_kills = self.n_server_kills
+            except TimeoutError:
+                self.note("hanging", f"no answer for {HANGING_SECONDS:g} seconds")
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if self.is_down or n_kills != self.n_server_kills:
+                    self.seen["no connection"] += 1
+                else:
+                    self.note("unclear", f"{type(error).__name__}: {error}")
+            time.sleep(rng.uniform(0, 0.05))
+
+
+def kill(given: argparse.Namespace) -> None:
+    """Kill somebody again and again while clients ask; print what they saw."""
+    rng = random.Random(given.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "kit"
+        names, port = train(given, folder), localhost.free_port()
+        watch = Watch(expected(folder, names))
+        start = {
+            "server": lambda: start_server(folder, port),
+            **{name: lambda name=name: start_party(folder, name) for name in names},
+        }
+        running = {name: begin() for name, begin in start.items()}
+        with ended(running):
+            while not (folder / "server" / "run" / "token").is_file():
+                time.sleep(0.1)
+            own = Client(folder, port)
+            assert own.wait(120) < 120, "the service does not answer"
+            clients = [
+                threading.Thread(target=watch.ask, args=(Client(folder, port), n))
+                for n in range(given.clients)
+            ]
+            for thread in clients:
+                thread.start()
+            back: list[float] = []
+            victims = Counter[str]()
+            for number in range(given.kills):
+                time.sleep(rng.uniform(0, 1))
+                victim = rng.choice(list(running))
+                watch.is_down = watch.is_down or victim == "server"
+                watch.n_server_kills += victim == "server"
+                running[victim].kill()
+                running[victim].wait()
+                running[victim] = start[victim]()
+                victims["server" if victim == "server" else "party"] += 1
+                if rng.random() < given.overlap and number + 1 < given.kills:
+                    continue  # the next one goes before this one is back
+                back.append(own.wait(BACK_SECONDS))
+                watch.is_down = False
+                gone = [n for n, p in running.items() if p.poll() is not None]
+                print(f"{number}: {victim}, back after {back[-1]:.1f} s", flush=True)
+                if gone or back[-1] == float("inf"):
+                    who = gone[0] if gone else "server"
+                    log = (folder / who / "log.txt").read_text()[-2000:]
+                    watch.note("not back", f"{gone or 'no answer'}\n{log}")
+                    break
+            watch.over = True
+            for thread in clients:
+                thread.join()
+    print("killed:", dict(victims), "requests:", dict(watch.seen))
+    print(f"back: median {statistics.median(back):.1f} s, at most {max(back):.1f} s")
+    print(*watch.bad[:20], sep="\n")
+    sys.exit(bool(watch.bad))
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for work, name, table in (
+        (size, "size", DATA),
+        (times, "time", "phishing"),
+        (kill, "kill", "breast-cancer"),
+    ):
+        one = commands.add_parser(name)
+        one.set_defaults(work=work)
+        one.add_argument("--data", default=table)
+        one.add_argument("--data-dir", type=Path)
+        one.add_argument("--seed", type=int, default=0)
+        if name == "time":
+            one.add_argument("--rows", type=int, nargs="+", default=[1, 1000])
+            one.add_argument("--rounds", type=int, default=12)
+            one.add_argument("--repeats", type=int, default=50, help="a round")
+            one.add_argument("--requests", type=int, default=1000)
+            one.add_argument("--clients", type=int, default=32)
+            one.add_argument("--seconds", type=float, default=10.0)
+        if name == "kill":
+            one.add_argument("--kills", type=int, default=100)
+            one.add_argument("--clients", type=int, default=4)
+            one.add_argument("--overlap", type=float, default=0.2)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", LessVFLWarning)
+    given.work(given)
+
+
+if __name__ == "__main__":
+    main()
