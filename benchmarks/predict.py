@@ -147,7 +147,10 @@ class Client:
 
     def __init__(self, folder: Path, port: int) -> None:
         token = (folder / "server" / "run" / "token").read_text().strip()
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+        }
         self._connection = http.client.HTTPConnection(
             "127.0.0.1", port, timeout=HANGING_SECONDS
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -33,6 +34,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.wire import control, messages
 
 ROWS_AHEAD = 10_000  # answers that are written down before they are given
+ROWS_AT_ONCE = 10_000  # of the table, that go through the network
 MINUTE = 60.0
 
 log = logging.getLogger(__name__)
@@ -60,11 +62,17 @@ class PredictingParty:
                 f"The run folder '{self.folder}' must be that of party '{name}'. Got "
                 f"one of another side."
             )
-        self.close = weakref.finalize(self, os.close, hold(self.folder))
+        files = contextlib.ExitStack()
+        files.callback(os.close, hold(self.folder))
+        self.close = weakref.finalize(self, files.close)
         try:
             self.judge = Judge(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
             self._spent = _Spent(self.folder / "predicted.safetensors", self.judge)
+            journal = open(  # a line goes out at once
+                self.folder / "predictions.jsonl", "a", buffering=1, encoding="utf-8"
+            )
+            self._journal = files.enter_context(journal)
             self._new_aligner()
             for run in self.record.runs:  # what is wrong with the table is said now
                 self._encode(self._fitted(run["seed"]))
@@ -73,8 +81,7 @@ class PredictingParty:
             raise
         self._aligner: PartyAligner | None = None
         self._opened: control.Open | None = None
-        self._model: FittedParty | None = None
-        self._X: Tensor | None = None  # (1, N, columns), all rows of the table
+        self._h: Tensor | None = None  # (1, N, components), all rows of the table
         self._rows: NDArray[np.int64] | None = None  # of the table, in common order
 
     def hello(self) -> control.Hello:
@@ -114,8 +121,7 @@ class PredictingParty:
         if own != run["models"][self.name]:
             raise self._other("another network", "the one that training left")
         self._opened = message
-        self._model = self._fitted(message.seed)
-        self._X = self._encode(self._model)
+        self._h = self._embed(self._fitted(message.seed))
         self._aligner, self._rows = None, self._known_rows(message.session)
         log.info("answers predictions of seed %d", message.seed)
         return control.Agreed({"model": own, "aligned": self._rows is not None})
@@ -141,6 +147,12 @@ class PredictingParty:
                 log.info("%d cells are %s", n, what)
         weights = model.net.input_weights
         return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
+
+    def _embed(self, model: FittedParty) -> Tensor:
+        """Return the embeddings of all rows, so that an answer is looked up."""
+        parts = self._encode(model).split(ROWS_AT_ONCE, dim=1)
+        with torch.no_grad():
+            return torch.cat([model.net(part) for part in parts], dim=1)
 
     # ---------------------------------------------------------------------------- rows
 
@@ -196,7 +208,7 @@ class PredictingParty:
 
     def _answer(self, places: NDArray[np.int64]) -> messages.Embedding:
         """Return the embeddings of rows, if the policy allows it."""
-        if self._model is None or self._X is None or self._rows is None:
+        if self._h is None or self._rows is None:
             raise ProtocolError(
                 f"Party '{self.name}' must align its rows before it answers. Got a "
                 "request without it."
@@ -207,9 +219,7 @@ class PredictingParty:
         if len(places):  # none: the server looks who is there
             self._spent.rows(len(places))
             self._write_down(len(places))
-        rows = torch.from_numpy(self._rows[places])
-        with torch.no_grad():
-            h = self._model.net(self._X[:, rows])
+        h = self._h[:, torch.from_numpy(self._rows[places])]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
 
     def _write_down(self, n_rows: int) -> None:
@@ -221,9 +231,8 @@ class PredictingParty:
             "seed": self._opened.seed,
             "rows": n_rows,
         }
-        with open(self.folder / "predictions.jsonl", "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-        log.info("%d rows were asked for", n_rows)
+        self._journal.write(json.dumps(line) + "\n")
+        log.debug("%d rows were asked for", n_rows)
 
 
 class _Spent:
@@ -236,7 +245,8 @@ class _Spent:
             found = read_state(path).values
             self._n_rows, self._n_alignments = found["rows"], found["alignments"]
         self._written = self._n_rows
-        self._lately: deque[tuple[float, int]] = deque()
+        self._lately: deque[tuple[float, int]] = deque()  # of the last minute
+        self._n_lately = 0
 
     def alignment(self) -> None:
         """Take one alignment off the budget."""
@@ -254,11 +264,12 @@ class _Spent:
             allowed = f"predictions of {policy.predict_rows} rows"
             raise self._judge.refuse(allowed, "predict_rows", f"{n_rows} more")
         while self._lately and self._lately[0][0] < now - MINUTE:
-            self._lately.popleft()
-        if sum(n for _, n in self._lately) + n_rows > policy.predict_rate:
+            self._n_lately -= self._lately.popleft()[1]
+        if self._n_lately + n_rows > policy.predict_rate:
             allowed = f"predictions of {policy.predict_rate} rows a minute"
             raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
+        self._n_lately += n_rows
         self._n_rows += n_rows
         if self._n_rows > self._written:
             self._write(self._n_rows + ROWS_AHEAD)
