@@ -91,7 +91,7 @@ def size(given: argparse.Namespace) -> None:
         )
 
 
-# --------------------------------------------------------- server and parties, processes
+# -------------------------------------------------------- server and parties, processes
 
 
 def train(given: argparse.Namespace, folder: Path) -> list[str]:

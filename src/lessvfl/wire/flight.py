@@ -357,13 +357,16 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
         later = []  # small ones are all written before the first goes out
+        orders: dict[int, Order] = {}  # what goes to several is written once
         for party, request in requests.items():
-            frame = WireFrame(request, self.number, self.run_id)
-            data = codec.encode(frame)
-            if len(data) > SMALL:  # encrypting it takes longer than to write the next
-                lines[party].ask((frame, data))
+            if id(request) not in orders:
+                frame = WireFrame(request, self.number, self.run_id)
+                orders[id(request)] = (frame, codec.encode(frame))
+            order = orders[id(request)]
+            if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
+                lines[party].ask(order)
             else:
-                later.append((lines[party], (frame, data)))
+                later.append((lines[party], order))
         for line, order in later:
             line.ask(order)
         return {

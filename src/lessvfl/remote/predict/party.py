@@ -208,8 +208,8 @@ class PredictingParty:
 
     def _answer(self, places: NDArray[np.int64]) -> messages.Embedding:
         """Return the embeddings of rows, if the policy allows it."""
-        if self._h is None or self._rows is None:
-            raise ProtocolError(
+        if self._h is None or self._rows is None:  # it has just been started
+            raise PolicyError(
                 f"Party '{self.name}' must align its rows before it answers. Got a "
                 "request without it."
             )

@@ -132,7 +132,20 @@ class Predictor:
     # ---------------------------------------------------------------------- the session
 
     def begin(self) -> int:
-        """Have all parties there and rows aligned; return how many are common."""
+        """Have all parties there and rows aligned; return how many are common.
+
+        A party that goes meanwhile is waited for again.
+        """
+        end = time.monotonic() + self.config.wait
+        while True:
+            try:
+                return self._begin()
+            except PartyLostError as lost:
+                if time.monotonic() > end:
+                    raise
+                log.warning("%s", lost)
+
+    def _begin(self) -> int:
         self._await(self.parties)
         rows: Positions | None = None
         if self._path.is_file():
@@ -316,6 +329,9 @@ class Predictor:
             try:
                 replies = self._send(dict.fromkeys(present, control.Ask(places)))
                 break
+            except PolicyError:
+                if self._opened.issuperset(present):
+                    raise  # else somebody is back since, and knows of no session yet
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 if not self.allow_missing:
