@@ -114,7 +114,8 @@ def _group(key: str, words: str, group: Mapping[str, RunRecord]) -> str:
     for folder, row in zip(group, rows, strict=True):
         lines.append(dict(zip(header, row, strict=True)) | {"folder": folder})
         # The heading names the data, the bars show the features.
-        del lines[-1]["data"], lines[-1]["features kept"]
+        del lines[-1]["data"]
+        lines[-1].pop("features kept", None)
     runs = parts.number_table(lines, ("method", "profile", "folder"))
     said = (
         '<p class="soft">Means over seeds ± the sample standard deviation; scores are '

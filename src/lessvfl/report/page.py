@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
-from lessvfl.report import figures, parts, tables
+from lessvfl.report import figures, parts, server, tables
 from lessvfl.report.tables import MISSING, RunNumbers, at
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-REPORT_NAME = "report.html"
 SHAPE = (  # of the data: key, one, many
     ("n_train", "training rows", "training rows"),
     ("n_test", "test rows", "test rows"),
@@ -25,31 +23,8 @@ SHAPE = (  # of the data: key, one, many
 )
 
 
-def build(folder: Path) -> Path:
-    """Write the report of a run folder.
-
-    Parameters
-    ----------
-    folder : Path
-        A folder with ``record.jsonl``, as written by ``lessvfl run --out``.
-
-    Returns
-    -------
-    Path
-        ``report.html`` in that folder.
-
-    Raises
-    ------
-    RecordError
-        If the folder holds no record.
-    """
-    path = Path(folder) / REPORT_NAME
-    parts.write(path, page(RunRecord.read(Path(folder))))
-    return path
-
-
-def page(record: RunRecord) -> str:
-    """Return the report of a record as one HTML document, complete or not."""
+def run_page(record: RunRecord) -> str:
+    """Return the page of a whole run or of a server as one HTML document."""
     title = tables.headline(record)
     body = [
         banner(record),
@@ -60,10 +35,10 @@ def page(record: RunRecord) -> str:
         ),
     ]
     if record.runs:
-        body += [_recommended(record)]
+        body += [_parties(record), _recommended(record)]
         body += [_figures(record.runs), _selection(record.runs[0])]
         body += [_features(record), _seeds(record.runs)]
-    body.append(_settings(record))
+    body.append(settings_section(record))
     version = escape(str(record.header.get("lessvfl", "")))
     footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
     return parts.document(title, body, footer)
@@ -201,6 +176,18 @@ def _figure(ax: Axes, name: str, alt: str) -> str:
     return parts.figure(ax, name, *FIGURES[name], alt)
 
 
+def _parties(record: RunRecord) -> str:
+    """Return what a server knows of each party; of a whole run, the figures say it."""
+    if record.side != "server":
+        return ""
+    said = (
+        '<p class="soft">Bytes of payload without evaluation. Which features a party '
+        "kept is its own to reveal.</p>"
+    )
+    table = parts.number_table(server.party_rows(record), ("party",))
+    return parts.card("Parties", said + parts.scroll("Parties", table))
+
+
 def _figures(runs: Sequence[RunNumbers]) -> str:
     counts, kept = tables.mean_counts(runs), tables.component_counts(runs)
     stages = tables.stages_billed(runs)
@@ -209,10 +196,11 @@ def _figures(runs: Sequence[RunNumbers]) -> str:
         f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
     ]
     of_components = [f"{party} {k:g} of {n:g}" for party, (k, n) in kept.items()]
-    alt = "; ".join(of_features) or "No party revealed which features it kept."
     with figures.page_style():
-        ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
-        features = _figure(ax, "features", alt)
+        features = ""
+        if counts:  # a server is told of them by some parties, or by none
+            ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
+            features = _figure(ax, "features", "; ".join(of_features))
         ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
         alt = "; ".join(of_components) or "No components were recorded."
         components = _figure(ax, "components", alt)
@@ -391,7 +379,8 @@ def _pairs(title: str, pairs: Mapping[str, Any]) -> str:
     return parts.card(title, inner, "div") if lines else ""
 
 
-def _settings(record: RunRecord) -> str:
+def settings_section(record: RunRecord) -> str:
+    """Return what a record was made with: settings, data, versions."""
     header = record.header
     names = ("method", "profile", "device", "started")
     made_with = {name: header[name] for name in names if name in header}

@@ -455,7 +455,8 @@ def headline(record: RunRecord) -> str:
     title, runs = method_title(record.header.get("method")), record.runs
     if not runs:
         return f"{title}: no seed has finished"
-    parts = [f"{title}: the parties did not reveal which features they kept"]
+    n_all = at(record.header, "data", "n_parties")
+    parts = [f"{title} with {plural(n_all, 'party', 'parties')}" if n_all else title]
     kept, held = (over_seeds(runs, f"features.*.{name}") for name in ("kept", "*"))
     if kept and held:
         n_parties = plural(len(mean_counts(runs)), "party", "parties")
@@ -481,7 +482,9 @@ def remarks(record: RunRecord) -> list[str]:
         when = f" in {n_empty} of {n_runs} seeds" if n_runs > 1 else ""
         sentences.append(f"{party} kept none of its features{when}.")
     if record.runs and not _scored(record, "accuracy", "r2"):
-        sentences.append("There were no test rows, so nothing was scored.")
+        no_rows = at(record.header, "data", "n_test") == 0
+        why = "There were no test rows, so nothing" if no_rows else "Nothing"
+        sentences.append(f"{why} was scored.")
     return sentences
 
 
@@ -524,9 +527,13 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
         left_out |= {"paper MiB to target"}
     labels = [label for label in SUMMARY if label not in left_out]
     labels.insert(labels.index("MB both ways"), "features kept")
+    found = [summary(record) for record in records]
+    for label in ("spurious removed", "real kept", "features kept"):
+        if records and not any(label in texts for texts in found):
+            labels.remove(label)  # nothing was planted, or no party reveals anything
     rows = []
-    for record in records:
-        header, texts = record.header, summary(record)
+    for record, texts in zip(records, found, strict=True):
+        header = record.header
         method = str(header.get("method"))
         if record.status != "complete":
             method += f" ({record.status})"
@@ -576,6 +583,9 @@ COUNTED = {  # group: label, path and kind of its numbers
         ("bytes, both ways", "communication.payload_bytes.*", "count"),
         ("rounds", "communication.rounds", "count"),
         ("MiB as the paper counts", "communication.paper_mib", "size"),
+        ("bytes on the wire, up", "communication.wire_bytes.up", "count"),
+        ("bytes on the wire, down", "communication.wire_bytes.down", "count"),
+        ("bytes sent twice after a break", "communication.resent_bytes", "count"),
     ),
 }
 TARGET = (
