@@ -128,7 +128,7 @@ def _print_verdicts(some: Sequence[FeatureVerdict]) -> None:
         (
             one.feature,
             one.words,
-            "" if one.strength is None else f"{one.strength:.2f}",
+            "" if one.decisive is None else f"{one.decisive:.2f}",
             f"{one.n_kept} of {one.n_runs}",
         )
         for one in some[:MOST_ROWS]

@@ -29,6 +29,7 @@ GONE = {  # why features were removed: of one, of several
         "have weights that the group lasso set to zero",
     ),
 }
+OTHERWISE = ("went for another reason", "went for other reasons")
 ALIGNED = {  # what the server learnt from the alignment of rows
     "psi": "which of its own ids you hold, and your number of rows, rounded up to a "
     "multiple of 256",
@@ -59,11 +60,11 @@ def _reasons(gone: Sequence[FeatureVerdict]) -> str:
     """Say why features were removed, the most common reason first."""
     counts = Counter(one.why for one in gone).most_common()
     if len(counts) == 1:
-        one, many = GONE.get(gone[0].why, (f"is {gone[0].why}", f"are {gone[0].why}"))
+        one, many = GONE.get(gone[0].why, OTHERWISE)
         return f"it {one}" if len(gone) == 1 else f"they {many}"
     said = []
     for why, n in counts:
-        one, many = GONE.get(why, (f"is {why}", f"are {why}"))
+        one, many = GONE.get(why, OTHERWISE)
         said.append(f"{n:,} {one if n == 1 else many}")
     return f"{', '.join(said[:-1])} and {said[-1]}"
 
@@ -79,9 +80,10 @@ def cautions(record: RunRecord) -> list[str]:
     shares = [number(run, "selection", party, "false_share") for run in record.runs]
     if (false := tables.spread(shares)) and n_kept:
         said.append(
-            f"About {false.mean * n_kept:.1f} of the {n_kept:,} kept may be useless. "
-            "In this estimate scrambled copies of your columns stand for useless ones; "
-            "columns that matter only through others are not counted."
+            f"About {100 * false.mean:.0f} % of what was kept may be useless "
+            f"({false.mean * n_kept:.1f} of {plural(n_kept, 'feature')}). In this estimate "
+            "scrambled copies of your columns stand for useless ones; columns that "
+            "matter only through others are not counted."
         )
     if any(0 < one.n_kept < one.n_runs for one in found):
         said.append(
@@ -149,19 +151,19 @@ def _told(record: RunRecord) -> Iterator[str]:
         for scored in (False, True)
     )
     n_train, n_test = (number(runs[0], "rows", rows) for rows in ("train", "test"))
-    each = f", in each of {len(runs)} runs" if len(runs) > 1 else ""
+    several = f" in {len(runs)} runs" if len(runs) > 1 else ""
     if train:
         yield (
             f"embeddings of {plural(n_train or 0, 'training row')}: "
             f"{_width(record, party)}, {exact if bits >= 32 else bits} bits a number, "
-            f"{terms.bytes_text(train)}{each and ' in all'}{each}"
+            f"{terms.bytes_text(train)}{several}"
         )
     if score:
         rows = plural(n_train or 0, "training row")
         rows += f" and {plural(n_test, 'test row')}" if n_test else ""
         yield (
             f"to score the model: embeddings of {rows}, {exact} bits a number, "
-            f"{terms.bytes_text(score)}{each and ' in all'}{each}"
+            f"{terms.bytes_text(score)}{several}"
         )
     if any(line["kind"] == "constant" for line in ups):
         yield "that you kept no feature, and a constant in place of embeddings"
@@ -234,24 +236,21 @@ def _list(title: str, found: Sequence[FeatureVerdict], nothing: str) -> str:
     if not found:
         return parts.card(title, f'<p class="soft">{nothing}</p>', "div")
     with_strength = any(one.strength is not None for one in found)
-    several = any(one.n_runs > 1 for one in found)
-    names = ["Feature", "Why", *["Strength"] * with_strength, *["Kept in"] * several]
     lines = []
     for one in found:
-        cells = (
-            f'<th scope="row">{escape(one.feature)}</th><td>{escape(one.words)}</td>'
+        often = f"kept in {one.n_kept} of {one.n_runs}" if one.n_runs > 1 else ""
+        side = f"{_bar(one.decisive) if with_strength else ''}<small>{often}</small>"
+        lines.append(
+            f'<tr><th scope="row">{escape(one.feature)}'
+            f"<small>{escape(one.words)}</small></th><td>{side}</td></tr>"
         )
-        if with_strength:
-            cells += f"<td>{_bar(one.strength)}</td>"
-        if several:
-            cells += f"<td>{one.n_kept} of {one.n_runs} runs</td>"
-        lines.append(f"<tr>{cells}</tr>")
-    table = parts.table(names, lines, look=' class="verdicts"')
+    last = "Strength" if with_strength else "Runs" if found[0].n_runs > 1 else ""
+    table = parts.table(("Feature", last), lines, look=' class="verdicts"')
     said = ""
     if with_strength:
         said = (
-            '<p class="soft">Strength: 1 is the limit that scrambled copies of your '
-            "columns set.</p>"
+            '<p class="soft">Strength: 1, the mark, is the limit that scrambled copies '
+            "of your columns set.</p>"
         )
     heading = f"{title} ({len(found):,})"
     return parts.card(heading, said + parts.scroll(title, table, tall=True), "div")

@@ -20,10 +20,10 @@ def party_rows(record: RunRecord) -> list[dict[str, str]]:
         rows.append(
             {
                 "party": party,
-                "components kept": f"{tables.value_text(kept, 'count')} of {of:g}",
+                "components": f"{tables.value_text(round(kept, 1), 'count')} of {of:g}",
+                "features": _features(record, party),
                 "sent": bytes_up,
                 "received": bytes_down,
-                "features kept": _features(record, party),
             }
         )
     return rows

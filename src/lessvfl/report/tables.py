@@ -223,6 +223,11 @@ def mean_counts(runs: Iterable[RunNumbers]) -> dict[str, FeatureCounts]:
     return {party: FeatureCounts(*mean) for party, mean in means.items()}
 
 
+def with_planted(counts: Iterable[FeatureCounts]) -> bool:
+    """Tell whether any of these features were planted."""
+    return any(one.planted_kept + one.planted_removed for one in counts)
+
+
 def total_counts(run: RunNumbers) -> FeatureCounts | None:
     """Count the features of all parties of one run; None where none is revealed."""
     parties = feature_counts(run).values()
@@ -516,21 +521,15 @@ def summary(record: RunRecord) -> dict[str, str]:
 
 
 def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
-    """Put several records into one table: the names of its columns, a row each."""
-    left_out = {"AUC", "features kept"}
-    of_numbers = [is_regression(record) for record in records]
-    if records and all(of_numbers):
-        left_out |= {"test accuracy", "balanced accuracy"}
-    if not any(of_numbers):
-        left_out |= {"test R²"}
-    if not any("target" in run for record in records for run in record.runs):
-        left_out |= {"paper MiB to target"}
-    labels = [label for label in SUMMARY if label not in left_out]
-    labels.insert(labels.index("MB both ways"), "features kept")
+    """Put records into one table: its columns, as far as any has numbers, and rows."""
     found = [summary(record) for record in records]
-    for label in ("spurious removed", "real kept", "features kept"):
-        if records and not any(label in texts for texts in found):
-            labels.remove(label)  # nothing was planted, or no party reveals anything
+    known = {label for texts in found for label in texts} if records else set(SUMMARY)
+    if any("target" in run for record in records for run in record.runs):
+        known.add("paper MiB to target")
+    features, *others = SUMMARY  # beside the bytes that they saved
+    place = others.index("MB both ways")
+    order = [*others[:place], features, *others[place:]]
+    labels = [label for label in order if label in known - {"AUC"}]
     rows = []
     for record, texts in zip(records, found, strict=True):
         header = record.header

@@ -41,12 +41,17 @@ class FeatureVerdict(NamedTuple):
         return 2 * self.n_kept >= self.n_runs
 
     @property
+    def decisive(self) -> float | None:
+        """Return the strength that decided: of its pair, where it stays for that."""
+        return self.pair[1] if self.why == "pair" and self.pair else self.strength
+
+    @property
     def words(self) -> str:
         """Say why it stays or goes."""
         if self.why == "pair" and self.pair:
-            other, strength = self.pair
+            other, _ = self.pair
             how = "squared" if other == self.feature else f"together with {other}"
-            return f"matters {how} ({strength:.1f})"
+            return f"matters {how} (alone: {self.strength:.2f})"
         if self.why == LASSO and self.is_kept:
             norm = "" if self.norm is None else f" (norm {self.norm:.3f})"
             return f"the group lasso kept its weights{norm}"
