@@ -81,9 +81,9 @@ def cautions(record: RunRecord) -> list[str]:
     if (false := tables.spread(shares)) and n_kept:
         said.append(
             f"About {100 * false.mean:.0f} % of what was kept may be useless "
-            f"({false.mean * n_kept:.1f} of {plural(n_kept, 'feature')}). In this estimate "
-            "scrambled copies of your columns stand for useless ones; columns that "
-            "matter only through others are not counted."
+            f"({false.mean * n_kept:.1f} of {plural(n_kept, 'feature')}). In this "
+            "estimate scrambled copies of your columns stand for useless ones; columns "
+            "that matter only through others are not counted."
         )
     if any(0 < one.n_kept < one.n_runs for one in found):
         said.append(
