@@ -212,7 +212,7 @@ def test_what_was_sent_by_stage(own):
         ({"align": "psi"}, "by the alignment: which of its own ids you hold"),
         ({"align": "plain"}, "by the alignment: a digest of each of your ids"),
         ({"align": "none"}, "whether your ids are its own"),
-        ({}, "embeddings of 7,352 training rows: 16 numbers a row, 4 bits a number"),
+        ({}, "embeddings of 7,352 training rows, 16 numbers a row, 4 bits a number"),
         ({"config": {}}, "16 numbers a row, 32 bits a number, 40.0 kB in 2 runs"),
         ({"config": {"dtype": "float64"}}, "a row, 64 bits a number"),
         ({}, "of 7,352 training rows and 2,947 test rows, 32 bits a number, 1.4 MB"),
@@ -231,18 +231,27 @@ def test_fewer_components_in_the_end_and_a_party_that_falls_silent(whole):
     record = party_record(whole)
     for n_kept, run in zip((3, 2), record.runs, strict=True):
         run["components"]["bank"] = {"kept": n_kept, "of": 16}
-    run["bill"].append(
-        {
-            "party": "bank",
-            "direction": "up",
-            "stage": "train",
-            "kind": "constant",
-            "payload_bytes": 8,
-        }
-    )
     told = " ".join(what for _, what in operator.revealed(record))
     assert "16 numbers a row at first and 2 to 3 in the end" in told
-    assert "that you kept no feature, and a constant" in told
+    assert "that none of your features was kept" not in told
+    run["features"]["bank"]["kept"] = []
+    told = " ".join(what for _, what in operator.revealed(record))
+    assert "that none of your features was kept" in told
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"bits": 8}, "of 7,352 training rows, 32 bits a number, 3.0 kB in 2 runs"),
+        ({"bits": 8, "server_rows": 512}, "of 512 training rows, 8 bits a number"),
+    ],
+)
+def test_the_choice_of_components_has_rows_and_bits_of_its_own(whole, config, told):
+    record = party_record(whole, config=config)
+    for run in record.runs:
+        run["bill"].append(run["bill"][0] | {"stage": "embed", "payload_bytes": 1500})
+    found = [what for _, what in operator.revealed(record)]
+    assert any(f"to choose components: embeddings {told}" in what for what in found)
 
 
 def test_a_party_without_a_finished_seed_has_a_page(own):

@@ -51,7 +51,7 @@ def headline(record: RunRecord) -> str:
         title = tables.method_title("plain")
         return f"{title} removes nothing: it used {everything}"
     if not gone:
-        return f"Go on collecting {everything}: each of them was kept"
+        return f"Go on collecting {everything}: nothing was removed"
     some = f"{n_gone:,} of your {n_held:,} features" if n_gone < n_held else everything
     return f"You may stop collecting {some}: {_reasons(gone)}"
 
@@ -134,39 +134,12 @@ def revealed(record: RunRecord) -> list[tuple[str, str]]:
 
 def _told(record: RunRecord) -> Iterator[str]:
     """Yield what the server was told, in the order of a run."""
-    header, runs = record.header, record.runs
-    config, party = header.get("config") or {}, str(header.get("party"))
-    exact = BITS.get(str(config.get("dtype")), 32)
-    bits = config.get("bits", 32)
+    header, party = record.header, str(record.header.get("party"))
     if (how := ALIGNED.get(str(header.get("align")))) is not None:
         yield f"by the alignment: {how}"
-    lines = [line for run in runs for line in run.get("bill") or []]
-    ups = [line for line in lines if line["direction"] == "up"]
-    train, score = (
-        sum(
-            line["payload_bytes"]
-            for line in ups
-            if line["kind"] == "embedding" and (line["stage"] == "evaluate") == scored
-        )
-        for scored in (False, True)
-    )
-    n_train, n_test = (number(runs[0], "rows", rows) for rows in ("train", "test"))
-    several = f" in {len(runs)} runs" if len(runs) > 1 else ""
-    if train:
-        yield (
-            f"embeddings of {plural(n_train or 0, 'training row')}: "
-            f"{_width(record, party)}, {exact if bits >= 32 else bits} bits a number, "
-            f"{terms.bytes_text(train)}{several}"
-        )
-    if score:
-        rows = plural(n_train or 0, "training row")
-        rows += f" and {plural(n_test, 'test row')}" if n_test else ""
-        yield (
-            f"to score the model: embeddings of {rows}, {exact} bits a number, "
-            f"{terms.bytes_text(score)}{several}"
-        )
-    if any(line["kind"] == "constant" for line in ups):
-        yield "that you kept no feature, and a constant in place of embeddings"
+    yield from _embeddings(record, party)
+    if any(not tables.revealed(run)[party]["kept"] for run in record.runs):
+        yield "that none of your features was kept"
     match header.get("reveal"):
         case "features":
             yield "the names of the features kept and removed in every run"
@@ -175,6 +148,36 @@ def _told(record: RunRecord) -> Iterator[str]:
         case _:
             yield "of the selection: nothing"
     yield "your name, versions, kind of device, and a digest of your network"
+
+
+def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
+    """Yield which embeddings were sent what for, in how many bits, and their bytes."""
+    config, paid = record.header.get("config") or {}, Counter[str]()
+    for run in record.runs:
+        for line in run.get("bill") or []:
+            if line["kind"] == "embedding":
+                stage = line["stage"]
+                what_for = stage if stage in ("embed", "evaluate") else "train"
+                paid[what_for] += line["payload_bytes"]
+    n_train, n_test = (
+        int(number(record.runs[0], "rows", rows) or 0) for rows in ("train", "test")
+    )
+    exact = BITS.get(str(config.get("dtype")), 32)
+    bits = exact if config.get("bits", 32) >= 32 else config["bits"]
+    n_chosen = config.get("server_rows")  # of a method that rounds these, too
+    to_train = f"{plural(n_train, 'training row')}, {_width(record, party)}"
+    to_choose = plural(min(n_chosen or n_train, n_train), "training row")
+    tests = f" and {plural(n_test, 'test row')}" if n_test else ""
+    to_score = f"{plural(n_train, 'training row')}{tests}"
+    together = f" in {len(record.runs)} runs" if len(record.runs) > 1 else ""
+    for what_for, title, rows, n_bits in (
+        ("train", "to train", to_train, bits),
+        ("embed", "to choose components", to_choose, bits if n_chosen else exact),
+        ("evaluate", "to score the model", to_score, exact),
+    ):
+        if n_bytes := paid[what_for]:
+            size = f"{n_bits} bits a number, {terms.bytes_text(n_bytes)}{together}"
+            yield f"{title}: embeddings of {rows}, {size}"
 
 
 def _width(record: RunRecord, party: str) -> str:
@@ -196,7 +199,7 @@ def operator_page(record: RunRecord) -> str:
     title, found = headline(record), verdicts(record)
     body = [page.banner(record), parts.header(_line(record), title)]
     if found:
-        body += [_lists(found), parts.notes_card(cautions(record), "Before you stop")]
+        body += [_lists(found), parts.notes_card(cautions(record), "Bear in mind")]
         body += [_revealed(record), _sent(record)]
     body += [
         parts.notes_card(record.header.get("notes") or []),
@@ -295,7 +298,7 @@ def _sent(record: RunRecord) -> str:
         }
         for row in rows
     ]
-    all_runs = f" of all {len(record.runs)} runs" if len(record.runs) > 1 else ""
-    said = f'<p class="soft">Bytes of payload{all_runs}, evaluation included.</p>'
+    together = f" of {len(record.runs)} runs together" if len(record.runs) > 1 else ""
+    said = f'<p class="soft">Bytes of payload{together}, evaluation included.</p>'
     table = parts.scroll("Bytes by stage", parts.number_table(lines, ("stage",)))
     return parts.card("What was sent", said + table)
