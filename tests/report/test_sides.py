@@ -135,12 +135,12 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
             [],
             ["a", "b"],
             {"a": "weak", "b": "weak"},
-            "You may stop collecting all your 2 features: they are no stronger than "
+            "You may stop collecting both of your features: they are no stronger than "
             "chance",
         ),
         ([], ["a"], {"a": "odd"}, "You may stop collecting your only feature: it went"),
         (["a"], [], {"a": "strength"}, "Go on collecting your only feature: "),
-        (["a", "b"], [], None, "Go on collecting all your 2 features: "),
+        (["a", "b"], [], None, "Go on collecting both of your features: "),
         (
             ["a"],
             ["b", "c"],

@@ -46,7 +46,8 @@ def headline(record: RunRecord) -> str:
     n_held, n_gone = len(found), len(gone)
     if not found:
         return tables.headline(record)
-    everything = "your only feature" if n_held == 1 else f"all your {n_held:,} features"
+    few = {1: "your only feature", 2: "both of your features"}
+    everything = few.get(n_held, f"all your {n_held:,} features")
     if record.header.get("method") == "plain":
         title = tables.method_title("plain")
         return f"{title} removes nothing: it used {everything}"
