@@ -139,15 +139,17 @@ def _told(record: RunRecord) -> Iterator[str]:
     if (how := ALIGNED.get(str(header.get("align")))) is not None:
         yield f"by the alignment: {how}"
     yield from _embeddings(record, party)
-    if any(not tables.revealed(run)[party]["kept"] for run in record.runs):
-        yield "that none of your features was kept"
+    empty = [not tables.revealed(run)[party]["kept"] for run in record.runs]
+    if any(empty):
+        n_empty = f" in {sum(empty)} of {len(empty)} runs" if len(empty) > 1 else ""
+        yield f"that none of your features was kept{n_empty}"
     match header.get("reveal"):
         case "features":
             yield "the names of the features kept and removed in every run"
         case "counts":
             yield "how many features were kept and removed in every run"
         case _:
-            yield "of the selection: nothing"
+            yield f"of the selection: nothing{' else' * any(empty)}"
     yield "your name, versions, kind of device, and a digest of your network"
 
 
