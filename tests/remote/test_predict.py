@@ -170,7 +170,8 @@ def in_process(out: Path, rows: Any, seed: int = 0) -> Any:
 
 
 def common() -> list[int]:
-    return sorted(set(order("clinic").tolist()) & set(order("bank").tolist()))
+    both: list[int] = np.intersect1d(order("clinic"), order("bank")).tolist()
+    return both
 
 
 # -------------------------------------------------------------------------- the numbers
@@ -291,7 +292,9 @@ def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
         found = predictor.predict(places)
         assert found.missing == ("bank",)
         server = load(folder / "server")
-        clinic = load(folder / "clinic").embed(a_frame("clinic").take(common()))
+        clinic = load(folder / "clinic").embed(
+            a_frame("clinic").take(np.array(common()))
+        )
         mean = server.means["bank"].view(1, 1, -1)
         assert np.array_equal(found.z, server.fuse([clinic, mean], len(places)))
 
