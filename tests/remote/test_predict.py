@@ -272,6 +272,43 @@ def test_who_dials_again_takes_the_place_of_its_dead_connection(folder):
         assert np.array_equal(predictor.predict(places).z, right)
 
 
+def test_who_is_back_after_it_was_counted_takes_up_the_session(folder, monkeypatch):
+    with a_session(folder) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+        right = predictor.predict(places).z
+        count, again = predictor._away, []
+
+        def away():
+            found = count()
+            if not again:
+                sides["bank"].party.close()
+                again.append(Side(a_party("bank", folder), predictor.hub.port))
+                deadline = time.monotonic() + 20
+                while "bank" in predictor._opened and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            return found
+
+        monkeypatch.setattr(predictor, "_away", away)
+        assert np.array_equal(predictor.predict(places).z, right)
+        assert again[0].error is None
+
+
+def test_a_party_that_goes_while_a_session_begins_is_waited_for(folder, monkeypatch):
+    with a_session(folder) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        right = predictor.predict(places).z
+        open_all, lost = predictor._open_all, [PartyLostError(["bank"], "gone")]
+
+        def fail_once():
+            if lost:
+                raise lost.pop()
+            return open_all()
+
+        monkeypatch.setattr(predictor, "_open_all", fail_once)
+        assert predictor.begin() == len(common())
+        assert np.array_equal(predictor.predict(places).z, right)
+
+
 def test_new_ids_need_another_alignment(folder):
     with a_session(folder, ids=IDS[:100]) as (predictor, _):
         late = [i for i in common() if i >= 100]
@@ -430,8 +467,9 @@ def test_ids_of_no_use_are_refused(folder, ids, error, sentence):
 def test_nothing_is_answered_before_a_model_is_opened(folder):
     party = a_party("bank", folder)
     try:
-        with pytest.raises(ProtocolError, match="align its rows before"):
-            party.handle(Ask(np.array([0])))
+        reply = party.handle(Ask(np.array([0])))
+        assert isinstance(reply, Declined)
+        assert "align its rows before" in reply.reason
         with pytest.raises(ProtocolError, match="asked for predictions"):
             party.handle(Declined("?"))
     finally:
