@@ -41,10 +41,12 @@ def as_server(
     from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.predict.server import Predictor, universe
+    from lessvfl.run.record import RunRecord
     from lessvfl.status import local_address
     from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
+    RunRecord.read(Path(own.out))  # no run, no token
     target = out or Path(own.out) / "predictions.csv"
     if target.suffix not in (".csv", ".parquet"):
         raise ConfigError(
