@@ -223,7 +223,7 @@ class PredictingParty:
         }
         with open(self.folder / "predictions.jsonl", "a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
-        log.info("%d rows were asked for", n_rows)
+        log.info("rows asked for: %d", n_rows)
 
 
 class _Spent:

@@ -8,7 +8,7 @@
 ``GET /openapi.json``   what all this looks like
 ======================  ==========================================================
 
-Every request but ``/health`` must bring the token. One thread talks to the parties:
+``/predict``, ``/align`` and ``/metrics`` want the token. One thread talks to the parties:
 requests that come while it does are answered together by its next exchange.
 """
 
@@ -31,7 +31,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel
+from pydantic import BaseModel, StrictInt, StrictStr
 
 from lessvfl import __version__
 from lessvfl.errors import (
@@ -63,7 +63,7 @@ STATUS: list[tuple[type[Exception], int]] = [
 class Wanted(BaseModel):
     """For whom something is to be predicted."""
 
-    ids: list[int] | list[str]
+    ids: list[StrictInt] | list[StrictStr]
 
 
 class Prediction(BaseModel):
@@ -225,6 +225,7 @@ def application(worker: Worker, token: str) -> FastAPI:
         """Predict for rows that are aligned."""
         counts["requests"] += 1
         if not 1 <= len(wanted.ids) <= MOST_ROWS:
+            counts["failed"] += 1
             raise HTTPException(
                 413,
                 f"A request must name 1 to {MOST_ROWS} ids. Got {len(wanted.ids)}.",
