@@ -360,13 +360,14 @@ def test_run_folder(run_cli, tmp_path):
     page = "".join(result.out.splitlines()[-1:])
     assert page == f"Report: {folder / 'report.html'}"
     names = sorted(path.name for path in folder.iterdir())
-    assert names[1:] == ["record.jsonl", "report.html"]
-    assert names[0].startswith("networks-")
+    features, networks, *others = names
+    assert (features, *others) == ("features.csv", "record.jsonl", "report.html")
+    assert networks.startswith("networks-")
     assert not list(folder.rglob("*.partial"))
     record = RunRecord.read(folder)
     assert record.status == "complete"
     assert [run["seed"] for run in record.runs] == [0, 1]
-    assert record.header["networks"] == names[0]
+    assert record.header["networks"] == networks
 
 
 def test_record_says_what_json_says(run_cli, tmp_path):

@@ -310,9 +310,29 @@ def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     sides = out / "sides" / "seed-0"
     assert RunRecord.read(sides / "party0" / "run").side == "party"
     assert RunRecord.read(sides / "server" / "run").side == "server"
+    assert_sides_have_pages(sides, out)
     again = run_cli("try", *common, "--quiet", "--out", out)
     assert again.code == 2
     assert "must be new or empty" in again.err
+
+
+def assert_sides_have_pages(sides, out):
+    """Each side's page says what is its own; the CSV of all is that of the parties."""
+    server, party = (sides / name for name in ("server", "party0"))
+    page = (party / "run" / "report.html").read_text("utf-8")
+    assert "You may stop collecting" in page
+    assert "mean radius" in page
+    assert "worst radius" not in page
+    assert "You may stop collecting" in (party / "log.txt").read_text()
+    assert "mean radius" not in (server / "run" / "report.html").read_text("utf-8")
+    assert "accuracy 0." in (server / "log.txt").read_text()
+    assert not (server / "run" / "features.csv").exists()
+    own = [
+        (sides / name / "run" / "features.csv").read_text().splitlines()
+        for name in ("party0", "party1")
+    ]
+    both = [own[0][0], *own[0][1:], *own[1][1:]]
+    assert (out / "features.csv").read_text().splitlines() == both
 
 
 def test_try_with_a_party_that_keeps_nothing(run_cli, tmp_path):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from tests.report.sides import party_record, server_record
 
 from lessvfl import report
 
@@ -94,7 +95,7 @@ const look = (frame) => {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, pages, make_record):
+def told(tmp_path_factory, pages, make_record, odd_records):
     assert BROWSER is not None
     folder = tmp_path_factory.mktemp("browser")
     runs = []
@@ -107,6 +108,8 @@ def told(tmp_path_factory, pages, make_record):
         for name, text in [
             *((case, pages[case]) for case in CASES),
             ("compare", compared),
+            ("party", report.page(party_record(odd_records["shadows"]))),
+            ("server", report.page(server_record(odd_records["shadows"]))),
         ]
     }
     script = OUTER.replace("PAGES", json.dumps(texts).replace("<", "\\u003c"))
@@ -141,7 +144,7 @@ def told(tmp_path_factory, pages, make_record):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_scrolls_sideways(told, width):
-    assert told.keys() == {*CASES, "compare"}
+    assert told.keys() == {*CASES, "compare", "party", "server"}
     for name, found in told.items():
         seen = found[str(width)]
         assert seen["width"] == width

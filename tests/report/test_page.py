@@ -244,7 +244,7 @@ def test_what_is_not_recorded_is_left_out(make_record):
     record.consensus = {}
     record.header = {"method": "less-vfl", "data": {"name": "x", "n_classes": 2}}
     words = "|".join(Reader(report.page(record)).words)
-    assert "did not reveal" in words
+    assert "Features kept and removed" not in words
     assert "Every feature" not in words
     assert "Settings" not in words
     record.runs[0] = {"seed": 0, "curve": []}
@@ -268,7 +268,8 @@ def test_build_writes_the_report_of_a_folder(tmp_path, odd_records):
     path = report.build(tmp_path)
     assert path == tmp_path / "report.html"
     assert path.read_text(encoding="utf-8") == report.page(record)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["record.jsonl", "report.html"]
+    names = ["features.csv", "record.jsonl", "report.html"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
 def test_build_stands_names_that_are_no_text(tmp_path, odd_records):

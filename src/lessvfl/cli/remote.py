@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lessvfl.cli import ending
+from lessvfl.cli import ending, results
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -188,10 +188,8 @@ def server(
                 page.stay(FAILED_SECONDS)
             raise
         close_hub(hub)
-        found = _scores(record, dataset.task)
-        for seed, (measure, value) in found.items():
-            typer.echo(f"seed {seed}: {measure} {value:.4f}")
-        typer.echo(f"Record: {own.out}; 'lessvfl report' makes a page of it")
+        results.tell_server(record)
+        results.build_report(Path(own.out))
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)
@@ -271,6 +269,7 @@ def party(
     process = PartyProcess(name, own, frame, ids)
     if process.has_finished:
         typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
+        _tell_party(Path(own.out))
         return
     address = dial.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
@@ -282,6 +281,15 @@ def party(
             patience=own.wait,
             is_over=lambda: process.has_finished,
         )
+        _tell_party(Path(own.out))
+
+
+def _tell_party(folder: Path) -> None:
+    """Say what the run found, and write it down for the operator."""
+    from lessvfl.run.record import RunRecord
+
+    results.tell_party(RunRecord.read(folder))
+    results.build_report(folder)
 
 
 def register(app: typer.Typer) -> None:

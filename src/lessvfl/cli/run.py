@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lessvfl.cli import results
 from lessvfl.cli.options import (
     AsJson,
     DataDir,
@@ -263,7 +264,7 @@ def demo(
         job = Job(dataset, settings, spurious=0.5)
         records.append(_run_and_save(job, [0, 1, 2], {}, False, out / method, quiet))
         report.build(out / method)
-    print_summary(records)
+    results.print_summary(records)
     page = report.compare([out / DEFAULT_METHOD, out / "plain"], out / "report.html")
     typer.echo(f"Report: {page}")
 
@@ -304,62 +305,13 @@ def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
 
     if as_json:
         typer.echo(json.dumps(record.to_json(), allow_nan=False))
-    else:
-        print_summary([record])
-        _print_recommended(record)
-    if out is not None:
-        page = report.build(out)
-        if not as_json:
-            typer.echo(f"Report: {page}")
-
-
-def print_summary(records: list[RunRecord]) -> None:
-    """Print the key numbers of records, one column each."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from lessvfl.report import tables
-
-    console = Console()
-    for record in records:
-        console.print(tables.headline(record), highlight=False)
-        for note in record.header["notes"]:
-            console.print(f"Note: {note}", highlight=False, style="dim")
-    heads, rows = tables.summary_rows(records)
-    table = Table(show_header=False)
-    for head, *cells in zip(heads, *rows, strict=True):
-        table.add_row(head, *cells)
-    console.print(table)
-
-
-MOST_NAMES = 8  # of one party that are printed
-
-
-def _print_recommended(record: RunRecord) -> None:
-    """Print the answer of all seeds: the features each party should use."""
-    from rich.box import SQUARE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from lessvfl.report import tables
-    from lessvfl.status import words
-
-    found = tables.recommendations(record)
-    if not found:
+        if out is not None:
+            report.build(out)
         return
-    _, score = tables.first_score(record)
-    without = {party: f"{s:.3f}" for party, (s, _) in tables.missed(record).items()}
-    heads = ("party", "recommended", f"{score} without it", "features")
-    table = Table(*heads, box=SQUARE)
-    for one in found:
-        count = f"{len(one.features):,} of {one.n_held:,}"
-        names = Text(words.printable(one.text(MOST_NAMES)))
-        missed = without.get(one.party, tables.MISSING)
-        table.add_row(Text(words.printable(one.party)), count, missed, names)
-    console = Console()
-    console.print(tables.recommended_words(len(record.runs)), highlight=False)
-    console.print(table)
+    results.print_summary([record])
+    results.print_recommended(record)
+    if out is not None:
+        results.build_report(out)
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from lessvfl.errors import ConfigError
 from lessvfl.report import figures, parts, tables
 from lessvfl.report.page import banner, data_words
+from lessvfl.report.tables import RunNumbers
+from lessvfl.report.verdicts import verdicts
 from lessvfl.run.record import RunRecord
 
 
@@ -31,7 +33,8 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
     Raises
     ------
     ConfigError
-        If there is no folder, one is named twice, or `out` is a folder.
+        If there is no folder, one is named twice, `out` is a folder, or a party's
+        folder is among others than its own.
     RecordError
         If a folder holds no record.
     """
@@ -54,9 +57,28 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
         )
     named = zip(_short_names(places), paths, strict=True)
     records = {name: RunRecord.read(path) for name, path in named}
+    _check_sides(records)
     out.parent.mkdir(parents=True, exist_ok=True)
     parts.write(out, _comparison(records))
     return out
+
+
+def _check_sides(records: Mapping[str, RunRecord]) -> None:
+    """Refuse what has nothing in common: a party's own columns and anything else."""
+    owners = {name: _owner(record) for name, record in records.items()}
+    first, *others = owners.items()
+    for name, owner in others:
+        if owner != first[1]:
+            raise ConfigError(
+                "The 'folders' of compare must be of one party, or of servers and "
+                f"whole runs. Got '{first[0]}' of {first[1]} and '{name}' of {owner}."
+            )
+
+
+def _owner(record: RunRecord) -> str:
+    """Say whose columns a record knows; a server's is as good as a whole run's."""
+    is_party = record.side == "party"
+    return f"party '{record.header['party']}'" if is_party else "all parties"
 
 
 def _short_names(places: Sequence[Path]) -> list[str]:
@@ -89,7 +111,9 @@ def _comparison(records: Mapping[str, RunRecord]) -> str:
     n_runs = tables.plural(len(records), "run")
     sets = [data_words(json.loads(data)) for data in groups]
     several = len(groups) > 1
-    title = f"{n_runs} on {f'{len(groups)} data sets' if several else sets[0]}"
+    first = next(iter(records.values()))
+    whose = f" of {first.header['party']}" if first.side == "party" else ""
+    title = f"{n_runs}{whose} on {f'{len(groups)} data sets' if several else sets[0]}"
     body = [f"<header><h1>{escape(title)}</h1></header>"]
     if several:
         body.append(
@@ -114,14 +138,40 @@ def _group(key: str, words: str, group: Mapping[str, RunRecord]) -> str:
     for folder, row in zip(group, rows, strict=True):
         lines.append(dict(zip(header, row, strict=True)) | {"folder": folder})
         # The heading names the data, the bars show the features.
-        del lines[-1]["data"], lines[-1]["features kept"]
+        del lines[-1]["data"]
+        lines[-1].pop("features kept", None)
     runs = parts.number_table(lines, ("method", "profile", "folder"))
-    said = (
-        '<p class="soft">Means over seeds ± the sample standard deviation; scores are '
-        "the final ones on test rows.</p>"
-    )
-    table = parts.card(words, said + parts.scroll("Runs", runs), "div")
-    return f"<section>{table}{_overlay(key, group)}</section>"
+    said = "Means over seeds ± the sample standard deviation"
+    of_party = any(record.side == "party" for record in group.values())
+    if not of_party:
+        said += "; scores are the final ones on test rows"
+    inner = f'<p class="soft">{said}.</p>{parts.scroll("Runs", runs)}'
+    below = _by_feature(group) if of_party else _overlay(key, group)
+    return f"<section>{parts.card(words, inner, 'div')}{below}</section>"
+
+
+def _by_feature(group: Mapping[str, RunRecord]) -> str:
+    """Return which runs of one party kept which of its features."""
+    titles = _titles(group)
+    found = {name: verdicts(record) for name, record in group.items()}
+    kept = {
+        (name, one.feature): "kept" if one.is_kept else "removed"
+        for name, some in found.items()
+        for one in some
+    }
+    features = dict.fromkeys(one.feature for some in found.values() for one in some)
+
+    def n_removed(feature: str) -> int:
+        return sum(kept.get((name, feature)) != "kept" for name in group)
+
+    lines = []
+    for feature in sorted(features, key=n_removed):
+        texts = [kept.get((name, feature), tables.MISSING) for name in group]
+        lines.append(parts.line(feature, texts))
+    table = parts.table(("Feature", *titles.values()), lines)
+    said = '<p class="soft">Kept: by at least half of the seeds of a run.</p>'
+    inner = said + parts.scroll("Features by run", table, tall=True)
+    return parts.card("Features by run", inner)
 
 
 def _overlay(key: str, group: Mapping[str, RunRecord]) -> str:
@@ -142,8 +192,14 @@ def _overlay(key: str, group: Mapping[str, RunRecord]) -> str:
         about = "Thick: mean of seeds. Thin: each seed. Diamond: features selected."
         curves = parts.figure(ax, f"{key}-curve", title, about, "; ".join(finals))
         runs = {titles[name]: record.runs for name, record in group.items()}
-        ax = figures.plot_kept(runs, figures.bar_axes(len(group)))
-        title = "Features kept and removed"
-        about = "All parties together. Planted features are noise and should go."
-        kept = parts.figure(ax, f"{key}-kept", title, about, "; ".join(counts))
+        kept = _kept(key, runs, "; ".join(counts)) if counts else ""
     return f'<div class="figures">{curves}{kept}</div>'
+
+
+def _kept(key: str, runs: Mapping[str, Sequence[RunNumbers]], alt: str) -> str:
+    totals = [total for some in runs.values() if (total := tables.mean_total(some))]
+    about = "All parties together."
+    if tables.with_planted(totals):
+        about += " Planted features are noise and should go."
+    ax = figures.plot_kept(runs, figures.bar_axes(len(runs)))
+    return parts.figure(ax, f"{key}-kept", "Features kept and removed", about, alt)

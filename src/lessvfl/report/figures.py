@@ -253,7 +253,12 @@ def _stack_features(ax: Axes, counts: Mapping[str, tables.FeatureCounts]) -> Non
     """Draw kept and removed, real and planted features by name."""
     widths = zip(*counts.values(), strict=True)  # in the order of KINDS
     both = zip(KINDS, widths, strict=True)
-    layers = [(*kind, some) for kind, some in both if any(some)]
+    start = "" if tables.with_planted(counts.values()) else "real, "
+    layers = [
+        (words.removeprefix(start), color, hatch, some)
+        for (words, color, hatch), some in both
+        if any(some)
+    ]
     texts = {name: f"{_count(c.kept)} kept" for name, c in counts.items()}
     _stack(ax, texts, layers)
 

@@ -12,7 +12,7 @@
   const search = document.getElementById("search");
   const choices = ["party", "state", "kind"].map((name) => [
     name, document.getElementById("by-" + name),
-  ]);
+  ]).filter(([, box]) => box);
   const shown = document.getElementById("shown");
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
-from lessvfl.report import figures, parts, tables
+from lessvfl.report import figures, parts, server, tables
 from lessvfl.report.tables import MISSING, RunNumbers, at
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-REPORT_NAME = "report.html"
 SHAPE = (  # of the data: key, one, many
     ("n_train", "training rows", "training rows"),
     ("n_test", "test rows", "test rows"),
@@ -25,31 +23,8 @@ SHAPE = (  # of the data: key, one, many
 )
 
 
-def build(folder: Path) -> Path:
-    """Write the report of a run folder.
-
-    Parameters
-    ----------
-    folder : Path
-        A folder with ``record.jsonl``, as written by ``lessvfl run --out``.
-
-    Returns
-    -------
-    Path
-        ``report.html`` in that folder.
-
-    Raises
-    ------
-    RecordError
-        If the folder holds no record.
-    """
-    path = Path(folder) / REPORT_NAME
-    parts.write(path, page(RunRecord.read(Path(folder))))
-    return path
-
-
-def page(record: RunRecord) -> str:
-    """Return the report of a record as one HTML document, complete or not."""
+def run_page(record: RunRecord) -> str:
+    """Return the page of a whole run or of a server as one HTML document."""
     title = tables.headline(record)
     body = [
         banner(record),
@@ -60,10 +35,10 @@ def page(record: RunRecord) -> str:
         ),
     ]
     if record.runs:
-        body += [_recommended(record), _missed(record)]
+        body += [_parties(record), _recommended(record), _missed(record)]
         body += [_figures(record.runs), _selection(record.runs[0])]
         body += [_features(record), _seeds(record.runs)]
-    body.append(_settings(record))
+    body.append(settings_section(record))
     version = escape(str(record.header.get("lessvfl", "")))
     footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
     return parts.document(title, body, footer)
@@ -172,11 +147,9 @@ def _target(runs: Sequence[RunNumbers]) -> Iterator[tuple[str, str, str]]:
 # -- figures ---------------------------------------------------------------------------
 
 
+PLANTED = "Planted features are noise and should go; real ones may."
 FIGURES = {  # title, caption
-    "features": (
-        "Features kept and removed",
-        "By party. Planted features are noise and should go; real ones may.",
-    ),
+    "features": ("Features kept and removed", "By party."),
     "components": (
         "Embedding components kept",
         "By party: the outputs of its network that the server uses.",
@@ -197,8 +170,21 @@ FIGURES = {  # title, caption
 }
 
 
-def _figure(ax: Axes, name: str, alt: str) -> str:
-    return parts.figure(ax, name, *FIGURES[name], alt)
+def _figure(ax: Axes, name: str, alt: str, more: str = "") -> str:
+    title, caption = FIGURES[name]
+    return parts.figure(ax, name, title, f"{caption}{more}", alt)
+
+
+def _parties(record: RunRecord) -> str:
+    """Return what a server knows of each party; of a whole run, the figures say it."""
+    if record.side != "server":
+        return ""
+    said = (
+        '<p class="soft">Components and features kept; what a party reveals of the '
+        "latter is its own choice. Bytes of payload without evaluation.</p>"
+    )
+    table = parts.number_table(server.party_rows(record), ("party",))
+    return parts.card("Parties", said + parts.scroll("Parties", table))
 
 
 def _figures(runs: Sequence[RunNumbers]) -> str:
@@ -209,10 +195,12 @@ def _figures(runs: Sequence[RunNumbers]) -> str:
         f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
     ]
     of_components = [f"{party} {k:g} of {n:g}" for party, (k, n) in kept.items()]
-    alt = "; ".join(of_features) or "No party revealed which features it kept."
     with figures.page_style():
-        ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
-        features = _figure(ax, "features", alt)
+        features = ""
+        if counts:  # a server is told of them by some parties, or by none
+            ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
+            more = f" {PLANTED}" * tables.with_planted(counts.values())
+            features = _figure(ax, "features", "; ".join(of_features), more)
         ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
         alt = "; ".join(of_components) or "No components were recorded."
         components = _figure(ax, "components", alt)
@@ -321,9 +309,10 @@ def _features(record: RunRecord) -> str:
     }
     with_mark = bool(recommended) and len(record.runs) > 1  # one run says it all
     with_norms = any(row.importance is not None for row in rows)
+    with_kind = any(tables.is_planted(row.party, row.feature) for row in rows)
     parties = dict.fromkeys(row.party for row in rows)
     words = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
-    names = ["Party", "Feature", "Kept in", "Outcome", "Kind"]
+    names = ["Party", "Feature", "Kept in", "Outcome", *["Kind"] * with_kind]
     names += ["Recommended"] if with_mark else []
     names += ["Norm"] if with_norms else []
     lines = []
@@ -336,8 +325,9 @@ def _features(record: RunRecord) -> str:
             f'<td class="name">{escape(row.feature)}</td>'
             f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs} runs</td>'
             f'<td><span class="tag {row.state}">{words[row.state]}</span></td>'
-            f"<td>{tag}</td>"
         )
+        if with_kind:
+            cells += f"<td>{tag}</td>"
         if with_mark:
             is_so = (row.party, row.feature) in recommended
             cells += f"<td>{'<b>recommended</b>' if is_so else 'no'}</td>"
@@ -351,10 +341,12 @@ def _features(record: RunRecord) -> str:
         )
     features = parts.table(names, lines, look=' class="features" id="features"')
     inner = parts.scroll("List of features", features, tall=True)
-    return parts.card("Every feature", _controls(parties, words) + inner)
+    return parts.card("Every feature", _controls(parties, words, with_kind) + inner)
 
 
-def _controls(parties: Iterable[str], states: Mapping[str, str]) -> str:
+def _controls(
+    parties: Iterable[str], states: Mapping[str, str], with_kind: bool
+) -> str:
     """Return the search box and the filters; the script shows them."""
 
     def choice(name: str, title: str, options: Iterable[tuple[str, str]]) -> str:
@@ -364,13 +356,14 @@ def _controls(parties: Iterable[str], states: Mapping[str, str]) -> str:
         )
         return f'<label>{title}<select id="by-{name}">{items}</select></label>'
 
+    kinds = choice("kind", "Kind", [("real", "real"), ("planted", "planted")])
     return (
         '<div class="controls" id="controls" hidden>'
         '<label class="wide">Search<input type="search" id="search" '
         'placeholder="party or feature" autocomplete="off"></label>'
         f"{choice('party', 'Party', [(party, party) for party in parties])}"
         f"{choice('state', 'Outcome', states.items())}"
-        f"{choice('kind', 'Kind', [('real', 'real'), ('planted', 'planted')])}"
+        f"{kinds if with_kind else ''}"
         '</div><p class="soft" id="shown" role="status"></p>'
     )
 
@@ -412,14 +405,17 @@ def _pairs(title: str, pairs: Mapping[str, Any]) -> str:
     return parts.card(title, inner, "div") if lines else ""
 
 
-def _settings(record: RunRecord) -> str:
+def settings_section(record: RunRecord) -> str:
+    """Return what a record was made with: settings, data, versions."""
     header = record.header
     names = ("method", "profile", "device", "started")
     made_with = {name: header[name] for name in names if name in header}
     versions = header.get("versions") or {}
     made_with |= {f"version of {name}": text for name, text in versions.items()}
+    known = (header.get("data") or {}).items()  # a server knows no features
+    data = {name: value for name, value in known if value is not None}
     config = _pairs("Settings", header.get("config") or {})
-    column = _pairs("Data", header.get("data") or {}) + _pairs("Made with", made_with)
+    column = _pairs("Data", data) + _pairs("Made with", made_with)
     return (
         f'<section class="settings">{config}<div class="column">{column}</div>'
         "</section>"

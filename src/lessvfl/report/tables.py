@@ -223,6 +223,11 @@ def mean_counts(runs: Iterable[RunNumbers]) -> dict[str, FeatureCounts]:
     return {party: FeatureCounts(*mean) for party, mean in means.items()}
 
 
+def with_planted(counts: Iterable[FeatureCounts]) -> bool:
+    """Tell whether any of these features were planted."""
+    return any(one.planted_kept + one.planted_removed for one in counts)
+
+
 def total_counts(run: RunNumbers) -> FeatureCounts | None:
     """Count the features of all parties of one run; None where none is revealed."""
     parties = feature_counts(run).values()
@@ -480,7 +485,8 @@ def headline(record: RunRecord) -> str:
     title, runs = method_title(record.header.get("method")), record.runs
     if not runs:
         return f"{title}: no seed has finished"
-    parts = [f"{title}: the parties did not reveal which features they kept"]
+    n_all = at(record.header, "data", "n_parties")
+    parts = [f"{title} with {plural(n_all, 'party', 'parties')}" if n_all else title]
     kept, held = (over_seeds(runs, f"features.*.{name}") for name in ("kept", "*"))
     if kept and held:
         n_parties = plural(len(mean_counts(runs)), "party", "parties")
@@ -506,7 +512,9 @@ def remarks(record: RunRecord) -> list[str]:
         when = f" in {n_empty} of {n_runs} seeds" if n_runs > 1 else ""
         sentences.append(f"{party} kept none of its features{when}.")
     if record.runs and not _scored(record, "accuracy", "r2"):
-        sentences.append("There were no test rows, so nothing was scored.")
+        no_rows = at(record.header, "data", "n_test") == 0
+        why = "There were no test rows, so nothing" if no_rows else "Nothing"
+        sentences.append(f"{why} was scored.")
     return sentences
 
 
@@ -538,20 +546,18 @@ def summary(record: RunRecord) -> dict[str, str]:
 
 
 def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
-    """Put several records into one table: the names of its columns, a row each."""
-    left_out = {"AUC", "features kept"}
-    of_numbers = [is_regression(record) for record in records]
-    if records and all(of_numbers):
-        left_out |= {"test accuracy", "balanced accuracy"}
-    if not any(of_numbers):
-        left_out |= {"test R²"}
-    if not any("target" in run for record in records for run in record.runs):
-        left_out |= {"paper MiB to target"}
-    labels = [label for label in SUMMARY if label not in left_out]
-    labels.insert(labels.index("MB both ways"), "features kept")
+    """Put records into one table: its columns, as far as any has numbers, and rows."""
+    found = [summary(record) for record in records]
+    known = {label for texts in found for label in texts} if records else set(SUMMARY)
+    if any("target" in run for record in records for run in record.runs):
+        known.add("paper MiB to target")
+    features, *others = SUMMARY  # beside the bytes that they saved
+    place = others.index("MB both ways")
+    order = [*others[:place], features, *others[place:]]
+    labels = [label for label in order if label in known - {"AUC"}]
     rows = []
-    for record in records:
-        header, texts = record.header, summary(record)
+    for record, texts in zip(records, found, strict=True):
+        header = record.header
         method = str(header.get("method"))
         if record.status != "complete":
             method += f" ({record.status})"
@@ -601,6 +607,9 @@ COUNTED = {  # group: label, path and kind of its numbers
         ("bytes, both ways", "communication.payload_bytes.*", "count"),
         ("rounds", "communication.rounds", "count"),
         ("MiB as the paper counts", "communication.paper_mib", "size"),
+        ("bytes on the wire, up", "communication.wire_bytes.up", "count"),
+        ("bytes on the wire, down", "communication.wire_bytes.down", "count"),
+        ("bytes sent twice after a break", "communication.resent_bytes", "count"),
     ),
 }
 TARGET = (

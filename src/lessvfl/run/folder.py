@@ -1,10 +1,10 @@
 """Run folders: what a run leaves behind on disk.
 
-A run folder holds ``record.jsonl``, ``report.html`` (written by the report room) and
-``networks-<id>/seed-<seed>/``, in it ``server/`` and ``party0/``, ``party1/`` and so on
-with everybody's part. Between machines every side has a run folder of its own with its
-part alone, in ``networks/``. Networks are written first and the record last, each
-atomically: a crash leaves the old run or the new one.
+A run folder holds ``record.jsonl``, ``report.html`` and ``features.csv`` (both written
+by the report room) and ``networks-<id>/seed-<seed>/``, in it ``server/`` and
+``party0/``, ``party1/`` and so on with everybody's part. Between machines every side
+has a run folder of its own with its part alone, in ``networks/``. Networks are written
+first and the record last, each atomically: a crash leaves the old run or the new one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def save_unfinished(
     status = "interrupted" if isinstance(ending, KeyboardInterrupt) else "failed"
     record = RunRecord(dict(header), [], status, str(ending))
     record.write(folder)
-    (folder / "report.html").unlink(missing_ok=True)  # it was of an earlier run
+    for name in ("report.html", "features.csv"):  # they were of an earlier run
+        (folder / name).unlink(missing_ok=True)
     _remove_networks(folder)
 
 

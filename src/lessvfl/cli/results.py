@@ -1,0 +1,144 @@
+"""What a command says at its end: the numbers of a record, in tables or in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from lessvfl.report.verdicts import FeatureVerdict
+    from lessvfl.run.record import RunRecord
+
+MOST_NAMES = 8  # of one party that are printed in a line
+MOST_ROWS = 20  # of each list of features
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; names cannot do anything to the terminal."""
+    from rich.box import SQUARE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from lessvfl.status import words
+
+    table = Table(*heads, box=SQUARE)
+    for row in rows:
+        table.add_row(*(Text(words.printable(cell)) for cell in row))
+    Console().print(table)
+
+
+def print_summary(records: list[RunRecord]) -> None:
+    """Print the key numbers of records, one column each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lessvfl.report import tables
+
+    console = Console()
+    for record in records:
+        console.print(tables.headline(record), highlight=False)
+        for note in record.header["notes"]:
+            console.print(f"Note: {note}", highlight=False, style="dim")
+    heads, rows = tables.summary_rows(records)
+    table = Table(show_header=False)
+    for head, *cells in zip(heads, *rows, strict=True):
+        table.add_row(head, *cells)
+    console.print(table)
+
+
+def print_recommended(record: RunRecord) -> None:
+    """Print the answer of all seeds: the features each party should use."""
+    from lessvfl.report import tables
+
+    found = tables.recommendations(record)
+    if not found:
+        return
+    typer.echo(tables.recommended_words(len(record.runs)))
+    counts = (f"{len(one.features):,} of {one.n_held:,}" for one in found)
+    names = (one.text(MOST_NAMES) for one in found)
+    parties = [one.party for one in found]
+    _, score = tables.first_score(record)
+    missed = tables.missed(record)
+    without = (
+        f"{missed[p][0]:.3f}" if p in missed else tables.MISSING for p in parties
+    )
+    rows = zip(parties, counts, without, names, strict=True)
+    heads = ("party", "recommended", f"{score} without it", "features")
+    print_table(heads, list(rows))
+
+
+def build_report(folder: Path) -> None:
+    """Make the page of a run folder and its list of features, and say where."""
+    from lessvfl import report
+
+    page = report.build(folder)
+    if (features := folder / report.FEATURES_NAME).is_file():
+        typer.echo(f"Features: {features}")
+    typer.echo(f"Report: {page}")
+
+
+def tell_server(record: RunRecord) -> None:
+    """Say how a run ended for the server: tables, or lines where nobody looks on."""
+    from rich.console import Console
+
+    from lessvfl.report import server, tables
+
+    if Console().is_terminal:
+        print_summary([record])
+        rows = server.party_rows(record)
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        return
+    typer.echo(tables.headline(record))
+    for run in record.runs:
+        for score in tables.SCORES:
+            if (value := tables.number(run, score, "final")) is not None:
+                typer.echo(f"seed {run['seed']}: {score} {value:.4f}")
+                break
+
+
+def tell_party(record: RunRecord) -> None:
+    """Say how a run ended for a party: what may go and why, what was sent to whom."""
+    from rich.console import Console
+
+    from lessvfl.report import operator, verdicts
+    from lessvfl.status import words
+    from lessvfl.terms import bytes_text
+
+    is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
+    typer.echo(words.printable(f"{operator.headline(record)}."))
+    for kept, title in ((False, "You may stop collecting"), (True, "Keep")):
+        some = [one for one in found if one.is_kept == kept]
+        if some and is_terminal:
+            typer.echo(f"{title}:")
+            _print_verdicts(some)
+        elif some:
+            names = [one.feature for one in some[:MOST_NAMES]]
+            more = f" and {len(some) - len(names):,} more" * (len(some) > len(names))
+            typer.echo(words.printable(f"{title}: {', '.join(names)}{more}"))
+    if is_terminal:
+        for caution in operator.cautions(record):
+            typer.echo(caution)
+        print_table(("revealed to", "what"), operator.revealed(record))
+    if sent := operator.sent(record):
+        *stages, total = sent
+        each = ", ".join(f"{s.title} {bytes_text(s.up)}" for s in stages if s.up)
+        typer.echo(f"Sent to the server: {bytes_text(total.up)} ({each or 'nothing'})")
+
+
+def _print_verdicts(some: Sequence[FeatureVerdict]) -> None:
+    rows = [
+        (
+            one.feature,
+            one.words,
+            "" if one.decisive is None else f"{one.decisive:.2f}",
+            f"{one.n_kept} of {one.n_runs}",
+        )
+        for one in some[:MOST_ROWS]
+    ]
+    if (n_more := len(some) - MOST_ROWS) > 0:
+        rows.append((f"and {n_more:,} more", "", "", ""))
+    print_table(("feature", "why", "strength", "runs that kept it"), rows)

@@ -1,0 +1,49 @@
+"""The files that a report leaves in a run folder, whoever wrote the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lessvfl.report import operator, parts
+from lessvfl.report.page import run_page
+from lessvfl.report.verdicts import FEATURES_NAME, features_csv
+from lessvfl.run.record import RunRecord
+
+REPORT_NAME = "report.html"
+
+
+def build(folder: Path) -> Path:
+    """Write the report of a run folder, and its features beside it.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder with ``record.jsonl``: of ``lessvfl run --out``, of a server, or of a
+        party.
+
+    Returns
+    -------
+    Path
+        ``report.html`` in that folder. ``features.csv`` is there, too, if the record
+        names features.
+
+    Raises
+    ------
+    RecordError
+        If the folder holds no record.
+    """
+    folder = Path(folder)
+    record = RunRecord.read(folder)
+    path = folder / REPORT_NAME
+    parts.write(path, page(record))
+    if features := features_csv(record):
+        parts.write(folder / FEATURES_NAME, features)
+    else:
+        (folder / FEATURES_NAME).unlink(missing_ok=True)
+    return path
+
+
+def page(record: RunRecord) -> str:
+    """Return the report of a record as one HTML document, complete or not."""
+    is_party = record.side == "party"
+    return operator.operator_page(record) if is_party else run_page(record)

@@ -1,0 +1,307 @@
+"""The page of a party's operator: what to stop collecting, why, and what was sent.
+
+A party's record has its own columns alone and no score. What was revealed is derived
+from it: the settings, the bill, and what ``reveal`` and ``align`` allowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import NamedTuple
+
+from lessvfl import terms
+from lessvfl.report import page, parts, tables
+from lessvfl.report.tables import MISSING, at, number, plural
+from lessvfl.report.verdicts import FEATURES_NAME, LASSO, FeatureVerdict, verdicts
+from lessvfl.run.record import FILE_NAME, RunRecord
+
+BITS = {"float32": 32, "float64": 64}  # of a value that is not rounded
+GONE = {  # why features were removed: of one, of several
+    "weak": ("is no stronger than chance", "are no stronger than chance"),
+    "says nothing beside the others": (
+        "adds nothing to those kept",
+        "add nothing to those kept",
+    ),
+    LASSO: (
+        "has weights that the group lasso set to zero",
+        "have weights that the group lasso set to zero",
+    ),
+}
+OTHERWISE = ("went for another reason", "went for other reasons")
+ALIGNED = {  # what the server learnt from the alignment of rows
+    "psi": "which of its own ids you hold, and your number of rows, rounded up to a "
+    "multiple of 256",
+    "plain": "a digest of each of your ids, which of its own ids you hold, and your "
+    "number of rows, rounded up to a multiple of 256",
+    "none": "your number of rows, and whether your ids are its own",
+}
+
+
+def headline(record: RunRecord) -> str:
+    """Say in one sentence how many columns can go, and why."""
+    found = verdicts(record)
+    gone = [one for one in found if not one.is_kept]
+    n_held, n_gone = len(found), len(gone)
+    if not found:
+        return tables.headline(record)
+    few = {1: "your only feature", 2: "both of your features"}
+    everything = few.get(n_held, f"all your {n_held:,} features")
+    if record.header.get("method") == "plain":
+        title = tables.method_title("plain")
+        return f"{title} removes nothing: it used {everything}"
+    if not gone:
+        return f"Go on collecting {everything}: nothing was removed"
+    some = f"{n_gone:,} of your {n_held:,} features" if n_gone < n_held else everything
+    return f"You may stop collecting {some}: {_reasons(gone)}"
+
+
+def _reasons(gone: Sequence[FeatureVerdict]) -> str:
+    """Say why features were removed, the most common reason first."""
+    counts = Counter(one.why for one in gone).most_common()
+    if len(counts) == 1:
+        one, many = GONE.get(gone[0].why, OTHERWISE)
+        return f"it {one}" if len(gone) == 1 else f"they {many}"
+    said = []
+    for why, n in counts:
+        one, many = GONE.get(why, OTHERWISE)
+        said.append(f"{n:,} {one if n == 1 else many}")
+    return f"{', '.join(said[:-1])} and {said[-1]}"
+
+
+def cautions(record: RunRecord) -> list[str]:
+    """Say what to bear in mind before a column is given up."""
+    party, n_runs = str(record.header.get("party")), len(record.runs)
+    found = verdicts(record)
+    n_kept = sum(one.is_kept for one in found)
+    said = []
+    if not n_kept:
+        said.append("Nothing was kept, so the model does without your columns.")
+    shares = [number(run, "selection", party, "false_share") for run in record.runs]
+    if (false := tables.spread(shares)) and n_kept:
+        said.append(
+            f"About {100 * false.mean:.0f} % of what was kept may be useless "
+            f"({false.mean * n_kept:.1f} of {plural(n_kept, 'feature')}). In this "
+            "estimate scrambled copies of your columns stand for useless ones; columns "
+            "that matter only through others are not counted."
+        )
+    if any(0 < one.n_kept < one.n_runs for one in found):
+        said.append(
+            "A feature counts as kept if at least half of the runs kept it. The "
+            "network of each seed needs the features that its own run kept."
+        )
+    if n_runs == 1:
+        said.append("One run decided; more seeds would tell how surely.")
+    said.append(
+        "This holds for these labels and these parties. Columns that matter only "
+        "together with another party's cannot be seen by either."
+    )
+    return said
+
+
+# -- what was sent and revealed --------------------------------------------------------
+
+
+class Sent(NamedTuple):
+    """Payload bytes of one stage, all runs together."""
+
+    title: str
+    up: float
+    down: float
+    rounds: float
+
+
+def sent(record: RunRecord) -> list[Sent]:
+    """List the bytes to and from the server by stage, and all of them last."""
+    rows = []
+    for stage in tables.stages_billed(record.runs):
+        bills = [at(run, "communication", "by_stage", stage) for run in record.runs]
+        sums = (sum(number(b, key) or 0 for b in bills) for key in Sent._fields[1:])
+        rows.append(Sent(tables.stage_title(stage), *sums))
+    total = (sum(column) for column in zip(*(row[1:] for row in rows), strict=True))
+    return [*rows, Sent("all stages", *total)] if rows else []
+
+
+def revealed(record: RunRecord) -> list[tuple[str, str]]:
+    """List who learnt what of this party: to whom, what."""
+    if not record.runs:
+        return []
+    return [
+        *(("the server", what) for what in _told(record)),
+        ("other parties", "nothing from you; the server tells them your name"),
+    ]
+
+
+def _told(record: RunRecord) -> Iterator[str]:
+    """Yield what the server was told, in the order of a run."""
+    header, party = record.header, str(record.header.get("party"))
+    if (how := ALIGNED.get(str(header.get("align")))) is not None:
+        yield f"by the alignment: {how}"
+    yield from _embeddings(record, party)
+    empty = [not tables.revealed(run)[party]["kept"] for run in record.runs]
+    if any(empty):
+        n_empty = f" in {sum(empty)} of {len(empty)} runs" if len(empty) > 1 else ""
+        yield f"that none of your features was kept{n_empty}"
+    match header.get("reveal"):
+        case "features":
+            yield "the names of the features kept and removed in every run"
+        case "counts":
+            yield "how many features were kept and removed in every run"
+        case _:
+            yield f"of the selection: nothing{' else' * any(empty)}"
+    yield "your name, versions, kind of device, and a digest of your network"
+
+
+def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
+    """Yield which embeddings were sent what for, in how many bits, and their bytes."""
+    config, paid = record.header.get("config") or {}, Counter[str]()
+    for run in record.runs:
+        for line in run.get("bill") or []:
+            if line["kind"] == "embedding":
+                stage = line["stage"]
+                what_for = stage if stage in ("embed", "evaluate") else "train"
+                paid[what_for] += line["payload_bytes"]
+    n_train, n_test = (
+        int(number(record.runs[0], "rows", rows) or 0) for rows in ("train", "test")
+    )
+    exact = BITS.get(str(config.get("dtype")), 32)
+    bits = exact if config.get("bits", 32) >= 32 else config["bits"]
+    n_chosen = config.get("server_rows")  # of a method that rounds these, too
+    to_train = f"{plural(n_train, 'training row')}, {_width(record, party)}"
+    to_choose = plural(min(n_chosen or n_train, n_train), "training row")
+    tests = f" and {plural(n_test, 'test row')}" if n_test else ""
+    to_score = f"{plural(n_train, 'training row')}{tests}"
+    together = f" in {len(record.runs)} runs" if len(record.runs) > 1 else ""
+    for what_for, title, rows, n_bits in (
+        ("train", "to train", to_train, bits),
+        ("embed", "to choose components", to_choose, bits if n_chosen else exact),
+        ("evaluate", "to score the model", to_score, exact),
+    ):
+        if n_bytes := paid[what_for]:
+            size = f"{n_bits} bits a number, {terms.bytes_text(n_bytes)}{together}"
+            yield f"{title}: embeddings of {rows}, {size}"
+
+
+def _width(record: RunRecord, party: str) -> str:
+    """Say how many numbers an embedding has, at first and in the end."""
+    found = [tables.components(run)[party] for run in record.runs]
+    first, last = int(found[0][1]), sorted({int(kept) for kept, _ in found})
+    text = f"{plural(first, 'number')} a row"
+    if last != [first]:
+        most = f" to {last[-1]}" if len(last) > 1 else ""
+        text += f" at first and {last[0]}{most} in the end"
+    return text
+
+
+# -- the page --------------------------------------------------------------------------
+
+
+def operator_page(record: RunRecord) -> str:
+    """Return the page of a party's record as one HTML document."""
+    title, found = headline(record), verdicts(record)
+    body = [page.banner(record), parts.header(_line(record), title)]
+    if found:
+        body += [_lists(found), parts.notes_card(cautions(record), "Bear in mind")]
+        body += [_revealed(record), _sent(record)]
+    body += [
+        parts.notes_card(record.header.get("notes") or []),
+        page.settings_section(record),
+    ]
+    version = escape(str(record.header.get("lessvfl", "")))
+    footer = (
+        f"Made by lessvfl {version} from {FILE_NAME}, for the eyes of this party. The "
+        f"lists are in {FEATURES_NAME}, too."
+    )
+    return parts.document(title, body, footer)
+
+
+def _line(record: RunRecord) -> list[str]:
+    header = record.header
+    data, n_others = header.get("data") or {}, len(header.get("parties") or []) - 1
+    words = [str(header.get("party")), tables.method_title(header.get("method"))]
+    if n_others > 0:
+        words.append(f"with {plural(n_others, 'other party', 'other parties')}")
+    if (n_rows := data.get("n_train")) is not None:
+        words.append(plural(n_rows, "training row"))
+    words.append(plural(len(record.runs), "seed"))
+    if started := header.get("started"):
+        words.append(str(started)[:10])
+    return words
+
+
+def _lists(found: Sequence[FeatureVerdict]) -> str:
+    """Return the two lists: what may go, and what to keep."""
+    gone = [one for one in found if not one.is_kept]
+    kept = [one for one in found if one.is_kept]
+    left = _list("You may stop collecting these", gone, "Every feature was kept.")
+    return parts.columns(left, _list("Keep these", kept, "No feature was kept."))
+
+
+def _list(title: str, found: Sequence[FeatureVerdict], nothing: str) -> str:
+    if not found:
+        return parts.card(title, f'<p class="soft">{nothing}</p>', "div")
+    with_strength = any(one.strength is not None for one in found)
+    lines = []
+    for one in found:
+        often = f"kept in {one.n_kept} of {one.n_runs}" if one.n_runs > 1 else ""
+        side = f"{_bar(one.decisive) if with_strength else ''}<small>{often}</small>"
+        lines.append(
+            f'<tr><th scope="row">{escape(one.feature)}'
+            f"<small>{escape(one.words)}</small></th><td>{side}</td></tr>"
+        )
+    last = "Strength" if with_strength else "Runs" if found[0].n_runs > 1 else ""
+    table = parts.table(("Feature", last), lines, look=' class="verdicts"')
+    said = ""
+    if with_strength:
+        said = (
+            '<p class="soft">Strength: 1, the mark, is the limit that scrambled copies '
+            "of your columns set.</p>"
+        )
+    heading = f"{title} ({len(found):,})"
+    return parts.card(heading, said + parts.scroll(title, table, tall=True), "div")
+
+
+LONGEST = 3.0  # in limits; a longer bar is cut
+
+
+def _bar(strength: float | None) -> str:
+    """Return a strength as a number and a bar with the limit as a mark."""
+    if strength is None:
+        return MISSING
+    width = 100 * min(strength, LONGEST) / LONGEST
+    style = f"width:{width:.0f}%"
+    return (
+        f'{strength:.2f}<span class="strength" aria-hidden="true">'
+        f'<span style="{style}"></span></span>'
+    )
+
+
+def _revealed(record: RunRecord) -> str:
+    lines = [parts.line(whom, [what]) for whom, what in revealed(record)]
+    table = parts.table(("To", "What"), lines, look=' class="revealed"')
+    said = (
+        '<p class="soft">Cells, networks and strengths stayed here. Embeddings are '
+        "computed from your columns: whoever has them learns something about your "
+        "rows (docs/threat-model.md).</p>"
+    )
+    return parts.card("What was revealed, and to whom", said + table)
+
+
+def _sent(record: RunRecord) -> str:
+    rows = sent(record)
+    if not rows:
+        return ""
+    lines = [
+        {
+            "stage": row.title,
+            "to the server": terms.bytes_text(row.up),
+            "from the server": terms.bytes_text(row.down),
+            "rounds": f"{row.rounds:,.0f}",
+        }
+        for row in rows
+    ]
+    together = f" of {len(record.runs)} runs together" if len(record.runs) > 1 else ""
+    said = f'<p class="soft">Bytes of payload{together}, evaluation included.</p>'
+    table = parts.scroll("Bytes by stage", parts.number_table(lines, ("stage",)))
+    return parts.card("What was sent", said + table)

@@ -1,0 +1,59 @@
+"""What a server knows of each party: components, bytes, and what the party reveals."""
+
+from __future__ import annotations
+
+from lessvfl import terms
+from lessvfl.report import tables
+from lessvfl.report.tables import at, number
+from lessvfl.run.record import RunRecord
+
+UNTOLD = "not revealed"
+
+
+def party_rows(record: RunRecord) -> list[dict[str, str]]:
+    """Return a row for each party of a server's record, means over its seeds."""
+    components = tables.component_counts(record.runs)
+    rows = []
+    for party in record.header.get("parties") or components:
+        kept, of = components.get(party, (0, 0))
+        bytes_up, bytes_down = (_bytes(record, party, way) for way in ("up", "down"))
+        rows.append(
+            {
+                "party": party,
+                "components": f"{tables.value_text(round(kept, 1), 'count')} of {of:g}",
+                "features": _features(record, party),
+                "sent": bytes_up,
+                "received": bytes_down,
+            }
+        )
+    return rows
+
+
+def _bytes(record: RunRecord, party: str, way: str) -> str:
+    """Say how many bytes a party sent or got, without evaluation."""
+    paid = [
+        sum(
+            line["payload_bytes"]
+            for line in run.get("bill") or []
+            if (line["party"], line["direction"]) == (party, way)
+            and line["stage"] != "evaluate"
+        )
+        for run in record.runs
+    ]
+    return terms.bytes_text(sum(paid) / len(paid))
+
+
+def _features(record: RunRecord, party: str) -> str:
+    """Say how many features a party kept, as far as it reveals that."""
+    if counts := tables.mean_counts(record.runs).get(party):
+        kept, held = counts.kept, counts.held
+    else:
+        told = [at(run, "counts", party) for run in record.runs]
+        kept_mean, removed_mean = (
+            tables.spread([number(one, name) for one in told])
+            for name in ("n_kept", "n_removed")
+        )
+        if kept_mean is None or removed_mean is None:
+            return UNTOLD
+        kept, held = kept_mean.mean, kept_mean.mean + removed_mean.mean
+    return f"{tables.value_text(round(kept, 1), 'count')} of {held:g}"

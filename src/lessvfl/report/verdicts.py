@@ -1,0 +1,133 @@
+"""Every feature with its verdict and the reason: ``features.csv`` of a run folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lessvfl.report import parts, tables
+from lessvfl.report.tables import RunNumbers, at
+from lessvfl.run.record import RunRecord
+
+FEATURES_NAME = "features.csv"
+COLUMNS = ("party", "feature", "kept", "why", "strength", "pair", "share")
+LASSO, UNSELECTED = "group lasso", "no selection"  # reasons of methods without shadows
+WORDS = {  # reasons of a record, as a reader understands them
+    "strength": "stronger than chance",
+    "must keep": "must stay, as you asked",
+    "strongest": "your strongest, though no stronger than chance",
+    "says nothing beside the others": "adds nothing to the features kept",
+    "weak": "no stronger than chance",
+    UNSELECTED: "the method removes nothing",
+}
+
+
+class FeatureVerdict(NamedTuple):
+    """What all runs of a record say of one feature, and why."""
+
+    party: str
+    feature: str
+    n_kept: int
+    n_runs: int
+    why: str  # as most of the runs have it that agree with the verdict
+    strength: float | None  # mean of the runs; 1 is the limit that shadows set
+    pair: tuple[str, float] | None  # what it matters together with, and their strength
+    norm: float | None  # of its weights, mean of the runs that kept it
+
+    @property
+    def is_kept(self) -> bool:
+        """Tell whether at least half of the runs kept it."""
+        return 2 * self.n_kept >= self.n_runs
+
+    @property
+    def decisive(self) -> float | None:
+        """Return the strength that decided: of its pair, where it stays for that."""
+        return self.pair[1] if self.why == "pair" and self.pair else self.strength
+
+    @property
+    def words(self) -> str:
+        """Say why it stays or goes."""
+        if self.why == "pair" and self.pair:
+            other, _ = self.pair
+            how = "squared" if other == self.feature else f"together with {other}"
+            return f"matters {how} (alone: {self.strength:.2f})"
+        if self.why == LASSO and self.is_kept:
+            norm = "" if self.norm is None else f" (norm {self.norm:.3f})"
+            return f"the group lasso kept its weights{norm}"
+        if self.why == LASSO:
+            return "the group lasso set its weights to zero"
+        return WORDS.get(self.why, self.why)
+
+
+def verdicts(record: RunRecord) -> list[FeatureVerdict]:
+    """List every feature that the record tells of: kept ones first, strongest first."""
+    without = UNSELECTED if record.header.get("method") == "plain" else LASSO
+    looks, found = _looks(record.runs), []
+    for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
+        stays = 2 * n_kept >= n_runs
+        seen = looks.get((party, feature), [])
+        reasons = Counter(why for is_kept, why, _, _ in seen if is_kept == stays)
+        why = reasons.most_common(1)[0][0] if reasons else without
+        pairs = [pair for _, _, _, pair in seen if pair]
+        strength = tables.spread([score for _, _, score, _ in seen])
+        found.append(
+            FeatureVerdict(
+                party,
+                feature,
+                n_kept,
+                n_runs,
+                why,
+                strength.mean if strength else None,
+                max(pairs, key=lambda pair: pair[1]) if pairs and stays else None,
+                norm,
+            )
+        )
+    parties = dict.fromkeys(one.party for one in found)
+    places = {party: place for place, party in enumerate(parties)}
+
+    def order(one: FeatureVerdict) -> tuple[int, bool, float]:
+        said = one.strength if one.strength is not None else one.norm
+        return places[one.party], not one.is_kept, -(said or 0)
+
+    return sorted(found, key=order)
+
+
+_Pair = tuple[str, float]
+_Look = tuple[bool, str, float | None, _Pair | None]  # kept, why, strength, pair
+
+
+def _looks(runs: Sequence[RunNumbers]) -> dict[tuple[str, str], list[_Look]]:
+    """Return what each run with shadows says of every feature."""
+    found: dict[tuple[str, str], list[_Look]] = {}
+    for run in runs:
+        for party, how in (at(run, "selection") or {}).items():
+            kept = set(tables.revealed(run)[party]["kept"])
+            pairs: dict[str, _Pair] = {}
+            for a, b, value in how["pairs"]:
+                for one, other in ((a, b), (b, a)):
+                    if one not in pairs or pairs[one][1] < value:
+                        pairs[one] = (other, value)
+            for name, score in how["scores"].items():
+                why = at(how, "why", name) or "not recorded why"
+                look = (name in kept, why, score, pairs.get(name))
+                found.setdefault((party, name), []).append(look)
+    return found
+
+
+def features_csv(record: RunRecord) -> str:
+    """Return every feature as CSV; empty where the record names none."""
+    found = verdicts(record)
+    lines = (
+        (
+            one.party,
+            one.feature,
+            str(one.is_kept).lower(),
+            one.why,
+            None if one.strength is None else f"{one.strength:.4g}",
+            one.pair and one.pair[0],
+            f"{one.n_kept / one.n_runs:.4g}",
+        )
+        for one in found
+    )
+    return parts.csv_text([COLUMNS, *lines]) if found else ""

@@ -1,0 +1,76 @@
+"""What server and party say at their end, on a terminal and in a log."""
+
+import pytest
+from tests.report.conftest import fake_record
+from tests.report.sides import party_record, server_record
+
+from lessvfl.cli import results
+from lessvfl.report import operator
+from lessvfl.report.verdicts import verdicts
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fake_record(method="less-vfl-auto", profile="default", n_seeds=2, n_real=30)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_a_party_says_in_a_log_what_may_go(whole, capsys):
+    record = party_record(whole)
+    results.tell_party(record)
+    lines = capsys.readouterr().out.splitlines()
+    gone = [one.feature for one in verdicts(record) if not one.is_kept]
+    kept = [one.feature for one in verdicts(record) if one.is_kept]
+    assert lines[0] == f"{operator.headline(record)}."
+    assert lines[1] == f"You may stop collecting: {', '.join(gone)}"
+    assert lines[2] == f"Keep: {', '.join(kept[:8])} and {len(kept) - 8} more"
+    assert lines[3].startswith("Sent to the server: ")
+    assert "evaluate 1.4 MB" in lines[3]
+    assert len(lines) == 4
+
+
+def test_a_party_says_on_a_terminal_why_and_what_was_revealed(whole, capsys, terminal):
+    record = party_record(whole)
+    results.tell_party(record)
+    text = capsys.readouterr().out
+    first = verdicts(record)[0]
+    assert f"{first.feature} " in text
+    assert first.words in text
+    assert f" {first.strength:.2f} " in text
+    n_kept = sum(one.is_kept for one in verdicts(record))
+    assert f"and {n_kept - results.MOST_ROWS} more" in text
+    assert "of the selection: nothing" in text
+    assert "nothing from you; the server tells them your name" in text
+
+
+def test_names_cannot_do_anything_to_the_terminal(whole, capsys):
+    record = party_record(whole)
+    for run in record.runs:
+        run["features"]["bank"] = {"kept": ["a\x1b[2Jb"], "removed": []}
+        del run["selection"]
+    results.tell_party(record)
+    assert "\x1b[2J" not in capsys.readouterr().out
+
+
+def test_a_server_says_in_a_log_what_came_out(whole, capsys):
+    record = server_record(whole)
+    results.tell_server(record)
+    final = record.runs[1]["accuracy"]["final"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("LESS-VFL auto with 3 parties; test accuracy 0.")
+    assert lines[2] == f"seed 1: accuracy {final:.4f}"
+    assert len(lines) == 3
+
+
+def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, terminal):
+    results.tell_server(server_record(whole, {"bank": "counts"}))
+    text = capsys.readouterr().out
+    assert "test accuracy" in text
+    assert " of 37 " in text
+    assert text.count("not revealed") == 2
+    assert "spurious" not in text

@@ -1,0 +1,552 @@
+"""Joint prediction over Flight and HTTP: in-process numbers, faults, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from lessvfl import data, load
+from lessvfl.errors import (
+    AlignmentError,
+    ConfigError,
+    DataError,
+    PartyLostError,
+    PolicyError,
+    ProtocolError,
+    RecordError,
+)
+from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import Policy
+from lessvfl.remote.predict import PredictingParty, Predictor
+from lessvfl.remote.predict import server as predict_server
+from lessvfl.remote.predict.service import Worker, application
+from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.status import Status
+from lessvfl.wire import dial
+from lessvfl.wire.control import Ask, Declined
+from lessvfl.wire.dial import Address
+from lessvfl.wire.flight import Hub
+
+N = 240
+IDS = np.array([f"person-{i}" for i in range(N)])
+HELD = {"clinic": ("age", "town", "smokes"), "bank": ("income", "noise")}
+TOKEN = "a-token-of-the-tests"
+WIDE = Policy(components_per_column=9, linear_components_per_column=9)
+
+
+def a_frame(name: str) -> data.Frame:
+    """Return a party's table: numbers, categories, truth values, missing cells."""
+    rng = np.random.default_rng(3)
+    columns: dict[str, Any] = {
+        "age": rng.normal(50, 15, N),
+        "town": rng.choice(["Ulm", "Bonn", "Jena"], N).astype(object),
+        "smokes": rng.random(N) > 0.7,
+        "income": rng.standard_t(2, N) * 1000,
+        "noise": rng.normal(size=N),
+    }
+    columns["age"][::17] = np.nan
+    columns["town"][5::19] = None
+    import pandas
+
+    return data.frame_of(pandas.DataFrame({k: columns[k] for k in HELD[name]}))
+
+
+def the_labels() -> Any:
+    clinic, bank = a_frame("clinic"), a_frame("bank")
+    age = np.nan_to_num(clinic.numeric[:, 0], nan=50.0)
+    score = (age - 50) / 15 + np.clip(bank.numeric[:, 0] / 1000, -2, 2)
+    y = np.where(score > 0, "ill", "well")
+    return data.from_arrays(np.zeros((N, 1)), y, name="people")
+
+
+def order(name: str) -> Any:
+    """Return the rows of a party's own table, shuffled, some of them not there."""
+    rng = np.random.default_rng(len(name))
+    return rng.permutation(N)[: N - 10]
+
+
+def party_config(name: str, out: Path, **more: Any) -> PartyConfig:
+    own: dict[str, Any] = {"align": "psi", "id": "id", "policy": WIDE}
+    return PartyConfig(out=str(out / name), **own | more)
+
+
+def server_config(out: Path, **more: Any) -> ServerConfig:
+    own: dict[str, Any] = {"align": "psi", "id": "id", "wait": 20.0}
+    settings = {"train_epochs": 4.0, "batch_size": 64, "second_look": 0}
+    own |= {"settings": settings, "seeds": (0, 4)}
+    return ServerConfig(parties=tuple(HELD), out=str(out / "server"), **own | more)
+
+
+class Side(threading.Thread):
+    """One party in a thread, and how it ended."""
+
+    def __init__(self, party: Any, port: int) -> None:
+        super().__init__(daemon=True)
+        self.party, self.port = party, port
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        address = Address(f"127.0.0.1:{self.port}", None)
+        try:
+            dial.serve(address, self.party.hello(), self.party.handle, patience=20.0)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.party.close()
+
+
+@contextlib.contextmanager
+def a_hub():
+    hub = Hub("127.0.0.1:0", tuple(HELD), None, silence=20.0)
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the folder of a run of two seeds, every side in it."""
+    out = tmp_path_factory.mktemp("trained")
+    with a_hub() as hub:
+        for name in HELD:
+            rows = order(name)
+            frame = a_frame(name).take(rows)
+            process = PartyProcess(name, party_config(name, out), frame, IDS[rows])
+            Side(process, hub.port)
+        status = Status("run", "less-vfl-auto", "people", tuple(HELD))
+        table = LabelTable(the_labels(), ids=IDS)
+        server = ServerProcess(server_config(out), table, hub, status)
+        server.run()
+        server.close()
+    return out
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """Return a copy of it that a test may spoil."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def a_party(name: str, out: Path, rows=None, frame=None, **more: Any):
+    rows = order(name) if rows is None else rows
+    frame = a_frame(name).take(rows) if frame is None else frame
+    return PredictingParty(name, party_config(name, out, **more), frame, IDS[rows])
+
+
+@contextlib.contextmanager
+def a_session(out: Path, ids: Any = IDS, parties=None, **more: Any):
+    """Have a predictor with its parties, rows aligned."""
+    with a_hub() as hub:
+        sides = {
+            name: Side(a_party(name, out, **(parties or {}).get(name, {})), hub.port)
+            for name in HELD
+        }
+        predictor = Predictor(server_config(out, wait=20.0), ids, hub, **more)
+        try:
+            predictor.begin()
+            yield predictor, sides
+        finally:
+            predictor.close()
+
+
+def in_process(out: Path, rows: Any, seed: int = 0) -> Any:
+    """Return what the parts of all sides say of rows, in this process."""
+    server = load(out / "server", seed)
+    blocks = [load(out / n, seed).embed(a_frame(n).take(rows)) for n in HELD]
+    return server.fuse(blocks, len(rows))
+
+
+def common() -> list[int]:
+    both: list[int] = np.intersect1d(order("clinic"), order("bank")).tolist()
+    return both
+
+
+# -------------------------------------------------------------------------- the numbers
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_answers_are_those_of_the_parts_in_one_process(folder, seed):
+    """Shuffled rows, psi, categories and missing cells: to the bit, batch by batch."""
+    with a_session(folder, seed=seed) as (predictor, _):
+        wanted = common()
+        places, missing = predictor.places(IDS[wanted])
+        assert missing == []
+        found = predictor.predict(places)
+        assert np.array_equal(found.z, in_process(folder, wanted, seed))
+        assert not found.partial
+        alone = predictor.predict(places[:1])
+        assert np.allclose(alone.z, found.z[:1], rtol=0, atol=1e-6)
+
+
+def test_long_requests_go_in_several_exchanges(folder, monkeypatch):
+    monkeypatch.setattr(predict_server, "MOST_ROWS", 50)
+    with a_session(folder) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        found = predictor.predict(places).z
+        share = predictor.model.probabilities
+        right = share(in_process(folder, common()))
+        assert np.allclose(share(found), right, rtol=0, atol=1e-6)
+
+
+def test_a_table_of_answers_is_in_the_order_of_its_ids(folder):
+    away = sorted(set(range(N)) - set(common()))
+    asked = IDS[[common()[1], away[0], common()[0]]]
+    with a_session(folder) as (predictor, _):
+        table, found, missing = predictor.answer(asked.tolist())
+    assert table["id"] == asked.tolist()
+    assert missing == [1]
+    shares = in_process(folder, [common()[1], common()[0]])
+    server = load(folder / "server")
+    assert [table["prediction"][i] for i in (0, 2)] == server.answers(shares).tolist()
+    assert table["prediction"][1] is table["probability_ill"][1] is None
+    assert table["partial"] == [False, None, False]
+    assert not found.partial
+
+
+def test_a_party_sends_kept_components_and_nothing_else(folder):
+    with a_session(folder) as (predictor, _):
+        sizes = {name: load(folder / name).n_components for name in HELD}
+        assert dict(zip(HELD, predictor.model.sizes, strict=True)) == sizes
+        before = {name: predictor.hub.traffic[name].up for name in HELD}
+        places, _ = predictor.places(IDS[common()])
+        predictor.predict(places)
+        for name, size in sizes.items():
+            sent = predictor.hub.traffic[name].up - before[name]
+            assert 4 * size * len(places) <= sent < 4 * size * len(places) + 400
+
+
+# -------------------------------------------------------------------------- the session
+
+
+def test_a_session_goes_on_after_a_restart_of_anybody(folder):
+    """Rows are aligned once; the party's policy counts it."""
+    once = dataclasses.replace(WIDE, predict_alignments=1)
+    strict = {name: {"policy": once} for name in HELD}
+    for _ in range(2):
+        with a_session(folder, parties=strict) as (predictor, _):
+            places, _ = predictor.places(IDS[common()])
+            found = predictor.predict(places).z
+            assert np.array_equal(found, in_process(folder, common()))
+    with (
+        pytest.raises(PolicyError, match=r"1 alignments .*predict_alignments"),
+        a_session(folder, ids=IDS[:50], parties=strict),
+    ):
+        pass
+
+
+def test_a_party_that_comes_back_is_asked_again(folder):
+    with a_session(folder) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+        right = predictor.predict(places).z
+        predictor.hub.hang_up("bank")
+        deadline = time.monotonic() + 20
+        while "bank" not in predictor.hub.connected and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert np.array_equal(predictor.predict(places).z, right)
+        assert sides["bank"].error is None
+
+
+def test_new_ids_need_another_alignment(folder):
+    with a_session(folder, ids=IDS[:100]) as (predictor, _):
+        late = [i for i in common() if i >= 100]
+        assert len(predictor.places(IDS[late])[1]) == len(late)
+        predictor.align_again(IDS)
+        places, missing = predictor.places(IDS[late])
+        assert missing == []
+        assert np.array_equal(predictor.predict(places).z, in_process(folder, late))
+
+
+def test_an_alignment_that_is_declined_leaves_the_session_as_it_was(folder):
+    once = dataclasses.replace(WIDE, predict_alignments=1)
+    strict = {name: {"policy": once} for name in HELD}
+    with a_session(folder, ids=IDS[:100], parties=strict) as (predictor, _):
+        with pytest.raises(PolicyError, match="predict_alignments"):
+            predictor.align_again(IDS)
+        some = [i for i in common() if i < 100]
+        places, _ = predictor.places(IDS[some])
+        assert np.array_equal(predictor.predict(places).z, in_process(folder, some))
+
+
+def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
+    with a_session(folder) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        predictor.hub.newest_stays = False
+        predictor.hub.admit = lambda hello: "not now"
+        predictor.hub.hang_up("bank")
+        with pytest.raises(PartyLostError, match="'bank'"):
+            predictor.predict(places)
+        predictor.allow_missing = True
+        found = predictor.predict(places)
+        assert found.missing == ("bank",)
+        server = load(folder / "server")
+        clinic = load(folder / "clinic").embed(
+            a_frame("clinic").take(np.array(common()))
+        )
+        mean = server.means["bank"].view(1, 1, -1)
+        assert np.array_equal(found.z, server.fuse([clinic, mean], len(places)))
+
+
+# --------------------------------------------------------------------------- the policy
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name"),
+    [({"predict_rows": 5}, "predict_rows"), ({"predict_rate": 5}, "predict_rate")],
+)
+def test_a_party_declines_what_its_policy_does_not_allow(folder, allowed, name):
+    policy = dataclasses.replace(WIDE, **allowed)
+    with a_session(folder, parties={"bank": {"policy": policy}}) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+        with pytest.raises(PolicyError, match=rf"'bank' declines: .*policy\.{name}"):
+            predictor.predict(places)
+        right = in_process(folder, common()[:3])
+        assert np.allclose(predictor.predict(places[:3]).z, right, atol=1e-6)
+        assert sides["bank"].error is None
+
+
+def test_what_was_spent_is_not_given_back_by_a_restart(folder):
+    policy = dataclasses.replace(WIDE, predict_rows=20)
+    strict = {"bank": {"policy": policy}}
+    with a_session(folder, parties=strict) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        predictor.predict(places[:15])
+    with (
+        a_session(folder, parties=strict) as (predictor, _),
+        pytest.raises(PolicyError, match="predict_rows"),
+    ):
+        predictor.predict(predictor.places(IDS[common()])[0][:6])
+
+
+def test_ids_that_a_policy_does_not_name_are_not_there(folder, tmp_path):
+    named = tmp_path / "allowed.csv"
+    named.write_text("id\n" + "\n".join(IDS[common()[:60]]) + "\n")
+    policy = dataclasses.replace(WIDE, predict_ids=str(named))
+    with a_session(folder, parties={"bank": {"policy": policy}}) as (predictor, _):
+        places, missing = predictor.places(IDS[common()])
+        assert len(places) == 60
+        assert missing == list(range(60, len(common())))
+
+
+def test_every_request_is_written_down_at_the_party(folder):
+    with a_session(folder) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        predictor.predict(places[:7])
+        predictor.look()  # asks for nothing, and is no request
+    text = (folder / "bank" / "predictions.jsonl").read_text()
+    (line,) = map(json.loads, text.splitlines())
+    assert (line["rows"], line["seed"]) == (7, 0)
+
+
+# ---------------------------------------------------------------------------- bad input
+
+
+def test_another_model_is_refused(folder, trained):
+    path = folder / "bank" / "networks" / "seed-0" / "party1" / "party.json"
+    path.write_text(path.read_text().replace("noise", "moise"))
+    with (
+        pytest.raises((ProtocolError, PartyLostError, DataError)),
+        a_session(folder),
+    ):
+        pass
+
+
+def test_another_fusion_network_is_refused(folder):
+    path = folder / "server" / "networks" / "seed-0" / "server" / "server.json"
+    path.write_text(path.read_text() + "\n")
+    sentence = "must be used with the one that its own"
+    with pytest.raises(ProtocolError, match=sentence), a_session(folder):
+        pass
+
+
+def test_a_table_that_does_not_fit_is_refused_at_the_start(folder):
+    rows = order("clinic")
+    whole = a_frame("clinic").take(rows)
+    kept = load(folder / "clinic").kept
+    without = whole.select([n for n in whole.names if n != kept[0]])
+    with pytest.raises(DataError, match=f"Got none named '{kept[0]}'"):
+        a_party("clinic", folder, rows, without)
+    texts = data.frame_of(np.full((len(rows), 3), "x", dtype=object), whole.names)
+    with pytest.raises(DataError, match="must hold numbers, as in training"):
+        a_party("clinic", folder, rows, texts)
+
+
+def test_a_run_folder_of_another_side_is_refused(folder):
+    with pytest.raises(ConfigError, match="must be that of party 'bank'"):
+        PredictingParty("bank", party_config("clinic", folder), a_frame("bank"), IDS)
+    config = dataclasses.replace(server_config(folder), out=str(folder / "bank"))
+    with a_hub() as hub, pytest.raises(ConfigError, match="must be the server's"):
+        Predictor(config, IDS, hub)
+    with pytest.raises(RecordError, match="is not a run folder"):
+        PredictingParty("bank", PartyConfig(out=str(folder)), a_frame("bank"), IDS)
+
+
+def test_a_run_folder_is_for_one_process(folder):
+    first = a_party("bank", folder)
+    with pytest.raises(ConfigError, match="one process at a time"):
+        a_party("bank", folder)
+    first.close()
+    a_party("bank", folder).close()
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "sentence"),
+    [
+        (["person-1", "person-1"], AlignmentError, "duplicate"),
+        ([1, 2], DataError, "Ids must be text"),
+        (["person-1", ""], AlignmentError, "lacks an id"),
+    ],
+)
+def test_ids_of_no_use_are_refused(folder, ids, error, sentence):
+    with a_session(folder) as (predictor, _), pytest.raises(error, match=sentence):
+        predictor.places(ids)
+
+
+def test_nothing_is_answered_before_a_model_is_opened(folder):
+    party = a_party("bank", folder)
+    try:
+        with pytest.raises(ProtocolError, match="align its rows before"):
+            party.handle(Ask(np.array([0])))
+        with pytest.raises(ProtocolError, match="asked for predictions"):
+            party.handle(Declined("?"))
+    finally:
+        party.close()
+
+
+# -------------------------------------------------------------------------- the service
+
+
+@contextlib.contextmanager
+def a_service(folder, **more):
+    with (
+        a_session(folder, **more) as (predictor, _),
+        Worker(predictor, lambda: IDS) as worker,
+    ):
+        client = TestClient(application(worker, TOKEN), raise_server_exceptions=False)
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        yield client, predictor
+
+
+def test_the_service_answers_as_the_parts_do(folder):
+    rows = common()[:5]
+    with a_service(folder) as (client, predictor):
+        found = client.post("/predict", json={"ids": IDS[rows].tolist()})
+        assert found.status_code == 200
+        said = found.json()
+        metrics = client.get("/metrics").text
+        assert client.get("/health").json()["status"] == "ok"
+        paths = client.get("/openapi.json").json()["paths"]
+    server, z = load(folder / "server"), in_process(folder, rows)
+    assert [one["id"] for one in said["predictions"]] == IDS[rows].tolist()
+    labels = [one["prediction"] for one in said["predictions"]]
+    assert labels == server.answers(z).tolist()
+    shares = [[*one["probabilities"].values()] for one in said["predictions"]]
+    assert np.allclose(shares, server.probabilities(z), rtol=0, atol=1e-6)
+    assert (said["partial"], said["seed"], said["missing"]) == (False, 0, [])
+    assert said["model"] == predictor.digest
+    assert "lessvfl_predict_rows_total 5" in metrics
+    assert {"/predict", "/align", "/health", "/metrics"} <= set(paths)
+
+
+def test_requests_that_come_together_are_asked_together(folder):
+    rows = common()[:30]
+    with a_service(folder) as (client, predictor):
+        asked, send = [], predictor.hub.send
+        hold = threading.Event()
+
+        def slow(requests):
+            asked.append(requests)
+            hold.wait(10)
+            return send(requests)
+
+        predictor.hub.send = slow
+        answers: dict[int, Any] = {}
+
+        def ask(row):
+            answer = client.post("/predict", json={"ids": [IDS[row]]})
+            answers[row] = answer.json()["predictions"][0]["probabilities"]["ill"]
+
+        threads = [threading.Thread(target=ask, args=(row,)) for row in rows]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while client.get("/health") and time.monotonic() < deadline:
+            if asked:
+                break
+        time.sleep(0.5)
+        hold.set()
+        for thread in threads:
+            thread.join()
+    right = load(folder / "server").probabilities(in_process(folder, rows))[:, 0]
+    assert np.allclose([answers[row] for row in rows], right, rtol=0, atol=1e-6)
+    assert len(asked) < len(rows) / 2
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "sentence"),
+    [
+        ({"ids": ["nobody"]}, 404, "must be of aligned rows. Got 1 of 1"),
+        ({"ids": ["person-1", "person-1"]}, 422, "duplicate"),
+        ({"ids": [1]}, 422, "Ids must be text"),
+        ({"ids": []}, 413, "1 to 10000 ids. Got 0"),
+        ({"ids": ["x"] * 10_001}, 413, "Got 10001"),
+        ({"rows": [1]}, 422, "must be JSON"),
+        ({"ids": [["a"]]}, 422, "must be JSON"),
+    ],
+)
+def test_a_bad_request_gets_a_sentence_and_the_service_goes_on(
+    folder, body, code, sentence
+):
+    with a_service(folder) as (client, _):
+        refused = client.post("/predict", json=body)
+        assert refused.status_code == code
+        assert sentence in refused.json()["detail"]
+        good = client.post("/predict", json={"ids": [IDS[common()[0]]]})
+        assert good.status_code == 200
+
+
+@pytest.mark.parametrize("shown", [None, "Bearer another", "Basic abc", ""])
+def test_a_request_without_the_token_is_refused(folder, shown):
+    with a_service(folder) as (client, _):
+        headers = {"Authorization": shown or ""}
+        for call in ("POST /predict", "POST /align", "GET /metrics"):
+            body = {"ids": ["a"]}
+            refused = client.request(*call.split(), headers=headers, json=body)
+            assert refused.status_code == 401
+            assert "must bring the service's token" in refused.json()["detail"]
+        assert client.get("/health", headers=headers).status_code == 200
+
+
+def test_the_service_names_who_is_missing_and_comes_back(folder):
+    wanted = {"ids": [IDS[common()[0]]]}
+    with a_service(folder) as (client, predictor):
+        admit, predictor.hub.admit = predictor.hub.admit, lambda hello: "not now"
+        predictor.hub.hang_up("bank")
+        refused = client.post("/predict", json=wanted)
+        assert refused.status_code == 503
+        assert "'bank'" in refused.json()["detail"]
+        assert client.get("/health").status_code == 503
+        predictor.allow_missing = True
+        partial = client.post("/predict", json=wanted).json()
+        assert (partial["partial"], partial["missing"]) == (True, ["bank"])
+        predictor.hub.admit = admit
+
+
+def test_the_service_aligns_again_when_asked(folder):
+    late = IDS[[i for i in common() if i >= 100][:3]].tolist()
+    with a_service(folder, ids=IDS[:100]) as (client, _):
+        assert client.post("/predict", json={"ids": late}).status_code == 404
+        assert client.post("/align").json()["rows"] == len(common())
+        assert client.post("/predict", json={"ids": late}).status_code == 200

@@ -1,0 +1,101 @@
+"""Records of one side of a run between machines, made out of those of a whole run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from lessvfl.run.numbers import consensus
+from lessvfl.run.record import RunRecord
+
+WHY = ("strength", "must keep", "pair", "pair", "strongest")  # of the first ones kept
+
+
+def bill_of(party: str) -> list[dict[str, Any]]:
+    """Return the lines of one party's bill."""
+    lines = [
+        ("up", "pretrain", "embedding", 4000),
+        ("down", "pretrain", "gradient", 4000),
+        ("up", "train", "embedding", 16_000),
+        ("down", "train", "gradient", 16_000),
+        ("up", "evaluate", "embedding", 700_000),
+    ]
+    names = ("direction", "stage", "kind", "payload_bytes")
+    return [{"party": party, **dict(zip(names, one, strict=True))} for one in lines]
+
+
+def party_record(whole: RunRecord, party: str = "bank", **header: Any) -> RunRecord:
+    """Return what one party of a run knows, every reason to keep and remove in it."""
+    runs = []
+    for one in copy.deepcopy(whole.runs):
+        run = {
+            "seed": one["seed"],
+            **{
+                key: {party: one[key][party]}
+                for key in ("features", "importance", "selection", "components")
+                if one.get(key)
+            },
+            "rows": {"train": 7352, "test": 2947},
+            "communication": one["communication"],
+            "bill": bill_of(party),
+            "curve": [],
+        }
+        if "selection" in run:
+            _reason(run["features"][party], run["selection"][party])
+        runs.append(run)
+    first_line = whole.header | {
+        "side": "party",
+        "party": party,
+        "parties": list(whole.runs[0]["features"]),
+        "profile": None,
+        "reveal": "nothing",
+        "align": "psi",
+        "config": {"bits": 4, "dtype": "float32"},
+        "data": {"name": "columns", "n_train": 7352, "n_test": 2947, "n_features": 15},
+    }
+    agreed = consensus([run["features"] for run in runs])
+    return RunRecord(first_line | header, runs, "complete", consensus=agreed)
+
+
+def _reason(names: Mapping[str, list[str]], how: dict[str, Any]) -> None:
+    """Give every reason that a selection can have."""
+    kept, removed = names["kept"], names["removed"]
+    how["why"] = dict.fromkeys(kept, "strength") | dict.fromkeys(removed, "weak")
+    how["why"] |= dict(zip(kept, WHY, strict=False))
+    how["why"] |= dict.fromkeys(removed[:1], "says nothing beside the others")
+    how["pairs"] = [[kept[2], kept[3], 1.5]]
+    how["false_share"] = 0.1
+
+
+def server_record(
+    whole: RunRecord, reveals: Mapping[str, str] | None = None
+) -> RunRecord:
+    """Return what the server of a run knows; `reveals` is party -> what it tells."""
+    runs = []
+    parties = list(whole.runs[0]["features"])
+    for one in copy.deepcopy(whole.runs):
+        own, told = one["features"], reveals or {}
+        one |= {
+            "features": {
+                p: own[p] if told.get(p) == "features" else None for p in parties
+            },
+            "counts": {
+                p: {"n_kept": len(own[p]["kept"]), "n_removed": len(own[p]["removed"])}
+                for p in parties
+                if told.get(p) == "counts"
+            },
+            "bill": [line for p in parties for line in bill_of(p)],
+            "spurious": None,
+            "selection": None,
+        }
+        one["communication"] |= {
+            "wire_bytes": {"up": 800_000, "down": 30_000},
+            "resent_bytes": 0,
+        }
+        runs.append(one)
+    first_line = whole.header | {"side": "server", "parties": parties}
+    unknown = {"name": "labels", "n_features": None, "n_real": None}
+    first_line["data"] = whole.header["data"] | unknown
+    known = [{p: n for p, n in run["features"].items() if n} for run in runs]
+    return RunRecord(first_line, runs, "complete", consensus=consensus(known))

@@ -1,0 +1,362 @@
+"""What each side of a run between machines reads: the operator's page, the server's."""
+
+import csv
+import io
+
+import pytest
+from tests.report.reader import Reader, read_whole
+from tests.report.sides import party_record, server_record
+
+from lessvfl import report
+from lessvfl.errors import ConfigError
+from lessvfl.report import operator, server, tables
+from lessvfl.report.verdicts import features_csv, verdicts
+
+
+@pytest.fixture(scope="module")
+def whole(odd_records):
+    return odd_records["shadows"]
+
+
+@pytest.fixture(scope="module")
+def own(whole):
+    return party_record(whole)
+
+
+def words_of(record):
+    return "|".join(Reader(report.page(record)).words)
+
+
+def one_run(record, kept, removed, why=None):
+    """Return a party's record of one run with these features."""
+    found = party_record(record)
+    found.runs = found.runs[:1]
+    (run,) = found.runs
+    run["features"]["bank"] = {"kept": kept, "removed": removed}
+    run["importance"] = {"bank": dict.fromkeys(kept, 0.25)}
+    run.pop("selection", None)
+    if why is not None:
+        scores = dict.fromkeys(kept, 2.0) | dict.fromkeys(removed, 0.5)
+        run["selection"] = {
+            "bank": {"scores": scores, "why": why, "pairs": [], "false_share": None}
+        }
+    return found
+
+
+# ------------------------------------------------------------------------- the verdicts
+
+
+def test_every_feature_has_a_verdict_and_a_reason(own):
+    found = verdicts(own)
+    assert len(found) == 15
+    for one in found:
+        kept = [one.feature in run["features"]["bank"]["kept"] for run in own.runs]
+        assert (one.n_kept, one.n_runs) == (sum(kept), 2)
+        assert one.is_kept == (one.feature in own.consensus["bank"]["recommended"])
+        strengths = [
+            run["selection"]["bank"]["scores"][one.feature] for run in own.runs
+        ]
+        assert one.strength == pytest.approx(sum(strengths) / 2)
+        whys = [
+            run["selection"]["bank"]["why"][one.feature]
+            for run, stays in zip(own.runs, kept, strict=True)
+            if stays == one.is_kept
+        ]
+        assert one.why in whys
+    assert {one.why for one in found} >= {"strength", "weak", "pair"}
+
+
+def test_a_pair_names_its_partner_and_the_strength_of_both(own):
+    a, b, strength = own.runs[0]["selection"]["bank"]["pairs"][0]
+    by_name = {one.feature: one for one in verdicts(own)}
+    assert by_name[a].pair == (b, strength)
+    assert by_name[a].decisive == strength
+    alone = by_name[a].strength
+    assert by_name[a].words == f"matters together with {b} (alone: {alone:.2f})"
+    squared = by_name[a]._replace(pair=(a, 2.0))
+    assert squared.words.startswith("matters squared")
+
+
+def test_methods_without_shadows_speak_of_weights(make_record):
+    record = make_record(method="less-vfl", n_seeds=1, importance=True)
+    kept, gone = verdicts(record)[0], verdicts(record)[14]
+    assert kept.is_kept > gone.is_kept
+    assert kept.why == gone.why == "group lasso"
+    assert kept.strength is None
+    assert kept.words == f"the group lasso kept its weights (norm {kept.norm:.3f})"
+    assert gone.words == "the group lasso set its weights to zero"
+    plain = verdicts(make_record(method="plain", n_seeds=1))
+    assert {one.words for one in plain} == {"the method removes nothing"}
+
+
+def test_the_list_of_features_as_csv(own):
+    rows = list(csv.DictReader(io.StringIO(features_csv(own))))
+    for row, one in zip(rows, verdicts(own), strict=True):
+        assert list(row) == "party feature kept why strength pair share".split()
+        assert (row["party"], row["feature"]) == ("bank", one.feature)
+        assert row["kept"] == ("true" if one.is_kept else "false")
+        assert row["why"] == one.why
+        assert float(row["strength"]) == pytest.approx(one.strength, rel=1e-3)
+        assert row["pair"] == (one.pair[0] if one.pair else "")
+        assert float(row["share"]) == one.n_kept / 2
+
+
+def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
+    whole.write(tmp_path)
+    report.build(tmp_path)
+    lines = (tmp_path / "features.csv").read_text().splitlines()
+    assert len(lines) == 1 + 45
+    server_record(whole).write(tmp_path)
+    report.build(tmp_path)
+    assert not (tmp_path / "features.csv").exists()
+
+
+# ------------------------------------------------------------------ the operator's page
+
+
+@pytest.mark.parametrize(
+    ("kept", "removed", "why", "sentence"),
+    [
+        (
+            ["a"],
+            ["b"],
+            {"a": "strength", "b": "weak"},
+            "You may stop collecting 1 of your 2 features: it is no stronger than "
+            "chance",
+        ),
+        (
+            ["a"],
+            ["b", "c"],
+            {"a": "strength", "b": "weak", "c": "says nothing beside the others"},
+            "You may stop collecting 2 of your 3 features: 1 is no stronger than "
+            "chance and 1 adds nothing to those kept",
+        ),
+        (
+            [],
+            ["a", "b"],
+            {"a": "weak", "b": "weak"},
+            "You may stop collecting both of your features: they are no stronger than "
+            "chance",
+        ),
+        ([], ["a"], {"a": "odd"}, "You may stop collecting your only feature: it went"),
+        (["a"], [], {"a": "strength"}, "Go on collecting your only feature: "),
+        (["a", "b"], [], None, "Go on collecting both of your features: "),
+        (
+            ["a"],
+            ["b", "c"],
+            None,
+            "You may stop collecting 2 of your 3 features: they have weights that the "
+            "group lasso set to zero",
+        ),
+    ],
+)
+def test_the_first_sentence_says_what_may_go_and_why(
+    whole, kept, removed, why, sentence
+):
+    record = one_run(whole, kept, removed, why)
+    said = operator.headline(record)
+    assert said.startswith(sentence)
+    assert f"<h1>{said}</h1>" in report.page(record)
+
+
+def test_plain_vfl_removes_nothing(make_record):
+    record = party_record(make_record(method="plain"))
+    assert operator.headline(record) == (
+        "Plain VFL removes nothing: it used all your 15 features"
+    )
+
+
+def test_the_two_lists_come_first_with_reason_and_strength(own):
+    text = report.page(own)
+    reader = read_whole(text)
+    for one in verdicts(own):
+        assert [row for _, row in reader.rows if row[:2] == [one.feature, one.words]]
+    n_gone = sum(not one.is_kept for one in verdicts(own))
+    assert f"You may stop collecting these ({n_gone})" in text
+    order = ["You may stop collecting these", "Keep these", "What was revealed"]
+    places = [text.index(f"<h2>{title}") for title in order]
+    assert places == sorted(places)
+    assert "planted" not in "".join(reader.words)
+
+
+def test_cautions_are_those_of_the_run(own, whole):
+    said = " ".join(operator.cautions(own))
+    n_kept = sum(one.is_kept for one in verdicts(own))
+    assert f"About 10 % of what was kept may be useless ({n_kept / 10:.1f} of" in said
+    assert "at least half of the runs" in said
+    assert "One run decided" not in said
+    one = one_run(whole, [], ["a"], {"a": "weak"})
+    said = " ".join(operator.cautions(one))
+    assert "the model does without your columns" in said
+    assert "may be useless" not in said
+    assert "One run decided" in said
+
+
+def test_what_was_sent_by_stage(own):
+    rows = {row.title: row for row in operator.sent(own)}
+    bills = [run["communication"]["by_stage"] for run in own.runs]
+    assert rows["train"].up == sum(bill["train"]["up"] for bill in bills)
+    assert rows["evaluate"].up == 1_400_000
+    total = rows.pop("all stages")
+    assert total.up == sum(row.up for row in rows.values())
+    assert total.down == sum(row.down for row in rows.values())
+    assert "|all stages|" in words_of(own)
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ({}, "of the selection: nothing"),
+        ({"reveal": "counts"}, "how many features were kept and removed in every run"),
+        ({"reveal": "features"}, "the names of the features kept and removed"),
+        ({"align": "psi"}, "by the alignment: which of its own ids you hold"),
+        ({"align": "plain"}, "by the alignment: a digest of each of your ids"),
+        ({"align": "none"}, "whether your ids are its own"),
+        ({}, "embeddings of 7,352 training rows, 16 numbers a row, 4 bits a number"),
+        ({"config": {}}, "16 numbers a row, 32 bits a number, 40.0 kB in 2 runs"),
+        ({"config": {"dtype": "float64"}}, "a row, 64 bits a number"),
+        ({}, "of 7,352 training rows and 2,947 test rows, 32 bits a number, 1.4 MB"),
+    ],
+)
+def test_what_was_revealed_to_the_server(whole, header, told):
+    record = party_record(whole, **header)
+    found = operator.revealed(record)
+    assert any(told in what for whom, what in found if whom == "the server")
+    assert found[-1][0] == "other parties"
+    assert found[-1][1].startswith("nothing from you")
+    assert told in words_of(record)
+
+
+def test_fewer_components_in_the_end_and_a_party_that_falls_silent(whole):
+    record = party_record(whole)
+    for n_kept, run in zip((3, 2), record.runs, strict=True):
+        run["components"]["bank"] = {"kept": n_kept, "of": 16}
+    told = " ".join(what for _, what in operator.revealed(record))
+    assert "16 numbers a row at first and 2 to 3 in the end" in told
+    assert "that none of your features was kept" not in told
+    run["features"]["bank"]["kept"] = []
+    told = " ".join(what for _, what in operator.revealed(record))
+    assert "that none of your features was kept in 1 of 2 runs" in told
+    assert "of the selection: nothing else" in told
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"bits": 8}, "of 7,352 training rows, 32 bits a number, 3.0 kB in 2 runs"),
+        ({"bits": 8, "server_rows": 512}, "of 512 training rows, 8 bits a number"),
+    ],
+)
+def test_the_choice_of_components_has_rows_and_bits_of_its_own(whole, config, told):
+    record = party_record(whole, config=config)
+    for run in record.runs:
+        run["bill"].append(run["bill"][0] | {"stage": "embed", "payload_bytes": 1500})
+    found = [what for _, what in operator.revealed(record)]
+    assert any(f"to choose components: embeddings {told}" in what for what in found)
+
+
+def test_a_party_without_a_finished_seed_has_a_page(own):
+    record = party_record(own)
+    record.runs, record.status = [], "failed"
+    assert "no seed has finished" in words_of(record)
+    assert operator.revealed(record) == []
+
+
+def test_names_of_columns_are_escaped(whole):
+    hostile = '<script>alert("x")</script>'
+    record = one_run(whole, [hostile], ["b"], {hostile: "strength", "b": "weak"})
+    assert "<script>alert" not in report.page(record)
+
+
+# -------------------------------------------------------------------- the server's page
+
+
+def test_a_server_shows_score_curve_bill_and_components(whole):
+    record = server_record(whole)
+    text = report.page(record)
+    words = "|".join(read_whole(text).words)
+    assert tables.headline(record).startswith("LESS-VFL auto with 3 parties; test acc")
+    assert "|Test accuracy|" in words
+    assert "|bytes on the wire, up|" in words
+    assert "|bytes sent twice after a break|" in words
+    for name in ("curve", "components", "bytes"):
+        assert f'class="card {name}"' in text
+    assert "bank_0" not in text
+    assert "Features kept and removed" not in words
+    assert "lanted" not in words
+    assert "n_features" not in words
+
+
+def test_a_server_knows_of_each_party_what_it_reveals(whole):
+    reveals = {"bank": "features", "insurer": "counts"}
+    record = server_record(whole, reveals)
+    rows = {row["party"]: row for row in server.party_rows(record)}
+    kept = [len(run["features"]["insurer"]["kept"]) for run in whole.runs]
+    assert rows["insurer"]["features"] == f"{sum(kept) / 2:g} of 15"
+    assert rows["bank"]["features"].endswith(" of 15")
+    assert rows["hospital"]["features"] == "not revealed"
+    assert (rows["bank"]["sent"], rows["bank"]["received"]) == ("20.0 kB", "20.0 kB")
+    assert rows["bank"]["components"] == "16 of 16"
+    text = report.page(record)
+    assert "|hospital|16 of 16|not revealed|" in "|".join(Reader(text).words)
+    assert "bank_0" in text
+    assert "insu_0" not in text
+
+
+def test_a_run_that_scored_nothing_does_not_blame_the_rows(whole):
+    record = server_record(whole)
+    for run in record.runs:
+        run |= {"accuracy": None, "r2": None, "curve": []}
+    assert "Nothing was scored." in tables.remarks(record)
+
+
+# ------------------------------------------------------------------------------ compare
+
+
+def test_runs_of_one_party_are_compared_feature_by_feature(tmp_path, whole, own):
+    own.write(tmp_path / "one")
+    other = one_run(whole, ["bank_00"], ["new"], {"bank_00": "strength", "new": "weak"})
+    other.write(tmp_path / "two")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    text = report.compare(folders, tmp_path / "out.html").read_text("utf-8")
+    reader = read_whole(text)
+    assert "2 runs of bank on columns" in text
+    rows = [row for _, row in reader.rows]
+    assert ["bank_00", "kept", "kept"] in rows
+    assert ["new", "–", "removed"] in rows
+    assert "<figure" not in text
+
+
+def test_a_server_is_compared_with_whole_runs(tmp_path, whole):
+    whole.write(tmp_path / "all")
+    server_record(whole).write(tmp_path / "server")
+    folders = [tmp_path / "all", tmp_path / "server"]
+    text = report.compare(folders, tmp_path / "out.html").read_text("utf-8")
+    assert text.count("<figure") == 3  # nothing is known of the server's features
+
+
+@pytest.mark.parametrize("other", ["insurer", "server"])
+def test_a_party_is_compared_with_nobody_else(tmp_path, whole, own, other):
+    own.write(tmp_path / "bank")
+    is_server = other == "server"
+    record = server_record(whole) if is_server else party_record(whole, other)
+    record.write(tmp_path / other)
+    who = "all parties" if is_server else "party 'insurer'"
+    sentence = f"Got 'bank' of party 'bank' and '{other}' of {who}."
+    with pytest.raises(ConfigError, match=sentence):
+        report.compare([tmp_path / "bank", tmp_path / other], tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()
+
+
+# ------------------------------------------------------------------ nothing was planted
+
+
+def test_nothing_is_said_of_planting_where_there_is_none(tmp_path, make_record):
+    record = make_record(n_planted=0)
+    assert "lanted" not in words_of(record)
+    assert 'id="by-kind"' not in report.page(record)
+    record.write(tmp_path / "run")
+    text = report.compare([tmp_path / "run"], tmp_path / "out.html").read_text("utf-8")
+    assert "lanted" not in "".join(Reader(text).words)
+    header, _ = tables.summary_rows([record])
+    assert "spurious removed" not in header
