@@ -215,7 +215,8 @@ def application(worker: Worker, token: str) -> FastAPI:
     def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
         counts["failed"] += 1
         must = (
-            'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
+            "The request must be JSON ('Content-Type: application/json'): "
+            '{"ids": [...]}, all texts or all whole numbers.'
         )
         first = error.errors()[0] if error.errors() else {}
         return JSONResponse({"detail": f"{must} Got this: {first.get('msg')}."}, 422)
