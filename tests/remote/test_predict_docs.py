@@ -164,8 +164,9 @@ def test_the_page_works_command_by_command(machine):
     os.killpg(server.pid, signal.SIGINT)  # its status page stays for a while
     server.wait(PATIENCE)
 
-    said = [machine.start(code) for _, code in blocks("A batch")]
-    assert "100 predictions: predicted.csv" in [machine.end(one) for one in said][0]
+    batch = [machine.start(code) for _, code in blocks("A batch")]
+    said, *_ = [machine.end(side) for side in batch]
+    assert "100 predictions: predicted.csv" in said
     predicted = pd.read_csv(machine.folder / "kit/server/predicted.csv")
     later = pd.read_csv(machine.folder / "kit/server/later.csv")
     assert list(predicted["patient"]) == list(later["patient"])

@@ -8,8 +8,8 @@
 ``GET /openapi.json``   what all this looks like
 ======================  ==========================================================
 
-``/predict``, ``/align`` and ``/metrics`` want the token. One thread talks to the parties:
-requests that come while it does are answered together by its next exchange.
+``/predict``, ``/align`` and ``/metrics`` want the token. One thread talks to the
+parties: requests that come while it does are answered together by its next exchange.
 """
 
 from __future__ import annotations
