@@ -25,7 +25,8 @@ from lessvfl.cli import app
 from lessvfl.errors import PolicyError
 from lessvfl.remote.policy import Judge, Policy
 from lessvfl.remote.predict.party import _Spent
-from lessvfl.remote.predict.service import MOST_ROWS, STATUS
+from lessvfl.remote.predict.server import MOST_ROWS
+from lessvfl.remote.predict.service import STATUS
 
 PAGE = Path(__file__).parents[2] / "docs" / "predict.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -176,7 +177,7 @@ def test_the_page_works_command_by_command(machine):
     assert not predicted["partial"].any()
 
     service, calls = blocks("A service")[:3], blocks("A service")[3:]
-    *_, insurer = sides = [machine.start(code) for _, code in service]
+    server, clinic, insurer = [machine.start(code) for _, code in service]
     machine.wait_for(lambda: machine.health() == 200)
     answers = follow(machine, calls)
     first = json.loads(answers[1])["predictions"]
@@ -199,9 +200,9 @@ def test_the_page_works_command_by_command(machine):
     os.killpg(insurer.pid, signal.SIGKILL)
     machine.wait_for(lambda: machine.health() == 503)
     assert ask(machine, token.read_text(), ["p469"]) in shown_errors()
-    os.killpg(sides[0].pid, signal.SIGINT)
-    machine.end(sides[0])
-    machine.end(sides[1])
+    os.killpg(server.pid, signal.SIGINT)
+    machine.end(server)
+    machine.end(clinic)
     assert machine.n_commands == len(re.findall("^```bash", TEXT, re.MULTILINE))
 
 

@@ -303,6 +303,6 @@ def _predictions(
 class Service(uvicorn.Server):
     """The service, in the thread that starts it, until it is interrupted."""
 
-    def __init__(self, worker: Worker, token: str, host: str, port: int) -> None:
+    def __init__(self, worker: Worker, token: str) -> None:
         app = application(worker, token)
-        super().__init__(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+        super().__init__(uvicorn.Config(app, log_level="warning"))
