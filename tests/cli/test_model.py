@@ -303,3 +303,26 @@ def test_the_page_has_every_field(run_cli, tmp_path):
             found |= {f"{name}.{key}".rstrip(".") for key in inner}
     section = read("export.md").split("| field |")[1].split("\n\n")[0]
     assert found == set(named_rows(section))
+
+
+def test_each_side_exports_its_own_part(run_cli, tmp_path):
+    """Between machines nobody has more; the cards say what that side knows."""
+    out = tmp_path / "out"
+    settings = ["--set", "train_epochs=2", "--set", "second_look=0"]
+    common = ["breast-cancer", "--parties", "2", "--quiet", "--out", out, *settings]
+    assert run_cli("try", *common).code == 0
+    sides = out / "sides" / "seed-0"
+    own = run_cli("export", sides / "party1" / "run")
+    assert own.code == 0
+    folder = sides / "party1" / "run" / "export"
+    assert {path.name for path in folder.iterdir()} == {"party.onnx", "MODEL_CARD.md"}
+    assert "scores are the server's to know" in (folder / "MODEL_CARD.md").read_text()
+    theirs = run_cli("export", sides / "server" / "run", "--format", "safetensors")
+    assert theirs.code == 0
+    folder = sides / "server" / "run" / "export"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"fusion.safetensors", "MODEL_CARD.md"}
+    assert "Test accuracy" in (folder / "MODEL_CARD.md").read_text()
+    refused = run_cli("evaluate", sides / "server" / "run", "labels.csv")
+    assert refused.code == 2
+    assert "must hold all sides" in refused.err

@@ -5,7 +5,7 @@ from tests.report.conftest import fake_record
 from tests.report.sides import party_record, server_record
 
 from lessvfl.cli import results
-from lessvfl.report import operator
+from lessvfl.report import operator, tables
 from lessvfl.report.verdicts import verdicts
 
 
@@ -64,7 +64,9 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("LESS-VFL auto with 3 parties; test accuracy 0.")
     assert lines[2] == f"seed 1: accuracy {final:.4f}"
-    assert len(lines) == 3
+    without, score = tables.missed(record)["bank"]
+    assert f"without bank: {without:.3f} instead of {score:.3f}" in lines[3:]
+    assert len(lines) == 6
 
 
 def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, terminal):

@@ -259,6 +259,19 @@ def test_a_party_that_comes_back_is_asked_again(folder):
         assert sides["bank"].error is None
 
 
+def test_who_dials_again_takes_the_place_of_its_dead_connection(folder):
+    """A party that was killed is not missed until something is sent to it."""
+    with a_session(folder) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+        right = predictor.predict(places).z
+        sides["bank"].party.close()  # its folder is free; its connection stays open
+        Side(a_party("bank", folder), predictor.hub.port)
+        deadline = time.monotonic() + 20
+        while "bank" in predictor._opened and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert np.array_equal(predictor.predict(places).z, right)
+
+
 def test_new_ids_need_another_alignment(folder):
     with a_session(folder, ids=IDS[:100]) as (predictor, _):
         late = [i for i in common() if i >= 100]

@@ -154,3 +154,16 @@ def test_not_a_run_folder(tmp_path, what):
         (folder / FILE_NAME).mkdir()
     with pytest.raises(RecordError, match="is not a run folder"):
         RunRecord.read(Path(folder))
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_folder_of_another_format_says_what_to_do(tmp_path, schema):
+    path = a_record().write(tmp_path)
+    first, rest = path.read_text().split("\n", 1)
+    header = json.loads(first)
+    assert header.pop("schema") == 2
+    if schema != 1:  # the first format did not say
+        header["schema"] = schema
+    path.write_text(json.dumps(header) + "\n" + rest)
+    with pytest.raises(RecordError, match=f"Got format {schema}, .*run it again"):
+        RunRecord.read(tmp_path)

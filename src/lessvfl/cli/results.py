@@ -86,10 +86,16 @@ def tell_server(record: RunRecord) -> None:
     from rich.console import Console
 
     from lessvfl.report import server, tables
+    from lessvfl.status import words
 
     if Console().is_terminal:
         print_summary([record])
         rows = server.party_rows(record)
+        missed, score = tables.missed(record), tables.first_score(record)[1]
+        for row in rows:
+            found = missed.get(row["party"])
+            said = tables.MISSING if found is None else f"{found[0]:.3f}"
+            row[f"{score} without it"] = said
         print_table(list(rows[0]), [list(row.values()) for row in rows])
         return
     typer.echo(tables.headline(record))
@@ -98,6 +104,9 @@ def tell_server(record: RunRecord) -> None:
             if (value := tables.number(run, score, "final")) is not None:
                 typer.echo(f"seed {run['seed']}: {score} {value:.4f}")
                 break
+    for party, (without, whole) in tables.missed(record).items():
+        said = f"without {party}: {without:.3f} instead of {whole:.3f}"
+        typer.echo(words.printable(said))
 
 
 def tell_party(record: RunRecord) -> None:

@@ -215,6 +215,9 @@ def try_(
     target: Target = None,
     out: RunFolder = None,
     port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Then predict all rows together, too.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -241,7 +244,7 @@ def try_(
             typer.echo(line, err=True)
 
     record = localhost.run_all(
-        job, _read_seeds(seeds), options, with_target, out, port, tell
+        job, _read_seeds(seeds), options, with_target, out, port, tell, predict
     )
     _say(record, out, as_json)
 

@@ -22,7 +22,7 @@ import yaml
 
 from lessvfl import data
 from lessvfl.data import Dataset, PartyTable, Problem
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.remote import certificates, policy
 from lessvfl.remote.server import NOT_THE_SERVERS
 from lessvfl.run import experiment, folder
@@ -39,6 +39,7 @@ def run_all(
     out: Path | None,
     port: int,
     tell: Callable[[str], None],
+    predict: bool = False,
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
@@ -47,7 +48,8 @@ def run_all(
     seed, so there every seed has processes of its own.
 
     Everybody's own folder is in ``sides/`` of the run folder `out`, a temporary one
-    unless given; VFL (Original), for the `target`, runs in this process.
+    unless given; VFL (Original), for the `target`, runs in this process. With `predict`
+    all rows are then predicted between processes, too, and compared.
     """
     experiment.check(job, seeds, target)
     if out is not None:
@@ -67,6 +69,9 @@ def run_all(
             place = base / (f"seed-{some[0]}" if one else "all-seeds")
             place.parent.mkdir(parents=True, exist_ok=True)
             runs += run(job, some, place, port or free_port())
+            for seed in some if predict else ():
+                n_rows = predict_all(place, seed)
+                tell(f"seed {seed}: {n_rows:,} rows predicted together, to the bit")
     record = experiment.record(job, job.problem(seeds[0]), runs, options, target)
     if out is not None:
         record.write(out)
@@ -104,10 +109,20 @@ def run(
     problems = [job.problem(seed) for seed in seeds]
     write_folders(job, problems[0], seeds, base, port, threads, save_every)
     names = [table.name for table in problems[0].parties]
-    processes = {
-        name: start(base / name, "server" if name == "server" else "party", threads)
-        for name in ("server", *names)
-    }
+    _run_sides(base, names, threads)
+    return collect(problems, base)
+
+
+def _run_sides(base: Path, parties: Sequence[str], threads: int, *more: str) -> None:
+    """Have server and parties run as processes to their end.
+
+    `more` are options of all, and after ``--`` of the server alone.
+    """
+    every = more[: more.index("--")] if "--" in more else more
+    alone = more[len(every) + 1 :]
+    processes = {"server": start(base / "server", "server", threads, *every, *alone)}
+    for name in parties:
+        processes[name] = start(base / name, "party", threads, *every)
     try:
         _wait(processes, base)
     finally:
@@ -115,7 +130,36 @@ def run(
             if process.poll() is None:
                 process.kill()
             process.wait()
-    return collect(problems, base)
+
+
+def predict_all(base: Path, seed: int, threads: int = 1) -> int:
+    """Predict all rows between processes, with the model of one seed.
+
+    Returns how many there are; the answers are in ``predictions-<seed>.parquet`` of the
+    server's run folder. They must be those of the same networks in this process.
+    """
+    server = folder.load(base / "server" / "run", seed)
+    out = base / "server" / "run" / f"predictions-{seed}.parquet"
+    options = ("--predict", "--", "--seed", str(seed), "--out", str(out))
+    _run_sides(base, server.party_names, threads, *options)
+    blocks, n_rows = [], 0
+    for name in server.party_names:
+        frame, _ = data.load_columns(base / name / "columns.parquet", "row")
+        blocks.append(folder.load(base / name / "run", seed).embed(frame))
+        n_rows = frame.n_rows
+    z = server.fuse(blocks, n_rows)
+    found, _ = data.load_columns(out, "row")
+    if server.task == "regression":
+        columns, right = ["prediction"], server.answers(z)[:, None]
+    else:
+        columns = [f"probability_{label}" for label in server.label_names]
+        right = server.probabilities(z)
+    if not np.array_equal(found.select(columns).numeric, right):
+        raise ProtocolError(
+            "Predictions between processes must be those of the same networks in one. "
+            "Got others."
+        )
+    return n_rows
 
 
 def write_folders(

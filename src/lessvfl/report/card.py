@@ -106,7 +106,9 @@ def _data(record: RunRecord) -> Iterator[str]:
 
 def _method(record: RunRecord, seed: int, settings: Mapping[str, Any]) -> Iterator[str]:
     header = record.header
-    yield f"- method: `{header.get('method')}`, profile `{header.get('profile')}`"
+    profile = header.get("profile")
+    beside = "" if profile is None else f", profile `{profile}`"
+    yield f"- method: `{header.get('method')}`{beside}"
     others = [str(run["seed"]) for run in record.runs if run["seed"] != seed]
     beside = f"; the run also has {', '.join(others)}" if others else ""
     yield f"- seed: {seed}{beside}"
@@ -174,8 +176,10 @@ def _communication(run: tables.RunNumbers) -> Iterator[str]:
 def _limits(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
     if any(tables.number(run, name, "final") is not None for name in tables.SCORES):
         yield f"- {HELD_OUT}"
+    elif record.side == "party":
+        yield "- A party has no labels: the scores are the server's to know."
     else:
         yield "- Nothing was scored: there were no test rows."
-    if not tables.is_regression(record):
+    if record.side != "party" and not tables.is_regression(record):
         yield f"- {UNCALIBRATED}"
     yield from (f"- {sentence}" for sentence in LIMITS)
