@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pandas as pd
 import pytest
+from tests.report.conftest import fake_record
 from tests.test_docs import FENCE, named_rows, rows
 
 from lessvfl.cli import app
@@ -285,3 +286,31 @@ def test_an_option_of_predictions_starts_no_training(run_cli, tmp_path, words):
     result = run_cli(words[0], "--config", config, *words[1:])
     assert result.code == 2
     assert f"The option '{words[1]}' needs --predict." in result.err
+
+
+def test_a_port_in_use_is_said_at_the_start(run_cli, tmp_path):
+    """Before anybody is waited for."""
+    config = tmp_path / "server.yaml"
+    config.write_text(
+        "parties: [clinic]\nlabel: y\ndata: table.csv\nid: id\nout: run\nwait: 0.1\n"
+    )
+    (tmp_path / "table.csv").write_text("id,y\n1,0\n2,1\n")
+    fake_record().write(tmp_path / "run")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ("--config", config, "--insecure", "--predict", "--http", where)
+        result = run_cli("server", *words)
+    assert result.code == 2
+    assert f"needs a port that is free. Got {where}: Address already in use." in (
+        result.err
+    )
+
+
+def test_no_run_is_said_before_a_token_is_made(run_cli, tmp_path):
+    config = tmp_path / "server.yaml"
+    config.write_text("parties: [clinic]\nlabel: y\ndata: t.csv\nid: id\nout: run\n")
+    words = ("--config", config, "--predict", "--http", "127.0.0.1:0")
+    result = run_cli("server", *words)
+    assert result.code == 2
+    assert "is not a run folder" in result.err
+    assert not (tmp_path / "run").exists()
