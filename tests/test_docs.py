@@ -31,7 +31,7 @@ from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto
 from lessvfl.methods.base import Joint, PartySelection
 from lessvfl.remote.config import Common, PartyConfig, ServerConfig
 from lessvfl.run import profiles
-from lessvfl.wire import messages
+from lessvfl.wire import control, messages
 from lessvfl.wire.parties import Parties
 
 ROOT = Path(__file__).parent.parent
@@ -257,6 +257,37 @@ def test_protocol_page_has_every_message() -> None:
         **dict.fromkeys(requests, "down"),
         **dict.fromkeys(replies, "up"),
     }
+
+
+def test_protocol_page_has_every_message_around_a_run() -> None:
+    """With the direction that the table of the module gives."""
+    section = read("protocol.md").split("## Around a run")[1].split("\n## ")[0]
+    lines = (control.__doc__ or "").splitlines()
+    table = [
+        line.split() for line in lines if re.match(r"[A-Z]\w+ +(up|down|both) ", line)
+    ]
+    assert {name: cells[0] for name, cells in named_rows(section).items()} == {
+        name: direction for name, direction, *_ in table
+    }
+    known = [one for one in vars(control).values() if dataclasses.is_dataclass(one)]
+    assert {name for name, *_ in table} == {
+        one.__name__ for one in known if isinstance(one, type)
+    }
+
+
+@pytest.mark.parametrize("command", ["server", "party"])
+def test_command_line_page_has_every_option_between_machines(command: str) -> None:
+    head = "## lessvfl server and lessvfl party"
+    section = read("cli.md").split(head)[1].split("\n## ")[0]
+    documented = {
+        option
+        for first, of, *_ in rows(section)
+        for option in re.findall(r"-+[\w-]+", first)
+        if of in (command, "both")
+    }
+    top: Any = typer.main.get_command(app.app)
+    known = {name for param in top.commands[command].params for name in param.opts}
+    assert documented == known
 
 
 def test_command_line_page_has_every_option_of_run() -> None:

@@ -319,6 +319,23 @@ def test_new_ids_need_another_alignment(folder):
         assert np.array_equal(predictor.predict(places).z, in_process(folder, late))
 
 
+def test_a_party_that_lost_the_rows_needs_another_alignment(folder):
+    """As one that comes back with another table."""
+    with a_session(folder) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        (folder / "bank" / "predict-rows.safetensors").unlink()
+        predictor.hub.hang_up("bank")
+        deadline = time.monotonic() + 20
+        while "bank" not in predictor.hub.connected and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with pytest.raises(PartyLostError, match="lost the rows of this session"):
+            predictor.predict(places)
+        predictor.align_again(None)
+        places, _ = predictor.places(IDS[common()])
+        found = predictor.predict(places).z
+        assert np.array_equal(found, in_process(folder, common()))
+
+
 def test_an_alignment_that_is_declined_leaves_the_session_as_it_was(folder):
     once = dataclasses.replace(WIDE, predict_alignments=1)
     strict = {name: {"policy": once} for name in HELD}

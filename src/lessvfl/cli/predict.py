@@ -7,6 +7,7 @@ import functools
 import logging
 import secrets
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,21 +42,22 @@ def as_server(
     from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.predict.server import Predictor, universe
-    from lessvfl.status import local_address
+    from lessvfl.run.record import RunRecord
     from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
+    RunRecord.read(Path(own.out))  # no run, no token
     target = out or Path(own.out) / "predictions.csv"
     if target.suffix not in (".csv", ".parquet"):
         raise ConfigError(
             f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
         )
-    where = None if http is None else local_address(http, "the service")
-    token = None if where is None else _token(own, token_file)
+    token = None if http is None else _token(own, token_file)
     read_ids = functools.partial(universe, own, rows, data.load_ids)
     known, asked = read_ids()
     credentials = remote.server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
+        door = None if http is None else stack.enter_context(_bind(http))
         remote.start(own, log_json, stack)
         hub = Hub(
             own.listen,
@@ -70,10 +72,10 @@ def as_server(
             )
             stack.callback(predictor.close)
             predictor.begin()
-            if where is None or token is None:
+            if door is None or token is None:
                 _batch(predictor, asked, target)
             else:
-                _serve(predictor, where, token, lambda: read_ids()[0])
+                _serve(predictor, door, token, lambda: read_ids()[0])
         except BaseException as error:
             remote.close_hub(hub, error)
             raise
@@ -123,8 +125,30 @@ def _token(own: ServerConfig, given: Path | None) -> str:
     return token
 
 
+def _bind(address: str) -> socket.socket:
+    """Take the port of the service, before anybody is asked for anything."""
+    from lessvfl.errors import ConfigError
+    from lessvfl.status import local_address
+
+    host, port = local_address(address, "the service")
+    with contextlib.ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, *_, where = found[0]
+            door = stack.enter_context(socket.socket(family))
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(where)
+        except OSError as error:
+            raise ConfigError(
+                f"The service needs a port that is free. Got {address}: "
+                f"{error.strerror}."
+            ) from None
+        stack.pop_all()
+    return door
+
+
 def _serve(
-    predictor: Predictor, where: tuple[str, int], token: str, read_ids: Any
+    predictor: Predictor, door: socket.socket, token: str, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
     try:
@@ -137,10 +161,12 @@ def _serve(
             f"them. Got no {error.name}."
         ) from None
     with Worker(predictor, read_ids) as worker:
-        service = Service(worker, token, *where)
-        log.info("answers at http://%s:%d/predict", *where)
+        service = Service(worker, token)
+        host, port, *_ = door.getsockname()
+        name = f"[{host}]" if ":" in host else host
+        log.info("answers at http://%s:%d/predict", name, port)
         with contextlib.suppress(KeyboardInterrupt):
-            service.run()
+            service.run(sockets=[door])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,6 +137,16 @@ def server(
             allow_missing=allow_missing,
         )
         return
+    _need_predict(
+        {
+            "--rows": rows,
+            "--out": out,
+            "--http": http,
+            "--token-file": token_file,
+            "--seed": seed,
+            "--allow-missing": allow_missing or None,
+        }
+    )
     from lessvfl import data
     from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
@@ -182,6 +193,15 @@ def server(
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)
+
+
+def _need_predict(options: Mapping[str, object]) -> None:
+    """Refuse an option of predictions in a command that would train."""
+    from lessvfl.errors import ConfigError
+
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"The option '{name}' needs --predict. Got it without.")
 
 
 def close_hub(hub: Hub, error: BaseException | None = None) -> None:
@@ -243,6 +263,7 @@ def party(
 
         as_party(own, insecure, log_json, table)
         return
+    _need_predict({"--data": table})
     name, credentials = party_identity(own, insecure)
     frame, ids = data.load_columns(Path(own.data), own.id)
     process = PartyProcess(name, own, frame, ids)

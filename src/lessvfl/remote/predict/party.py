@@ -232,7 +232,7 @@ class PredictingParty:
             "rows": n_rows,
         }
         self._journal.write(json.dumps(line) + "\n")
-        log.debug("%d rows were asked for", n_rows)
+        log.debug("rows asked for: %d", n_rows)
 
 
 class _Spent:

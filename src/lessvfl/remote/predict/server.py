@@ -158,9 +158,9 @@ class Predictor:
 
     def align_again(self, ids: NDArray[Any] | None) -> int:
         """Begin another session, perhaps with other ids; return how many are common."""
-        if away := self._away():
-            party, why = next(iter(away.items()))
-            raise PartyLostError([party], why)
+        connected = self.hub.connected
+        if away := [party for party in self.parties if party not in connected]:
+            raise PartyLostError(away, "not connected")
         before = self._ids, self._session
         try:
             if ids is not None:

@@ -8,8 +8,8 @@
 ``GET /openapi.json``   what all this looks like
 ======================  ==========================================================
 
-Every request but ``/health`` must bring the token. One thread talks to the parties:
-requests that come while it does are answered together by its next exchange.
+``/predict``, ``/align`` and ``/metrics`` want the token. One thread talks to the
+parties: requests that come while it does are answered together by its next exchange.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel
+from pydantic import BaseModel, StrictInt, StrictStr
 
 from lessvfl import __version__
 from lessvfl.errors import (
@@ -63,7 +63,7 @@ STATUS: list[tuple[type[Exception], int]] = [
 class Wanted(BaseModel):
     """For whom something is to be predicted."""
 
-    ids: list[int] | list[str]
+    ids: list[StrictInt] | list[StrictStr]
 
 
 class Prediction(BaseModel):
@@ -215,7 +215,8 @@ def application(worker: Worker, token: str) -> FastAPI:
     def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
         counts["failed"] += 1
         must = (
-            'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
+            "The request must be JSON ('Content-Type: application/json'): "
+            '{"ids": [...]}, all texts or all whole numbers.'
         )
         first = error.errors()[0] if error.errors() else {}
         return JSONResponse({"detail": f"{must} Got this: {first.get('msg')}."}, 422)
@@ -225,6 +226,7 @@ def application(worker: Worker, token: str) -> FastAPI:
         """Predict for rows that are aligned."""
         counts["requests"] += 1
         if not 1 <= len(wanted.ids) <= MOST_ROWS:
+            counts["failed"] += 1
             raise HTTPException(
                 413,
                 f"A request must name 1 to {MOST_ROWS} ids. Got {len(wanted.ids)}.",
@@ -301,6 +303,6 @@ def _predictions(
 class Service(uvicorn.Server):
     """The service, in the thread that starts it, until it is interrupted."""
 
-    def __init__(self, worker: Worker, token: str, host: str, port: int) -> None:
+    def __init__(self, worker: Worker, token: str) -> None:
         app = application(worker, token)
-        super().__init__(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+        super().__init__(uvicorn.Config(app, log_level="warning"))
