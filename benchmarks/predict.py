@@ -17,19 +17,22 @@ model in one process, all else an error that says why, and answers must come aga
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import http.client
 import itertools
 import json
+import math
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +58,11 @@ FREELY = {  # what a party's policy allows here
 }
 FLOAT_BYTES = 4
 N_PARTIES = 3
+NO_CONNECTION = (OSError, http.client.HTTPException, ValueError)
+START_SECONDS = 120.0
 BACK_SECONDS = 30.0  # within which answers must come again
 HANGING_SECONDS = 60.0  # after which a request counts as hanging
+OVERLAP = 0.2  # how often the next is killed before the last is back
 TOLERANCE = 1e-6  # of a probability: floats, and JSON
 
 
@@ -84,10 +90,11 @@ def size(given: argparse.Namespace) -> None:
         }
         lines.append(line)
         print(json.dumps(line), flush=True)
+    print("data                  parties  bytes: all  kept  columns: all  kept")
     for line in lines:
         print(
-            f"{line['data']:>20}: bytes {line['bytes_before']} -> {line['bytes']}, "
-            f"columns {line['columns_before']} -> {line['columns']}"
+            f"{line['data']:20} {line['parties']:8} {line['bytes_before']:11} "
+            f"{line['bytes']:5} {line['columns_before']:13} {line['columns']:5}"
         )
 
 
@@ -109,22 +116,27 @@ def train(given: argparse.Namespace, folder: Path) -> list[str]:
     return names
 
 
-def start_party(folder: Path, name: str) -> subprocess.Popen[bytes]:
-    """Start a party that answers predictions."""
-    return localhost.start(folder / name, "party", 1, "--predict")
-
-
-def start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the service."""
+def start(folder: Path, name: str, port: int) -> subprocess.Popen[bytes]:
+    """Start the service at a port, or a party that answers predictions."""
+    if name != "server":
+        return localhost.start(folder / name, "party", 1, "--predict")
     where = ("--http", f"127.0.0.1:{port}")
-    return localhost.start(folder / "server", "server", 1, "--predict", *where)
+    return localhost.start(folder / name, "server", 1, "--predict", *where)
 
 
 @contextmanager
-def ended(processes: dict[str, subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Have no process outlive this."""
+def running(
+    folder: Path, names: Sequence[str], port: int = 0
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Start these; have none outlive this. With the server, wait for its answers."""
+    processes = {name: start(folder, name, port) for name in names}
     try:
-        yield
+        if "server" in names:
+            while not (folder / "server" / "run" / "token").is_file():
+                time.sleep(0.1)
+            if Client(folder, port).wait(START_SECONDS) > START_SECONDS:
+                sys.exit("The service does not answer.")
+        yield processes
     finally:
         for process in processes.values():
             process.kill()
@@ -162,21 +174,19 @@ class Client:
             self._connection.request("POST", "/predict", body, self._headers)
             response = self._connection.getresponse()
             return response.status, json.loads(response.read())
-        except (OSError, http.client.HTTPException):
+        except NO_CONNECTION:
             self._connection.close()
             raise
 
     def wait(self, seconds: float) -> float:
         """Wait until there are answers; return how long, infinity: there are none."""
         began = time.monotonic()
-        while (now := time.monotonic() - began) < seconds:
-            try:
+        while time.monotonic() - began < seconds:
+            with contextlib.suppress(*NO_CONNECTION):
                 if self.ask([0])[0] == 200:
                     return time.monotonic() - began
-            except (OSError, http.client.HTTPException):
-                pass
             time.sleep(0.02)
-        return float("inf") if now else now
+        return math.inf
 
 
 # --------------------------------------------------------------------------------- time
@@ -213,35 +223,28 @@ def wire(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
     secrets = remote.server_credentials(own, False)
     hub = Hub(own.listen, own.parties, secrets, name_of=certificates.name_of_peer)
     predictor = Predictor(own, data.load_ids(Path(own.data), "row"), hub)
-    processes = {name: start_party(folder, name) for name in names}
-    rng = np.random.default_rng(0)
+    asked, rng = predictor.parties, np.random.default_rng(given.seed)
     with (
-        ended(processes),
-        transport.grpc_streams(folder, names, bare_party) as exchange,
+        running(folder, names),
+        transport.grpc_streams(folder, asked, bare_party) as exchange,
     ):
         n_common = predictor.begin()
         lengths: dict[str, tuple[int, int]] = {}  # by party: up, down
         for n_rows in given.rows:
-            hub.carried = lambda party, request, up, down: lengths.update(
-                {party: (len(up), len(down))}
-            )
-            predictor.predict(rng.integers(n_common, size=n_rows))
-            hub.carried = lambda party, request, up, down: None
-            requests = [
-                up.to_bytes(4, "little") + bytes(down - 4)
-                for up, down in map(lengths.__getitem__, predictor.parties)
-            ]
-            assert [len(b) for b in exchange(requests)] == [
-                lengths[p][0] for p in predictor.parties
-            ]
 
             def predict(n_rows: int = n_rows) -> Any:
                 return predictor.predict(rng.integers(n_common, size=n_rows))
 
-            def bare(requests: list[bytes] = requests) -> Any:
-                return exchange(requests)
-
-            ways: dict[str, Callable[[], Any]] = {"ours": predict, "bare gRPC": bare}
+            hub.carried = lambda party, request, up, down: lengths.update(
+                {party: (len(up), len(down))}
+            )
+            predict()
+            hub.carried = lambda party, request, up, down: None
+            requests = [
+                up.to_bytes(4, "little") + bytes(down - 4)
+                for up, down in map(lengths.__getitem__, asked)
+            ]
+            ways = {"ours": predict, "bare gRPC": functools.partial(exchange, requests)}
             found: dict[str, list[list[float]]] = {name: [] for name in ways}
             for number in range(given.rounds + 1):  # the first is for warming up
                 for name in list(ways)[:: 1 if number % 2 else -1]:
@@ -250,65 +253,41 @@ def wire(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
             print(f"{n_rows} rows, {up} bytes up, {down} down")
             for name, (_, *series) in found.items():
                 print(f"{name:>12}: {summary([*itertools.chain(*series)])}")
-            ours, others = ([*itertools.chain(*of[1:])] for of in found.values())
-            ratio = statistics.median(ours) / statistics.median(others)
-            apart = sorted(
-                statistics.median(a) / statistics.median(b)
-                for a, b in zip(found["ours"][1:], found["bare gRPC"][1:], strict=True)
-            )
+            ours, bare = ([*map(statistics.median, of[1:])] for of in found.values())
+            ratios = sorted(a / b for a, b in zip(ours, bare, strict=True))
             print(
-                f"{'ratio':>12}: {ratio:.2f} ({apart[0]:.2f} to {apart[-1]:.2f} in "
-                f"{given.rounds} rounds)",
+                f"{'ratio':>12}: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to "
+                f"{ratios[-1]:.2f} in {given.rounds} rounds)",
                 flush=True,
             )
         hub.close()
         predictor.close()
-        for process in processes.values():
-            process.wait(30)
 
 
 def over_http(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
     """Time the service: one client, then many at once."""
     port = localhost.free_port()
-    processes = {name: start_party(folder, name) for name in names}
-    processes["server"] = start_server(folder, port)
-    with ended(processes):
-        while not (folder / "server" / "run" / "token").is_file():
-            time.sleep(0.1)
-        client = Client(folder, port)
-        assert client.wait(120) < 120, "the service does not answer"
-        n_ids = len(data.load_ids(folder / "server" / "labels.npz", "row"))
-        ms = []
-        for number in range(given.requests + 50):
+    n_ids = len(data.load_ids(folder / "server" / "labels.npz", "row"))
+
+    def work(place: int, n_clients: int, end: float) -> list[float]:
+        client, ms = Client(folder, port), []
+        for number in itertools.count(place, n_clients):
             began = time.perf_counter()
-            status, _ = client.ask([number % n_ids])
+            if time.monotonic() > end:
+                return ms
+            status, found = client.ask([number % n_ids])
             ms.append(1e3 * (time.perf_counter() - began))
-            assert status == 200
-        print(f"HTTP, one client: {summary(ms[50:])}")
-        each: list[float] = []
-        end = time.monotonic() + given.seconds
+            assert status == 200, found
+        raise AssertionError
 
-        def work(place: int) -> None:
-            mine, number = Client(folder, port), place
-            while time.monotonic() < end:
-                began = time.perf_counter()
-                status, _ = mine.ask([number % n_ids])
-                each.append(1e3 * (time.perf_counter() - began))
-                assert status == 200
-                number += given.clients
-
-        run_threads([lambda place=place: work(place) for place in range(given.clients)])
-        rate = len(each) / given.seconds
-        print(f"HTTP, {given.clients} clients: {rate:.0f} a second, {summary(each)}")
-
-
-def run_threads(works: Sequence[Callable[[], None]]) -> None:
-    """Do all of it at once."""
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with running(folder, ["server", *names], port):
+        for n_clients in (1, given.clients):
+            end = time.monotonic() + given.seconds
+            with ThreadPoolExecutor(n_clients) as pool:
+                one = functools.partial(work, n_clients=n_clients, end=end)
+                ms = [*itertools.chain(*pool.map(one, range(n_clients)))]
+            rate = len(ms) / given.seconds
+            print(f"HTTP, {n_clients} at once: {rate:.0f} a second, {summary(ms)}")
 
 
 def times(given: argparse.Namespace) -> None:
@@ -358,7 +337,7 @@ class Watch:
     def note(self, kind: str, words: str) -> None:
         """Count what must not be, and keep its words."""
         self.seen[kind] += 1
-        self.bad.append(f"{kind}: {words[:300]}")
+        self.bad.append(f"{kind}: {words}")
 
     def ask(self, client: Client, seed: int) -> None:
         """Keep asking."""
@@ -371,7 +350,7 @@ class Watch:
                 n_kills = self.n_server_kills
             except TimeoutError:
                 self.note("hanging", f"no answer for {HANGING_SECONDS:g} seconds")
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except NO_CONNECTION as error:
                 if self.is_down or n_kills != self.n_server_kills:
                     self.seen["no connection"] += 1
                 else:
@@ -381,52 +360,41 @@ class Watch:
 
 def kill(given: argparse.Namespace) -> None:
     """Kill somebody again and again while clients ask; print what they saw."""
-    rng = random.Random(given.seed)
+    rng, back, victims = random.Random(given.seed), [], Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "kit"
-        names, port = train(given, folder), localhost.free_port()
-        watch = Watch(expected(folder, names))
-        start = {
-            "server": lambda: start_server(folder, port),
-            **{name: lambda name=name: start_party(folder, name) for name in names},
-        }
-        running = {name: begin() for name, begin in start.items()}
-        with ended(running):
-            while not (folder / "server" / "run" / "token").is_file():
-                time.sleep(0.1)
-            own = Client(folder, port)
-            assert own.wait(120) < 120, "the service does not answer"
-            clients = [
-                threading.Thread(target=watch.ask, args=(Client(folder, port), n))
+        names, port = ["server", *train(given, folder)], localhost.free_port()
+        watch = Watch(expected(folder, names[1:]))
+        with (
+            running(folder, names, port) as processes,
+            ThreadPoolExecutor(given.clients) as pool,
+        ):
+            asking = [
+                pool.submit(watch.ask, Client(folder, port), n)
                 for n in range(given.clients)
             ]
-            for thread in clients:
-                thread.start()
-            back: list[float] = []
-            victims = Counter[str]()
             for number in range(given.kills):
                 time.sleep(rng.uniform(0, 1))
-                victim = rng.choice(list(running))
+                victim = rng.choice(names)
+                victims["server" if victim == "server" else "party"] += 1
                 watch.is_down = watch.is_down or victim == "server"
                 watch.n_server_kills += victim == "server"
-                running[victim].kill()
-                running[victim].wait()
-                running[victim] = start[victim]()
-                victims["server" if victim == "server" else "party"] += 1
-                if rng.random() < given.overlap and number + 1 < given.kills:
+                processes[victim].kill()
+                processes[victim].wait()
+                processes[victim] = start(folder, victim, port)
+                if rng.random() < OVERLAP and number + 1 < given.kills:
                     continue  # the next one goes before this one is back
-                back.append(own.wait(BACK_SECONDS))
+                back.append(Client(folder, port).wait(BACK_SECONDS))
                 watch.is_down = False
-                gone = [n for n, p in running.items() if p.poll() is not None]
                 print(f"{number}: {victim}, back after {back[-1]:.1f} s", flush=True)
-                if gone or back[-1] == float("inf"):
-                    who = gone[0] if gone else "server"
-                    log = (folder / who / "log.txt").read_text()[-2000:]
-                    watch.note("not back", f"{gone or 'no answer'}\n{log}")
+                gone = [n for n, p in processes.items() if p.poll() is not None]
+                if gone or back[-1] > BACK_SECONDS:
+                    logs = [(folder / n / "log.txt").read_text()[-1500:] for n in names]
+                    watch.note("not back", "\n".join([f"gone: {gone}", *logs]))
                     break
             watch.over = True
-            for thread in clients:
-                thread.join()
+        for one in asking:
+            one.result()
     print("killed:", dict(victims), "requests:", dict(watch.seen))
     print(f"back: median {statistics.median(back):.1f} s, at most {max(back):.1f} s")
     print(*watch.bad[:20], sep="\n")
@@ -453,13 +421,11 @@ def main() -> None:
             one.add_argument("--rows", type=int, nargs="+", default=[1, 1000])
             one.add_argument("--rounds", type=int, default=12)
             one.add_argument("--repeats", type=int, default=50, help="a round")
-            one.add_argument("--requests", type=int, default=1000)
             one.add_argument("--clients", type=int, default=32)
             one.add_argument("--seconds", type=float, default=10.0)
         if name == "kill":
             one.add_argument("--kills", type=int, default=100)
             one.add_argument("--clients", type=int, default=4)
-            one.add_argument("--overlap", type=float, default=0.2)
     given = parser.parse_args()
     warnings.simplefilter("ignore", LessVFLWarning)
     given.work(given)
