@@ -30,13 +30,16 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.predict import PredictingParty, Predictor
 from lessvfl.remote.predict import server as predict_server
-from lessvfl.remote.predict.service import Worker, application
+from lessvfl.remote.predict import service as predict_service
+from lessvfl.remote.predict.service import Pending, Worker, application
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
-from lessvfl.wire import dial
-from lessvfl.wire.control import Ask, Declined
+from lessvfl.wire import codec, dial
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.control import Ask, Declined, Open
 from lessvfl.wire.dial import Address
 from lessvfl.wire.flight import Hub
+from lessvfl.wire.messages import Block
 
 N = 240
 IDS = np.array([f"person-{i}" for i in range(N)])
@@ -149,17 +152,20 @@ def a_party(name: str, out: Path, rows=None, frame=None, **more: Any):
 @contextlib.contextmanager
 def a_session(out: Path, ids: Any = IDS, parties=None, **more: Any):
     """Have a predictor with its parties, rows aligned."""
+    sides: dict[str, Side] = {}
     with a_hub() as hub:
-        sides = {
-            name: Side(a_party(name, out, **(parties or {}).get(name, {})), hub.port)
-            for name in HELD
-        }
+        for name in HELD:
+            party = a_party(name, out, **(parties or {}).get(name, {}))
+            sides[name] = Side(party, hub.port)
         predictor = Predictor(server_config(out, wait=20.0), ids, hub, **more)
         try:
             predictor.begin()
             yield predictor, sides
         finally:
             predictor.close()
+            hub.close()
+            for side in sides.values():  # then their folders are free
+                side.join(10)
 
 
 def in_process(out: Path, rows: Any, seed: int = 0) -> Any:
@@ -276,7 +282,8 @@ def test_who_is_back_after_it_was_counted_takes_up_the_session(folder, monkeypat
     with a_session(folder) as (predictor, sides):
         places, _ = predictor.places(IDS[common()])
         right = predictor.predict(places).z
-        count, again = predictor._away, []
+        count = predictor._away
+        again: list[Side] = []
 
         def away():
             found = count()
@@ -323,7 +330,7 @@ def test_a_party_that_lost_the_rows_needs_another_alignment(folder):
     """As one that comes back with another table."""
     with a_session(folder) as (predictor, _):
         places, _ = predictor.places(IDS[common()])
-        (folder / "bank" / "predict-rows.safetensors").unlink()
+        shutil.rmtree(folder / "bank" / "sessions")
         predictor.hub.hang_up("bank")
         deadline = time.monotonic() + 20
         while "bank" not in predictor.hub.connected and time.monotonic() < deadline:
@@ -502,7 +509,11 @@ def a_service(folder, **more):
         a_session(folder, **more) as (predictor, _),
         Worker(predictor, lambda: IDS) as worker,
     ):
-        client = TestClient(application(worker, TOKEN), raise_server_exceptions=False)
+        client = TestClient(
+            application(worker, TOKEN),
+            base_url="http://127.0.0.1",
+            raise_server_exceptions=False,
+        )
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         yield client, predictor
 
@@ -618,3 +629,161 @@ def test_the_service_aligns_again_when_asked(folder):
         assert client.post("/predict", json={"ids": late}).status_code == 404
         assert client.post("/align").json()["rows"] == len(common())
         assert client.post("/predict", json={"ids": late}).status_code == 200
+
+
+# ---------------------------------------------------------------- attacks and accidents
+
+
+def test_an_alignment_in_between_does_not_mix_people_up(folder):
+    """Ids become places in the thread that aligns: never before an alignment."""
+    rows = [i for i in common() if i < 100][:20]
+    with a_service(folder, ids=IDS[:100]) as (client, predictor):
+        begun, hold, send = threading.Event(), threading.Event(), predictor.hub.send
+
+        def slow(requests):
+            begun.set()
+            hold.wait(10)
+            return send(requests)
+
+        predictor.hub.send = slow
+        first = threading.Thread(
+            target=client.post,
+            args=("/predict",),
+            kwargs={"json": {"ids": [IDS[rows[0]]]}},
+        )
+        first.start()
+        begun.wait(10)
+        found: dict[str, Any] = {}
+
+        def align():
+            found["align"] = client.post("/align").status_code
+
+        def predict():
+            wanted = {"ids": IDS[rows].tolist()}
+            found["predict"] = client.post("/predict", json=wanted).json()
+
+        threads = [threading.Thread(target=work) for work in (align, predict)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.3)
+        hold.set()
+        for thread in (first, *threads):
+            thread.join(30)
+    right = load(folder / "server").probabilities(in_process(folder, rows))[:, 0]
+    shares = [one["probabilities"]["ill"] for one in found["predict"]["predictions"]]
+    assert found["align"] == 200
+    assert np.allclose(shares, right, rtol=0, atol=1e-6)
+
+
+def test_an_alignment_that_fails_at_the_disk_mixes_nobody_up(folder, monkeypatch):
+    some = [i for i in common() if i < 100]
+    with a_session(folder, ids=IDS[:100]) as (predictor, _):
+
+        def full(path, state):
+            raise OSError(28, "No space left")
+
+        monkeypatch.setattr(predict_server, "write_state", full)
+        with pytest.raises(OSError, match="No space left"):
+            predictor.align_again(IDS)
+        places, missing = predictor.places(IDS[some])
+        assert missing == []
+        assert np.array_equal(predictor.predict(places).z, in_process(folder, some))
+
+
+def test_a_record_cannot_name_code_for_the_server_to_run(folder, tmp_path):
+    proof = tmp_path / "proof"
+    code = tmp_path / "code.py"
+    code.write_text(f"open({str(proof)!r}, 'w')\ndef make(i, o): ...\n")
+    path = folder / "server" / "record.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    header = json.loads(first)
+    header["config"]["fusion_net"] = f"{code}:make"
+    path.write_text(json.dumps(header) + "\n" + rest)
+    with a_session(folder):
+        pass
+    assert not proof.exists()
+
+
+def test_a_party_that_is_busy_for_ever_is_away(folder, monkeypatch):
+    monkeypatch.setattr(predict_server, "LONGEST", 1.0)
+    with a_session(folder) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+        sides["bank"].party._answer = lambda rows: time.sleep(6)
+        with pytest.raises(PartyLostError, match="no reply for 1 seconds"):
+            predictor.predict(places)
+
+
+def test_a_party_that_goes_at_every_request_costs_the_others_little(folder):
+    with a_session(folder, allow_missing=True) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+
+        def leave(rows):
+            raise OSError("gone")
+
+        sides["bank"].party._answer = leave
+        found = predictor.predict(places)
+    assert found.missing == ("bank",)
+    lines = (folder / "clinic" / "predictions.jsonl").read_text().splitlines()
+    assert len(lines) <= 2
+
+
+@pytest.mark.parametrize("change", ["float64", "widths", "rows"])
+def test_an_answer_of_another_form_is_refused(folder, change):
+    with a_session(folder) as (predictor, sides):
+        places, _ = predictor.places(IDS[common()])
+        party = sides["bank"].party
+        honest = party._answer
+
+        def other(rows):
+            reply = honest(rows)
+            h = reply.block.values
+            block = {
+                "float64": Block(h.double(), reply.block.widths),
+                "widths": Block(h, (0,)),
+                "rows": Block(h[:, :-1], reply.block.widths),
+            }[change]
+            return dataclasses.replace(reply, block=block)
+
+        party._answer = other
+        with pytest.raises(PartyLostError, match="must be of shape"):
+            predictor.predict(places)
+
+
+@pytest.mark.parametrize("session", ["../../x", "0" * 31, "G" * 32, "x" * 4000])
+def test_a_session_has_a_name_of_one_form(session):
+    frame = codec.encode(WireFrame(Open("r", 0, session, "0" * 64, "psi"), 1))
+    with pytest.raises(ProtocolError, match="a key of another form"):
+        codec.decode(frame)
+
+
+def test_places_that_are_not_common_are_declined(folder):
+    with a_session(folder) as (predictor, sides):
+        with pytest.raises(PolicyError, match="answers for common rows"):
+            predictor.predict(np.array([10**6]))
+        assert sides["bank"].error is None
+
+
+def test_what_is_too_long_or_from_elsewhere_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr(predict_service, "MOST_BYTES", 1000)
+    with a_service(folder) as (client, _):
+        long = client.post("/predict", content=b"x" * 2000)
+        assert long.status_code == 413
+        elsewhere = client.get("/health", headers={"Host": "evil.example"})
+        assert elsewhere.status_code == 421
+        chunks = client.post("/predict", content=iter([b"x" * 600] * 3))
+        assert chunks.status_code != 200
+        assert client.get("/health").status_code == 200
+
+
+def test_who_asks_too_much_takes_nobody_along(folder):
+    policy = dataclasses.replace(WIDE, predict_rows=30)
+    rows = common()
+    with a_service(folder, parties={"bank": {"policy": policy}}) as (_, predictor):
+        worker = Worker(predictor)
+        few, many = Pending(IDS[rows[:3]].tolist()), Pending(IDS[rows].tolist())
+        for job in (few, many, None):
+            worker._jobs.put(job)
+        worker._work()
+        assert len(few.done.result(0).z) == 3
+        with pytest.raises(PolicyError, match="predict_rows"):
+            many.done.result(0)

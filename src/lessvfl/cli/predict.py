@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lessvfl.cli import remote
+from lessvfl.cli import ending, remote
 
 if TYPE_CHECKING:
     from lessvfl.remote.config import PartyConfig, ServerConfig
@@ -112,9 +112,11 @@ def _token(own: ServerConfig, given: Path | None) -> str:
     path = given or Path(own.out) / "token"
     if given is None and not path.is_file() and path.parent.is_dir():
         write_atomically(path, secrets.token_urlsafe(32).encode(), mode=0o600)
+    if not path.is_file():
+        raise ConfigError(f"The file of the token, '{path}', must exist. Got none.")
     try:
         token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+    except UnicodeDecodeError:
         token = ""
     if len(token) < MIN_TOKEN:
         raise ConfigError(
@@ -185,4 +187,7 @@ def as_party(
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)
         remote.start(own, log_json, stack)
+        log.info("dials %s, and answers what it asks", own.server)
         dial.serve(address, process.hello(), process.handle, patience=own.wait)
+        log.info("the server has ended the predictions")
+    ending.threads_hang(True)  # a thread of the engine may be about to end

@@ -118,7 +118,7 @@ def server(
     ] = None,
     allow_missing: Annotated[
         bool,
-        typer.Option("--allow-missing", help="A party that is away: use its mean."),
+        typer.Option("--allow-missing", help="A party that goes: use its mean."),
     ] = False,
 ) -> None:
     """Run a method with parties on other machines, or predict with them."""
@@ -282,6 +282,7 @@ def party(
             is_over=lambda: process.has_finished,
         )
         _tell_party(Path(own.out))
+    ending.threads_hang(True)  # a thread of the engine may be about to end
 
 
 def _tell_party(folder: Path) -> None:

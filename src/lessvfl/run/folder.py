@@ -78,7 +78,13 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
 
     Of all sides in one process, where they lie side by side.
     """
-    path: Path = folder / record.header["networks"] / f"seed-{seed}"
+    name = str(record.header["networks"])
+    if Path(name).name != name or name == "..":
+        raise RecordError(
+            f"The networks of '{folder}' must be in a folder of its own. Got another "
+            "place."
+        )
+    path = folder / name / f"seed-{seed}"
     if record.side == "server":
         return path / "server"
     if record.side == "party":
@@ -128,7 +134,7 @@ def load(
     if "networks" not in record.header:
         raise RecordError(
             f"'{folder}' must hold the networks of its run, as written by 'lessvfl run "
-            "--out'. Got a record that names none."
+            "--out', or by a side in 'sides/' of a try. Got a record that names none."
         )
     chosen = seeds[0] if seed is None else seed
     path = part_of(record, Path(folder), chosen)

@@ -24,6 +24,12 @@ SCHEMA = 2  # of run folders; 1 had no sides
 # What every header says; `--json` prints these and the runs.
 _HEADER = ("lessvfl", "data", "method", "profile", "config")
 
+# And what that of one side says besides.
+_SIDES = {
+    "server": ("run", "networks", "parties"),
+    "party": ("run", "networks", "parties", "party"),
+}
+
 
 def write_atomically(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write a file so that a crash leaves the old or the new one, never half of one.
@@ -130,7 +136,8 @@ class RunRecord:
         for line, kind in ((header, "header"), (end, "end")):
             if line.pop("kind") != kind:
                 raise ValueError(f"no {kind}")
-        missing = [name for name in _HEADER if name not in header]
+        due = (*_HEADER, *_SIDES.get(header.get("side", "all"), ()))
+        missing = [name for name in due if name not in header]
         if missing:
             raise KeyError(*missing)
         runs: dict[int, dict[str, Any]] = {}

@@ -372,6 +372,12 @@ def _tag(value: Any) -> str:
     return str(value)
 
 
+def _key(value: Any) -> str:
+    if not re.fullmatch(r"[0-9a-f]{32}", _text(value)):
+        raise ValueError("a key of another form")
+    return str(value)
+
+
 def _word(value: Any) -> str:
     if not re.fullmatch(r"[a-z]{1,20}", _text(value)):
         raise ValueError("something else than a word")
@@ -477,7 +483,7 @@ KINDS: list[MessageKind] = [
     _plain_kind(control.Refusal, kind=_word, reason=_text, final=_flag),
     _plain_kind(control.Busy),
     _plain_kind(
-        control.Open, run=_text, seed=_whole, session=_text, model=_text, align=_text
+        control.Open, run=_text, seed=_whole, session=_key, model=_text, align=_text
     ),
     MessageKind(control.Ask, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
     _plain_kind(control.Declined, reason=_text),

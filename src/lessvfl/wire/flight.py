@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -129,6 +130,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
         # Whether a party that dials again takes the place of its own connection, which
         # may be dead: nobody notices while nothing is exchanged.
         self.newest_stays = False
+        self.longest = math.inf  # seconds for a reply, whatever signs of life come
         self.number = 0
         self.run_id = bytes(16)
         self._bytes = {party: [0, 0] for party in self.parties}  # up, down
@@ -212,6 +214,7 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                 self._changed.notify_all()
                 if before is not None:
                     before.end(None)
+                    before.replies.put(None)  # who waits for it waits no longer
         if refusal is not None:
             self._refuse(name, refusal, writer)
             return None
@@ -375,15 +378,18 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
 
     def _reply(self, line: _Stream, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
+        end = time.monotonic() + self.longest
         while True:
-            left = line.heard + self.silence - time.monotonic()
+            left = min(line.heard + self.silence, end) - time.monotonic()
             try:
                 answer = line.replies.get(timeout=max(0.0, left))
             except queue.Empty:
-                if line.heard + self.silence > time.monotonic():
+                if min(line.heard + self.silence, end) > time.monotonic():
                     continue  # it gave a sign of life in the meantime
                 why = f"no sign of life for {self.silence:g} seconds"
-                self.hang_up(line.party, Refusal("lost", f"Got {why}.", final=False))
+                if end <= time.monotonic():
+                    why = f"no reply for {self.longest:g} seconds"
+                self._hang_up(line, Refusal("lost", f"Got {why}.", final=False))
                 raise PartyLostError([line.party], why) from None
             if answer is None:
                 self._raise_failure()
@@ -439,9 +445,16 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
         with self._changed:
-            line = self._lines.pop(party, None)
+            line = self._lines.get(party)
         if line is not None:
-            line.end(None if why is None else self._frame(why))
+            self._hang_up(line, why)
+
+    def _hang_up(self, line: _Stream, why: Refusal | None) -> None:
+        """End one connection; another one that the party has made since stays."""
+        with self._changed:
+            if self._lines.get(line.party) is line:
+                del self._lines[line.party]
+        line.end(None if why is None else self._frame(why))
 
     def _frame(self, message: Any) -> bytes:
         return codec.encode(WireFrame(message, self.number, self.run_id))

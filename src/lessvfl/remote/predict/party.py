@@ -24,6 +24,8 @@ from lessvfl.core.lifted import find_factory
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner
+from lessvfl.remote.align.messages import padded
+from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
@@ -36,6 +38,7 @@ from lessvfl.wire import control, messages
 ROWS_AHEAD = 10_000  # answers that are written down before they are given
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
 MINUTE = 60.0
+LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +72,13 @@ class PredictingParty:
             self.judge = Judge(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
             self._spent = _Spent(self.folder / "predicted.safetensors", self.judge)
+            files.callback(self._spent.settle)
             journal = open(  # a line goes out at once
-                self.folder / "predictions.jsonl", "a", buffering=1, encoding="utf-8"
+                self.folder / "predictions.jsonl",
+                "a",
+                buffering=1,
+                encoding="utf-8",
+                opener=lambda path, flags: os.open(path, flags, 0o600),
             )
             self._journal = files.enter_context(journal)
             self._new_aligner()
@@ -122,7 +130,7 @@ class PredictingParty:
             raise self._other("another network", "the one that training left")
         self._opened = message
         self._h = self._embed(self._fitted(message.seed))
-        self._aligner, self._rows = None, self._known_rows(message.session)
+        self._aligner, self._rows = None, self._known_rows()
         log.info("answers predictions of seed %d", message.seed)
         return control.Agreed({"model": own, "aligned": self._rows is not None})
 
@@ -150,7 +158,7 @@ class PredictingParty:
 
     def _embed(self, model: FittedParty) -> Tensor:
         """Return the embeddings of all rows, so that an answer is looked up."""
-        parts = self._encode(model).split(ROWS_AT_ONCE, dim=1)
+        parts = torch.split(self._encode(model), ROWS_AT_ONCE, dim=1)
         with torch.no_grad():
             return torch.cat([model.net(part) for part in parts], dim=1)
 
@@ -174,32 +182,52 @@ class PredictingParty:
             )
             raise ConfigError(sentence, public=sentence)
         if self._aligner is None:
+            if len(message) > self._most_bytes():
+                raise self.judge.refuse(
+                    f"predictions of {self.config.policy.predict_rows} rows",
+                    "predict_rows",
+                    "an alignment of more",
+                )
             self._spent.alignment()
             self._aligner = self._new_aligner()
             return control.Align(self._aligner.answer(message))
         aligner, self._aligner = self._aligner, None
         self._rows = aligner.order(message)
         tensor = torch.from_numpy(np.ascontiguousarray(self._rows))
-        values = {"session": self._opened.session, "table": self._table()}
-        write_state(self._rows_path, State({"rows": tensor}, values))
+        write_state(
+            self._rows_path(), State({"rows": tensor}, {"table": self._table()})
+        )
+        known = sorted(self._sessions.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in known[:-2]:  # the one before is there if this one fails elsewhere
+            path.unlink()
         log.info("%d rows in common with everybody", len(self._rows))
         return control.Agreed()
 
+    def _most_bytes(self) -> int:
+        """Return the longest greeting: a point for each row that may be predicted."""
+        n_rows = self.config.policy.predict_rows
+        return LARGEST_HEAD + POINT_BYTES * padded(n_rows)
+
     @property
+    def _sessions(self) -> Path:
+        return self.folder / "sessions"
+
     def _rows_path(self) -> Path:
-        return self.folder / "predict-rows.safetensors"
+        assert self._opened is not None
+        return self._sessions / f"{self._opened.session}.safetensors"
 
     def _table(self) -> str:
         """Return a digest of whom the rows of the table are about."""
         items = self._ids.items if self._ids is not None else [self.frame.n_rows]
         return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
-    def _known_rows(self, session: str) -> NDArray[np.int64] | None:
+    def _known_rows(self) -> NDArray[np.int64] | None:
         """Return the rows of a session that was aligned before, of the same table."""
-        if not self._rows_path.is_file():
+        path = self._rows_path()
+        if not path.is_file():
             return None
-        known = read_state(self._rows_path)
-        if known.values != {**known.values, "session": session, "table": self._table()}:
+        known = read_state(path)
+        if known.values["table"] != self._table():
             return None
         rows: NDArray[np.int64] = known.tensors["rows"].numpy()
         return rows
@@ -214,8 +242,9 @@ class PredictingParty:
                 "request without it."
             )
         if (places >= len(self._rows)).any():
-            sentence = f"Party '{self.name}' answers for common rows. Got others."
-            raise ProtocolError(sentence, public=sentence)
+            raise PolicyError(
+                f"Party '{self.name}' answers for common rows. Got others."
+            )
         if len(places):  # none: the server looks who is there
             self._spent.rows(len(places))
             self._write_down(len(places))
@@ -272,7 +301,11 @@ class _Spent:
         self._n_lately += n_rows
         self._n_rows += n_rows
         if self._n_rows > self._written:
-            self._write(self._n_rows + ROWS_AHEAD)
+            self._write(min(self._n_rows + ROWS_AHEAD, policy.predict_rows))
+
+    def settle(self) -> None:
+        """Write down what was spent, and no more."""
+        self._write(self._n_rows)
 
     def _write(self, n_rows: int) -> None:
         values = {"rows": n_rows, "alignments": self._n_alignments}

@@ -43,6 +43,8 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.flight import Hub
 from lessvfl.wire.replies import wrong_kind
 
+LONGEST = 60.0  # seconds for a reply
+MOST_RETURNS = 3  # of parties that come back in the middle of one request
 MOST_ROWS = 10_000  # of one exchange; what is longer goes in several
 
 log = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ class Predictor:
             )
         runs = {run["seed"]: run for run in self.record.runs}
         self.seed = next(iter(runs)) if seed is None else seed
-        code = self.record.header["config"].get("fusion_net")
+        code = config.settings.get("fusion_net")  # its own word, not the folder's
         given = None if code is None else find_factory(code)
         self.model: FittedServer = load(self.folder, self.seed, fusion_net=given)
         self.digest = digest_of(part_of(self.record, self.folder, self.seed))
@@ -106,8 +108,14 @@ class Predictor:
         hub.run_id = bytes.fromhex(self.record.header["run"])
         hub.admit = self._objection
         hub.check = self._complaint
-        hub.came = hub.went = self._opened.discard
+        hub.came, hub.went = self._came, self._opened.discard
         hub.newest_stays = True
+        hub.longest = LONGEST
+
+    def _came(self, party: PartyId) -> None:
+        """Have a party that dials take up the session before it is asked."""
+        self._opened.discard(party)
+        log.info("party '%s' is connected", party)
 
     def _objection(self, hello: control.Hello) -> str | None:
         mine, theirs = __version__, hello.versions.get("lessvfl")
@@ -123,10 +131,12 @@ class Predictor:
         wrong = wrong_kind(request, reply)
         if wrong is not None or not isinstance(reply, messages.Embedding):
             return wrong
-        shape = (1, self._n_asked, self._sizes[party])
-        block = reply.block
-        if (reply.stage, tuple(block.values.shape)) != ("predict", shape):
-            return f"An answer must be of shape {shape}. Got another."
+        size, block = self._sizes[party], reply.block
+        shape, dtype = (1, self._n_asked, size), self.model.fusion.input_weights.dtype
+        found = (reply.stage, reply.ahead, block.widths, block.bits)
+        due = ("predict", False, (size,), 8 * dtype.itemsize)
+        if found != due or tuple(block.values.shape) != shape:
+            return f"An answer must be of shape {shape}, {dtype}. Got another."
         return None
 
     # ---------------------------------------------------------------------- the session
@@ -158,15 +168,14 @@ class Predictor:
 
     def align_again(self, ids: NDArray[Any] | None) -> int:
         """Begin another session, perhaps with other ids; return how many are common."""
-        connected = self.hub.connected
-        if away := [party for party in self.parties if party not in connected]:
+        if away := [p for p in self.parties if p not in self.hub.connected]:
             raise PartyLostError(away, "not connected")
         before = self._ids, self._session
         try:
             if ids is not None:
                 self._ids = Ids(ids, self._ids.column)
             return self._take(self._begin_anew())
-        except LessVFLError:  # the session before goes on, as far as parties know it
+        except BaseException:  # the session before goes on, as far as parties know it
             self._ids, self._session = before
             self._opened.clear()
             raise
@@ -197,6 +206,8 @@ class Predictor:
 
     def _await(self, parties: Sequence[PartyId]) -> None:
         end = time.monotonic() + self.config.wait
+        if missing := [p for p in parties if p not in self.hub.connected]:
+            log.info("waits for %s", ", ".join(missing))
         while missing := [p for p in parties if p not in self.hub.connected]:
             if time.monotonic() > end:
                 raise PartyLostError(missing, f"away for {self.config.wait:g} seconds")
@@ -318,9 +329,14 @@ class Predictor:
                 self.hub.send({party: control.Ask(np.empty(0, dtype=np.int64))})
 
     def _embed(self, places: Positions) -> tuple[list[Tensor], list[PartyId]]:
-        """Return everybody's embeddings, and for whom a mean had to do."""
+        """Return everybody's embeddings, and for whom a mean had to do.
+
+        Who goes away is away for this request: the others are not asked for ever.
+        """
+        gone: dict[PartyId, str] = {}
+        returns = 0
         while True:
-            away = self._away()
+            away = self._away() | gone
             if away and not self.allow_missing:
                 party, why = next(iter(away.items()))
                 raise PartyLostError([party], why)
@@ -330,11 +346,18 @@ class Predictor:
                 replies = self._send(dict.fromkeys(present, control.Ask(places)))
                 break
             except PolicyError:
-                if self._opened.issuperset(present):
+                returns += 1
+                if returns > MOST_RETURNS or self._opened.issuperset(present):
                     raise  # else somebody is back since, and knows of no session yet
-            except PartyLostError as lost:
-                log.warning("%s", lost)
+            except (PartyLostError, ProtocolError) as error:
                 if not self.allow_missing:
+                    raise
+                log.warning("%s", error)
+                lost = getattr(error, "parties", ())
+                now = set(self.hub.connected).difference(lost)
+                gone |= dict.fromkeys(set(present) - now, str(error))
+                returns += 1
+                if returns > len(self.parties):
                     raise
         blocks = []
         for party in self.model.party_names:

@@ -14,23 +14,25 @@ parties: requests that come while it does are answered together by its next exch
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
+import itertools
 import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, StrictInt, StrictStr
 
 from lessvfl import __version__
@@ -41,6 +43,7 @@ from lessvfl.errors import (
     LessVFLError,
     PartyLostError,
     PolicyError,
+    ProtocolError,
 )
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
@@ -48,11 +51,24 @@ from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
 BEARER = HTTPBearer(auto_error=False)
 BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
 ANSWER_SECONDS = 300.0  # that a request may wait for the parties
+BODY_SECONDS = 10.0  # that the next part of a request may take
+END_SECONDS = 5.0  # that the service waits for the parties when it ends
+MOST_BYTES = 4 << 20  # of a request
+MOST_CONNECTIONS = 256
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+OPEN_PATHS = ("/health", "/openapi.json")
 
 log = logging.getLogger(__name__)
 
+
+class UnknownIdsError(DataError):
+    """A request names rows that are not aligned."""
+
+
 STATUS: list[tuple[type[Exception], int]] = [
+    (UnknownIdsError, 404),
     (PartyLostError, 503),
+    (ProtocolError, 502),
     (PolicyError, 403),
     (DataError, 422),
     (AlignmentError, 422),
@@ -86,9 +102,13 @@ class Predictions(BaseModel):
 
 @dataclass
 class Pending:
-    """Something to do for the thread that talks to the parties."""
+    """Something to do for the thread that talks to the parties.
 
-    places: Positions | None  # none: align again
+    Ids become places there: an alignment may come in between.
+    """
+
+    ids: Sequence[int] | Sequence[str] | None  # none: align again
+    places: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     done: Future[Any] = field(default_factory=Future)
 
 
@@ -102,7 +122,9 @@ class Worker:
         self.counts: Counter[str] = Counter()
         self._read_ids = read_ids
         self._jobs: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="lessvfl-predict")
+        self._thread = threading.Thread(
+            target=self._work, name="lessvfl-predict", daemon=True
+        )
 
     def __enter__(self) -> Worker:
         self._thread.start()
@@ -110,28 +132,59 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(END_SECONDS)
 
-    def ask(self, places: Positions | None) -> Any:
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether requests can be answered at all."""
+        return self._thread.is_alive()
+
+    def ask(self, ids: Sequence[int] | Sequence[str] | None) -> Any:
         """Have a request answered; wait for it."""
-        job = Pending(places)
+        job = Pending(ids)
         self._jobs.put(job)
-        return job.done.result(ANSWER_SECONDS)
+        try:
+            return job.done.result(ANSWER_SECONDS)
+        except TimeoutError:
+            job.done.cancel()
+            why = f"no answer for {ANSWER_SECONDS:g} seconds"
+            raise PartyLostError(self.predictor.parties, why) from None
 
     def _work(self) -> None:
-        while (first := self._next()) is not None:
-            jobs, over = [first], False
+        over = False
+        while not over and (first := self._next()) is not None:
+            jobs = [first]
             while not self._jobs.empty():  # what came in the meantime goes along
                 job = self._jobs.get()
                 over = over or job is None
                 if job is not None:
                     jobs.append(job)
-            for job in jobs:
-                if job.places is None:
-                    self._settle([job], self._align)
-            self._together([job for job in jobs if job.places is not None])
-            if over:
-                return
+            jobs = [job for job in jobs if job.done.set_running_or_notify_cancel()]
+            for aligns, some in itertools.groupby(jobs, lambda job: job.ids is None):
+                if aligns:
+                    for job in some:
+                        self._settle([job], self._align)
+                else:
+                    self._together(self._known(some))
+
+    def _known(self, jobs: Iterable[Pending]) -> list[Pending]:
+        """Return requests whose ids are aligned; the others hear of theirs."""
+        known = []
+        for job in jobs:
+            assert job.ids is not None
+            try:
+                job.places, unknown = self.predictor.places(job.ids)
+                if unknown:
+                    raise UnknownIdsError(
+                        f"All ids must be of aligned rows. Got {len(unknown)} of "
+                        f"{len(job.ids)} that are not, as {job.ids[unknown[0]]!r}; new "
+                        "ones need another alignment (POST /align)."
+                    )
+            except LessVFLError as error:
+                job.done.set_exception(error)
+            else:
+                known.append(job)
+        return known
 
     def _next(self) -> Pending | None:
         """Return what is to be done next; look after the parties until then."""
@@ -139,14 +192,16 @@ class Worker:
             try:
                 return self._jobs.get(timeout=BEAT_SECONDS)
             except queue.Empty:
-                self.predictor.look()
+                try:
+                    self.predictor.look()
+                except Exception:
+                    log.exception("nobody could be looked for")
 
     def _together(self, jobs: Sequence[Pending]) -> None:
         """Answer requests in as few exchanges as they fit into."""
         while jobs:
             some, n_rows = 0, 0
             for job in jobs:
-                assert job.places is not None
                 n_rows += len(job.places)
                 if some and n_rows > MOST_ROWS:
                     break
@@ -158,6 +213,13 @@ class Worker:
         """Give every request its answer, or all of them the error."""
         try:
             answers = work()
+        except PolicyError as error:
+            if len(jobs) > 1:  # one of them asks too much: the others need not suffer
+                for job in jobs:
+                    self._settle([job], functools.partial(self._predict, [job]))
+            else:
+                jobs[0].done.set_exception(error)
+            return
         except Exception as error:
             if not isinstance(error, LessVFLError):
                 log.exception("a request failed")
@@ -168,8 +230,8 @@ class Worker:
             job.done.set_result(answer)
 
     def _predict(self, jobs: Sequence[Pending]) -> list[Answers]:
-        sizes = [len(job.places) for job in jobs if job.places is not None]
-        places = np.concatenate([job.places for job in jobs if job.places is not None])
+        sizes = [len(job.places) for job in jobs]
+        places = np.concatenate([job.places for job in jobs])
         found = self.predictor.predict(places)
         self.counts["exchanges"] += 1
         parts = np.split(found.z, np.cumsum(sizes)[:-1])
@@ -180,7 +242,7 @@ class Worker:
         return [self.predictor.align_again(ids)]
 
 
-def application(worker: Worker, token: str) -> FastAPI:
+def application(worker: Worker, token: str) -> Door:
     """Return the service as an ASGI application."""
     app = FastAPI(
         title="lessvfl",
@@ -190,20 +252,6 @@ def application(worker: Worker, token: str) -> FastAPI:
         redoc_url=None,
     )
     predictor, counts = worker.predictor, worker.counts
-
-    def known(
-        shown: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)],
-    ) -> None:
-        if shown is None or not hmac.compare_digest(
-            shown.credentials.encode(), token.encode()
-        ):
-            counts["refused"] += 1
-            raise HTTPException(
-                401,
-                "The header 'Authorization: Bearer TOKEN' must bring the service's "
-                "token. Got another one, or none.",
-                {"WWW-Authenticate": "Bearer"},
-            )
 
     @app.exception_handler(LessVFLError)
     def failed(request: Request, error: LessVFLError) -> JSONResponse:
@@ -221,27 +269,17 @@ def application(worker: Worker, token: str) -> FastAPI:
         first = error.errors()[0] if error.errors() else {}
         return JSONResponse({"detail": f"{must} Got this: {first.get('msg')}."}, 422)
 
-    @app.post("/predict", dependencies=[Depends(known)])
+    @app.post("/predict", dependencies=[Depends(BEARER)])
     def predict(wanted: Wanted) -> Predictions:
         """Predict for rows that are aligned."""
-        counts["requests"] += 1
         if not 1 <= len(wanted.ids) <= MOST_ROWS:
             counts["failed"] += 1
             raise HTTPException(
                 413,
                 f"A request must name 1 to {MOST_ROWS} ids. Got {len(wanted.ids)}.",
             )
-        places, unknown = predictor.places(wanted.ids)
-        if unknown:
-            counts["failed"] += 1
-            raise HTTPException(
-                404,
-                f"All ids must be of aligned rows. Got {len(unknown)} of "
-                f"{len(wanted.ids)} that are not, as {wanted.ids[unknown[0]]!r}; new "
-                "ones need another alignment (POST /align).",
-            )
-        answers: Answers = worker.ask(places)
-        counts["rows"] += len(places)
+        answers: Answers = worker.ask(wanted.ids)
+        counts["rows"] += len(wanted.ids)
         return Predictions(
             model=predictor.digest,
             seed=predictor.seed,
@@ -250,22 +288,22 @@ def application(worker: Worker, token: str) -> FastAPI:
             predictions=_predictions(predictor, wanted.ids, answers),
         )
 
-    @app.post("/align", dependencies=[Depends(known)])
+    @app.post("/align", dependencies=[Depends(BEARER)])
     def align() -> dict[str, int]:
         """Align rows again, with the ids that the file of ids has now."""
         return {"rows": worker.ask(None)}
 
     @app.get("/health")
-    def health() -> JSONResponse:
+    async def health() -> JSONResponse:
         """Tell who is connected."""
         connected = predictor.hub.connected
         parties = {party: party in connected for party in predictor.parties}
-        whole = all(parties.values())
+        whole = worker.is_alive and all(parties.values())
         words = {"status": "ok" if whole else "a party is away", "parties": parties}
         return JSONResponse(words, 200 if whole else 503)
 
-    @app.get("/metrics", dependencies=[Depends(known)])
-    def metrics() -> PlainTextResponse:
+    @app.get("/metrics", dependencies=[Depends(BEARER)])
+    async def metrics() -> PlainTextResponse:
         """Count, for Prometheus."""
         lines = []
         for name in ("requests", "rows", "exchanges", "failed", "refused"):
@@ -273,13 +311,70 @@ def application(worker: Worker, token: str) -> FastAPI:
             lines += [f"# TYPE {full} counter", f"{full} {counts[name]}"]
         connected = predictor.hub.connected
         lines.append("# TYPE lessvfl_predict_party_connected gauge")
-        for place, party in enumerate(predictor.parties):
-            label = f'party="{place}"'
+        for party in predictor.parties:
+            name = party.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+            label = f'party="{name}"'
             state = int(party in connected)
             lines.append(f"lessvfl_predict_party_connected{{{label}}} {state}")
         return PlainTextResponse("\n".join(lines) + "\n")
 
-    return app
+    return Door(app, token, counts)
+
+
+class Door:
+    """Looks at a request before its body is read: its host, its token, its length."""
+
+    def __init__(self, app: FastAPI, token: str, counts: Counter[str]) -> None:
+        self._app, self._counts = app, counts
+        self._due = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Let a request in, or say why not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._counts["requests"] += scope["path"] == "/predict"
+        refusal = self._refusal(scope["path"], dict(scope["headers"]))
+        if refusal is not None:
+            self._counts["refused"] += 1
+            await refusal(scope, receive, send)
+            return
+        n_bytes, over = 0, False
+
+        async def bounded() -> Any:
+            nonlocal n_bytes, over
+            if over:
+                return await receive()
+            try:
+                part = await asyncio.wait_for(receive(), BODY_SECONDS)
+            except TimeoutError:
+                return {"type": "http.disconnect"}
+            n_bytes += len(part.get("body", b""))
+            over = not part.get("more_body", False)
+            return part if n_bytes <= MOST_BYTES else {"type": "http.disconnect"}
+
+        await self._app(scope, bounded, send)
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> JSONResponse | None:
+        """Return why a request may not come in."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
+            said = (
+                "The service answers at an address of this machine. Got another host."
+            )
+            return JSONResponse({"detail": said}, 421)
+        shown = headers.get(b"authorization", b"")
+        if path not in OPEN_PATHS and not hmac.compare_digest(shown, self._due):
+            said = (
+                "The header 'Authorization: Bearer TOKEN' must bring the service's "
+                "token. Got another one, or none."
+            )
+            return JSONResponse({"detail": said}, 401, {"WWW-Authenticate": "Bearer"})
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length[:20]) > MOST_BYTES:
+            said = f"A request must have {MOST_BYTES:,} bytes or less. Got more."
+            return JSONResponse({"detail": said}, 413)
+        return None
 
 
 def _predictions(
@@ -305,4 +400,6 @@ class Service(uvicorn.Server):
 
     def __init__(self, worker: Worker, token: str) -> None:
         app = application(worker, token)
-        super().__init__(uvicorn.Config(app, log_level="warning"))
+        super().__init__(
+            uvicorn.Config(app, log_level="warning", limit_concurrency=MOST_CONNECTIONS)
+        )
