@@ -46,6 +46,8 @@ def party_record(whole: RunRecord, party: str = "bank", **header: Any) -> RunRec
         runs.append(run)
     first_line = whole.header | {
         "side": "party",
+        "run": "0" * 32,
+        "networks": "networks",
         "party": party,
         "parties": list(whole.runs[0]["features"]),
         "profile": None,
@@ -94,7 +96,12 @@ def server_record(
             "resent_bytes": 0,
         }
         runs.append(one)
-    first_line = whole.header | {"side": "server", "parties": parties}
+    first_line = whole.header | {
+        "side": "server",
+        "run": "0" * 32,
+        "networks": "networks",
+        "parties": parties,
+    }
     unknown = {"name": "labels", "n_features": None, "n_real": None}
     first_line["data"] = whole.header["data"] | unknown
     known = [{p: n for p, n in run["features"].items() if n} for run in runs]
