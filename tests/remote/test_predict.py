@@ -276,7 +276,8 @@ def test_who_is_back_after_it_was_counted_takes_up_the_session(folder, monkeypat
     with a_session(folder) as (predictor, sides):
         places, _ = predictor.places(IDS[common()])
         right = predictor.predict(places).z
-        count, again = predictor._away, []
+        count = predictor._away
+        again: list[Side] = []
 
         def away():
             found = count()
