@@ -158,9 +158,11 @@ class PredictingParty:
 
     def _embed(self, model: FittedParty) -> Tensor:
         """Return the embeddings of all rows, so that an answer is looked up."""
-        parts = torch.split(self._encode(model), ROWS_AT_ONCE, dim=1)
+        x = self._encode(model)
+        starts = range(0, x.shape[1], ROWS_AT_ONCE)
         with torch.no_grad():
-            return torch.cat([model.net(part) for part in parts], dim=1)
+            parts = [model.net(x[:, start : start + ROWS_AT_ONCE]) for start in starts]
+        return torch.cat(parts, dim=1)
 
     # ---------------------------------------------------------------------------- rows
 
