@@ -141,7 +141,7 @@ def test_card_says_what_the_record_says(run_cli, tmp_path):
     n_features = result.json["data"]["n_features"]
     assert f"- features: {n_features}, {n_features - 5} of them planted noise" in text
     assert f"| Test accuracy | {run['accuracy']['final']:.4f} |" in text
-    assert "`train_epochs=2.0`" in text
+    assert r"train\_epochs=2.0" in text
     assert f"- rounds: {run['communication']['rounds']}" in text
     for party, names in run["features"].items():
         n_held = len(names["kept"]) + len(names["removed"])

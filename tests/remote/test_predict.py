@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from lessvfl import data, load
+from lessvfl import data, load, report
 from lessvfl.errors import (
     AlignmentError,
     ConfigError,
@@ -422,6 +422,8 @@ def test_every_request_is_written_down_at_the_party(folder):
     text = (folder / "bank" / "predictions.jsonl").read_text()
     (line,) = map(json.loads, text.splitlines())
     assert (line["rows"], line["seed"]) == (7, 0)
+    page = report.build(folder / "bank").read_text()
+    assert "to predict: embeddings of 7 rows in 1 request, the last on 20" in page
 
 
 # ---------------------------------------------------------------------------- bad input

@@ -56,6 +56,7 @@ def export(
     from lessvfl.run.export import check_format, export_model
     from lessvfl.run.folder import load
     from lessvfl.run.record import RunRecord
+    from lessvfl.status import words
 
     check_format(format)
     record = RunRecord.read(folder)
@@ -63,7 +64,7 @@ def export(
     out = out or folder / "export"
     files = export_model(model, out, format)
     for owner, path in files.items():
-        typer.echo(f"{path}: {owner}")
+        typer.echo(words.printable(f"{path}: {owner}"))
     names = {owner: path.name for owner, path in files.items()}
     changed = profiles.changed(record.header)
     card = report.write_card(out, record, _seed(record, seed), changed, names)

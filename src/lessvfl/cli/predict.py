@@ -75,6 +75,8 @@ def as_server(
             if door is None or token is None:
                 _batch(predictor, asked, target)
             else:
+                where = token_file or Path(own.out) / "token"
+                log.info("the service's token is in '%s'", where)
                 _serve(predictor, door, token, lambda: read_ids()[0])
         except BaseException as error:
             remote.close_hub(hub, error)
@@ -123,7 +125,6 @@ def _token(own: ServerConfig, given: Path | None) -> str:
             f"The token in '{path}' must have {MIN_TOKEN} characters or more. "
             f"Got {len(token)}."
         )
-    log.info("the service's token is in '%s'", path)
     return token
 
 
@@ -176,7 +177,7 @@ def as_party(
     own: PartyConfig, insecure: bool, log_json: bool, table: Path | None
 ) -> None:
     """Answer predictions with the network that training left."""
-    from lessvfl import data
+    from lessvfl import data, report
     from lessvfl.remote.predict import PredictingParty
     from lessvfl.wire import dial
 
@@ -190,4 +191,5 @@ def as_party(
         log.info("dials %s, and answers what it asks", own.server)
         dial.serve(address, process.hello(), process.handle, patience=own.wait)
         log.info("the server has ended the predictions")
+        report.build(process.folder)  # it says what was asked for
     ending.threads_hang(True)  # a thread of the engine may be about to end

@@ -107,19 +107,19 @@ def _data(record: RunRecord) -> Iterator[str]:
 def _method(record: RunRecord, seed: int, settings: Mapping[str, Any]) -> Iterator[str]:
     header = record.header
     profile = header.get("profile")
-    beside = "" if profile is None else f", profile `{profile}`"
-    yield f"- method: `{header.get('method')}`{beside}"
+    beside = "" if profile is None else f", profile {_plain(profile)}"
+    yield f"- method: {_plain(header.get('method'))}{beside}"
     others = [str(run["seed"]) for run in record.runs if run["seed"] != seed]
     beside = f"; the run also has {', '.join(others)}" if others else ""
     yield f"- seed: {seed}{beside}"
     if settings:
-        pairs = (f"`{name}={value}`" for name, value in settings.items())
+        pairs = (_plain(f"{name}={value}") for name, value in settings.items())
         yield f"- settings other than the library's own: {', '.join(pairs)}"
     versions = tables.at(header, "versions") or {}
     known = ", ".join(f"{name} {number}" for name, number in versions.items())
-    yield f"- made with {known or 'lessvfl ' + str(header.get('lessvfl'))}"
+    yield f"- made with {_plain(known or 'lessvfl ' + str(header.get('lessvfl')))}"
     if header.get("started"):
-        yield f"- started: {header['started']}"
+        yield f"- started: {_plain(header['started'])}"
 
 
 def _scores(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:

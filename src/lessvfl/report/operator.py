@@ -151,6 +151,12 @@ def _told(record: RunRecord) -> Iterator[str]:
         case _:
             yield f"of the selection: nothing{' else' * any(empty)}"
     yield "your name, versions, kind of device, and a digest of your network"
+    if done := record.predicted:
+        requests, rows = (
+            plural(done[what], what[:-1]) for what in ("requests", "rows")
+        )
+        last = str(done["last"])[:10]
+        yield f"to predict: embeddings of {rows} in {requests}, the last on {last}"
 
 
 def _embeddings(record: RunRecord, party: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from lessvfl.errors import RecordError
 
 FILE_NAME = "record.jsonl"
+JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
 SCHEMA = 2  # of run folders; 1 had no sides
 
 # What every header says; `--json` prints these and the runs.
@@ -65,6 +66,8 @@ class RunRecord:
     status: str = "running"
     message: str = ""
     consensus: dict[str, Any] = field(default_factory=dict)  # by party, over all runs
+    # What a party was asked for since, to predict: requests, rows, the last time.
+    predicted: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``lessvfl run --json`` prints."""
@@ -121,7 +124,9 @@ class RunRecord:
                     f"Got format {schema}, of another version of lessvfl: run it "
                     "again, or read it with the version that wrote it."
                 )
-            return cls._parse(lines)
+            record = cls._parse(lines)
+            record.predicted = _predicted(path.with_name(JOURNAL))
+            return record
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "
@@ -151,3 +156,18 @@ class RunRecord:
                 raise ValueError(f"a line of kind {kind!r}")
         said = (end[name] for name in ("status", "message", "consensus"))
         return cls(header, list(runs.values()), *said)
+
+
+def _predicted(path: Path) -> dict[str, Any]:
+    """Return what a party's journal says; nothing where it never predicted."""
+    n_requests, n_rows, last = 0, 0, None
+    if path.is_file():
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                if line.endswith("\n"):  # else it is being written
+                    one = json.loads(line)
+                    n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
+                    last = str(one["time"])
+    if last is None:
+        return {}
+    return {"requests": n_requests, "rows": n_rows, "last": last}

@@ -32,7 +32,7 @@ from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import Judge
 from lessvfl.run.fitted import FittedParty, digest_of
 from lessvfl.run.folder import load, part_of
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import JOURNAL, RunRecord
 from lessvfl.wire import control, messages
 
 ROWS_AHEAD = 10_000  # answers that are written down before they are given
@@ -74,7 +74,7 @@ class PredictingParty:
             self._spent = _Spent(self.folder / "predicted.safetensors", self.judge)
             files.callback(self._spent.settle)
             journal = open(  # a line goes out at once
-                self.folder / "predictions.jsonl",
+                self.folder / JOURNAL,
                 "a",
                 buffering=1,
                 encoding="utf-8",
