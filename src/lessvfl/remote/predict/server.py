@@ -234,6 +234,7 @@ class Predictor:
                 "another one."
             )
         aligned = reply.revealed.get("aligned") is True
+        self._wrong.pop(party, None)
         if aligned:
             self._opened.add(party)
         return aligned
