@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pandas as pd
 import pytest
 from tests.report.conftest import fake_record
