@@ -712,7 +712,8 @@ def test_the_status_page_shows_the_result_after_the_end(tmp_path):
     with begun(tmp_path, status=f"127.0.0.1:{port}") as sides:
         for name in HELD:
             assert sides.end(name, 60) == (0, "")
-        until(lambda: (tmp_path / "server" / "run" / "report.html").is_file())
+        page = tmp_path / "server" / "run" / "report.html"
+        until(page.is_file, 60)
         time.sleep(1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json") as reply:
             seen = json.load(reply)
