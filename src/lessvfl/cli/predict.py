@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import secrets
-import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +38,9 @@ def as_server(
     """Predict a file of ids, or offer predictions as a service."""
     from lessvfl import data
     from lessvfl.errors import ConfigError
-    from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
-    from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
@@ -59,13 +56,7 @@ def as_server(
     with contextlib.ExitStack() as stack:
         door = None if http is None else stack.enter_context(_bind(http))
         remote.start(own, log_json, stack)
-        hub = Hub(
-            own.listen,
-            own.parties,
-            credentials,
-            silence=own.silence,
-            name_of=certificates.name_of_peer,
-        )
+        hub = remote.listen(own, credentials)
         try:
             predictor = Predictor(
                 own, known, hub, seed=seed, allow_missing=allow_missing
@@ -170,7 +161,6 @@ def _serve(
         log.info("answers at http://%s:%d/predict", name, port)
         with contextlib.suppress(KeyboardInterrupt):
             service.run(sockets=[door])
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def as_party(

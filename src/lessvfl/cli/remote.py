@@ -17,7 +17,7 @@ from lessvfl.cli import ending, results
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import Common, PartyConfig
+    from lessvfl.remote.config import Common, PartyConfig, ServerConfig
     from lessvfl.run.record import RunRecord
     from lessvfl.terms import Task
     from lessvfl.wire.connection import Credentials
@@ -86,6 +86,20 @@ def server_credentials(own: Common, insecure: bool) -> Credentials | None:
     return credentials
 
 
+def listen(own: ServerConfig, credentials: Credentials | None) -> Hub:
+    """Take the server's port, for the parties that its config names."""
+    from lessvfl.remote import certificates
+    from lessvfl.wire.flight import Hub
+
+    return Hub(
+        own.listen,
+        own.parties,
+        credentials,
+        silence=own.silence,
+        name_of=certificates.name_of_peer,
+    )
+
+
 def server(
     config: ConfigFile,
     resume: Annotated[
@@ -148,11 +162,9 @@ def server(
         }
     )
     from lessvfl import data
-    from lessvfl.remote import certificates
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
     from lessvfl.status import Status, StatusServer, terminal
-    from lessvfl.wire.flight import Hub
 
     own = read(ServerConfig, config)
     task: Any = own.task
@@ -163,13 +175,7 @@ def server(
     status = Status(Path(own.out).name, own.method, dataset.name, own.parties)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack)
-        hub = Hub(
-            own.listen,
-            own.parties,
-            credentials,
-            silence=own.silence,
-            name_of=certificates.name_of_peer,
-        )
+        hub = listen(own, credentials)
         page = None
         try:
             if own.status is not None:

@@ -120,16 +120,17 @@ def run(
     return collect(problems, base)
 
 
-def _run_sides(base: Path, parties: Sequence[str], threads: int, *more: str) -> None:
-    """Have server and parties run as processes to their end.
-
-    `more` are options of all, and after ``--`` of the server alone.
-    """
-    every = more[: more.index("--")] if "--" in more else more
-    alone = more[len(every) + 1 :]
-    processes = {"server": start(base / "server", "server", threads, *every, *alone)}
+def _run_sides(
+    base: Path,
+    parties: Sequence[str],
+    threads: int,
+    of_server: Sequence[str] = (),
+    of_parties: Sequence[str] = (),
+) -> None:
+    """Have server and parties run as processes to their end, with these options."""
+    processes = {"server": start(base / "server", "server", threads, *of_server)}
     for name in parties:
-        processes[name] = start(base / name, "party", threads, *every)
+        processes[name] = start(base / name, "party", threads, *of_parties)
     try:
         _wait(processes, base)
     finally:
@@ -147,8 +148,8 @@ def predict_all(base: Path, seed: int, threads: int = 1) -> int:
     """
     server = folder.load(base / "server" / "run", seed)
     out = base / "server" / "run" / f"predictions-{seed}.parquet"
-    options = ("--predict", "--", "--seed", str(seed), "--out", str(out))
-    _run_sides(base, server.party_names, threads, *options)
+    options = ("--predict", "--seed", str(seed), "--out", str(out))
+    _run_sides(base, server.party_names, threads, options, ("--predict",))
     blocks, n_rows = [], 0
     for name in server.party_names:
         frame, _ = data.load_columns(base / name / "columns.parquet", "row")

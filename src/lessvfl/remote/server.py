@@ -300,11 +300,9 @@ class ServerProcess:
         for seed in config.seeds:
             numbers = read_json(self._place(seed) / "numbers.json")
             told = read_json(self._place(seed) / "finished.json")
+            models = {p: one.pop("model", None) for p, one in told.items()}
             features = {p: told[p] if "kept" in told[p] else None for p in told}
             counts = {p: told[p] for p in told if "n_kept" in told[p]}
-            models = {p: told[p].get("model") for p in told}
-            for one in told.values():
-                one.pop("model", None)
             runs.append(
                 numbers | {"features": features, "counts": counts, "models": models}
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lessvfl.report import operator, parts
 from lessvfl.report.page import run_page
 from lessvfl.report.verdicts import FEATURES_NAME, features_csv
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import RunRecord, read_journal
 
 REPORT_NAME = "report.html"
 
@@ -35,7 +37,7 @@ def build(folder: Path) -> Path:
     folder = Path(folder)
     record = RunRecord.read(folder)
     path = folder / REPORT_NAME
-    parts.write(path, page(record))
+    parts.write(path, page(record, read_journal(folder)))
     if features := features_csv(record):
         parts.write(folder / FEATURES_NAME, features)
     else:
@@ -43,7 +45,11 @@ def build(folder: Path) -> Path:
     return path
 
 
-def page(record: RunRecord) -> str:
-    """Return the report of a record as one HTML document, complete or not."""
-    is_party = record.side == "party"
-    return operator.operator_page(record) if is_party else run_page(record)
+def page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:
+    """Return the report of a record as one HTML document, complete or not.
+
+    `since` is what a party's journal says of predictions.
+    """
+    if record.side == "party":
+        return operator.operator_page(record, since)
+    return run_page(record)

@@ -7,9 +7,9 @@ from it: the settings, the bill, and what ``reveal`` and ``align`` allowed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lessvfl import terms
 from lessvfl.report import page, parts, tables
@@ -123,12 +123,17 @@ def sent(record: RunRecord) -> list[Sent]:
     return [*rows, Sent("all stages", *total)] if rows else []
 
 
-def revealed(record: RunRecord) -> list[tuple[str, str]]:
-    """List who learnt what of this party: to whom, what."""
+def revealed(
+    record: RunRecord, since: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]]:
+    """List who learnt what of this party: to whom, what.
+
+    `since` is what its journal says of predictions (``run.record.read_journal``).
+    """
     if not record.runs:
         return []
     return [
-        *(("the server", what) for what in _told(record)),
+        *(("the server", what) for what in (*_told(record), *_predicted(since or {}))),
         ("other parties", "nothing from you; the server tells them your name"),
     ]
 
@@ -151,11 +156,13 @@ def _told(record: RunRecord) -> Iterator[str]:
         case _:
             yield f"of the selection: nothing{' else' * any(empty)}"
     yield "your name, versions, kind of device, and a digest of your network"
-    if done := record.predicted:
-        requests, rows = (
-            plural(done[what], what[:-1]) for what in ("requests", "rows")
-        )
-        last = str(done["last"])[:10]
+
+
+def _predicted(since: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the server was told to predict with, if it ever was."""
+    if since:
+        requests, rows = (plural(since[k], k[:-1]) for k in ("requests", "rows"))
+        last = str(since["last"])[:10]
         yield f"to predict: embeddings of {rows} in {requests}, the last on {last}"
 
 
@@ -203,13 +210,13 @@ def _width(record: RunRecord, party: str) -> str:
 # -- the page --------------------------------------------------------------------------
 
 
-def operator_page(record: RunRecord) -> str:
-    """Return the page of a party's record as one HTML document."""
+def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:
+    """Return the page of a party's record, and predictions since, as one document."""
     title, found = headline(record), verdicts(record)
     body = [page.banner(record), parts.header(_line(record), title)]
     if found:
         body += [_lists(found), parts.notes_card(cautions(record), "Bear in mind")]
-        body += [_revealed(record), _sent(record)]
+        body += [_revealed(record, since), _sent(record)]
     body += [
         parts.notes_card(record.header.get("notes") or []),
         page.settings_section(record),
@@ -283,8 +290,8 @@ def _bar(strength: float | None) -> str:
     )
 
 
-def _revealed(record: RunRecord) -> str:
-    lines = [parts.line(whom, [what]) for whom, what in revealed(record)]
+def _revealed(record: RunRecord, since: Mapping[str, Any] | None) -> str:
+    lines = [parts.line(whom, [what]) for whom, what in revealed(record, since)]
     table = parts.table(("To", "What"), lines, look=' class="revealed"')
     said = (
         '<p class="soft">Cells, networks and strengths stayed here. Embeddings are '

@@ -66,8 +66,6 @@ class RunRecord:
     status: str = "running"
     message: str = ""
     consensus: dict[str, Any] = field(default_factory=dict)  # by party, over all runs
-    # What a party was asked for since, to predict: requests, rows, the last time.
-    predicted: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``lessvfl run --json`` prints."""
@@ -124,9 +122,7 @@ class RunRecord:
                     f"Got format {schema}, of another version of lessvfl: run it "
                     "again, or read it with the version that wrote it."
                 )
-            record = cls._parse(lines)
-            record.predicted = _predicted(path.with_name(JOURNAL))
-            return record
+            return cls._parse(lines)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "
@@ -158,16 +154,26 @@ class RunRecord:
         return cls(header, list(runs.values()), *said)
 
 
-def _predicted(path: Path) -> dict[str, Any]:
-    """Return what a party's journal says; nothing where it never predicted."""
-    n_requests, n_rows, last = 0, 0, None
-    if path.is_file():
+def read_journal(folder: Path) -> dict[str, Any]:
+    """Return what a party was asked for since its run: requests, rows, the last time.
+
+    Nothing where it never predicted.
+    """
+    path, n_requests, n_rows, last = folder / JOURNAL, 0, 0, None
+    if not path.is_file():
+        return {}
+    try:
         with open(path, encoding="utf-8") as lines:
             for line in lines:
                 if line.endswith("\n"):  # else it is being written
                     one = json.loads(line)
                     n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
                     last = str(one["time"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise RecordError(
+            f"'{path}' must hold one JSON object a line, as a party writes it. Got "
+            f"{type(problem).__name__}: {problem}."
+        ) from None
     if last is None:
         return {}
     return {"requests": n_requests, "rows": n_rows, "last": last}

@@ -40,7 +40,7 @@ def render(snapshot: Snapshot) -> str:
     for name, (kind, help_text) in FAMILIES.items():
         lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
         own = [(labels, value) for n, labels, value in samples if n == name]
-        lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in own]
+        lines += [f"{name}{label_text(labels)} {value!r}" for labels, value in own]
     return "\n".join(lines) + "\n"
 
 
@@ -80,7 +80,8 @@ def _of_parties(snapshot: Snapshot) -> Iterator[MetricSample]:
                 yield "lessvfl_wire_bytes_total", there, wire[way]
 
 
-def _labels(labels: dict[str, str]) -> str:
+def label_text(labels: dict[str, str]) -> str:
+    """Return the labels of a sample as they are written."""
     pairs = (f'{name}="{value.translate(ESCAPES)}"' for name, value in labels.items())
     return "{" + ",".join(pairs) + "}" if labels else ""
 

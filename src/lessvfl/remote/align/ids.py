@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,6 +69,10 @@ class Ids:
     def __repr__(self) -> str:
         """Tell everything but the ids."""
         return f"Ids(column={self.column!r}, type={self.type!r}, rows={len(self)})"
+
+    def fingerprint(self) -> str:
+        """Return what tells these ids, in this order, from others; stays at home."""
+        return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
 
     def digests(self, key: bytes) -> list[bytes]:
         """Return a keyed digest of the id of every row."""

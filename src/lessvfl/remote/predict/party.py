@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -219,9 +218,10 @@ class PredictingParty:
         return self._sessions / f"{self._opened.session}.safetensors"
 
     def _table(self) -> str:
-        """Return a digest of whom the rows of the table are about."""
-        items = self._ids.items if self._ids is not None else [self.frame.n_rows]
-        return hashlib.sha256(json.dumps(items).encode()).hexdigest()
+        """Return what tells whom the rows of the table are about."""
+        if self._ids is None:
+            return f"{self.frame.n_rows} rows without ids"
+        return self._ids.fingerprint()
 
     def _known_rows(self) -> NDArray[np.int64] | None:
         """Return the rows of a session that was aligned before, of the same table."""

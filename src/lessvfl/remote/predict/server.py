@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import secrets
@@ -202,7 +200,7 @@ class Predictor:
         return self.folder / "predict.safetensors"
 
     def _facts(self) -> dict[str, Any]:
-        return {"seed": self.seed, "ids": _digest(self._ids)}
+        return {"seed": self.seed, "ids": self._ids.fingerprint()}
 
     def _await(self, parties: Sequence[PartyId]) -> None:
         end = time.monotonic() + self.config.wait
@@ -413,7 +411,3 @@ def universe(
     if config.align == "none":
         return load_ids(Path(config.data), config.id), asked
     return asked, asked
-
-
-def _digest(ids: Ids) -> str:
-    return hashlib.sha256(json.dumps(ids.items).encode()).hexdigest()

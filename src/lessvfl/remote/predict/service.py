@@ -47,6 +47,7 @@ from lessvfl.errors import (
 )
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
+from lessvfl.status.prometheus import label_text
 
 BEARER = HTTPBearer(auto_error=False)
 BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
@@ -312,10 +313,8 @@ def application(worker: Worker, token: str) -> Door:
         connected = predictor.hub.connected
         lines.append("# TYPE lessvfl_predict_party_connected gauge")
         for party in predictor.parties:
-            name = party.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-            label = f'party="{name}"'
-            state = int(party in connected)
-            lines.append(f"lessvfl_predict_party_connected{{{label}}} {state}")
+            label, state = label_text({"party": party}), int(party in connected)
+            lines.append(f"lessvfl_predict_party_connected{label} {state}")
         return PlainTextResponse("\n".join(lines) + "\n")
 
     return Door(app, token, counts)
