@@ -300,15 +300,9 @@ def test_command_line_page_has_every_option_of_run() -> None:
     assert documented == {name for param in options for name in param.opts}
 
 
-@pytest.mark.parametrize(
-    ("page", "head"), [("README.md", "Methods"), ("docs/cli.md", "lessvfl methods")]
-)
-def test_pages_have_every_method_in_order(page: str, head: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    section = text.split(f"\n## {head}\n")[1].split("\n## ")[0]
-    heads = ("--method", "--profile")
-    named = [name for name in named_rows(section) if name not in heads]
-    assert named == list(methods.METHODS)
+def test_the_page_of_methods_has_every_method_and_profile_in_order() -> None:
+    named = [n for n in named_rows(read("which-method.md")) if not n.startswith("--")]
+    assert named == [*methods.METHODS, *profiles.PROFILES]
 
 
 @pytest.mark.parametrize(

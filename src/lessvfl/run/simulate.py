@@ -38,7 +38,15 @@ from lessvfl.wire.parties import Parties
 
 @dataclass(frozen=True)
 class Replica:
-    """One run of a batch: its seed, and settings of its own where they differ."""
+    """One run of a batch: its seed, and settings of its own where they differ.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the split, the initial weights and the batches.
+    lam_party, lam_server : float, optional
+        Lambdas of this run alone; those of the job's settings unless given.
+    """
 
     seed: int
     lam_party: float | None = None
@@ -47,7 +55,28 @@ class Replica:
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: data, how to split them, settings, and where to compute."""
+    """What to run: data, how to split them, settings, and where to compute.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        From `lessvfl.data.load` or `lessvfl.data.from_arrays`.
+    settings : Settings
+        From `lessvfl.resolve`.
+    parties : int, sequence of int or dict, optional
+        How many parties, their numbers of columns, or party name -> columns (names or
+        globs); what the data set says unless given.
+    spurious : float or sequence of float
+        Planted noise as a share of a party's columns, for all or for each.
+    groups : dict, optional
+        Feature name -> columns of one party that are one feature.
+    device : str
+        ``cpu``, ``cuda`` or ``auto``.
+    networks : Networks
+        Networks of one's own.
+    curve : bool
+        Whether to score after every epoch.
+    """
 
     dataset: Dataset
     settings: Settings
@@ -56,7 +85,7 @@ class Job:
     groups: Mapping[str, Sequence[str]] | None = None
     device: str = "cpu"
     networks: Networks = Networks()
-    curve: bool = True  # evaluate after every epoch
+    curve: bool = True
 
     def problem(self, seed: int) -> Problem:
         """Prepare the rows of one seed."""
