@@ -1,8 +1,10 @@
 """The documentation is true: its code runs, its names exist, its tables match the code.
 
-A fenced ``python`` block of README.md or docs/ is run, page by page and in order,
-unless the line above its fence is ``<!-- not run: why -->``. A table that no longer
-fits the code fails here, the settings with the table that should be there.
+Every fenced block of ``bash`` or ``python`` in docs/ is run, page by page and in order,
+unless the line above its fence is ``<!-- not run: why -->``. Those of README.md, here
+and on other pages, are run by tests/test_readme.py; two pages have tests of their own.
+``python -m tests.test_docs`` counts them. A table that no longer fits the code fails
+here, the settings with the table that should be there.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import json
 import re
 import shlex
 import sys
+import textwrap
 import types
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer.main
+from tests.test_readme import NOT_RUN, write_patients
 from typer.testing import CliRunner
 
 from lessvfl import data, methods, settings
@@ -35,9 +40,18 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.parties import Parties
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+README_TEST = "tests/test_readme.py"
+# The commands of these pages need several terminals at a time.
+RUN_BY = {
+    "machines.md": "tests/remote/test_kit.py",
+    "predict.md": "tests/remote/test_predict_docs.py",
+}
+
+pages_of_docs = pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
 
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```",
@@ -50,14 +64,35 @@ def read(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-def blocks(page: Path, language: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line number, code and whether it is run, of a page's blocks."""
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block of ``bash`` or ``python``, and where it is run."""
+
+    language: str
+    line: int
+    code: str
+    where: str  # "here", "nowhere", or the file of a test
+
+    def commands(self) -> list[list[str]]:
+        """Return the words of every command."""
+        lines = self.code.replace("\\\n", " ").splitlines()
+        return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page that can be run."""
     text = page.read_text(encoding="utf-8")
     for match in FENCE.finditer(text):
-        if match["language"] == language:
+        if match["language"] in ("bash", "python"):
             before = text[: match.start()].splitlines()
-            runs = not (before and before[-1].startswith("<!-- not run:"))
-            yield len(before) + 1, match["code"], runs
+            code = textwrap.dedent(match["code"])
+            where = "here"
+            if re.fullmatch(r" *<!-- not run: .+ -->", before[-1]):
+                where = "nowhere"
+            elif match["language"] == "bash":
+                in_readme = page.name != "README.md" and code in README
+                where = README_TEST if in_readme else RUN_BY.get(page.name, "here")
+            yield Block(match["language"], len(before) + 1, code, where)
 
 
 def without_fences(page: Path) -> str:
@@ -85,29 +120,54 @@ def named_rows(text: str) -> dict[str, list[str]]:
 # --------------------------------------------------------------------------------- code
 
 
-@each_page
-def test_python_blocks_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pages_of_docs
+def test_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Any
 ) -> None:
+    """Commands and code of a page, in order, in one folder that has a user's files."""
     monkeypatch.chdir(tmp_path)
+    write_patients(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     module = types.ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for line, code, runs in blocks(page, "python"):
-        compiled = compile("\n" * line + code, str(page), "exec", dont_inherit=True)
-        if runs:
-            exec(compiled, vars(module))
+    for block in blocks(page):
+        if block.language == "python":
+            code = "\n" * block.line + block.code
+            compiled = compile(code, str(page), "exec", dont_inherit=True)
+            if block.where == "here":
+                exec(compiled, vars(module))
+        elif block.where == "here":
+            for words in block.commands():
+                assert words[0] == "lessvfl", (page.name, words)
+                result = run_cli(*words[1:])
+                assert result.code == 0, (words, result.err)
+
+
+def tally() -> Counter[str]:
+    """Count commands and blocks of code of README.md and docs/, and where they run."""
+    found: Counter[str] = Counter()
+    for page in PAGES:
+        for block in blocks(page):
+            is_shell, where = block.language == "bash", block.where
+            if page.name == "README.md":
+                where = README_TEST
+            if where == README_TEST and block.code.startswith(tuple(NOT_RUN)):
+                where = "nowhere"
+            n = len(block.commands()) if is_shell else 1
+            found[f"{'commands' if is_shell else 'blocks of Python'}: {where}"] += n
+    return found
 
 
 # ------------------------------------------------------------------------ command lines
 
 
-def commands(page: Path) -> Iterator[list[str]]:
-    """Yield the words of every lessvfl command of a page."""
-    for _, code, _ in blocks(page, "bash"):
-        for line in code.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["lessvfl"]:
-                yield words[1:]
+def commands(page: Path, program: str = "lessvfl") -> Iterator[list[str]]:
+    """Yield the words of every command of a page that calls a program."""
+    for block in blocks(page):
+        if block.language == "bash":
+            for words in block.commands():
+                if words[0] == program:
+                    yield words[1:]
 
 
 def known_settings() -> set[str]:
@@ -151,6 +211,15 @@ def test_commands_are_understood(page: Path) -> None:
             known = options if name.startswith("data.") else fields
             field = known[name.removeprefix("data.")]
             assert settings.kind_of(field).accepts(settings.read(value, field)), words
+
+
+@each_page
+def test_benchmarks_take_the_options_shown(page: Path) -> None:
+    for words in commands(page, "python"):
+        if words[0].startswith("benchmarks/"):
+            code = (ROOT / words[0]).read_text(encoding="utf-8")
+            for option in (word for word in words if word.startswith("--")):
+                assert f'"{option}"' in code, words
 
 
 @each_page
@@ -452,3 +521,8 @@ def test_json_page_has_every_field() -> None:
     )
     fields = {path for path in found if not inner.fullmatch(path)} | {"curve"}
     assert fields == set(named_rows(read("json.md")))
+
+
+if __name__ == "__main__":
+    for what, n in sorted(tally().items()):
+        sys.stdout.write(f"{n} {what}\n")

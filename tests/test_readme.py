@@ -124,18 +124,22 @@ def run(bin_folder: Path, tmp_path: Path):
 
 
 def write_patients(folder: Path) -> None:
-    """Write the files of "Your own table": a made-up table, and the README's YAML."""
+    """Write the files of "Your own table": a made-up table, and YAML for it."""
     rng = random.Random(0)
     (parties,) = blocks("yaml")
     (folder / "parties.yaml").write_text(parties, encoding="utf-8")
+    (folder / "groups.yaml").write_text('region: ["region_*"]\n', encoding="utf-8")
     with (folder / "patients.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["age", "lab_iron", "lab_zinc", "plan", "claims", "risk"])
+        numbers = ["age", "lab_iron", "lab_zinc", "claims"]
+        regions = ["region_north", "region_south"]
+        writer.writerow([*numbers, *regions, "plan", "risk"])
         for _ in range(200):
             age, iron, zinc, claims = (round(rng.gauss(0, 1), 3) for _ in range(4))
             plan = rng.choice(["basic", "full"])
             risk = "high" if age + claims + (plan == "full") > 0.5 else "low"
-            writer.writerow([age, iron, zinc, plan, claims, risk])
+            north = rng.randint(0, 1)
+            writer.writerow([age, iron, zinc, claims, north, 1 - north, plan, risk])
 
 
 def test_environment_is_that_of_the_demo(run) -> None:

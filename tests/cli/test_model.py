@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 import typer.main
 from tests.report.conftest import fake_record
-from tests.test_docs import FENCE, named_rows, read, rows
+from tests.test_docs import named_rows, read, rows
 
 from lessvfl.cli import app
 from lessvfl.report import card
@@ -261,25 +260,6 @@ def test_evaluate_refuses_files_that_are_none(run_cli, tmp_path):
 
 
 # -------------------------------------------------------------------------------- pages
-
-
-def test_the_page_runs_as_written(run_cli, tmp_path, monkeypatch):
-    """Every command and every block of code of docs/export.md, in order."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    n_commands = 0
-    for match in FENCE.finditer(read("export.md")):
-        if match["language"] == "python":
-            exec(compile(match["code"], "export.md", "exec"), names)
-            continue
-        for line in match["code"].splitlines():
-            _, *words = shlex.split(line)
-            quiet = ["--quiet"] if words[0] == "run" else []
-            result = run_cli(*words, *quiet)
-            assert result.code == 0, (line, result.err)
-            n_commands += 1
-    assert n_commands == 5
-    assert (tmp_path / "handed-over" / "MODEL_CARD.md").is_file()
 
 
 def test_the_page_has_every_option() -> None:
