@@ -1,4 +1,4 @@
-"""Networks of your own: a residual network at every party, a deeper one at the server.
+"""A network of your own: a residual one at every party.
 
 Run it: python examples/own_network.py
 """
@@ -35,13 +35,8 @@ class Residual(nn.Module):
         return out
 
 
-def deep_fusion(n_inputs: int, n_outputs: int) -> nn.Module:
-    """Return the server's network; its input groups are the embedding components."""
-    return nn.Sequential(nn.Linear(n_inputs, 16), nn.Tanh(), nn.Linear(16, n_outputs))
-
-
 def main(n_samples: int = 1000, epochs: int = 10) -> tuple[set[str], set[str]]:
-    """Run LESS-VFL with these networks on data whose significant features are known."""
+    """Run LESS-VFL with it on data whose significant features are known."""
     options = {
         "n_samples": n_samples,
         "n_test": 500,
@@ -51,21 +46,10 @@ def main(n_samples: int = 1000, epochs: int = 10) -> tuple[set[str], set[str]]:
     }
     dataset = data.load("synthetic", options=options)
     settings = profiles.resolve(
-        "less-vfl",
-        "default",
-        dataset,
-        {
-            "batch_size": 100,
-            "pretrain_epochs": epochs,
-            "lam_server": 0.03,
-            "server_epochs": 3 * epochs,
-            "lam_party": 6.0,
-            "party_epochs": 3 * epochs,
-            "train_epochs": epochs,
-        },
+        "less-vfl-auto", "default", dataset, {"train_epochs": epochs}
     )
     # The same from the command line: --set party_net=examples/own_network.py:Residual
-    networks = Networks(party=Residual, fusion=deep_fusion)
+    networks = Networks(party=Residual)
     job = simulate.Job(dataset, settings, networks=networks, curve=False)
     (run,) = simulate.simulate(job, seeds=[0])
 

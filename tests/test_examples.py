@@ -38,8 +38,8 @@ def test_own_table_keeps_what_the_label_depends_on(
 
 def test_own_network_keeps_the_significant_features() -> None:
     truth, kept = load("own_network")(n_samples=1000, epochs=6)
-    assert truth & kept
-    assert len(kept - truth) < 14  # some of the noise features went
+    assert truth <= kept
+    assert len(kept - truth) <= 4  # of 14
 
 
 @pytest.mark.filterwarnings("ignore:Selection removed")
