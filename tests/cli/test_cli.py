@@ -19,6 +19,8 @@ import lessvfl
 from lessvfl import data, methods, report
 from lessvfl.cli import app
 from lessvfl.errors import LessVFLWarning
+from lessvfl.report import pixels, tables
+from lessvfl.report.finding import finding
 from lessvfl.run import experiment, profiles, simulate
 from lessvfl.run.folder import load, save_unfinished
 from lessvfl.run.record import RunRecord
@@ -211,13 +213,25 @@ def test_demo(run_cli, tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "resolve", short)
     result = run_cli("demo", "--out", tmp_path / "demo", "--quiet")
     assert result.code == 0
-    page = (tmp_path / "demo" / "report.html").read_text()
+    assert result.err == ""  # no warning about what the demo itself chose
+    assert "Note:" not in result.out
+    page, records = (tmp_path / "demo" / "report.html").read_text(), {}
     for method in ("less-vfl-auto", "plain"):
         assert method in result.out
         assert method in page
         record = RunRecord.read(tmp_path / "demo" / method)
         assert [run["seed"] for run in record.runs] == [0, 1, 2]
         assert (tmp_path / "demo" / method / "report.html").is_file()
+        assert f'href="{method}/report.html"' in page
+        records[tables.method_title(method)] = record
+    said = finding(records)
+    assert said.startswith("LESS-VFL auto found ")
+    assert f"{said}." in " ".join(result.out.split())
+    assert f"<h1>{said}</h1>" in page
+    assert "Pixels kept and removed by LESS-VFL auto" in page
+    assert "same value in all training rows" in page
+    lines = list(pixels.text_lines(records["LESS-VFL auto"].runs))
+    assert "\n".join(lines) in result.out
 
 
 # ------------------------------------------------------------------------- warnings

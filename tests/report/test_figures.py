@@ -100,6 +100,21 @@ def test_component_bars_are_kept_and_removed(run):
     assert [bar.get_width() for bar in bars(ax)[:3]] == kept
 
 
+@pytest.mark.parametrize(("times", "scale"), [(2, "linear"), (1000, "log")])
+def test_costs_that_differ_much_are_drawn_in_powers_of_ten(make_record, times, scale):
+    ax, dear = figures.new_axes(), make_record(method="plain")
+    for run in dear.runs:
+        for point in run["curve"]:
+            point["payload_bytes"] *= times
+    figures.plot_curve(make_record().runs, ax, name="LESS-VFL")
+    figures.plot_curve(dear.runs, ax, name="Plain VFL")
+    assert ax.get_xscale() == scale
+    figures.to_svg(ax, "curve")
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert ("10" in shown) == (scale == "log")
+    assert not any("$" in text for text in shown)
+
+
 def test_curve_marks_selection_and_target(make_record):
     record = make_record(target=0.9)
     ax = figures.plot_curve(record.runs, figures.new_axes())
@@ -110,7 +125,7 @@ def test_curve_marks_selection_and_target(make_record):
         for run in record.runs
     ]
     assert named["features selected"].get_xdata()[0] == pytest.approx(sum(when) / 3)
-    assert len(named["mean of seeds"].get_xdata()) == len(record.runs[0]["curve"])
+    assert len(named["mean of 3 seeds"].get_xdata()) == len(record.runs[0]["curve"])
 
 
 def test_plain_and_group_lasso_have_no_moment_of_selection(make_record):

@@ -11,7 +11,7 @@ import io
 import re
 import statistics
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
@@ -88,16 +88,28 @@ def _say(ax: Axes, sentence: str) -> Axes:
     return ax
 
 
-def legend(ax: Axes, n_columns: int = 2) -> None:
-    """Put the legend above the axes."""
+def legend(ax: Axes, n_columns: int = 2, handles: Any = None) -> None:
+    """Put the legend above the axes: of what is drawn, or of `handles`."""
     place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-    ax.legend(ncols=n_columns, frameon=False, **place)
+    ax.legend(ncols=n_columns, frameon=False, handles=handles, **place)
 
 
 def grid(ax: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     """Draw the grid behind everything else."""
     ax.grid(axis=axis, color="#E4E7EB", lw=0.6)
     ax.set_axisbelow(True)
+
+
+WIDE = 50  # times from the least to the most megabytes, from which steps are powers
+
+
+def scale_megabytes(ax: Axes) -> None:
+    """Let x go in powers of ten where what is drawn differs so much in its cost."""
+    drawn = (float(x) for line in ax.get_lines() for x in line.get_xdata(orig=True))
+    sent = [x for x in drawn if x > 0]
+    if sent and max(sent) >= WIDE * min(sent):
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
 
 
 # -- the curve -------------------------------------------------------------------------
@@ -177,9 +189,9 @@ def plot_curve(
     if chosen is None:
         return ax if name else _say(ax, "no score was recorded")
     key, title = chosen
-    words = f"seed {runs[0]['seed']}"
+    words = seed_of(runs[0])
     if len(runs) > 1:
-        words, seeds = "mean of seeds", None if name else "each seed"
+        words, seeds = f"mean of {len(runs)} seeds", None if name else "each seed"
         for run in runs:
             thin = _columns(_points(run, key).values())
             ax.plot(*thin, color=color, lw=0.7, alpha=0.4, label=seeds)
@@ -188,6 +200,7 @@ def plot_curve(
     look: Any = {"lw": 2, "ms": 4, "marker": "o" if len(mean) == 1 else None}
     look["label"] = label(name, 60) if name else words
     ax.plot(*_columns(mean), color=color, ls=dashes, **look)
+    scale_megabytes(ax)
     selected = tables.spread([selection_megabytes(run) for run in runs])
     if selected and not name:
         words = "features selected"
@@ -297,7 +310,7 @@ def plot_kept(methods: Mapping[str, Sequence[RunNumbers]], ax: Axes) -> Axes:
     if not counts:
         return _say(ax, "no record says which features were kept")
     _stack_features(ax, counts)
-    ax.set_xlabel("features, all parties, mean of seeds")
+    ax.set_xlabel("features, all parties" + _mean_of_each(methods.values()))
     return ax
 
 
@@ -408,8 +421,20 @@ def plot_path(run: RunNumbers, ax: Axes) -> Axes:
 
 
 def _mean_of(run: OneOrMore) -> str:
-    n_runs = len(_many(run))
-    return f", mean of {n_runs} seeds" if n_runs > 1 else ""
+    """Say which seed a figure is of, or of how many it is the mean."""
+    runs = _many(run)
+    return f", mean of {len(runs)} seeds" if len(runs) > 1 else f", {seed_of(runs[0])}"
+
+
+def seed_of(run: RunNumbers) -> str:
+    """Name the seed of a run, as it was given."""
+    return f"seed {run['seed']}"
+
+
+def _mean_of_each(runs: Iterable[Sequence[RunNumbers]]) -> str:
+    """Say of how many seeds the means of a figure of several methods are."""
+    said = {_mean_of(some) for some in runs if some}
+    return said.pop() if len(said) == 1 else ", mean of the seeds of each"
 
 
 # -- figures for the page --------------------------------------------------------------

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
-from lessvfl.report import figures, parts, server, tables
+from lessvfl.report import figures, parts, pixels, server, tables
 from lessvfl.report.tables import MISSING, RunNumbers, at
 from lessvfl.run.record import FILE_NAME, RunRecord
 
@@ -127,7 +127,7 @@ def _details(record: RunRecord) -> dict[str, str]:
     if up and down:
         sizes = terms.bytes_text(up.mean), terms.bytes_text(down.mean)
         details["MB both ways"] = f"{sizes[0]} up, {sizes[1]} down"
-    details["paper MiB"] = "counted as in the paper"
+    details["paper MiB"] = "embeddings up, 4 bytes a value"
     details["seconds"] = f"on {record.header.get('device', 'this machine')}"
     return details
 
@@ -207,7 +207,7 @@ def _figures(runs: Sequence[RunNumbers]) -> str:
         ax = figures.plot_bytes(runs, figures.bar_axes(2 * len(stages)))
         alt = f"Bytes of {', '.join(titles) or 'no stage'}; "
         sent = _figure(ax, "bytes", f"{alt}the same numbers are in the table of seeds.")
-        left = _curve_figure(runs) + components
+        left = pixels.figure(runs, "pixels") + _curve_figure(runs) + components
     return parts.columns(left, features + sent, ' aria-label="Figures"')
 
 
