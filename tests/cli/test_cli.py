@@ -290,8 +290,7 @@ def test_everything_removed(run_cli, method, seeds):
     assert result.code == 0
     named = {"0": "seed 0", "0,1,2": "seeds 0, 1, 2"}[seeds]
     assert result.warnings == [
-        f"Selection removed everything ({named}): a smaller 'lam_party' may be "
-        "needed."
+        f"Selection removed everything ({named}): a smaller 'lam_party' may be needed."
     ]
     for run in result.json["runs"]:
         assert not any(party["kept"] for party in run["features"].values())
