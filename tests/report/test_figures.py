@@ -94,6 +94,30 @@ def test_byte_bars_are_the_bill(run):
     assert "not in the cost" in ax.get_xlabel()
 
 
+def test_evaluation_does_not_set_the_scale_of_the_bytes(run):
+    """It is not in the cost, and may be many times more than that."""
+    bill = run["communication"]["by_stage"]
+    bill = {**bill, "evaluate": {"up": 10**9, "down": 0, "rounds": 1}}
+    run = {**run, "communication": {"by_stage": bill}}
+    ax = figures.plot_bytes(run, figures.new_axes())
+    dearest = max(bill["train"]["up"], bill["pretrain"]["up"]) / 1e6
+    assert max(bar.get_width() for bar in bars(ax)) == pytest.approx(dearest)
+    assert "1.0 GB (bar cut)" in [text.get_text() for text in ax.texts]
+
+
+@pytest.mark.parametrize("plot", [figures.plot_scores, figures.plot_path])
+def test_a_figure_of_one_seed_names_it_as_it_was_given(make_record, plot):
+    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0] | {"seed": 7}
+    assert plot(run, figures.new_axes()).get_xlabel().endswith(", seed 7")
+
+
+@pytest.mark.parametrize(
+    "plot", [figures.plot_features, figures.plot_components, figures.plot_bytes]
+)
+def test_bars_of_one_seed_name_it_as_it_was_given(run, plot):
+    assert ", seed 7" in plot({**run, "seed": 7}, figures.new_axes()).get_xlabel()
+
+
 def test_component_bars_are_kept_and_removed(run):
     ax = figures.plot_components(run, figures.new_axes())
     kept = [c["kept"] for c in run["components"].values()]

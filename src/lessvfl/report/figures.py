@@ -345,24 +345,33 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
         return _say(ax, "no bytes were recorded")
     titles = [tables.stage_title(s) + "*" * (s == "evaluate") for s in stages]
     _prepare_bars(ax, titles, whole=False)
-    longest = 0.0
+    longest = _most_paid(runs, stages)
     for direction, shift, color, words in DIRECTIONS:
         paths = (f"communication.by_stage.{stage}.{direction}" for stage in stages)
         means = (tables.over_seeds(runs, path) for path in paths)
         sizes = [mean.mean if mean else 0.0 for mean in means]
-        longest = max(longest, *sizes)
         rows = [y + shift for y in range(len(stages))]
-        sent = [size / 1e6 for size in sizes]
+        sent = [min(size, longest) / 1e6 for size in sizes]
         bars = ax.barh(rows, sent, height=0.36, color=color, label=words)
         for stage, y, size, bar in zip(stages, rows, sizes, bars, strict=True):
+            said = terms.bytes_text(size) if size else "0"
             if stage == "evaluate":
                 bar.set_alpha(0.4)
-            _beside(ax, size / 1e6, y, terms.bytes_text(size) if size else "0")
-    ax.set_xlim(0, 1.28 * longest / 1e6 or 1)
+                said += " (bar cut)" * (size > longest)
+            _beside(ax, bar.get_width(), y, said)
+    ax.set_xlim(0, 1.45 * longest / 1e6 or 1)
     apart = "; * not in the cost" if "evaluate" in stages else ""
     ax.set_xlabel("MB" + _mean_of(run) + apart)
     legend(ax)
     return ax
+
+
+def _most_paid(runs: Sequence[RunNumbers], stages: Sequence[str]) -> float:
+    """Return the bytes of the dearest stage and direction; evaluation costs nothing."""
+    paid = [stage for stage in stages if stage != "evaluate"] or stages
+    paths = (f"communication.by_stage.{s}.{d}" for s in paid for d, *_ in DIRECTIONS)
+    means = (tables.over_seeds(runs, path) for path in paths)
+    return max((mean.mean for mean in means if mean), default=0.0)
 
 
 MOST_SCORES = 30  # features that fit into a figure
@@ -398,7 +407,7 @@ def plot_scores(run: RunNumbers, ax: Axes) -> Axes:
         right = max(right, max(width, 1.0) / (1 - 0.022 * len(note)))
     ax.axvline(1, color=VERMILION, lw=1.6, label="limit")
     ax.set_xlim(0, 1.03 * right)
-    ax.set_xlabel("strength; left of the limit could be chance")
+    ax.set_xlabel("strength; left of the limit could be chance" + _mean_of(run))
     legend(ax)
     return ax
 
@@ -414,7 +423,7 @@ def plot_path(run: RunNumbers, ax: Axes) -> Axes:
         ax.plot(kept, [100 * s for s in shadows], color=color, label=label(party))
         place = [lam for lam, _, _ in how["path"]].index(how["lam"])
         ax.plot(kept[place], 100 * shadows[place], "o", color=color)
-    ax.set_xlabel("features kept; the dot is the choice")
+    ax.set_xlabel("features kept; the dot is the choice" + _mean_of(run))
     ax.set_ylabel("shadows kept, %")
     legend(ax)
     return ax

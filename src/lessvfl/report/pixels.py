@@ -38,7 +38,7 @@ class Picture(NamedTuple):
     def height(self) -> float:
         """Return the height in inches of a figure of the page with it."""
         n_beside = SMALLEST + GAP if self.planted else 0.0
-        return 0.6 + 4.7 * self.n_rows / (self.n_columns + n_beside + NAMES)
+        return 0.85 + 4.7 * self.n_rows / (self.n_columns + n_beside + NAMES)
 
     @property
     def middles(self) -> dict[str, float]:
@@ -157,6 +157,11 @@ def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
             right = max(right, place[0] + 1)
     ax.set_xlim(-0.1, right + 0.1)
     ax.set_ylim(shown.n_rows + 0.1, -0.1)
+    below: Any = {"ha": "center", "va": "top", "fontsize": "small"}
+    ax.text(shown.n_columns / 2, shown.n_rows + 0.15, "pixels", **below)
+    if shown.planted:
+        middle = (shown.n_columns + GAP + right) / 2
+        ax.text(middle, shown.n_rows + 0.15, "planted noise", **below)
     ax.set_aspect("equal")
     ax.set_axis_off()
     _draw_legend(ax, seen)
