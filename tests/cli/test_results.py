@@ -6,7 +6,7 @@ from tests.report.sides import party_record, server_record
 
 from lessvfl.cli import results
 from lessvfl.report import operator, tables
-from lessvfl.report.verdicts import verdicts
+from lessvfl.report.verdicts import reasons_by_party, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +18,21 @@ def whole():
 def terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_a_run_says_on_the_terminal_why_the_others_went(whole, capsys, terminal):
+    results.print_recommended(whole)
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "why not the others" in text
+    said = reasons_by_party(whole)
+    assert set(said) == {"bank", "insurer", "hospital"}
+    assert "no stronger than chance" in said["bank"]
+    assert "no stronger" in text
+
+
+def test_paper_mib_are_explained_wherever_they_stand(whole, capsys):
+    results.print_summary([whole])
+    assert tables.PAPER_MIB in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_party_says_in_a_log_what_may_go(whole, capsys):

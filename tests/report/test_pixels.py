@@ -1,5 +1,7 @@
 """Features that are pixels are drawn where they are."""
 
+from typing import Any
+
 import pytest
 from matplotlib.patches import Rectangle
 
@@ -25,6 +27,10 @@ def runs():
     return [run_of(gone), run_of(gone - {"pixel_0_3"} | {"pixel_2_0"}, seed=1)]
 
 
+def legend_of(ax: Any) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
 def cells(ax):
     """Return the cells of a picture by their column and row."""
     found = {}
@@ -45,7 +51,7 @@ def test_every_pixel_stands_at_its_place_and_planted_ones_beside(runs):
     assert all(x > 4 for x, _ in hatched - {(3, 0)})
     names = [text.get_text() for text in ax.texts]
     assert names == ["left", "right", "pixels", "planted noise"]
-    said = [text.get_text() for text in ax.get_legend().get_texts()]
+    said = legend_of(ax)
     assert said == [
         "pixel, kept",
         "planted, kept",
@@ -66,7 +72,7 @@ def test_what_only_some_seeds_kept_says_how_many(runs):
 def test_planted_features_are_spoken_of_only_where_there_are_some():
     runs = [run_of({"pixel_0_3"}, n_planted=0)]
     ax = pixels.plot_pixels(runs, figures.new_axes())
-    said = [text.get_text() for text in ax.get_legend().get_texts()]
+    said = legend_of(ax)
     assert said == ["kept", "removed"]
     text = pixels.figure(runs, "pixels") + "".join(pixels.text_lines(runs))
     assert "planted" not in text

@@ -78,7 +78,7 @@ def print_comparison(records: Sequence[RunRecord]) -> None:
 
 def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
-    from lessvfl.report import tables
+    from lessvfl.report import tables, verdicts
 
     found = tables.recommendations(record)
     if not found:
@@ -92,8 +92,16 @@ def print_recommended(record: RunRecord) -> None:
     without = (
         f"{missed[p][0]:.3f}" if p in missed else tables.MISSING for p in parties
     )
-    rows = zip(parties, counts, without, names, strict=True)
-    heads = ("party", "recommended", f"{score} without it", "features")
+    reasons = verdicts.reasons_by_party(record)
+    why = (reasons.get(party, "nothing was removed") for party in parties)
+    rows = zip(parties, counts, without, names, why, strict=True)
+    heads = (
+        "party",
+        "recommended",
+        f"{score} without it",
+        "features",
+        "why not the others",
+    )
     print_table(heads, list(rows))
 
 

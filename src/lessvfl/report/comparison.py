@@ -197,11 +197,11 @@ def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
         runs[-1].pop("features kept", None)
     if len(runs) > FEW:
         return parts.number_table(runs, ("method", "profile", "folder"))
-    titles = _titles(group).values()
-    lines = [
-        {"": label} | dict(zip(titles, (run[label] for run in runs), strict=True))
-        for label in runs[0]
-    ]
+    titles, lines = _titles(group).values(), []
+    for label in runs[0]:
+        line: dict[str, str | parts.Link] = {"": label}
+        line.update(zip(titles, (run[label] for run in runs), strict=True))
+        lines.append(line)
     return parts.number_table(lines, ("",))
 
 

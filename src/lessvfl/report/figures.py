@@ -105,9 +105,7 @@ WIDE = 50  # times from the least to the most megabytes, from which steps are po
 
 def scale_megabytes(ax: Axes) -> None:
     """Let x go in powers of ten where what is drawn differs so much in its cost."""
-    drawn = (float(x) for line in ax.get_lines() for x in line.get_xdata(orig=True))
-    sent = [x for x in drawn if x > 0]
-    if sent and max(sent) >= WIDE * min(sent):
+    if ax.dataLim.x1 >= WIDE * ax.dataLim.minposx:
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter("{x:g}")
 

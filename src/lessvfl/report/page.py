@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lessvfl import terms
 from lessvfl.report import figures, parts, pixels, server, tables
 from lessvfl.report.tables import MISSING, RunNumbers, at
+from lessvfl.report.verdicts import reasons_by_party, verdicts
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
@@ -262,14 +263,19 @@ def _recommended(record: RunRecord) -> str:
     found = tables.recommendations(record)
     if not found:
         return ""
+    why = reasons_by_party(record)
     lines = [
         parts.line(
             one.party,
-            [f"{len(one.features):,} of {one.n_held:,}", one.text(MOST_NAMES)],
+            [
+                f"{len(one.features):,} of {one.n_held:,}",
+                one.text(MOST_NAMES),
+                why.get(one.party, "nothing was removed"),
+            ],
         )
         for one in found
     ]
-    names = ("Party", "Recommended", "Features")
+    names = ("Party", "Recommended", "Features", "Why not the others")
     table = parts.table(names, lines, look=' class="recommended"')
     words = escape(tables.recommended_words(len(record.runs)))
     said = f'<p class="soft">{words} Every feature is in the list below.</p>'
@@ -312,7 +318,8 @@ def _features(record: RunRecord) -> str:
     with_kind = any(tables.is_planted(row.party, row.feature) for row in rows)
     parties = dict.fromkeys(row.party for row in rows)
     words = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
-    names = ["Party", "Feature", "Kept in", "Outcome", *["Kind"] * with_kind]
+    why = {(one.party, one.feature): one.words for one in verdicts(record)}
+    names = ["Party", "Feature", "Kept in", "Outcome", "Why", *["Kind"] * with_kind]
     names += ["Recommended"] if with_mark else []
     names += ["Norm"] if with_norms else []
     lines = []
@@ -325,6 +332,7 @@ def _features(record: RunRecord) -> str:
             f'<td class="name">{escape(row.feature)}</td>'
             f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs} runs</td>'
             f'<td><span class="tag {row.state}">{words[row.state]}</span></td>'
+            f"<td>{escape(why[row.party, row.feature])}</td>"
         )
         if with_kind:
             cells += f"<td>{tag}</td>"

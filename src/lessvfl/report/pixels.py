@@ -145,8 +145,8 @@ def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
     shown = picture(runs)
     assert shown is not None, "there is no picture to draw"
     seen: set[str] = set()
-    for place, row in shown.pixels.items():
-        seen.add(_draw_cell(ax, place, row, is_planted=False))
+    for pixel, row in shown.pixels.items():
+        seen.add(_draw_cell(ax, pixel, row, is_planted=False))
     _draw_borders(ax, shown)
     right = float(shown.n_columns)
     names: Any = {"ha": "right", "va": "center", "fontsize": "medium"}
