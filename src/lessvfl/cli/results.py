@@ -79,6 +79,7 @@ def print_comparison(records: Sequence[RunRecord]) -> None:
 def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
     from lessvfl.report import tables, verdicts
+    from lessvfl.status import words
 
     found = tables.recommendations(record)
     if not found:
@@ -92,17 +93,14 @@ def print_recommended(record: RunRecord) -> None:
     without = (
         f"{missed[p][0]:.3f}" if p in missed else tables.MISSING for p in parties
     )
-    reasons = verdicts.reasons_by_party(record)
-    why = (reasons.get(party, "nothing was removed") for party in parties)
-    rows = zip(parties, counts, without, names, why, strict=True)
-    heads = (
-        "party",
-        "recommended",
-        f"{score} without it",
-        "features",
-        "why not the others",
-    )
+    rows = zip(parties, counts, without, names, strict=True)
+    heads = ("party", "recommended", f"{score} without it", "features")
     print_table(heads, list(rows))
+    gone: dict[str, list[str]] = {}
+    for party, why in verdicts.reasons_by_party(record).items():
+        gone.setdefault(why, []).append(party)
+    for why, some in gone.items():
+        typer.echo(words.printable(f"Not the others of {', '.join(some)}: {why}."))
 
 
 def build_report(folder: Path) -> None:
