@@ -135,6 +135,8 @@ def test_who_would_be_missed_is_on_the_page(odd_records, pages):
             f"{without:.3f} instead of {whole:.3f}" for without, whole in found.values()
         ]
     assert "Who would be missed" in pages["no test rows"]
+    assert "over the training rows; mean of 3 seeds." in pages["ordinary"]
+    assert "mean of" not in "".join(Reader(pages["one seed"]).words)
     assert "Who would be missed" not in pages["no seed"]
 
 

@@ -62,6 +62,12 @@ Target = Annotated[
 RunFolder = Annotated[
     Path | None, typer.Option("--out", help="Run folder: record, networks, report.")
 ]
+TryFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="New folder: record, report, and in sides/ every side's own."
+    ),
+]
 
 
 # ------------------------------------------------------------------------------ reading
@@ -220,7 +226,7 @@ def try_(
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
-    out: RunFolder = None,
+    out: TryFolder = None,
     port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
     predict: Annotated[
         bool, typer.Option("--predict", help="Then predict all rows together, too.")
@@ -254,6 +260,8 @@ def try_(
         job, _read_seeds(seeds), options, with_target, out, port, tell, predict
     )
     _say(record, out, as_json)
+    if out is not None and not as_json:
+        typer.echo(f"Sides: {out / 'sides'}")
 
 
 DEMO_SEEDS = [0, 1, 2]

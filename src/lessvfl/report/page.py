@@ -295,10 +295,11 @@ def _missed(record: RunRecord) -> str:
     _, word = tables.first_score(record)
     names = ("Party", f"{word[0].upper()}{word[1:]} without it")
     table = parts.table(names, lines, look=' class="missed"')
+    mean_of = f"; mean of {len(record.runs)} seeds" * (len(record.runs) > 1)
     said = (
         '<p class="soft">The final model with the embedding of a party at its mean '
-        "over the training rows; mean over seeds. A model trained without the party "
-        "may make up for some of it.</p>"
+        f"over the training rows{mean_of}. A model trained without the party may make "
+        "up for some of it.</p>"
     )
     inner = said + parts.scroll("Score without each party", table, tall=True)
     return parts.card("Who would be missed", inner)
