@@ -42,6 +42,16 @@ def stream_seed(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256("/".join(parts).encode()).digest()[:7], "big")
 
 
+def plural(n: float, one: str, many: str | None = None) -> str:
+    """Write a count and what is counted; its plural has an s unless `many` is given.
+
+    >>> plural(1, "row"), plural(1200, "row"), plural(2.5, "party", "parties")
+    ('1 row', '1,200 rows', '2.5 parties')
+    """
+    count = f"{n:,.{0 if float(n).is_integer() else 1}f}"
+    return f"{count} {one if n == 1 else many or one + 's'}"
+
+
 def bytes_text(n_bytes: float) -> str:
     """Write a number of bytes in the unit that fits, 1 MB = 1,000,000 bytes.
 
@@ -49,7 +59,7 @@ def bytes_text(n_bytes: float) -> str:
     ('512 bytes', '3.4 MB', '1.0 MB', '5,000.0 TB')
     """
     if n_bytes < 1000:
-        return f"{n_bytes:.0f} bytes"
+        return plural(round(n_bytes), "byte")
     size, units = n_bytes / 1000, iter(("kB", "MB", "GB", "TB"))
     unit = next(units)
     while size >= 999.95 and unit != "TB":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -19,6 +20,8 @@ import lessvfl
 from lessvfl import data, methods, report
 from lessvfl.cli import app
 from lessvfl.errors import LessVFLWarning
+from lessvfl.report import pixels, tables
+from lessvfl.report.finding import finding
 from lessvfl.run import experiment, profiles, simulate
 from lessvfl.run.folder import load, save_unfinished
 from lessvfl.run.record import RunRecord
@@ -199,25 +202,53 @@ def test_notes_stand_beside_the_numbers(run_cli):
     assert "Note: 2 of 30 columns do not divide evenly" in result.out
 
 
+@contextlib.contextmanager
+def stderr_of_processes(path):
+    """Write what processes of this one have to complain about to a file."""
+    before = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
 def test_demo(run_cli, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     resolve = profiles.resolve
 
     def short(method, profile, dataset, overrides=None):
         assert overrides is None  # nothing chosen by hand
-        fast = {"pairs": False, "refit_epochs": 1} if method != "plain" else {}
+        fast = {"pairs": False, "refit_epochs": 1, "second_look": 0, "shadows": 20}
+        fast = fast if method != "plain" else {}
         return resolve(method, profile, dataset, {"train_epochs": 2} | fast)
 
     monkeypatch.setattr(profiles, "resolve", short)
-    result = run_cli("demo", "--out", tmp_path / "demo", "--quiet")
+    with stderr_of_processes(tmp_path / "err"):
+        result = run_cli("demo", "--out", tmp_path / "demo", "--quiet")
     assert result.code == 0
-    page = (tmp_path / "demo" / "report.html").read_text()
+    # No warning about what the demo itself chose.
+    assert result.err + (tmp_path / "err").read_text() == ""
+    assert "Note:" not in result.out
+    page, records = (tmp_path / "demo" / "report.html").read_text(), {}
     for method in ("less-vfl-auto", "plain"):
         assert method in result.out
         assert method in page
         record = RunRecord.read(tmp_path / "demo" / method)
         assert [run["seed"] for run in record.runs] == [0, 1, 2]
         assert (tmp_path / "demo" / method / "report.html").is_file()
+        assert f'href="{method}/report.html"' in page
+        records[tables.method_title(method)] = record
+    said = finding(records)
+    assert said.startswith("LESS-VFL auto found ")
+    assert f"{said}." in " ".join(result.out.split())
+    assert f"<h1>{said}</h1>" in page
+    assert "Pixels kept and removed by LESS-VFL auto" in page
+    assert "same value in all training rows" in page
+    lines = list(pixels.text_lines(records["LESS-VFL auto"].runs))
+    assert "\n".join(lines) in result.out
 
 
 # ------------------------------------------------------------------------- warnings
@@ -242,9 +273,9 @@ def test_fewer_rows_than_the_batch(run_cli):
 def test_nothing_removed(run_cli, seeds):
     result = run_cli(*run_of("breast-cancer", "--seeds", seeds, lam_party=0))
     assert result.code == 0
-    named = seeds.replace(",", ", ")
+    named = {"0": "seed 0", "0,1,2": "seeds 0, 1, 2"}[seeds]
     assert result.warnings == [
-        f"Selection removed nothing (seed {named}): a larger 'lam_party' may be needed."
+        f"Selection removed nothing ({named}): a larger 'lam_party' may be needed."
     ]
 
 
@@ -257,10 +288,9 @@ def test_everything_removed(run_cli, method, seeds):
         command += ["--set", pair]
     result = run_cli(*command)
     assert result.code == 0
-    named = seeds.replace(",", ", ")
+    named = {"0": "seed 0", "0,1,2": "seeds 0, 1, 2"}[seeds]
     assert result.warnings == [
-        f"Selection removed everything (seed {named}): a smaller 'lam_party' may be "
-        "needed."
+        f"Selection removed everything ({named}): a smaller 'lam_party' may be needed."
     ]
     for run in result.json["runs"]:
         assert not any(party["kept"] for party in run["features"].values())

@@ -290,7 +290,9 @@ def test_each_side_exports_its_own_part(run_cli, tmp_path):
     out = tmp_path / "out"
     settings = ["--set", "train_epochs=2", "--set", "second_look=0"]
     common = ["breast-cancer", "--parties", "2", "--quiet", "--out", out, *settings]
-    assert run_cli("try", *common).code == 0
+    tried = run_cli("try", *common)
+    assert tried.code == 0
+    assert tried.out.splitlines()[-1] == f"Sides: {out / 'sides'}"
     sides = out / "sides" / "seed-0"
     own = run_cli("export", sides / "party1" / "run")
     assert own.code == 0

@@ -6,7 +6,7 @@ from tests.report.sides import party_record, server_record
 
 from lessvfl.cli import results
 from lessvfl.report import operator, tables
-from lessvfl.report.verdicts import verdicts
+from lessvfl.report.verdicts import reasons_by_party, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +18,23 @@ def whole():
 def terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_a_run_says_on_the_terminal_why_the_others_went(whole, capsys, terminal):
+    results.print_recommended(whole)
+    lines = capsys.readouterr().out.splitlines()
+    said = reasons_by_party(whole)
+    assert set(said) == {"bank", "insurer", "hospital"}
+    assert "no stronger than chance" in said["bank"]
+    shown = [line for line in lines if line.startswith("Not the others of ")]
+    for party, why in said.items():
+        assert any(party in line and line.endswith(f": {why}.") for line in shown)
+    assert len(shown) == len(set(said.values()))
+
+
+def test_paper_mib_are_explained_wherever_they_stand(whole, capsys):
+    results.print_summary([whole])
+    assert tables.PAPER_MIB in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_party_says_in_a_log_what_may_go(whole, capsys):

@@ -188,7 +188,7 @@ def test_missing_and_unseen_cells_are_counted_and_said():
     problem = prepare(from_arrays(X, [0, 1] * 10), DataConfig(split="first"), parties=1)
     assert (problem.imputed, problem.unseen) == (3, 1)
     assert problem.notes[0].startswith("3 missing cells were filled in")
-    assert problem.notes[1].startswith("1 test cells hold a category")
+    assert problem.notes[1].startswith("1 test cell holds a category")
     assert problem.parties[0].X_test[-1, 1:].tolist() == [0.0, 0.0]
 
 
@@ -206,12 +206,19 @@ def test_columns_that_do_not_divide_are_said():
     assert problem.notes == (
         "2 of 10 columns do not divide evenly among 4 parties and were dropped.",
     )
+    problem = prepare(table(d=9), DataConfig(uneven="drop"))
+    assert problem.notes == (
+        "1 of 9 columns does not divide evenly among 4 parties and was dropped.",
+    )
 
 
 def test_columns_of_nobody_are_said():
     with pytest.warns(LessVFLWarning, match="left out: x1, x2, x3, x4, x5, ..."):
         problem = prepare(table(), DataConfig(), parties={"a": ["x0"]})
     assert problem.notes == ("7 columns belong to no party and were left out.",)
+    with pytest.warns(LessVFLWarning, match="1 column belongs .* and is left out: x1"):
+        problem = prepare(table(d=2), DataConfig(), parties={"a": ["x0"]})
+    assert problem.notes == ("1 column belongs to no party and was left out.",)
 
 
 def test_texts_of_nobody_are_not_checked():

@@ -1,10 +1,14 @@
 """Several runs on one page."""
 
+import dataclasses
+
 import pytest
 
 from lessvfl import report
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.report import tables
+from lessvfl.report.finding import finding
+from lessvfl.run.numbers import consensus
 
 
 @pytest.fixture
@@ -30,9 +34,63 @@ def test_every_run_has_a_row_with_the_numbers_of_the_summary(
     assert text.count("<figure") == 2
     assert text.count("<li>Read me.</li>") == 1
     assert "2 runs on activity" in text
+    records = {
+        tables.method_title(method): make_record(method=method)
+        for method in ("less-vfl", "plain")
+    }
+    assert f"<h1>{finding(records)}</h1>" in text
     assert "different data sets" not in text
     assert "http" not in text.replace("http-equiv", "")
     assert str(tmp_path) not in text
+
+
+def test_folders_lead_to_the_pages_that_are_there(folders, tmp_path):
+    report.build(folders[0])
+    out = tmp_path / "a b" / "compare.html"
+    text = report.compare(folders, out).read_text(encoding="utf-8")
+    assert '<a href="../less-vfl/report.html">less-vfl</a>' in text
+    assert ">plain</td>" in text  # it has no page
+    assert text.count("<a ") == 1
+
+
+def test_many_runs_stand_in_lines_and_few_in_columns(tmp_path, make_record):
+    folders = [tmp_path / f"run{i}" for i in range(4)]
+    for folder in folders:
+        make_record().write(folder)
+    few = report.compare(folders[:3], tmp_path / "few.html").read_text("utf-8")
+    many = report.compare(folders, tmp_path / "many.html").read_text("utf-8")
+    assert '<td class="word">test accuracy</td>' in few
+    assert '<th scope="col">test accuracy</th>' in many
+
+
+def test_pixels_are_drawn_of_the_run_that_removed_some(tmp_path, make_record):
+    folders = [tmp_path / "less-vfl", tmp_path / "plain"]
+    for folder in folders:
+        record = make_record(method=folder.name)
+        for run in record.runs:
+            for y, names in enumerate(run["features"].values()):
+                for state in ("kept", "removed"):
+                    names[state] = [
+                        f"pixel_{y}_{int(name[-2:])}" if name[4] == "_" else name
+                        for name in names[state]
+                    ]
+        agreed = consensus([run["features"] for run in record.runs])
+        dataclasses.replace(record, consensus=agreed).write(folder)
+    text = report.compare(folders, tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "Pixels kept and removed by LESS-VFL" in text
+    assert "Pixels kept and removed by Plain VFL" not in text
+    page = report.build(folders[0]).read_text(encoding="utf-8")
+    assert ">Pixels kept and removed</h2>" in page
+
+
+def test_captions_speak_of_what_is_drawn(tmp_path, make_record):
+    make_record(method="plain", n_seeds=1, n_planted=0).write(tmp_path / "a")
+    make_record(method="plain", n_seeds=1, n_planted=0).write(tmp_path / "b")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    text = report.compare(folders, tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "features, all parties, seed 0" in text
+    for word in ("mean of", "Means over", "Diamond", "Thin:", "lanted", "spurious"):
+        assert word not in text.partition("</style>")[2]
 
 
 def test_different_data_are_grouped_and_said_so(folders, tmp_path, make_record):

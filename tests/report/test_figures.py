@@ -94,10 +94,49 @@ def test_byte_bars_are_the_bill(run):
     assert "not in the cost" in ax.get_xlabel()
 
 
+def test_evaluation_does_not_set_the_scale_of_the_bytes(run):
+    """It is not in the cost, and may be many times more than that."""
+    bill = run["communication"]["by_stage"]
+    bill = {**bill, "evaluate": {"up": 10**9, "down": 0, "rounds": 1}}
+    run = {**run, "communication": {"by_stage": bill}}
+    ax = figures.plot_bytes(run, figures.new_axes())
+    dearest = max(bill["train"]["up"], bill["pretrain"]["up"]) / 1e6
+    assert max(bar.get_width() for bar in bars(ax)) == pytest.approx(dearest)
+    assert "1.0 GB (bar cut)" in [text.get_text() for text in ax.texts]
+
+
+@pytest.mark.parametrize("plot", [figures.plot_scores, figures.plot_path])
+def test_a_figure_of_one_seed_names_it_as_it_was_given(make_record, plot):
+    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0] | {"seed": 7}
+    assert plot(run, figures.new_axes()).get_xlabel().endswith(", seed 7")
+
+
+@pytest.mark.parametrize(
+    "plot", [figures.plot_features, figures.plot_components, figures.plot_bytes]
+)
+def test_bars_of_one_seed_name_it_as_it_was_given(run, plot):
+    assert ", seed 7" in plot({**run, "seed": 7}, figures.new_axes()).get_xlabel()
+
+
 def test_component_bars_are_kept_and_removed(run):
     ax = figures.plot_components(run, figures.new_axes())
     kept = [c["kept"] for c in run["components"].values()]
     assert [bar.get_width() for bar in bars(ax)[:3]] == kept
+
+
+@pytest.mark.parametrize(("times", "scale"), [(2, "linear"), (1000, "log")])
+def test_costs_that_differ_much_are_drawn_in_powers_of_ten(make_record, times, scale):
+    ax, dear = figures.new_axes(), make_record(method="plain")
+    for run in dear.runs:
+        for point in run["curve"]:
+            point["payload_bytes"] *= times
+    figures.plot_curve(make_record().runs, ax, name="LESS-VFL")
+    figures.plot_curve(dear.runs, ax, name="Plain VFL")
+    assert ax.get_xscale() == scale
+    figures.to_svg(ax, "curve")
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert ("10" in shown) == (scale == "log")
+    assert not any("$" in text for text in shown)
 
 
 def test_curve_marks_selection_and_target(make_record):
@@ -110,7 +149,7 @@ def test_curve_marks_selection_and_target(make_record):
         for run in record.runs
     ]
     assert named["features selected"].get_xdata()[0] == pytest.approx(sum(when) / 3)
-    assert len(named["mean of seeds"].get_xdata()) == len(record.runs[0]["curve"])
+    assert len(named["mean of 3 seeds"].get_xdata()) == len(record.runs[0]["curve"])
 
 
 def test_plain_and_group_lasso_have_no_moment_of_selection(make_record):

@@ -8,6 +8,7 @@ from tests.report.reader import Reader, read_whole
 from lessvfl import report
 from lessvfl.errors import RecordError
 from lessvfl.report import tables
+from lessvfl.report.verdicts import reasons_by_party, verdicts
 
 HOSTILE = '<script>alert("x")</script>'
 
@@ -87,6 +88,13 @@ def test_every_feature_is_listed_once(odd_records, pages):
     assert len(planted) == record.runs[0]["spurious"]["planted"]
 
 
+def test_every_feature_says_why_it_stayed_or_went(odd_records, pages):
+    rows = Reader(pages["shadows"]).rows
+    said = {(row[0], row[1]): row for attrs, row in rows if "data-state" in attrs}
+    for one in verdicts(odd_records["shadows"]):
+        assert one.words in said[one.party, one.feature]
+
+
 def recommended_rows(text):
     """Return the words of every row of the table of recommendations."""
     start = text.index('<table class="recommended">')
@@ -99,7 +107,11 @@ def test_what_the_seeds_recommend_comes_first(odd_records, pages):
     n_held = len(record.runs[0]["importance"]["bank"])
     rows = recommended_rows(text)
     assert [row[0] for row in rows] == list(record.consensus)
-    for (_, count, names), one in zip(rows, record.consensus.values(), strict=True):
+    reasons = reasons_by_party(record)
+    for (party, count, names, why), one in zip(
+        rows, record.consensus.values(), strict=True
+    ):
+        assert why == reasons[party]
         assert count == f"{len(one['recommended'])} of {n_held}"
         words = [
             name + f" ({round(3 * one['share'][name])} of 3)" * (one["share"][name] < 1)
@@ -123,6 +135,8 @@ def test_who_would_be_missed_is_on_the_page(odd_records, pages):
             f"{without:.3f} instead of {whole:.3f}" for without, whole in found.values()
         ]
     assert "Who would be missed" in pages["no test rows"]
+    assert "over the training rows; mean of 3 seeds." in pages["ordinary"]
+    assert "mean of" not in "".join(Reader(pages["one seed"]).words)
     assert "Who would be missed" not in pages["no seed"]
 
 
@@ -161,7 +175,7 @@ def test_long_lists_of_recommended_features_are_cut(pages, make_record):
     )
     assert all(row[2].endswith("_39 and 10 more") for row in rows)
     rows = recommended_rows(pages["nothing kept"])
-    assert {tuple(row[1:]) for row in rows} == {("0 of 15", "none")}
+    assert {tuple(row[1:3]) for row in rows} == {("0 of 15", "none")}
 
 
 def test_strings_of_the_record_are_escaped(pages):

@@ -89,6 +89,19 @@ def test_methods_without_shadows_speak_of_weights(make_record):
     assert {one.words for one in plain} == {"the method removes nothing"}
 
 
+def test_a_server_does_not_make_up_why_a_party_removed_a_feature(whole):
+    told = verdicts(server_record(whole, {"bank": "features"}))
+    assert {one.party for one in told} == {"bank"}
+    assert {one.why for one in told} == {"not revealed"}
+    assert {one.words for one in told} == {"its party did not say"}
+
+
+def test_every_reason_of_a_record_is_put_into_words(whole):
+    found = verdicts(whole)
+    assert {"most", "beside the others"} <= {one.why for one in found}
+    assert not {one.why for one in found} & {one.words for one in found}
+
+
 def test_the_list_of_features_as_csv(own):
     rows = list(csv.DictReader(io.StringIO(features_csv(own))))
     for row, one in zip(rows, verdicts(own), strict=True):

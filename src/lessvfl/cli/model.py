@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lessvfl.cli.options import AsJson
+from lessvfl.terms import plural
 
 if TYPE_CHECKING:
     from lessvfl.run.record import RunRecord
@@ -111,7 +112,7 @@ def evaluate(
         }
         typer.echo(json.dumps(about | found, allow_nan=False))
         return
-    typer.echo(f"{frame.n_rows:,} rows of '{data.stem}'")
+    typer.echo(f"{plural(frame.n_rows, 'row')} of '{data.stem}'")
     for name, words in SCORES.items():
         if name in found:
             value = found[name]

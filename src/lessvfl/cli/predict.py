@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lessvfl.cli import ending, remote
+from lessvfl.terms import plural
 
 if TYPE_CHECKING:
     from lessvfl.remote.config import PartyConfig, ServerConfig
@@ -87,14 +88,14 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
         some = ", ".join(str(ids[i]) for i in missing[:5])
         more = ", ..." if len(missing) > 5 else ""
         typer.echo(
-            f"{len(missing)} of {n_ids} ids are not known to every party and have no "
-            f"answer: {some}{more}",
+            f"{len(missing)} of {plural(n_ids, 'id')} without an answer, not known to "
+            f"every party: {some}{more}",
             err=True,
         )
     if found.partial:
         away = ", ".join(found.missing)
         typer.echo(f"partial: the mean of {away} stands for what it knows", err=True)
-    typer.echo(f"{n_ids - len(missing)} predictions: {target}")
+    typer.echo(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 
 def _token(own: ServerConfig, given: Path | None) -> str:

@@ -34,7 +34,6 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def print_summary(records: list[RunRecord]) -> None:
     """Print the key numbers of records, one column each."""
     from rich.console import Console
-    from rich.table import Table
 
     from lessvfl.report import tables
 
@@ -43,16 +42,44 @@ def print_summary(records: list[RunRecord]) -> None:
         console.print(tables.headline(record), highlight=False)
         for note in record.header["notes"]:
             console.print(f"Note: {note}", highlight=False, style="dim")
+    _print_numbers(records)
+
+
+def _print_numbers(records: Sequence[RunRecord]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lessvfl.report import tables
+
     heads, rows = tables.summary_rows(records)
     table = Table(show_header=False)
     for head, *cells in zip(heads, *rows, strict=True):
         table.add_row(head, *cells)
+    console = Console()
     console.print(table)
+    if "paper MiB" in heads:
+        console.print(tables.PAPER_MIB, highlight=False, style="dim")
+
+
+def print_comparison(records: Sequence[RunRecord]) -> None:
+    """Print the numbers of methods side by side, and what they found."""
+    from rich.console import Console
+
+    from lessvfl.report import pixels, tables
+    from lessvfl.report.finding import finding
+
+    _print_numbers(records)
+    named = {tables.method_title(r.header["method"]): r for r in records}
+    for title, record in named.items():
+        if lines := list(pixels.text_lines(record.runs)):
+            typer.echo("\n".join([f"Pixels kept by {title}:", *lines]))
+    Console().print(f"{finding(named)}.", highlight=False, style="bold")
 
 
 def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
-    from lessvfl.report import tables
+    from lessvfl.report import tables, verdicts
+    from lessvfl.status import words
 
     found = tables.recommendations(record)
     if not found:
@@ -69,6 +96,11 @@ def print_recommended(record: RunRecord) -> None:
     rows = zip(parties, counts, without, names, strict=True)
     heads = ("party", "recommended", f"{score} without it", "features")
     print_table(heads, list(rows))
+    gone: dict[str, list[str]] = {}
+    for party, why in verdicts.reasons_by_party(record).items():
+        gone.setdefault(why, []).append(party)
+    for why, some in gone.items():
+        typer.echo(words.printable(f"Not the others of {', '.join(some)}: {why}."))
 
 
 def build_report(folder: Path) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import dataclasses
 import json
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,6 +61,12 @@ Target = Annotated[
 ]
 RunFolder = Annotated[
     Path | None, typer.Option("--out", help="Run folder: record, networks, report.")
+]
+TryFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="New folder: record, report, and in sides/ every side's own."
+    ),
 ]
 
 
@@ -213,7 +226,7 @@ def try_(
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
-    out: RunFolder = None,
+    out: TryFolder = None,
     port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
     predict: Annotated[
         bool, typer.Option("--predict", help="Then predict all rows together, too.")
@@ -247,6 +260,15 @@ def try_(
         job, _read_seeds(seeds), options, with_target, out, port, tell, predict
     )
     _say(record, out, as_json)
+    if out is not None and not as_json:
+        typer.echo(f"Sides: {out / 'sides'}")
+
+
+DEMO_SEEDS = [0, 1, 2]
+BLANK = (  # what the demo says instead of a warning, since it chose the data
+    "A few pixels at the edge have the same value in all training rows, so that they "
+    "tell nothing."
+)
 
 
 def demo(
@@ -258,18 +280,59 @@ def demo(
     """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
     from lessvfl import data, report
     from lessvfl.run import profiles
+    from lessvfl.run.record import RunRecord
     from lessvfl.run.simulate import Job
 
-    dataset = data.load("digits")
-    records = []
-    for method in (DEFAULT_METHOD, "plain"):
-        settings = profiles.resolve(method, "default", dataset)
-        job = Job(dataset, settings, spurious=0.5)
-        records.append(_run_and_save(job, [0, 1, 2], {}, False, out / method, quiet))
-        report.build(out / method)
-    results.print_summary(records)
-    page = report.compare([out / DEFAULT_METHOD, out / "plain"], out / "report.html")
-    typer.echo(f"Report: {page}")
+    dataset = dataclasses.replace(data.load("digits"), notes=(BLANK,))
+    methods = (DEFAULT_METHOD, "plain")
+    beside, here = (
+        Job(dataset, profiles.resolve(method, "default", dataset), spurious=0.5)
+        for method in methods
+    )
+    folders = [out / method for method in methods]
+    with _in_second_process(_run_demo, beside, folders[0], True):
+        _run_demo(here, folders[1], quiet)
+    results.print_comparison([RunRecord.read(folder) for folder in folders])
+    typer.echo(f"Report: {report.compare(folders, out / 'report.html')}")
+
+
+def _run_demo(job: Job, out: Path, quiet: bool) -> None:
+    """Run one method of the demo, and make its page."""
+    from lessvfl import report
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* one value in all training rows")
+        _run_and_save(job, DEMO_SEEDS, {}, False, out, quiet)
+    report.build(out)
+
+
+@contextlib.contextmanager
+def _in_second_process(
+    run: Callable[[Job, Path, bool], None], job: Job, out: Path, quiet: bool
+) -> Iterator[None]:
+    """Run a job in a process of its own while the block runs, and wait for both.
+
+    Where the block ends early, by Ctrl-C too, the process is ended with it.
+    """
+    from lessvfl.run import experiment, folder
+
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        # A process inherits what is blocked: Ctrl-C is for this one alone.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            done = pool.submit(run, job, out, quiet)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            yield
+            done.result()
+        except BaseException as ending:
+            if not done.done():
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                folder.save_unfinished(out, experiment.bare_header(job, {}), ending)
+            raise
 
 
 def _run_and_save(

@@ -22,7 +22,7 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
-from lessvfl.terms import stream_seed
+from lessvfl.terms import plural, stream_seed
 
 AS_THEY_ARE = LabelConfig()
 
@@ -296,21 +296,24 @@ def _notes(
     """Return the sentences about what was done to the data on the way."""
     notes = []
     n_left = len(names) - sum(len(columns) for columns in held.values())
+    do, were = ("does", "was") if n_left == 1 else ("do", "were")
     if n_left and isinstance(parties, Mapping):
-        notes.append(f"{n_left} columns belong to no party and were left out.")
+        belong = plural(n_left, "column belongs", "columns belong")
+        notes.append(f"{belong} to no party and {were} left out.")
     elif n_left:
         notes.append(
-            f"{n_left} of {len(names)} columns do not divide evenly among "
-            f"{len(held)} parties and were dropped."
+            f"{n_left} of {plural(len(names), 'column')} {do} not divide evenly "
+            f"among {plural(len(held), 'party', 'parties')} and {were} dropped."
         )
     if counts.imputed:
         notes.append(
-            f"{counts.imputed} missing cells were filled in by the mean or the most "
+            f"{plural(counts.imputed, 'missing cell was', 'missing cells were')} "
+            "filled in by the mean or the most "
             f"frequent value of the party's training rows."
         )
     if counts.unseen:
         notes.append(
-            f"{counts.unseen} test cells hold a category that no training row has; "
-            f"they are encoded as zeros."
+            f"{plural(counts.unseen, 'test cell holds', 'test cells hold')} a category "
+            "that no training row has, encoded as zeros."
         )
     return tuple(notes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lessvfl.data.frame import DataConfig, Dataset
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.settings import refuse
-from lessvfl.terms import stream_seed
+from lessvfl.terms import plural, stream_seed
 
 # How many parties, how many columns each has, or the columns (names, globs) of each.
 PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
@@ -89,7 +89,8 @@ def _deal_by_name(
     if left:
         shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
         warnings.warn(
-            f"{len(left)} columns belong to no party and are left out: {shown}.",
+            f"{plural(len(left), 'column belongs', 'columns belong')} to no party and "
+            f"{'is' if len(left) == 1 else 'are'} left out: {shown}.",
             LessVFLWarning,
             stacklevel=4,  # the caller of prepare
         )

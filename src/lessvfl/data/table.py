@@ -14,7 +14,7 @@ from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.data.labels import check_weights
 from lessvfl.errors import DataError
 from lessvfl.settings import refuse
-from lessvfl.terms import Task
+from lessvfl.terms import Task, plural
 
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
@@ -161,12 +161,12 @@ def label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
     if n_missing:
         raise DataError(
             f"The labels of '{name}' must have no missing cells. "
-            f"Got {n_missing} rows without a label."
+            f"Got {plural(n_missing, 'row')} without a label."
         )
     if frame.n_rows != len(cells):
         raise DataError(
             f"The table and the labels of '{name}' must have as many rows. "
-            f"Got {frame.n_rows} rows and {len(cells)} labels."
+            f"Got {plural(frame.n_rows, 'row')} and {plural(len(cells), 'label')}."
         )
     return cells
 

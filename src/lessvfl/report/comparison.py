@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures, parts, tables
+from lessvfl.report import figures, parts, pixels, tables
+from lessvfl.report.finding import finding
 from lessvfl.report.page import banner, data_words
 from lessvfl.report.tables import RunNumbers
 from lessvfl.report.verdicts import verdicts
 from lessvfl.run.record import RunRecord
+
+REPORT_NAME = "report.html"  # of a run folder
+FEW = 3  # runs that stand side by side, each in a column
 
 
 def compare(folders: Sequence[Path], out: Path) -> Path:
@@ -55,11 +61,11 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
         raise ConfigError(
             f"The 'out' of compare must be a file to write. Got the folder '{out}'."
         )
-    named = zip(_short_names(places), paths, strict=True)
-    records = {name: RunRecord.read(path) for name, path in named}
+    named = dict(zip(_short_names(places), paths, strict=True))
+    records = {name: RunRecord.read(path) for name, path in named.items()}
     _check_sides(records)
     out.parent.mkdir(parents=True, exist_ok=True)
-    parts.write(out, _comparison(records))
+    parts.write(out, _comparison(records, _links(named, out.parent)))
     return out
 
 
@@ -90,6 +96,16 @@ def _short_names(places: Sequence[Path]) -> list[str]:
     return names
 
 
+def _links(folders: Mapping[str, Path], base: Path) -> dict[str, str]:
+    """Return the way from a folder to the page of each run that has one."""
+    pages = {name: folder / REPORT_NAME for name, folder in folders.items()}
+    return {
+        name: quote(Path(os.path.relpath(page, base)).as_posix())
+        for name, page in pages.items()
+        if page.is_file()
+    }
+
+
 def _titles(records: Mapping[str, RunRecord]) -> dict[str, str]:
     """Name each record by its method, and by more where that is not enough."""
     headers = [record.header for record in records.values()]
@@ -103,7 +119,7 @@ def _titles(records: Mapping[str, RunRecord]) -> dict[str, str]:
     return dict(zip(records, longest, strict=True))
 
 
-def _comparison(records: Mapping[str, RunRecord]) -> str:
+def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
     groups: dict[str, dict[str, RunRecord]] = {}
     for name, record in records.items():
         key = json.dumps(record.header.get("data"), sort_keys=True)
@@ -112,9 +128,11 @@ def _comparison(records: Mapping[str, RunRecord]) -> str:
     sets = [data_words(json.loads(data)) for data in groups]
     several = len(groups) > 1
     first = next(iter(records.values()))
-    whose = f" of {first.header['party']}" if first.side == "party" else ""
-    title = f"{n_runs}{whose} on {f'{len(groups)} data sets' if several else sets[0]}"
-    body = [f"<header><h1>{escape(title)}</h1></header>"]
+    of_party = first.side == "party"
+    whose = f" of {first.header['party']}" if of_party else ""
+    about = f"{n_runs}{whose} on {f'{len(groups)} data sets' if several else sets[0]}"
+    found = "" if several or of_party else _finding(records)
+    body = [parts.header([about] if found else [], found or about)]
     if several:
         body.append(
             '<p class="banner" role="note">These runs are over different data sets, so '
@@ -123,31 +141,68 @@ def _comparison(records: Mapping[str, RunRecord]) -> str:
     for name, record in records.items():
         body.append(banner(record, f"The run in {name}"))
     for i, (words, group) in enumerate(zip(sets, groups.values(), strict=True)):
-        body.append(_group(f"set{i}", words, group))
+        said = _finding(group) if several and not of_party else ""
+        body.append(_group(f"set{i}", words, said, group, links))
     headers = [record.header for record in records.values()]
     body.append(parts.notes_card(n for h in headers for n in h.get("notes") or []))
     versions = dict.fromkeys(str(header.get("lessvfl")) for header in headers)
     footer = f"Made by lessvfl from records of version {escape(', '.join(versions))}."
-    return parts.document(title, body, footer)
+    return parts.document(found or about, body, footer)
 
 
-def _group(key: str, words: str, group: Mapping[str, RunRecord]) -> str:
-    """Return table and figures of the runs over one data set."""
-    header, rows = tables.summary_rows(list(group.values()))
-    lines = []
-    for folder, row in zip(group, rows, strict=True):
-        lines.append(dict(zip(header, row, strict=True)) | {"folder": folder})
-        # The heading names the data, the bars show the features.
-        del lines[-1]["data"]
-        lines[-1].pop("features kept", None)
-    runs = parts.number_table(lines, ("method", "profile", "folder"))
-    said = "Means over seeds ± the sample standard deviation"
+def _finding(group: Mapping[str, RunRecord]) -> str:
+    titles = _titles(group)
+    return finding({titles[name]: record for name, record in group.items()})
+
+
+def _group(
+    key: str,
+    words: str,
+    found: str,
+    group: Mapping[str, RunRecord],
+    links: Mapping[str, str],
+) -> str:
+    """Return what runs over one data set found, their table and figures."""
     of_party = any(record.side == "party" for record in group.values())
+    runs, n_seeds = _table(group, links), max(len(r.runs) for r in group.values())
+    said = []
+    if n_seeds > 1:
+        said.append("Means over seeds ± the sample standard deviation.")
     if not of_party:
-        said += "; scores are the final ones on test rows"
-    inner = f'<p class="soft">{said}.</p>{parts.scroll("Runs", runs)}'
-    below = _by_feature(group) if of_party else _overlay(key, group)
-    return f"<section>{parts.card(words, inner, 'div')}{below}</section>"
+        said.append("Scores are the final ones on test rows.")
+    if any("paper MiB" in tables.summary(record) for record in group.values()):
+        said.append(tables.PAPER_MIB)
+    inner = f"<p>{escape(found)}.</p>" if found else ""
+    inner += f'<p class="soft">{" ".join(said)}</p>' if said else ""
+    title = words if found or of_party else "In numbers"
+    card = parts.card(title, inner + parts.scroll("Runs", runs), "div")
+    if of_party:
+        return f"<section>{card}{_by_feature(group)}</section>"
+    pictures, curves, kept = _figures(key, group)
+    if len(group) <= FEW:
+        return parts.columns(card + kept, pictures + curves)
+    return f"<section>{card}</section>{parts.columns(curves, pictures + kept)}"
+
+
+def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
+    """Return the numbers of runs, few of them in columns and many in lines."""
+    header, rows = tables.summary_rows(list(group.values()))
+    runs: list[dict[str, str | parts.Link]] = []
+    for folder, row in zip(group, rows, strict=True):
+        runs.append(dict(zip(header, row, strict=True)))
+        address = links.get(folder)
+        runs[-1]["folder"] = parts.Link(folder, address) if address else folder
+        # The heading names the data, the bars show the features.
+        del runs[-1]["data"]
+        runs[-1].pop("features kept", None)
+    if len(runs) > FEW:
+        return parts.number_table(runs, ("method", "profile", "folder"))
+    titles, lines = _titles(group).values(), []
+    for label in runs[0]:
+        line: dict[str, str | parts.Link] = {"": label}
+        line.update(zip(titles, (run[label] for run in runs), strict=True))
+        lines.append(line)
+    return parts.number_table(lines, ("",))
 
 
 def _by_feature(group: Mapping[str, RunRecord]) -> str:
@@ -174,8 +229,9 @@ def _by_feature(group: Mapping[str, RunRecord]) -> str:
     return parts.card("Features by run", inner)
 
 
-def _overlay(key: str, group: Mapping[str, RunRecord]) -> str:
-    titles, finals, counts = _titles(group), [], []
+def _figures(key: str, group: Mapping[str, RunRecord]) -> tuple[str, str, str]:
+    """Return the pictures of pixels, the curves and the bars of features."""
+    titles, finals, counts, pictures = _titles(group), [], [], ""
     with figures.page_style():
         ax = figures.new_axes(3.2 + 0.2 * len(group))
         for i, (name, record) in enumerate(group.items()):
@@ -186,14 +242,30 @@ def _overlay(key: str, group: Mapping[str, RunRecord]) -> str:
             finals.append(f"{titles[name]}: {tables.headline(record)}")
             if c := tables.mean_total(record.runs):
                 counts.append(f"{titles[name]} kept {c.kept:g} of {c.held:g}")
+            pictures += pixels.figure(record.runs, f"{key}-pixels{i}", titles[name])
         if not ax.lines:
             figures.plot_curve([], ax)
         title = "Test score against megabytes sent"
-        about = "Thick: mean of seeds. Thin: each seed. Diamond: features selected."
+        about = _curve_words(group)
         curves = parts.figure(ax, f"{key}-curve", title, about, "; ".join(finals))
         runs = {titles[name]: record.runs for name, record in group.items()}
         kept = _kept(key, runs, "; ".join(counts)) if counts else ""
-    return f'<div class="figures">{curves}{kept}</div>'
+    return pictures, curves, kept
+
+
+def _curve_words(group: Mapping[str, RunRecord]) -> str:
+    """Say how to read the curves."""
+    said = ["Thick: mean of seeds. Thin: each seed."] * any(
+        len(record.runs) > 1 for record in group.values()
+    )
+    selected = (
+        figures.selection_megabytes(run)
+        for record in group.values()
+        for run in record.runs
+    )
+    if any(sent is not None for sent in selected):
+        said.append("Diamond: features selected.")
+    return " ".join(said)
 
 
 def _kept(key: str, runs: Mapping[str, Sequence[RunNumbers]], alt: str) -> str:

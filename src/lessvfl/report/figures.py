@@ -11,7 +11,7 @@ import io
 import re
 import statistics
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
@@ -88,16 +88,26 @@ def _say(ax: Axes, sentence: str) -> Axes:
     return ax
 
 
-def legend(ax: Axes, n_columns: int = 2) -> None:
-    """Put the legend above the axes."""
+def legend(ax: Axes, n_columns: int = 2, handles: Any = None) -> None:
+    """Put the legend above the axes: of what is drawn, or of `handles`."""
     place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-    ax.legend(ncols=n_columns, frameon=False, **place)
+    ax.legend(ncols=n_columns, frameon=False, handles=handles, **place)
 
 
 def grid(ax: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     """Draw the grid behind everything else."""
     ax.grid(axis=axis, color="#E4E7EB", lw=0.6)
     ax.set_axisbelow(True)
+
+
+WIDE = 50  # times from the least to the most megabytes, from which steps are powers
+
+
+def scale_megabytes(ax: Axes) -> None:
+    """Let x go in powers of ten where what is drawn differs so much in its cost."""
+    if ax.dataLim.x1 >= WIDE * ax.dataLim.minposx:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
 
 
 # -- the curve -------------------------------------------------------------------------
@@ -177,9 +187,9 @@ def plot_curve(
     if chosen is None:
         return ax if name else _say(ax, "no score was recorded")
     key, title = chosen
-    words = f"seed {runs[0]['seed']}"
+    words = seed_of(runs[0])
     if len(runs) > 1:
-        words, seeds = "mean of seeds", None if name else "each seed"
+        words, seeds = f"mean of {len(runs)} seeds", None if name else "each seed"
         for run in runs:
             thin = _columns(_points(run, key).values())
             ax.plot(*thin, color=color, lw=0.7, alpha=0.4, label=seeds)
@@ -188,6 +198,7 @@ def plot_curve(
     look: Any = {"lw": 2, "ms": 4, "marker": "o" if len(mean) == 1 else None}
     look["label"] = label(name, 60) if name else words
     ax.plot(*_columns(mean), color=color, ls=dashes, **look)
+    scale_megabytes(ax)
     selected = tables.spread([selection_megabytes(run) for run in runs])
     if selected and not name:
         words = "features selected"
@@ -297,7 +308,7 @@ def plot_kept(methods: Mapping[str, Sequence[RunNumbers]], ax: Axes) -> Axes:
     if not counts:
         return _say(ax, "no record says which features were kept")
     _stack_features(ax, counts)
-    ax.set_xlabel("features, all parties, mean of seeds")
+    ax.set_xlabel("features, all parties" + _mean_of_each(methods.values()))
     return ax
 
 
@@ -332,24 +343,33 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
         return _say(ax, "no bytes were recorded")
     titles = [tables.stage_title(s) + "*" * (s == "evaluate") for s in stages]
     _prepare_bars(ax, titles, whole=False)
-    longest = 0.0
+    longest = _most_paid(runs, stages)
     for direction, shift, color, words in DIRECTIONS:
         paths = (f"communication.by_stage.{stage}.{direction}" for stage in stages)
         means = (tables.over_seeds(runs, path) for path in paths)
         sizes = [mean.mean if mean else 0.0 for mean in means]
-        longest = max(longest, *sizes)
         rows = [y + shift for y in range(len(stages))]
-        sent = [size / 1e6 for size in sizes]
+        sent = [min(size, longest) / 1e6 for size in sizes]
         bars = ax.barh(rows, sent, height=0.36, color=color, label=words)
         for stage, y, size, bar in zip(stages, rows, sizes, bars, strict=True):
+            said = terms.bytes_text(size) if size else "0"
             if stage == "evaluate":
                 bar.set_alpha(0.4)
-            _beside(ax, size / 1e6, y, terms.bytes_text(size) if size else "0")
-    ax.set_xlim(0, 1.28 * longest / 1e6 or 1)
+                said += " (bar cut)" * (size > longest)
+            _beside(ax, bar.get_width(), y, said)
+    ax.set_xlim(0, 1.45 * longest / 1e6 or 1)
     apart = "; * not in the cost" if "evaluate" in stages else ""
     ax.set_xlabel("MB" + _mean_of(run) + apart)
     legend(ax)
     return ax
+
+
+def _most_paid(runs: Sequence[RunNumbers], stages: Sequence[str]) -> float:
+    """Return the bytes of the dearest stage and direction; evaluation costs nothing."""
+    paid = [stage for stage in stages if stage != "evaluate"] or stages
+    paths = (f"communication.by_stage.{s}.{d}" for s in paid for d, *_ in DIRECTIONS)
+    means = (tables.over_seeds(runs, path) for path in paths)
+    return max((mean.mean for mean in means if mean), default=0.0)
 
 
 MOST_SCORES = 30  # features that fit into a figure
@@ -385,7 +405,7 @@ def plot_scores(run: RunNumbers, ax: Axes) -> Axes:
         right = max(right, max(width, 1.0) / (1 - 0.022 * len(note)))
     ax.axvline(1, color=VERMILION, lw=1.6, label="limit")
     ax.set_xlim(0, 1.03 * right)
-    ax.set_xlabel("strength; left of the limit could be chance")
+    ax.set_xlabel("strength; left of the limit could be chance" + _mean_of(run))
     legend(ax)
     return ax
 
@@ -401,15 +421,27 @@ def plot_path(run: RunNumbers, ax: Axes) -> Axes:
         ax.plot(kept, [100 * s for s in shadows], color=color, label=label(party))
         place = [lam for lam, _, _ in how["path"]].index(how["lam"])
         ax.plot(kept[place], 100 * shadows[place], "o", color=color)
-    ax.set_xlabel("features kept; the dot is the choice")
+    ax.set_xlabel("features kept; the dot is the choice" + _mean_of(run))
     ax.set_ylabel("shadows kept, %")
     legend(ax)
     return ax
 
 
 def _mean_of(run: OneOrMore) -> str:
-    n_runs = len(_many(run))
-    return f", mean of {n_runs} seeds" if n_runs > 1 else ""
+    """Say which seed a figure is of, or of how many it is the mean."""
+    runs = _many(run)
+    return f", mean of {len(runs)} seeds" if len(runs) > 1 else f", {seed_of(runs[0])}"
+
+
+def seed_of(run: RunNumbers) -> str:
+    """Name the seed of a run, as it was given."""
+    return f"seed {run['seed']}"
+
+
+def _mean_of_each(runs: Iterable[Sequence[RunNumbers]]) -> str:
+    """Say of how many seeds the means of a figure of several methods are."""
+    said = {_mean_of(some) for some in runs if some}
+    return said.pop() if len(said) == 1 else ", mean of the seeds of each"
 
 
 # -- figures for the page --------------------------------------------------------------

@@ -14,22 +14,10 @@ from typing import Any, NamedTuple
 from lessvfl import terms
 from lessvfl.report import page, parts, tables
 from lessvfl.report.tables import MISSING, at, number, plural
-from lessvfl.report.verdicts import FEATURES_NAME, LASSO, FeatureVerdict, verdicts
+from lessvfl.report.verdicts import FEATURES_NAME, FeatureVerdict, reasons, verdicts
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 BITS = {"float32": 32, "float64": 64}  # of a value that is not rounded
-GONE = {  # why features were removed: of one, of several
-    "weak": ("is no stronger than chance", "are no stronger than chance"),
-    "says nothing beside the others": (
-        "adds nothing to those kept",
-        "add nothing to those kept",
-    ),
-    LASSO: (
-        "has weights that the group lasso set to zero",
-        "have weights that the group lasso set to zero",
-    ),
-}
-OTHERWISE = ("went for another reason", "went for other reasons")
 ALIGNED = {  # what the server learnt from the alignment of rows
     "psi": "which of its own ids you hold, and your number of rows, rounded up to a "
     "multiple of 256",
@@ -54,20 +42,7 @@ def headline(record: RunRecord) -> str:
     if not gone:
         return f"Go on collecting {everything}: nothing was removed"
     some = f"{n_gone:,} of your {n_held:,} features" if n_gone < n_held else everything
-    return f"You may stop collecting {some}: {_reasons(gone)}"
-
-
-def _reasons(gone: Sequence[FeatureVerdict]) -> str:
-    """Say why features were removed, the most common reason first."""
-    counts = Counter(one.why for one in gone).most_common()
-    if len(counts) == 1:
-        one, many = GONE.get(gone[0].why, OTHERWISE)
-        return f"it {one}" if len(gone) == 1 else f"they {many}"
-    said = []
-    for why, n in counts:
-        one, many = GONE.get(why, OTHERWISE)
-        said.append(f"{n:,} {one if n == 1 else many}")
-    return f"{', '.join(said[:-1])} and {said[-1]}"
+    return f"You may stop collecting {some}: {reasons(gone)}"
 
 
 def cautions(record: RunRecord) -> list[str]:

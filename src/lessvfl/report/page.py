@@ -8,8 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
-from lessvfl.report import figures, parts, server, tables
+from lessvfl.report import figures, parts, pixels, server, tables
 from lessvfl.report.tables import MISSING, RunNumbers, at
+from lessvfl.report.verdicts import reasons_by_party, verdicts
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _details(record: RunRecord) -> dict[str, str]:
     if up and down:
         sizes = terms.bytes_text(up.mean), terms.bytes_text(down.mean)
         details["MB both ways"] = f"{sizes[0]} up, {sizes[1]} down"
-    details["paper MiB"] = "counted as in the paper"
+    details["paper MiB"] = "embeddings up, 4 bytes a value"
     details["seconds"] = f"on {record.header.get('device', 'this machine')}"
     return details
 
@@ -207,7 +208,7 @@ def _figures(runs: Sequence[RunNumbers]) -> str:
         ax = figures.plot_bytes(runs, figures.bar_axes(2 * len(stages)))
         alt = f"Bytes of {', '.join(titles) or 'no stage'}; "
         sent = _figure(ax, "bytes", f"{alt}the same numbers are in the table of seeds.")
-        left = _curve_figure(runs) + components
+        left = pixels.figure(runs, "pixels") + _curve_figure(runs) + components
     return parts.columns(left, features + sent, ' aria-label="Figures"')
 
 
@@ -262,14 +263,19 @@ def _recommended(record: RunRecord) -> str:
     found = tables.recommendations(record)
     if not found:
         return ""
+    why = reasons_by_party(record)
     lines = [
         parts.line(
             one.party,
-            [f"{len(one.features):,} of {one.n_held:,}", one.text(MOST_NAMES)],
+            [
+                f"{len(one.features):,} of {one.n_held:,}",
+                one.text(MOST_NAMES),
+                why.get(one.party, "nothing was removed"),
+            ],
         )
         for one in found
     ]
-    names = ("Party", "Recommended", "Features")
+    names = ("Party", "Recommended", "Features", "Why not the others")
     table = parts.table(names, lines, look=' class="recommended"')
     words = escape(tables.recommended_words(len(record.runs)))
     said = f'<p class="soft">{words} Every feature is in the list below.</p>'
@@ -289,10 +295,11 @@ def _missed(record: RunRecord) -> str:
     _, word = tables.first_score(record)
     names = ("Party", f"{word[0].upper()}{word[1:]} without it")
     table = parts.table(names, lines, look=' class="missed"')
+    mean_of = f"; mean of {len(record.runs)} seeds" * (len(record.runs) > 1)
     said = (
         '<p class="soft">The final model with the embedding of a party at its mean '
-        "over the training rows; mean over seeds. A model trained without the party "
-        "may make up for some of it.</p>"
+        f"over the training rows{mean_of}. A model trained without the party may make "
+        "up for some of it.</p>"
     )
     inner = said + parts.scroll("Score without each party", table, tall=True)
     return parts.card("Who would be missed", inner)
@@ -312,7 +319,8 @@ def _features(record: RunRecord) -> str:
     with_kind = any(tables.is_planted(row.party, row.feature) for row in rows)
     parties = dict.fromkeys(row.party for row in rows)
     words = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
-    names = ["Party", "Feature", "Kept in", "Outcome", *["Kind"] * with_kind]
+    why = {(one.party, one.feature): one.words for one in verdicts(record)}
+    names = ["Party", "Feature", "Kept in", "Outcome", "Why", *["Kind"] * with_kind]
     names += ["Recommended"] if with_mark else []
     names += ["Norm"] if with_norms else []
     lines = []
@@ -325,6 +333,7 @@ def _features(record: RunRecord) -> str:
             f'<td class="name">{escape(row.feature)}</td>'
             f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs} runs</td>'
             f'<td><span class="tag {row.state}">{words[row.state]}</span></td>'
+            f"<td>{escape(why[row.party, row.feature])}</td>"
         )
         if with_kind:
             cells += f"<td>{tag}</td>"

@@ -16,7 +16,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lessvfl.report import figures
 from lessvfl.run.record import write_atomically
@@ -107,16 +107,31 @@ def table(
     return f"<table{look}><thead><tr>{heads}</tr></thead>{rows}</table>"
 
 
-def number_table(rows: Sequence[Mapping[str, str]], words: Collection[str]) -> str:
+class Link(NamedTuple):
+    """A cell that leads somewhere."""
+
+    text: str
+    address: str
+
+
+def number_table(
+    rows: Sequence[Mapping[str, str | Link]], words: Collection[str]
+) -> str:
     """Return a table of rows with the same columns; those not of words are numbers."""
     lines = []
     for row in rows:
         cells = (
-            f'<td class="{"word" if name in words else "number"}">{escape(text)}</td>'
-            for name, text in row.items()
+            f'<td class="{"word" if name in words else "number"}">{_cell(cell)}</td>'
+            for name, cell in row.items()
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return table(rows[0], lines, look=' class="runs"', words=words)
+
+
+def _cell(cell: str | Link) -> str:
+    if isinstance(cell, Link):
+        return f'<a href="{escape(cell.address)}">{escape(cell.text)}</a>'
+    return escape(cell)
 
 
 def scroll(name: str, inner: str, *, tall: bool = False) -> str:

@@ -49,6 +49,7 @@ ESTIMATED = (
     "column stand for useless ones; it does not count columns that matter only through "
     "others."
 )
+PAPER_MIB = "Paper MiB count embeddings to the server alone, 4 bytes a value."
 MOST_PAIRS = 3  # that a sentence names
 MOMENTS = {
     "pretrained": "after pre-training",
@@ -151,10 +152,7 @@ def value_text(value: float | None, kind: str) -> str:
     return KINDS[kind](value, None)
 
 
-def plural(n: float, word: str, many: str | None = None) -> str:
-    """Write a count and its noun."""
-    count = _count(n, None)
-    return f"{count} {word if n == 1 else many or word + 's'}"
+plural = terms.plural
 
 
 # -- features --------------------------------------------------------------------------
@@ -301,7 +299,7 @@ def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
     if false_share is not None:
         useless = f"about {false_share * n_kept:.1f} of those kept may be useless"
     words = [
-        f"{party} keeps {n_kept} of {len(how['scores'])} features.",
+        f"{party} keeps {n_kept} of {plural(len(how['scores']), 'feature')}.",
         f"Of its scrambled columns {100 * how['shadow_share']:.1f} % passed the same "
         f"limit; {useless}.",
         SECOND_LOOK.get(how["rule"], ""),

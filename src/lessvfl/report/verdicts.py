@@ -13,14 +13,38 @@ from lessvfl.run.record import RunRecord
 FEATURES_NAME = "features.csv"
 COLUMNS = ("party", "feature", "kept", "why", "strength", "pair", "share")
 LASSO, UNSELECTED = "group lasso", "no selection"  # reasons of methods without shadows
+UNTOLD = "not revealed"  # of a method with shadows: a party reveals names, no reasons
 WORDS = {  # reasons of a record, as a reader understands them
     "strength": "stronger than chance",
-    "must keep": "must stay, as you asked",
-    "strongest": "your strongest, though no stronger than chance",
+    "must keep": "must stay, as asked",
+    "strongest": "the strongest, though no stronger than chance",
+    "beside the others": "adds to the features kept",
     "says nothing beside the others": "adds nothing to the features kept",
+    "most": "others are stronger, and no more were allowed",
+    UNTOLD: "its party did not say",
     "weak": "no stronger than chance",
     UNSELECTED: "the method removes nothing",
 }
+GONE = {  # why features were removed: of one, of several
+    "weak": ("is no stronger than chance", "are no stronger than chance"),
+    "says nothing beside the others": (
+        "adds nothing to those kept",
+        "add nothing to those kept",
+    ),
+    "most": (
+        "is weaker than others, and no more were allowed",
+        "are weaker than others, and no more were allowed",
+    ),
+    UNTOLD: (
+        "was removed, and its party did not say why",
+        "were removed, and their party did not say why",
+    ),
+    LASSO: (
+        "has weights that the group lasso set to zero",
+        "have weights that the group lasso set to zero",
+    ),
+}
+OTHERWISE = ("went for another reason", "went for other reasons")
 
 
 class FeatureVerdict(NamedTuple):
@@ -63,6 +87,8 @@ class FeatureVerdict(NamedTuple):
 def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     """List every feature that the record tells of: kept ones first, strongest first."""
     without = UNSELECTED if record.header.get("method") == "plain" else LASSO
+    if (record.side, record.header.get("method")) == ("server", "less-vfl-auto"):
+        without = UNTOLD
     looks, found = _looks(record.runs), []
     for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
         stays = 2 * n_kept >= n_runs
@@ -91,6 +117,28 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
         return places[one.party], not one.is_kept, -(said or 0)
 
     return sorted(found, key=order)
+
+
+def reasons(gone: Sequence[FeatureVerdict]) -> str:
+    """Say why features were removed, the most common reason first."""
+    counts = Counter(one.why for one in gone).most_common()
+    if len(counts) == 1:
+        one, many = GONE.get(gone[0].why, OTHERWISE)
+        return f"it {one}" if len(gone) == 1 else f"they {many}"
+    said = []
+    for why, n in counts:
+        one, many = GONE.get(why, OTHERWISE)
+        said.append(f"{n:,} {one if n == 1 else many}")
+    return f"{', '.join(said[:-1])} and {said[-1]}"
+
+
+def reasons_by_party(record: RunRecord) -> dict[str, str]:
+    """Say of every party that removed features why it did."""
+    gone: dict[str, list[FeatureVerdict]] = {}
+    for one in verdicts(record):
+        if not one.is_kept:
+            gone.setdefault(one.party, []).append(one)
+    return {party: reasons(some) for party, some in gone.items()}
 
 
 _Pair = tuple[str, float]

@@ -123,9 +123,10 @@ def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
             if not any(party[empty] for party in one["features"].values())
         ]
         if seeds:
+            word = "seed" if len(seeds) == 1 else "seeds"
             advice = f": a {change} 'lam_party' may be needed" if has_lambda else ""
             warnings.warn(
-                f"Selection removed {done} (seed {', '.join(seeds)}){advice}.",
+                f"Selection removed {done} ({word} {', '.join(seeds)}){advice}.",
                 LessVFLWarning,
                 stacklevel=3,
             )

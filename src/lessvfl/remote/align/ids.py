@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.table import is_missing
 from lessvfl.errors import AlignmentError
+from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
 TYPES = ("absent", "text", "whole numbers")
@@ -44,8 +45,8 @@ class Ids:
         missing = sum(is_missing(cell) or cell == "" for cell in cells)
         if missing:
             raise AlignmentError(
-                f"Column '{column}' lacks an id in {missing} of {len(cells)} rows; "
-                "every row needs one."
+                f"Column '{column}' lacks an id in {missing} of "
+                f"{plural(len(cells), 'row')}; every row needs one."
             )
         self.column = column
         self.type = _type_of(cells, column)
@@ -53,8 +54,8 @@ class Ids:
         repeated = len(cells) - len(set(self.items))
         if repeated:
             raise AlignmentError(
-                f"Column '{column}' has {repeated} duplicate ids in {len(cells)} rows; "
-                "an id must stand in one row only."
+                f"Column '{column}' has {plural(repeated, 'duplicate id')} in "
+                f"{plural(len(cells), 'row')}; an id must stand in one row only."
             )
         try:
             "".join(self.items).encode()

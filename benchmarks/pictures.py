@@ -1,0 +1,203 @@
+"""Draw the pictures of README.md and docs/ from the records of ``lessvfl demo``.
+
+    python benchmarks/pictures.py                   # runs the demo first
+    python benchmarks/pictures.py --runs runs/demo  # of a demo that was run
+
+They go to ``docs/images``. Each keeps the numbers that it was drawn from as JSON in its
+description, so that ``tests/test_pictures.py`` can draw it again, and can tell whether
+today's program gives these numbers. Text stays text, in the fonts of the reader's
+system: it can be found, and read aloud.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from matplotlib.figure import Figure
+
+from lessvfl.report import figures, pixels, tables
+from lessvfl.report.finding import finding
+from lessvfl.run.record import RunRecord
+
+METHODS = ("less-vfl-auto", "plain")
+FOLDER = Path(__file__).parent.parent / "docs" / "images"
+DIGITS = 4  # of a number that is kept
+Records = Mapping[str, RunRecord]  # by the name of the method
+
+
+def main() -> None:
+    """Draw all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, help="folder of a demo that was run")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = given.runs or Path(scratch)
+        if given.runs is None:
+            command = (sys.executable, "-m", "lessvfl.cli", "demo", "--out", scratch)
+            subprocess.run(command, check=True)
+        records = {method: RunRecord.read(runs / method) for method in METHODS}
+    for name in PICTURES:
+        path = given.out / name
+        path.write_text(draw(name, trim(name, records)), encoding="utf-8")
+        print(path)
+
+
+# -- numbers ---------------------------------------------------------------------------
+
+
+def trim(name: str, records: Records) -> dict[str, Any]:
+    """Return of the records what a picture is drawn from."""
+    _, wanted = PICTURES[name]
+    return {
+        method: {
+            "header": {
+                "method": method,
+                "data": {"n_classes": record.header["data"]["n_classes"]},
+            },
+            "runs": [_pick(run, wanted[method]) for run in record.runs],
+        }
+        for method, record in records.items()
+        if method in wanted
+    }
+
+
+def _pick(run: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Copy the values at dotted paths; a star stands for any name or place."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        for keys, value in _values(run, path.split(".")):
+            *parents, last = keys
+            place: Any = found
+            for key in parents:
+                place = place.setdefault(key, {})
+            place[last] = _rounded(value)
+    if "curve" in found:
+        found["curve"] = list(found["curve"].values())
+    return found
+
+
+def _values(value: Any, path: Sequence[str]) -> Iterator[tuple[list[Any], Any]]:
+    if not path:
+        yield [], value
+        return
+    key, *rest = path
+    names: Any = [key] if isinstance(value, Mapping) else range(len(value))
+    if key == "*" and isinstance(value, Mapping):
+        names = list(value)
+    for name in names:
+        for keys, found in _values(value[name], rest):
+            yield [name, *keys], found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def numbers_of(svg: str) -> dict[str, Any]:
+    """Return the numbers that a picture was drawn from."""
+    for element in ElementTree.fromstring(svg).iter():
+        if element.tag.endswith("}description"):
+            found: dict[str, Any] = json.loads(element.text or "")
+            return found
+    raise ValueError("a picture without the numbers that it was drawn from")
+
+
+# -- pictures --------------------------------------------------------------------------
+
+
+def draw(name: str, numbers: Mapping[str, Any]) -> str:
+    """Draw a picture from its numbers; the same numbers give the same file."""
+    plot, _ = PICTURES[name]
+    records = {
+        method: RunRecord(one["header"], one["runs"], "complete")
+        for method, one in numbers.items()
+    }
+    with figures.page_style():
+        figure = plot(records)
+        stream = io.StringIO()
+        about = json.dumps(numbers, separators=(",", ":"))
+        metadata = {"Description": about, "Date": None, "Creator": None}
+        figure.savefig(stream, format="svg", metadata=metadata, facecolor="white")
+    fonts = r"\1 system-ui, -apple-system, 'Segoe UI', sans-serif\2"
+    text = re.sub(r"(font: [^'\"]*?px) '.*?(;|\")", fonts, stream.getvalue())
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
+
+
+def _demo(records: Records) -> Figure:
+    """Draw the finding: the pixels kept on the left, score against bytes beside it."""
+    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
+    left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+    ours = records["less-vfl-auto"]
+    pixels.plot_pixels(ours.runs, left)
+    titles = {tables.method_title(method): one for method, one in records.items()}
+    for color, (title, one) in zip(figures.CYCLE, titles.items(), strict=False):
+        figures.plot_curve(one.runs, right, name=title, color=color)
+    first, comma, second = f"{finding(titles)}.".partition(", ")
+    figure.suptitle(
+        f"{first}{comma.rstrip()}\n{second}", fontsize=12, fontweight="bold"
+    )
+    return figure
+
+
+def _path(records: Records) -> Figure:
+    ax = figures.new_axes()
+    figures.plot_path(records["less-vfl-auto"].runs[0], ax)
+    return _whole(ax)
+
+
+def _bytes(records: Records) -> Figure:
+    runs = records["less-vfl-auto"].runs
+    stages = tables.stages_billed(runs)
+    return _whole(figures.plot_bytes(runs, figures.bar_axes(2 * len(stages))))
+
+
+def _whole(ax: Any) -> Figure:
+    figure: Figure = ax.figure
+    return figure
+
+
+_CURVE = (
+    "seed",
+    "accuracy.final",
+    "communication.payload_bytes",
+    "curve.*.stage",
+    "curve.*.epoch",
+    "curve.*.accuracy",
+    "curve.*.payload_bytes",
+)
+# What each picture shows, and of which method it needs which numbers of a run.
+PICTURES: dict[str, tuple[Callable[[Records], Figure], dict[str, Sequence[str]]]] = {
+    "demo.svg": (
+        _demo,
+        {
+            "less-vfl-auto": (*_CURVE, "features", "spurious.removed_share"),
+            "plain": _CURVE,
+        },
+    ),
+    "path.svg": (
+        _path,
+        {"less-vfl-auto": ("seed", "selection.*.lam", "selection.*.path")},
+    ),
+    "bytes.svg": (
+        _bytes,
+        {"less-vfl-auto": ("seed", "communication.by_stage")},
+    ),
+}
+
+if __name__ == "__main__":
+    main()
