@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
 
-from lessvfl.report import figures, pixels, tables
+from lessvfl.report import figures, pixels, selection_figures, tables
 from lessvfl.report.finding import finding
 from lessvfl.run.record import RunRecord
 
@@ -156,7 +156,7 @@ def _demo(records: Records) -> Figure:
 
 def _path(records: Records) -> Figure:
     ax = figures.new_axes()
-    figures.plot_path(records["less-vfl-auto"].runs[0], ax)
+    selection_figures.plot_path(records["less-vfl-auto"].runs[0], ax)
     return _whole(ax)
 
 

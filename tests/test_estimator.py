@@ -8,17 +8,22 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from scipy import sparse
+from sklearn import config_context
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from lessvfl import LessVFLClassifier, LessVFLRegressor
-from lessvfl.errors import ConfigError, LessVFLError, LessVFLWarning
+from lessvfl import LessVFLClassifier, LessVFLRegressor, estimator
+from lessvfl.errors import ConfigError, DataError, LessVFLError, LessVFLWarning
 
 QUICK: dict[str, Any] = {"train_epochs": 15, "random_state": 0}  # nothing to choose
 LAMBDAS: dict[str, Any] = {  # the paper's, with a lambda to be given
@@ -45,9 +50,10 @@ def _no_warnings():
 @parametrize_with_checks(
     [LessVFLClassifier(**CHECKED), LessVFLRegressor(**CHECKED)],
     expected_failed_checks=lambda _: {
-        "check_sample_weight_equivalence_on_dense_data": (
+        f"check_sample_weight_equivalence_on_{kind}_data": (
             "batches, shadows and rows held out are drawn by the number of a row"
         )
+        for kind in ("dense", "sparse")
     },
 )
 def test_scikit_learn_checks(estimator, check):
@@ -163,6 +169,9 @@ def test_parties_by_number_and_sizes_and_own_networks(cancer):
     X, y = cancer
     by_number = LessVFLClassifier(parties={"a": [0, 1, 2], "b": [3, 4]}, **QUICK)
     assert by_number.fit(X.to_numpy(), y).support_[5:].sum() == 0
+    alone: dict[str, Any] = {"a": "mean *", "b": 20}
+    model = LessVFLClassifier(parties=alone, method="plain", train_epochs=1).fit(X, y)
+    assert model.features_ == {"a": tuple(X.columns[:10]), "b": ("worst radius",)}
 
     def factory(n_in, n_out):
         return nn.Sequential(nn.Linear(n_in, 8), nn.Tanh(), nn.Linear(8, n_out))
@@ -198,22 +207,259 @@ def test_one_class_is_refused(cancer):
         LessVFLRegressor(**QUICK).fit(X, np.full(len(X), np.inf))
 
 
-def test_plots_return_axes(cancer):
+@pytest.fixture(scope="module")
+def fitted(cancer):
+    """Return a model whose first party has a name of HTML and filled in a cell."""
+    X, y = cancer
+    X = X.copy()
+    X.iloc[0, 0] = np.nan
+    parties = {"<b>lab</b>": ["mean *"], "archive": ["worst *"], "rest": ["* error"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LessVFLWarning)
+        return LessVFLClassifier(parties=parties, **QUICK).fit(X, y)
+
+
+def test_plots_return_axes(fitted):
     import matplotlib.pyplot as plt
     from matplotlib.axes import Axes
 
     plt.switch_backend("Agg")
-    X, y = cancer
-    model = LessVFLClassifier(**QUICK).fit(X, y)
-    plots = (
-        model.plot_curve,
-        model.plot_features,
-        model.plot_components,
-        model.plot_bytes,
-    )
-    for plot in plots:
+    for plot in (
+        fitted.plot_selection,
+        fitted.plot_path,
+        fitted.plot_parties,
+        fitted.plot_bytes,
+        fitted.plot_curve,
+    ):
         assert isinstance(plot(), Axes)
+        _, ax = plt.subplots()
+        assert plot(ax) is ax
+    assert len(fitted.plot_selection(most=3).patches) == 3
+    labels = [line.get_label() for line in fitted.plot_path(party="rest").get_lines()]
+    assert labels[0] == "rest"
+    for plot in (LessVFLClassifier().plot_parties, LessVFLClassifier().plot_path):
+        with pytest.raises(NotFittedError):
+            plot()
     plt.close("all")
+
+
+def test_the_selection_is_a_table(fitted):
+    table = pd.DataFrame(fitted.selection_)
+    assert pl.DataFrame(fitted.selection_).shape == table.shape == (30, 7)
+    assert list(table) == "party feature kept strength mark pair why".split()
+    kept = table[table["kept"]]
+    assert {
+        party: tuple(sorted(rows["feature"])) for party, rows in kept.groupby("party")
+    } == {party: tuple(sorted(names)) for party, names in fitted.features_.items()}
+    for row in table.itertuples():
+        how = fitted.run_["selection"][row.party]
+        assert row.strength == how["scores"][row.feature]
+        assert row.why == how["why"][row.feature]
+        if row.why == "pair":
+            assert any({row.feature, row.pair} == {a, b} for a, b, _ in how["pairs"])
+    assert (table["mark"] == 1).all()
+    assert not hasattr(LessVFLClassifier(), "selection_")
+
+
+def test_the_selection_of_a_method_without_shadows_has_no_marks(cancer):
+    X, y = cancer
+    settings: dict[str, Any] = {**LAMBDAS, "party_epochs": 5, "server_epochs": 5}
+    model = LessVFLClassifier(lam_party=3.0, **settings).fit(X, y)
+    table = model.selection_
+    assert set(table["mark"]) == set(table["pair"]) == {None}
+    strength = dict(zip(table["feature"], table["strength"], strict=True))
+    assert [strength[name] for name in X.columns] == [*model.feature_importances_]
+
+
+def test_a_fitted_model_is_a_card_in_a_notebook(fitted):
+    with config_context(display="diagram"):
+        bundle = fitted._repr_mimebundle_()
+        page = bundle["text/html"]
+        assert "lessvfl-card" in fitted._repr_html_()
+        unfitted = clone(fitted)._repr_html_()
+    card, _, diagram = page.partition("</div>")
+    assert "lessvfl-card" in card
+    assert "LESS-VFL auto kept" in card
+    assert "1 missing cell" in card
+    assert "&lt;b&gt;lab&lt;/b&gt;" in card
+    assert "<b>" not in card
+    for names in fitted.features_.values():
+        assert ", ".join(names[:12]) in card
+    assert "sk-top-container" in diagram
+    assert "lessvfl-card" not in unfitted
+    assert "sk-top-container" in unfitted
+    with config_context(display="text"):
+        assert "text/html" not in fitted._repr_mimebundle_()
+        assert not hasattr(fitted, "_repr_html_")
+    assert bundle["text/plain"] == repr(fitted)
+
+
+def test_verbose_shows_how_far_a_fit_is(cancer, capsys):
+    X, y = cancer
+    settings: dict[str, Any] = {**QUICK, "method": "plain", "train_epochs": 2}
+    quiet = LessVFLClassifier(**settings).fit(X, y)
+    assert capsys.readouterr() == ("", "")
+    told = LessVFLClassifier(verbose=1, **settings).fit(X, y)
+    out, err = capsys.readouterr()
+    assert "train" in err
+    assert out == ""
+    assert (told.decision_function(X) == quiet.decision_function(X)).all()
+
+
+# ------------------------------------------------------------------------ sparse tables
+
+
+def shop(n_rows=300):
+    """Return a frame with a category of six towns, of which two decide."""
+    rng = np.random.default_rng(0)
+    towns = np.array(["Bath", "Cork", "Graz", "Lodz", "Oslo", "Vigo"])
+    frame = pd.DataFrame(
+        {"town": rng.choice(towns, n_rows), "income": rng.standard_normal(n_rows)}
+    )
+    return frame, frame["town"].isin(["Bath", "Oslo"]).astype(int)
+
+
+def test_sparse_output_of_a_column_transformer(cancer):
+    X, y = shop()
+    encode = ColumnTransformer(
+        [("town", OneHotEncoder(), ["town"]), ("rest", "passthrough", ["income"])],
+        sparse_threshold=1.0,
+    )
+    parties = {"registry": range(6), "bank": [6]}
+    model = LessVFLClassifier(parties=parties, **QUICK)
+    pipe = make_pipeline(encode, model).fit(X, y)
+    assert sparse.issparse(pipe[0].transform(X))
+    assert pipe.score(X, y) > 0.95
+    dense = clone(model).fit(pipe[0].transform(X).toarray(), y)
+    assert (model.support_ == dense.support_).all()
+    names = model.get_feature_names_out(pipe[0].get_feature_names_out())
+    assert {"town__town_Bath", "town__town_Oslo"} <= set(names)
+    assert "rest__income" not in names
+    out = model.transform(pipe[0].transform(X))
+    assert sparse.issparse(out)
+    assert out.shape == (300, len(names))
+
+
+def test_one_hot_columns_are_one_feature_if_groups_say_so():
+    X, y = shop()
+    table = OneHotEncoder().fit_transform(X[["town"]])
+    groups = {"town": range(6)}
+    model = LessVFLClassifier(parties=[6], groups=groups, **QUICK).fit(table, y)
+    assert model.features_ == {"party0": ("town",)}
+    assert model.support_.all()
+    assert model.selection_["feature"] == ["town"]
+
+
+def test_names_of_a_column_transformer_are_kept():
+    X, y = shop()
+    encode = ColumnTransformer(
+        [("town", OneHotEncoder(sparse_output=False), ["town"])],
+        remainder="passthrough",
+    ).set_output(transform="pandas")
+    parties = {"registry": ["town__*"], "bank": ["remainder__income"]}
+    model = LessVFLClassifier(parties=parties, **QUICK).set_output(transform="pandas")
+    kept = list(make_pipeline(encode, model).fit_transform(X, y))
+    assert {"town__town_Bath", "town__town_Oslo"} <= set(kept)
+
+
+def test_a_sparse_table_too_large_is_refused_before_it_takes_memory(monkeypatch):
+    X = sparse.csr_matrix((2_000_000, 5_000))
+    sentence = "at most 1 GiB .* Got 2,000,000 rows of 5,000 columns: 74.5 GiB"
+    with pytest.raises(DataError, match=sentence):
+        LessVFLClassifier(**QUICK).fit(X, np.arange(2_000_000) % 2)
+    rows = 2**27 // 5
+    monkeypatch.setattr(sparse.csr_matrix, "toarray", lambda self: "densified")
+    assert estimator._densify(sparse.csr_matrix((rows, 5))) == "densified"
+    with pytest.raises(DataError, match=r"1\.0 GiB"):
+        estimator._densify(sparse.csr_matrix((rows + 1, 5)))
+
+
+# ------------------------------------------------------------------- refused, in words
+
+
+@pytest.mark.parametrize("kind", [LessVFLClassifier, LessVFLRegressor])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [[0, 1], [1, 0]] * 10,
+        [[0], [0, 1]] * 10,
+        [{0}, {0, 1}] * 10,
+        np.zeros((20, 3)),
+        pd.DataFrame({"a": [0, 1] * 10, "b": [1, 0] * 10}),
+        sparse.csr_matrix(np.eye(20, 3)),
+    ],
+    ids=["lists", "ragged", "sets", "array", "frame", "sparse"],
+)
+def test_several_labels_for_a_row_are_refused(kind, labels):
+    X = np.arange(40.0).reshape(20, 2)
+    with pytest.raises(ConfigError, match=r"must be one column.*sklearn\.multioutput"):
+        kind(**QUICK).fit(X, labels)
+
+
+@pytest.mark.parametrize("column", [30, -31, 1.5, True, None, [1]])
+@pytest.mark.parametrize("what", ["parties", "groups"])
+def test_columns_by_a_number_that_is_none_of_the_table(cancer, what, column):
+    X, y = cancer
+    given: dict[str, Any] = {what: {"lab": [0, column]}}
+    sentence = f"'lab' in '{what}' must be names, or numbers from 0 to 29. Got"
+    with pytest.raises(ConfigError, match=sentence):
+        LessVFLClassifier(**QUICK, **given).fit(X.to_numpy(), y)
+    nothing: dict[str, Any] = {what: {"lab": None}}
+    with pytest.raises(ConfigError, match=sentence):
+        LessVFLClassifier(**QUICK, **nothing).fit(X.to_numpy(), y)
+
+
+# ------------------------------------------------------------------- routing of weights
+
+
+@pytest.fixture
+def _routing():
+    with config_context(enable_metadata_routing=True):
+        yield
+
+
+@pytest.mark.usefixtures("_routing")
+def test_weights_are_routed_to_where_they_are_asked_for(cancer):
+    """Rows of weight 0 are mislabelled: who gets the weights is right on the others."""
+    X, y = cancer
+    wrong = np.arange(len(y)) % 3 == 0
+    labels = np.where(wrong, 1 - y, y)
+    weight = np.where(wrong, 0.0, 1.0)
+    settings: dict[str, Any] = {**QUICK, "method": "plain", "train_epochs": 4}
+    alone = LessVFLClassifier(**settings).fit(X, labels, sample_weight=weight)
+
+    def asked(**request):
+        return LessVFLClassifier(**settings).set_fit_request(**request)
+
+    pipe = make_pipeline(asked(sample_weight=True))
+    pipe.fit(X, labels, sample_weight=weight)
+    assert (pipe.decision_function(X) == alone.decision_function(X)).all()
+
+    selector = asked(sample_weight=True)
+    both = make_pipeline(selector, GaussianNB().set_fit_request(sample_weight=False))
+    both.fit(X, labels, sample_weight=weight)
+    assert (selector.decision_function(X) == alone.decision_function(X)).all()
+
+    scored = asked(sample_weight=True).set_score_request(sample_weight=True)
+    found = cross_validate(scored, X, labels, params={"sample_weight": weight}, cv=2)
+    assert found["test_score"].min() > 0.9
+    scores = cross_val_score(scored, X, labels, params={"sample_weight": weight}, cv=2)
+    assert (scores == found["test_score"]).all()
+    unasked = asked(sample_weight=False).set_score_request(sample_weight=True)
+    left = cross_val_score(unasked, X, labels, params={"sample_weight": weight}, cv=2)
+    assert left.mean() != scores.mean()
+
+    grid = GridSearchCV(scored, {"learning_rate": [0.005, 0.01]}, cv=2)
+    grid.fit(X, labels, sample_weight=weight)
+    assert grid.best_score_ > 0.9
+
+
+@pytest.mark.usefixtures("_routing")
+def test_weights_that_nobody_asked_for_are_refused(cancer):
+    X, y = cancer
+    pipe = make_pipeline(LessVFLClassifier(**QUICK))
+    with pytest.raises(ValueError, match="sample_weight"):
+        pipe.fit(X, y, sample_weight=np.ones(len(y)))
 
 
 def test_weights_of_classes_and_of_rows(cancer):

@@ -7,16 +7,23 @@ that are left.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import (
+    assert_all_finite,
+    check_random_state,
+    estimator_html_repr,
+)
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -27,13 +34,16 @@ from sklearn.utils.validation import (
 
 from lessvfl import data
 from lessvfl.data import Dataset, Frame
-from lessvfl.errors import ConfigError
-from lessvfl.run import profiles, simulate
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
-from lessvfl.terms import Task
+from lessvfl.run.record import RunRecord
+from lessvfl.terms import Observer, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+DENSE_LIMIT = 2**30  # bytes that a sparse table may take as a dense one of float64
 
 # Constructor parameters that are settings of the same name; None: the profile's.
 _SETTINGS = (
@@ -76,13 +86,16 @@ optional
     settings : dict, optional
         Any other setting by name.
     groups : dict, optional
-        Feature name -> columns of one party that are one feature.
+        Feature name -> columns of one party (names, or numbers of an array) that are
+        one feature, such as all columns that one-hot encoding made of one.
     party_net, fusion_net : callable, nn.Module or (party_net) dict, optional
         Networks of one's own: a function of (n_inputs, n_outputs), or a module.
     device : str, default="cpu"
         ``cpu``, ``cuda`` or ``auto``.
     random_state : int, RandomState or None, default=None
         Seed of initial weights and batches.
+    verbose : int, default=0
+        1 shows how far a fit is: in a terminal, in a notebook, or as plain lines.
 
     Attributes
     ----------
@@ -92,6 +105,10 @@ optional
         Norm of the feature's input weights, 0 where removed.
     features_ : dict
         Party name -> features kept.
+    selection_ : dict of list
+        A table by column, for ``pandas.DataFrame(model.selection_)``: of every feature
+        its ``party``, ``feature``, ``kept``, ``strength``, the ``mark`` that it had to
+        reach, its partner in a ``pair``, and ``why`` it stayed or went.
     false_share_ : dict
         Party name -> estimated share of useless features among those it kept; None
         where nothing can be said. Scrambled copies of columns stand for useless ones
@@ -134,11 +151,12 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         class_weight: str | Mapping[Any, float] | None = None,
         settings: Mapping[str, Any] | None = None,
-        groups: Mapping[str, Sequence[str]] | None = None,
+        groups: Mapping[str, Sequence[str] | Sequence[int]] | None = None,
         party_net: Any = None,
         fusion_net: Any = None,
         device: str = "cpu",
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.method = method
         self.profile = profile
@@ -164,11 +182,13 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.fusion_net = fusion_net
         self.device = device
         self.random_state = random_state
+        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
-        """Say that missing cells are imputed and that results need a seed."""
+        """Say that tables may have missing cells or be sparse; results need a seed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         tags.non_deterministic = False
         return tags
 
@@ -191,18 +211,24 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         job = simulate.Job(
             dataset,
             self._settings(dataset, labels),
-            parties=self._parties(frame.names),
-            groups=self.groups,
+            parties=_by_name("parties", self.parties, frame.names),
+            groups=_by_name("groups", self.groups, frame.names),
             device=self.device,
             networks=Networks(self.party_net, self.fusion_net),
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        (run,) = simulate.simulate(job, [seed])
+        with self._watched() as progress:
+            (run,) = simulate.simulate(job, [seed], progress)
         self.run_ = run.numbers
         # In float64 the prediction of a row does not depend on the rows beside it.
         self.model_ = run.model.astype(torch.float64)
         self.ledger_ = run.bill
         self.features_ = run.model.features
+        about = numbers.bare_header(
+            job.settings, dataset.name, job.device, {}, parties=[*self.features_]
+        )
+        runs = [{**run.numbers, "bill": run.bill}]
+        self._record = RunRecord(numbers.header(about, run.problem), runs, "complete")
         how = run.numbers["selection"] or {}
         self.false_share_ = {
             name: how[name]["false_share"] if name in how else None
@@ -239,13 +265,16 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         config = clamp_batch(resolved.config, len(dataset.y))
         return dataclasses.replace(resolved, config=config)
 
-    def _parties(self, names: Sequence[str]) -> Any:
-        if not isinstance(self.parties, Mapping):
-            return self.parties
-        return {
-            party: [c if isinstance(c, str) else names[int(c)] for c in columns]
-            for party, columns in self.parties.items()
-        }
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[Observer]:
+        """Give an observer of the run, which shows how far it is where asked to."""
+        if not self.verbose:
+            yield lambda event: None
+            return
+        from lessvfl.status import Status, notebook
+
+        with notebook.follow(Status("", self.method, "the table")) as observe:
+            yield observe
 
     def _frame(self, X: Any, reset: bool) -> Frame:
         """Check a table and return it with its column names."""
@@ -256,10 +285,13 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self,
             X,
             reset=reset,
+            accept_sparse=("csr", "csc", "coo"),
             dtype="numeric",
             ensure_all_finite="allow-nan",
             ensure_min_samples=2 if reset else 1,
         )
+        if sparse.issparse(array):
+            array = _densify(array)
         names = [f"x{index}" for index in range(array.shape[1])]
         return data.frame_of(array, names)
 
@@ -274,26 +306,46 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.score_classes(self._frame(X, reset=False))
 
-    def plot_curve(self, ax: Axes | None = None) -> Axes:
-        """Draw the score on training rows against megabytes sent."""
-        from lessvfl.report import figures
+    @property
+    def selection_(self) -> dict[str, list[Any]]:
+        """Every feature with its verdict: by party, kept ones and strong ones first."""
+        from lessvfl.report import verdicts
 
         check_is_fitted(self)
-        return figures.plot_curve([self.run_], ax=ax)
+        return verdicts.as_columns(self._record)
 
-    def plot_features(self, ax: Axes | None = None) -> Axes:
-        """Draw features kept and removed per party."""
-        from lessvfl.report import figures
+    def _html_repr(self) -> str:
+        """Return scikit-learn's diagram, under a card of what a fit has found."""
+        diagram: str = estimator_html_repr(self)
+        if "_record" not in vars(self):
+            return diagram
+        from lessvfl.report import notebook
+
+        return notebook.card(self._record) + diagram
+
+    def plot_selection(self, ax: Axes | None = None, *, most: int = 30) -> Axes:
+        """Draw by party how strong its features are, and which of them were kept.
+
+        `most` is how many features are drawn: kept ones first, the strongest first.
+        """
+        from lessvfl.report import selection_figures
 
         check_is_fitted(self)
-        return figures.plot_features(self.run_, ax=ax)
+        return selection_figures.plot_selection(self.run_, ax, most=most)
 
-    def plot_components(self, ax: Axes | None = None) -> Axes:
-        """Draw embedding components kept per party."""
-        from lessvfl.report import figures
+    def plot_path(self, ax: Axes | None = None, *, party: str | None = None) -> Axes:
+        """Draw features and shadows kept along the lambdas, of one party or of all."""
+        from lessvfl.report import selection_figures
 
         check_is_fitted(self)
-        return figures.plot_components(self.run_, ax=ax)
+        return selection_figures.plot_path(self.run_, ax, party=party)
+
+    def plot_parties(self, ax: Axes | None = None) -> Axes:
+        """Draw what each party kept and sent, and the score without it."""
+        from lessvfl.report import selection_figures
+
+        check_is_fitted(self)
+        return selection_figures.plot_parties(self._record, ax)
 
     def plot_bytes(self, ax: Axes | None = None) -> Axes:
         """Draw bytes by stage and direction."""
@@ -301,6 +353,65 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
         check_is_fitted(self)
         return figures.plot_bytes(self.run_, ax=ax)
+
+    def plot_curve(self, ax: Axes | None = None) -> Axes:
+        """Draw the score on training rows against megabytes sent."""
+        from lessvfl.report import figures
+
+        check_is_fitted(self)
+        return figures.plot_curve([self.run_], ax=ax)
+
+
+def _densify(table: Any) -> NDArray[Any]:
+    """Return a sparse table as an array, if that does not take too much memory."""
+    n_rows, n_columns = table.shape
+    n_bytes = 8 * n_rows * n_columns
+    if n_bytes > DENSE_LIMIT:
+        raise DataError(
+            f"A sparse X must take at most {DENSE_LIMIT // 2**30} GiB as a dense table "
+            f"of 8 bytes a cell. Got {n_rows:,} rows of {n_columns:,} columns: "
+            f"{n_bytes / 2**30:,.1f} GiB."
+        )
+    dense: NDArray[Any] = table.toarray()
+    return dense
+
+
+def _by_name(what: str, given: Any, names: Sequence[str]) -> Any:
+    """Return parties or groups with all columns by name; one alone needs no list."""
+    if not isinstance(given, Mapping):
+        return given
+    found: dict[str, list[str]] = {}
+    for owner, columns in given.items():
+        alone = isinstance(columns, str) or not isinstance(columns, Iterable)
+        found[owner] = []
+        for column in [columns] if alone else columns:
+            if isinstance(column, str):
+                found[owner].append(column)
+            elif type(column) is not bool and column in range(-len(names), len(names)):
+                found[owner].append(names[int(column)])
+            else:
+                raise ConfigError(
+                    f"The columns of '{owner}' in '{what}' must be names, or numbers "
+                    f"from 0 to {len(names) - 1}. Got {column!r}."
+                )
+    return found
+
+
+def _one_column(y: Any) -> NDArray[Any]:
+    """Return the labels of the rows; refuse several of them for one row."""
+    table = y if hasattr(y, "shape") else np.asarray(y, dtype=object)
+    found = f"shape {tuple(table.shape)}"
+    several = math.prod(table.shape[1:]) != 1
+    if table is not y and isinstance(next(iter(table.flat), None), list | tuple | set):
+        several, found = True, "a list for each row"
+    if several:
+        raise ConfigError(
+            "The labels y must be one column, a label for each row; for several, fit "
+            "one estimator each, as sklearn.multioutput does. Got "
+            f"{found}."
+        )
+    column: NDArray[Any] = column_or_1d(y, warn=True)
+    return column
 
 
 class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
@@ -329,7 +440,7 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like or DataFrame (n, d)
+        X : array-like, sparse matrix or DataFrame (n, d)
             The table; missing cells are imputed, text columns are categories.
         y : array-like (n,)
             The classes.
@@ -337,7 +448,7 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
             How much every row counts in the loss.
         """
         frame = self._frame(X, reset=True)
-        y = column_or_1d(y, warn=True)
+        y = _one_column(y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -392,7 +503,7 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like or DataFrame (n, d)
+        X : array-like, sparse matrix or DataFrame (n, d)
             The table; missing cells are imputed, text columns are categories.
         y : array-like (n,)
             The numbers to predict.
@@ -400,7 +511,7 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
             How much every row counts in the loss.
         """
         frame = self._frame(X, reset=True)
-        y = column_or_1d(y, warn=True).astype(np.float64)
+        y = _one_column(y).astype(np.float64)
         if not np.isfinite(y).all():
             raise ConfigError(
                 "The labels must be finite numbers. Got NaN or infinity in y."

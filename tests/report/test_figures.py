@@ -9,7 +9,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lessvfl.report import figures, tables
+from lessvfl.report import figures, selection_figures
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,9 @@ def test_evaluation_does_not_set_the_scale_of_the_bytes(run):
     assert "1.0 GB (bar cut)" in [text.get_text() for text in ax.texts]
 
 
-@pytest.mark.parametrize("plot", [figures.plot_scores, figures.plot_path])
+@pytest.mark.parametrize(
+    "plot", [selection_figures.plot_selection, selection_figures.plot_path]
+)
 def test_a_figure_of_one_seed_names_it_as_it_was_given(make_record, plot):
     run = make_record(method="less-vfl-auto", n_seeds=1).runs[0] | {"seed": 7}
     assert plot(run, figures.new_axes()).get_xlabel().endswith(", seed 7")
@@ -177,112 +179,6 @@ def test_one_point_is_drawn_as_a_dot(run):
     assert ax.get_lines()[0].get_marker() == "o"
 
 
-@pytest.fixture
-def shadows(make_record):
-    """Return a run by shadows, with every reason that a selection can have."""
-    return make_record(method="less-vfl-auto", n_seeds=1).runs[0]
-
-
-def drawn_scores(run):
-    """Return name, width, verdict, whether hatched and words of every bar, in order."""
-    ax = figures.plot_scores(run, figures.new_axes())
-    names = [text.get_text() for text in ax.get_yticklabels()]
-    notes: list[Any] = list(ax.texts)
-    words = {round(note.xy[1]): note.get_text() for note in notes}
-    blue = (0, 0x72 / 255, 0xB2 / 255)
-    return ax, [
-        (
-            name,
-            bar.get_width(),
-            bar.get_facecolor()[:3] == blue,
-            bool(bar.get_hatch()),
-            words[row],
-        )
-        for row, (name, bar) in enumerate(zip(names, bars(ax), strict=True))
-    ]
-
-
-def test_no_bar_contradicts_its_verdict(shadows):
-    """What stays reaches the limit and what goes does not, or the reason is there."""
-    ax, drawn = drawn_scores(shadows)
-    (limit,) = lines(ax)
-    assert set(limit.get_xdata()) == {1}
-    assert len(drawn) == figures.MOST_SCORES
-    assert any(not kept for _, _, kept, _, _ in drawn)
-    for name, width, kept, _, words in drawn:
-        assert kept == (width >= 1) or words in tables.REASONS.values(), name
-    for note in tables.REASONS.values():
-        assert any(words == note for *_, words in drawn)
-
-
-def test_bars_are_strengths_and_verdicts_in_order(shadows):
-    _, drawn = drawn_scores(shadows)
-    found = {
-        figures.label(f"{name} ({party})"): (score, name in kept)
-        for party, how in shadows["selection"].items()
-        for kept in [shadows["features"][party]["kept"]]
-        for name, score in how["scores"].items()
-    }
-    widths = [width for _, width, *_ in drawn]
-    assert widths == sorted(widths, reverse=True)
-    for name, width, kept, in_pair, words in drawn:
-        score, is_kept = found[name]
-        assert kept == is_kept
-        if not in_pair:
-            assert width == min(score, figures.LONGEST_SCORE)
-            assert words.startswith(f"{score:.3g}") == (score > width)
-    n_kept = sum(is_kept for _, is_kept in found.values())
-    assert sum(kept for _, _, kept, _, _ in drawn) == n_kept  # none of them is left out
-
-
-def test_a_feature_kept_in_a_pair_has_the_bar_of_its_pair(shadows):
-    _, drawn = drawn_scores(shadows)
-    for party, how in shadows["selection"].items():
-        (first, _, squared), (_, second, together) = how["pairs"]
-        found = {name: rest for name, *rest in drawn}
-        one = found[figures.label(f"{first} ({party})")]
-        assert one == [squared, True, True, "squared"]
-        one = found[figures.label(f"{second} ({party})")]
-        assert one == [together, True, True, f"with {first}"]
-    assert sum(hatched for *_, hatched, _ in drawn) == 6
-
-
-def test_removed_features_say_why_they_went(make_record):
-    run = make_record(
-        method="less-vfl-auto", n_seeds=1, n_real=6, n_planted=4, kept_share=0.7
-    ).runs[0]
-    notes = {
-        (one.party, one.feature): one.note
-        for one in tables.strengths(run)
-        if not one.is_kept
-    }
-    for party, names in run["features"].items():
-        first, second, *others = names["removed"]
-        assert notes[party, first] == "adds nothing new"
-        assert notes[party, second] == "more than allowed"
-        assert {notes[party, name] for name in others} <= {""}
-
-
-def test_a_reason_that_is_missing_is_missed(shadows):
-    how = shadows["selection"]["bank"]
-    del how["why"]
-    notes = {one.feature: one.note for one in tables.strengths(shadows)}
-    for name in shadows["features"]["bank"]["kept"]:
-        missed = "not recorded why" * (how["scores"][name] < 1)
-        assert notes[name] == missed
-
-
-def test_path_marks_the_choice_of_every_party(make_record):
-    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0]
-    ax = figures.plot_path(run, figures.new_axes())
-    path, choice = lines(ax)[:2]
-    assert path.get_label() == "bank"
-    assert list(path.get_xdata()) == [0, 2, 4, 6, 8, 10]
-    assert list(path.get_ydata()) == pytest.approx([0, 1, 4, 9, 16, 25])
-    assert (choice.get_xdata()[0], choice.get_ydata()[0]) == pytest.approx((8, 16))
-    assert len(lines(ax)) == 6
-
-
 def test_selection_ends_before_training_goes_on(make_record):
     run = make_record(method="less-vfl-auto", n_seeds=1).runs[0]
     sent = [p["payload_bytes"] for p in run["curve"] if p["stage"] == "select_features"]
@@ -296,10 +192,8 @@ def test_empty_figures_say_why(run):
     for plot in (figures.plot_features, figures.plot_components, figures.plot_bytes):
         said.append(plot(nothing, figures.new_axes()).texts[0].get_text())
     said.append(figures.plot_curve([nothing], figures.new_axes()).texts[0].get_text())
-    for draw in (figures.plot_scores, figures.plot_path):
-        said.append(draw(nothing, figures.new_axes()).texts[0].get_text())
     said.append(figures.plot_kept({}, figures.new_axes()).texts[0].get_text())
-    assert len(set(said)) == 7
+    assert len(set(said)) == 5
     assert all(said)
     named = figures.plot_curve([nothing], figures.new_axes(), name="x")
     assert not named.texts

@@ -68,7 +68,8 @@ def label(text: str, limit: int = 28) -> str:
     return text.replace("$", r"\$")
 
 
-def _axes(ax: Axes | None, height: float = 3.0) -> Axes:
+def own_axes(ax: Axes | None, height: float = 3.0) -> Axes:
+    """Return the axes given, or new ones that pyplot knows of."""
     if ax is not None:
         return ax
     from matplotlib import pyplot
@@ -81,7 +82,7 @@ def _many(run: OneOrMore) -> Sequence[RunNumbers]:
     return [run] if isinstance(run, Mapping) else run
 
 
-def _say(ax: Axes, sentence: str) -> Axes:
+def say(ax: Axes, sentence: str) -> Axes:
     """Say why a figure is empty."""
     ax.text(0.5, 0.5, sentence, ha="center", va="center", transform=ax.transAxes)
     ax.set_axis_off()
@@ -182,10 +183,10 @@ def plot_curve(
     -------
     matplotlib Axes
     """
-    ax, runs = _axes(ax), _many(runs)
+    ax, runs = own_axes(ax), _many(runs)
     chosen = score_of(runs)
     if chosen is None:
-        return ax if name else _say(ax, "no score was recorded")
+        return ax if name else say(ax, "no score was recorded")
     key, title = chosen
     words = seed_of(runs[0])
     if len(runs) > 1:
@@ -224,7 +225,8 @@ def _columns(points: Collection[Point]) -> tuple[list[float], list[float]]:
 # -- bars by party, by stage, by method ------------------------------------------------
 
 
-def _prepare_bars(ax: Axes, names: Sequence[str], *, whole: bool = True) -> None:
+def prepare_bars(ax: Axes, names: Sequence[str], *, whole: bool = True) -> None:
+    """Name the bars to come, the first on top; `whole` if their lengths are counts."""
     ax.set_yticks(range(len(names)), [label(name) for name in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
@@ -232,7 +234,7 @@ def _prepare_bars(ax: Axes, names: Sequence[str], *, whole: bool = True) -> None
     grid(ax, "x")
 
 
-def _beside(ax: Axes, x: float, y: float, text: str) -> None:
+def beside(ax: Axes, x: float, y: float, text: str) -> None:
     """Write a number at the end of a bar."""
     look: Any = {"va": "center", "fontsize": 8, "color": "#454A52"}
     ax.annotate(text, (x, y), (4, 0), textcoords="offset points", **look)
@@ -245,7 +247,7 @@ def _stack(
     ax: Axes, bars: Mapping[str, str], layers: Sequence[Layer], room: float = 1.22
 ) -> None:
     """Draw a bar for every name, in layers, with its text beside it."""
-    _prepare_bars(ax, list(bars))
+    prepare_bars(ax, list(bars))
     left = [0.0] * len(bars)
     for words, color, hatch, widths in layers:
         style: Any = {"facecolor": color, "edgecolor": "#7F8791", "hatch": hatch}
@@ -254,14 +256,19 @@ def _stack(
         ax.barh(range(len(bars)), widths, left=left, **style)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     for y, text in enumerate(bars.values()):
-        _beside(ax, left[y], y, text)
+        beside(ax, left[y], y, text)
     ax.set_xlim(0, room * max(left) or 1)
     if layers:
         legend(ax)
 
 
-def _stack_features(ax: Axes, counts: Mapping[str, tables.FeatureCounts]) -> None:
-    """Draw kept and removed, real and planted features by name."""
+def stack_features(
+    ax: Axes,
+    counts: Mapping[str, tables.FeatureCounts],
+    texts: Mapping[str, str],
+    room: float = 1.22,
+) -> None:
+    """Draw kept and removed, real and planted features by name, texts beside them."""
     widths = zip(*counts.values(), strict=True)  # in the order of KINDS
     both = zip(KINDS, widths, strict=True)
     start = "" if tables.with_planted(counts.values()) else "real, "
@@ -270,8 +277,11 @@ def _stack_features(ax: Axes, counts: Mapping[str, tables.FeatureCounts]) -> Non
         for (words, color, hatch), some in both
         if any(some)
     ]
-    texts = {name: f"{_count(c.kept)} kept" for name, c in counts.items()}
-    _stack(ax, texts, layers)
+    _stack(ax, texts, layers, room)
+
+
+def _kept_texts(counts: Mapping[str, tables.FeatureCounts]) -> dict[str, str]:
+    return {name: f"{_count(c.kept)} kept" for name, c in counts.items()}
 
 
 def _count(value: float) -> str:
@@ -293,11 +303,11 @@ def plot_features(run: OneOrMore, ax: Axes | None = None) -> Axes:
     matplotlib Axes
     """
     counts = tables.mean_counts(_many(run))
-    ax = _axes(ax, bars_height(len(counts)))
+    ax = own_axes(ax, bars_height(len(counts)))
     if not counts:
-        return _say(ax, "the parties did not reveal\nwhich features they kept")
-    _stack_features(ax, counts)
-    ax.set_xlabel("features" + _mean_of(run))
+        return say(ax, "the parties did not reveal\nwhich features they kept")
+    stack_features(ax, counts, _kept_texts(counts))
+    ax.set_xlabel("features" + mean_of(run))
     return ax
 
 
@@ -306,8 +316,8 @@ def plot_kept(methods: Mapping[str, Sequence[RunNumbers]], ax: Axes) -> Axes:
     means = {name: tables.mean_total(runs) for name, runs in methods.items()}
     counts = {name: mean for name, mean in means.items() if mean is not None}
     if not counts:
-        return _say(ax, "no record says which features were kept")
-    _stack_features(ax, counts)
+        return say(ax, "no record says which features were kept")
+    stack_features(ax, counts, _kept_texts(counts))
     ax.set_xlabel("features, all parties" + _mean_of_each(methods.values()))
     return ax
 
@@ -318,16 +328,16 @@ def plot_components(run: OneOrMore, ax: Axes | None = None) -> Axes:
     Takes and returns what :func:`plot_features` does.
     """
     counts = tables.component_counts(_many(run))
-    ax = _axes(ax, bars_height(len(counts)))
+    ax = own_axes(ax, bars_height(len(counts)))
     if not counts:
-        return _say(ax, "no components were recorded")
+        return say(ax, "no components were recorded")
     removed = [n - k for k, n in counts.values()]
     layers: list[Layer] = [("kept", BLUE, "", [k for k, _ in counts.values()])]
     if any(removed):
         layers.append(("removed", "#BFD9EA", "////", removed))
     texts = {party: f"{_count(k)} of {_count(n)}" for party, (k, n) in counts.items()}
     _stack(ax, texts, layers, room=1.25)
-    ax.set_xlabel("embedding components" + _mean_of(run))
+    ax.set_xlabel("embedding components" + mean_of(run))
     return ax
 
 
@@ -338,11 +348,11 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
     """
     runs = _many(run)
     stages = tables.stages_billed(runs)
-    ax = _axes(ax, bars_height(2 * len(stages)))
+    ax = own_axes(ax, bars_height(2 * len(stages)))
     if not stages:
-        return _say(ax, "no bytes were recorded")
+        return say(ax, "no bytes were recorded")
     titles = [tables.stage_title(s) + "*" * (s == "evaluate") for s in stages]
-    _prepare_bars(ax, titles, whole=False)
+    prepare_bars(ax, titles, whole=False)
     longest = _most_paid(runs, stages)
     for direction, shift, color, words in DIRECTIONS:
         paths = (f"communication.by_stage.{stage}.{direction}" for stage in stages)
@@ -356,10 +366,10 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
             if stage == "evaluate":
                 bar.set_alpha(0.4)
                 said += " (bar cut)" * (size > longest)
-            _beside(ax, bar.get_width(), y, said)
+            beside(ax, bar.get_width(), y, said)
     ax.set_xlim(0, 1.45 * longest / 1e6 or 1)
     apart = "; * not in the cost" if "evaluate" in stages else ""
-    ax.set_xlabel("MB" + _mean_of(run) + apart)
+    ax.set_xlabel("MB" + mean_of(run) + apart)
     legend(ax)
     return ax
 
@@ -372,62 +382,7 @@ def _most_paid(runs: Sequence[RunNumbers], stages: Sequence[str]) -> float:
     return max((mean.mean for mean in means if mean), default=0.0)
 
 
-MOST_SCORES = 30  # features that fit into a figure
-LONGEST_SCORE = 3.0  # in limits; a longer bar is cut and says how long it is
-VERDICTS: dict[tuple[bool, bool], dict[str, Any]] = {  # kept, by its pair alone
-    (True, False): {"facecolor": BLUE, "label": "kept"},
-    (True, True): {"facecolor": BLUE, "hatch": "////", "label": "kept in a pair"},
-    (False, False): {"facecolor": "#BFD9EA", "label": "removed"},
-}
-
-
-def plot_scores(run: RunNumbers, ax: Axes) -> Axes:
-    """Draw how strong each feature is against the limit that its party's shadows set.
-
-    The colour is the verdict. Where it is not what the bar says, the reason stands
-    beside it.
-    """
-    found = tables.strengths(run)
-    if not found:
-        return _say(ax, "no feature was measured against shadows")
-    first = sorted(found, key=lambda one: (not one.is_kept, -one.value))[:MOST_SCORES]
-    shown = sorted(first, key=lambda one: -one.value)
-    _prepare_bars(ax, [f"{o.feature} ({o.party})" for o in shown], whole=False)
-    right, named = 1.25, set()
-    for row, one in enumerate(shown):
-        width, kind = min(one.value, LONGEST_SCORE), (one.is_kept, one.in_pair)
-        style = VERDICTS[kind] | ({"label": None} if kind in named else {})
-        named.add(kind)
-        ax.barh(row, width, height=0.6, edgecolor="white", lw=0, **style)
-        long = f"{one.value:.3g}" if one.value > width else ""
-        note = ", ".join(filter(None, (long, label(one.note, 20))))
-        _beside(ax, max(width, 1.0) if one.note else width, row, note)
-        right = max(right, max(width, 1.0) / (1 - 0.022 * len(note)))
-    ax.axvline(1, color=VERMILION, lw=1.6, label="limit")
-    ax.set_xlim(0, 1.03 * right)
-    ax.set_xlabel("strength; left of the limit could be chance" + _mean_of(run))
-    legend(ax)
-    return ax
-
-
-def plot_path(run: RunNumbers, ax: Axes) -> Axes:
-    """Draw the share of shadows kept against the features kept, along the lambdas."""
-    selection = run.get("selection") or {}
-    if not selection:
-        return _say(ax, "no path was recorded")
-    for number, (party, how) in enumerate(selection.items()):
-        _, kept, shadows = zip(*how["path"], strict=True)
-        color = CYCLE[number % len(CYCLE)]
-        ax.plot(kept, [100 * s for s in shadows], color=color, label=label(party))
-        place = [lam for lam, _, _ in how["path"]].index(how["lam"])
-        ax.plot(kept[place], 100 * shadows[place], "o", color=color)
-    ax.set_xlabel("features kept; the dot is the choice" + _mean_of(run))
-    ax.set_ylabel("shadows kept, %")
-    legend(ax)
-    return ax
-
-
-def _mean_of(run: OneOrMore) -> str:
+def mean_of(run: OneOrMore) -> str:
     """Say which seed a figure is of, or of how many it is the mean."""
     runs = _many(run)
     return f", mean of {len(runs)} seeds" if len(runs) > 1 else f", {seed_of(runs[0])}"
@@ -440,7 +395,7 @@ def seed_of(run: RunNumbers) -> str:
 
 def _mean_of_each(runs: Iterable[Sequence[RunNumbers]]) -> str:
     """Say of how many seeds the means of a figure of several methods are."""
-    said = {_mean_of(some) for some in runs if some}
+    said = {mean_of(some) for some in runs if some}
     return said.pop() if len(said) == 1 else ", mean of the seeds of each"
 
 

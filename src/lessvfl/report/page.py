@@ -8,7 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
-from lessvfl.report import figures, parts, pixels, server, tables
+from lessvfl.report import (
+    figures,
+    parts,
+    pixels,
+    selection_figures,
+    server,
+    tables,
+)
 from lessvfl.report.tables import MISSING, RunNumbers, at
 from lessvfl.report.verdicts import reasons_by_party, verdicts
 from lessvfl.run.record import FILE_NAME, RunRecord
@@ -230,18 +237,20 @@ def _selection(run: RunNumbers) -> str:
     selection = run.get("selection")
     if not selection:
         return ""
-    items, n_scores, most = "", len(tables.strengths(run)), figures.MOST_SCORES
+    n_scores, most = len(tables.strengths(run)), selection_figures.MOST_FEATURES
+    items = ""
     for party, how in selection.items():
         n_kept = len(tables.revealed(run)[party]["kept"])
         items += f"<li>{escape(tables.selection_words(party, how, n_kept))}</li>"
     with figures.page_style():
-        ax = figures.plot_scores(run, figures.bar_axes(min(n_scores, most)))
+        n_rows = min(n_scores, most) + len(selection)  # and the parties' names
+        ax = selection_figures.plot_selection(run, figures.bar_axes(n_rows))
         noted = [one for one in tables.strengths(run) if one.note]
         words = "; ".join(f"{one.feature}: {one.note}" for one in noted[:most])
         alt = f"Strength of up to {most} features against shadows. {words}"
         scores = _figure(ax, "scores", alt)
-        ax = figures.plot_path(run, figures.new_axes())
-        alt = "Share of shadows kept against features kept, by party."
+        ax = selection_figures.plot_path(run, figures.new_axes())
+        alt = "Features and share of shadows kept along the lambdas, by party."
         path = _figure(ax, "path", alt)
     said = (
         "<p>Each party scrambled copies of its own columns and kept what is stronger "

@@ -478,22 +478,29 @@ def method_title(method: Any) -> str:
     return METHOD_TITLES.get(str(method), str(method))
 
 
-def headline(record: RunRecord) -> str:
-    """Say in one sentence what came out of a record."""
+def selected_words(record: RunRecord) -> str:
+    """Say how many features a method kept, of how many, at how many parties."""
     title, runs = method_title(record.header.get("method")), record.runs
-    if not runs:
-        return f"{title}: no seed has finished"
-    n_all = at(record.header, "data", "n_parties")
-    parts = [f"{title} with {plural(n_all, 'party', 'parties')}" if n_all else title]
     kept, held = (over_seeds(runs, f"features.*.{name}") for name in ("kept", "*"))
     if kept and held:
         n_parties = plural(len(mean_counts(runs)), "party", "parties")
         n_kept = f"kept {_count(kept.mean, None) if kept.mean else 'none'} of"
         if record.header.get("method") == "plain" and kept.mean == held.mean:
             n_kept = "used all"
-        parts = [f"{title} {n_kept} {plural(held.mean, 'feature')} at {n_parties}"]
+        return f"{title} {n_kept} {plural(held.mean, 'feature')} at {n_parties}"
+    n_all = at(record.header, "data", "n_parties")
+    return f"{title} with {plural(n_all, 'party', 'parties')}" if n_all else title
+
+
+def headline(record: RunRecord) -> str:
+    """Say in one sentence what came out of a record."""
+    runs = record.runs
+    if not runs:
+        title = method_title(record.header.get("method"))
+        return f"{title}: no seed has finished"
     score, word = first_score(record)
     final = over_seeds(runs, f"{score}.final")
+    parts = [selected_words(record)]
     parts.append(f"test {word} {final.mean:.3f}" if final else "no test score")
     if sent := over_seeds(runs, "communication.payload_bytes.*"):
         parts.append(f"{terms.bytes_text(sent.mean)} sent")
@@ -501,14 +508,20 @@ def headline(record: RunRecord) -> str:
     return "; ".join(parts) + mean_of
 
 
-def remarks(record: RunRecord) -> list[str]:
-    """Say what a reader should know beyond the notes of the record."""
+def emptied(record: RunRecord) -> list[str]:
+    """Say which parties kept nothing."""
     n_runs, sentences = len(record.runs), []
     counted = [item for run in record.runs for item in feature_counts(run).items()]
     empty = Counter(party for party, c in counted if c.held and not c.kept)
     for party, n_empty in empty.items():
         when = f" in {n_empty} of {n_runs} seeds" if n_runs > 1 else ""
         sentences.append(f"{party} kept none of its features{when}.")
+    return sentences
+
+
+def remarks(record: RunRecord) -> list[str]:
+    """Say what a reader should know beyond the notes of the record."""
+    sentences = emptied(record)
     if record.runs and not _scored(record, "accuracy", "r2"):
         no_rows = at(record.header, "data", "n_test") == 0
         why = "There were no test rows, so nothing" if no_rows else "Nothing"

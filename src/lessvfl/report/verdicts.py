@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lessvfl.report import parts, tables
 from lessvfl.report.tables import RunNumbers, at
@@ -161,6 +161,27 @@ def _looks(runs: Sequence[RunNumbers]) -> dict[tuple[str, str], list[_Look]]:
                 look = (name in kept, why, score, pairs.get(name))
                 found.setdefault((party, name), []).append(look)
     return found
+
+
+def as_columns(record: RunRecord) -> dict[str, list[Any]]:
+    """Return every feature of one run as columns of a table, in the order of verdicts.
+
+    Strengths are multiples of the mark that shadows set; of a method without shadows
+    they are norms of weights, and there is no mark.
+    """
+    rows = [
+        {
+            "party": one.party,
+            "feature": one.feature,
+            "kept": one.is_kept,
+            "strength": (one.norm or 0.0) if one.strength is None else one.strength,
+            "mark": None if one.strength is None else 1.0,
+            "pair": one.pair and one.pair[0],
+            "why": one.why,
+        }
+        for one in verdicts(record)
+    ]
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def features_csv(record: RunRecord) -> str:

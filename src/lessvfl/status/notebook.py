@@ -1,0 +1,66 @@
+"""A run in a notebook: the terminal's view as HTML, drawn again as it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from lessvfl.status import Snapshot, Status
+from lessvfl.status.terminal import show, view
+from lessvfl.terms import Event, Observer
+
+WIDTH = 80
+EVERY = 0.25  # seconds between two drawings
+PAGE = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
+
+
+@contextlib.contextmanager
+def follow(status: Status, console: Console | None = None) -> Iterator[Observer]:
+    """Give an observer of a run, which shows how far it is for as long as it lasts.
+
+    In a notebook that is a view in the cell, which stays as it was at the end;
+    elsewhere what :func:`~lessvfl.status.terminal.show` shows on standard error.
+    """
+    console = console or Console(stderr=True)
+    if not console.is_jupyter:
+        with show(status, console=console, times=False):
+            yield status.observe
+        return
+    from IPython.display import display
+
+    screen = display(_drawn(status.snapshot()), raw=True, display_id=True)
+    drawn = time.monotonic()
+
+    def observe(event: Event) -> None:
+        nonlocal drawn
+        status.observe(event)
+        if time.monotonic() - drawn >= EVERY:
+            drawn = time.monotonic()
+            screen.update(_drawn(status.snapshot()), raw=True)
+
+    yield observe
+    status.ended()
+    screen.update(_drawn(status.snapshot()), raw=True)
+
+
+def _drawn(snapshot: Snapshot) -> dict[str, str]:
+    """Draw a snapshot as the formats that a notebook knows."""
+    paper = Console(
+        file=io.StringIO(),
+        record=True,
+        width=WIDTH,
+        force_jupyter=False,
+        color_system="truecolor",
+        legacy_windows=False,
+    )
+    paper.print(view(snapshot, WIDTH))
+    return {
+        "text/html": paper.export_html(
+            clear=False, inline_styles=True, code_format=PAGE
+        ),
+        "text/plain": paper.export_text(),
+    }
