@@ -504,27 +504,6 @@ def test_a_file_that_cannot_be_read(run_cli, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "word"),
-    [
-        (["run", "digits", "--no-such-option"], "--no-such-option"),
-        (["run"], "Missing argument"),
-        (["report"], "Missing argument"),
-        (["compare"], "Missing argument"),
-        (["run", "digits", "--seeds"], "--seeds"),
-        (["fly"], "fly"),
-        (["data", "fly"], "fly"),
-        (["data", "show"], "Missing argument"),
-    ],
-)
-def test_usage_errors(run_cli, command, word):
-    result = run_cli(*command)
-    assert result.code == 2
-    assert result.out == ""
-    assert word in result.err
-    assert "Traceback" not in result.err
-
-
-@pytest.mark.parametrize(
     "wrong",
     ["unknown data set", "negative lambda", "report of no run", "out is a file"],
 )

@@ -50,7 +50,7 @@ def main() -> None:
         warnings.simplefilter("always", LessVFLWarning)
         warnings.showwarning = _show_each_once()
         try:
-            app(prog_name="lessvfl")
+            sys.exit(app(prog_name="lessvfl", standalone_mode=False))
         except BaseException as error:
             ending.leave(error)
 

@@ -181,9 +181,10 @@ def server(
             if own.status is not None:
                 page = stack.enter_context(StatusServer(status, own.status))
                 log.info("status page: %s", page.url)
+            table = LabelTable(dataset, is_test, ids)
+            process = ServerProcess(own, table, hub, status, resume)
             with terminal.show(status, quiet=quiet or log_json):
-                table = LabelTable(dataset, is_test, ids)
-                record = ServerProcess(own, table, hub, status, resume).run()
+                record = process.run()
                 status.ended(scores=_scores(record, dataset.task))
         except BaseException as error:
             status.ended(ending.sentence(error) or type(error).__name__)

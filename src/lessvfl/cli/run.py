@@ -214,7 +214,9 @@ def try_(
     set_: Pairs = None,
     target: Target = None,
     out: RunFolder = None,
-    port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The server's; 0: a free one.")
+    ] = 0,
     predict: Annotated[
         bool, typer.Option("--predict", help="Then predict all rows together, too.")
     ] = False,

@@ -313,8 +313,11 @@ def _last_words(name: str, base: Path, code: int) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("lessvfl:")]
     last = (ours or lines or ["nothing in its log"])[-1].removeprefix("lessvfl: ")
+    who = "The server" if name == "server" else f"Party '{name}'"
+    if code == 2 and ours:  # a sentence of ours says it all
+        return f"{who} ended early: {last}"
     how = f"code {code}" if code > 0 else f"signal {-code}"
-    return f"The process of '{name}' must end well. It ended by {how} and said: {last}"
+    return f"{who} ended by {how} and said: {last}"
 
 
 def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
