@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lessvfl.errors import DataError
+from lessvfl.status import words
 
 # Settings under which a run that is not refused ends at once.
 SHORT = ("train_epochs=2", "batch_size=100")
@@ -391,7 +392,7 @@ def one_line(result):
     lines = [
         line
         for line in result.err.splitlines()
-        if not line.startswith("lessvfl: warning: ") and ": epoch " not in line
+        if not line.startswith(("lessvfl: warning: ", *words.STAGES.values()))
     ]
     assert len(lines) == 1, result.err
     assert lines[0].startswith("lessvfl: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -305,13 +306,27 @@ def test_warnings_of_python_are_as_before(run_cli):
 
 def test_plain_lines_where_there_is_no_terminal(run_cli):
     result = run_cli(*run_of(lam_party=1))
-    lines = [line for line in result.err.splitlines() if ": epoch " in line]
-    assert lines == [
-        "pretrain: epoch 1 of 1",
-        "embed: epoch 1 of 1",
-        "select components: epoch 1 of 3",
-        "select features: epoch 1 of 3",
-        "train: epoch 1 of 2",
+    *lines, last = result.err.splitlines()
+    assert [re.sub(r"\d\.\d{3}$", "_", line) for line in lines] == [
+        "pre-training: 1 epoch",
+        "pre-training: done, test accuracy _",
+        "embeddings",
+        "server selects components: 3 epochs",
+        "parties select features: 3 epochs",
+        "parties select features: done, test accuracy _",
+        "training: 2 epochs",
+        "training: done, test accuracy _",
+    ]
+    assert re.fullmatch(r"done in \d+ s", last)
+
+
+def test_seeds_that_run_one_after_the_other_have_their_number(run_cli):
+    short = ("--set", "train_epochs=1", "--set", "shadows=20")
+    result = run_cli("run", "breast-cancer", "--seeds", "5,3", *short)
+    lines = [line for line in result.err.splitlines() if "pre-training: " in line]
+    assert [line.split(", ")[0] for line in lines] == [
+        *["seed 1 of 2"] * 2,
+        *["seed 2 of 2"] * 2,
     ]
 
 
@@ -347,6 +362,7 @@ def test_progress_on_a_terminal():
     assert "━" in text
     assert "\x1b[2K" in text  # it is erased
     assert "on the wire" not in text
+    assert re.search(r"kB up, [\d.]+ kB down · test accuracy 0", text)
     assert "lessvfl: warning: Selection removed nothing (seed 0)" in text
 
 
@@ -474,13 +490,13 @@ def test_ctrl_c(tmp_path, run_cli):
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("train: epoch"):
+        if line.startswith("training: "):
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    lines = [line for line in err.splitlines() if ": epoch " not in line]
+    lines = [line for line in err.splitlines() if "training: " not in line]
     assert lines == ["lessvfl: interrupted"]
     assert sorted(path.name for path in folder.iterdir()) == ["record.jsonl"]
     record = RunRecord.read(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -225,6 +226,7 @@ def try_(
 ) -> None:
     """Run a method between real processes on this machine, with mutual TLS."""
     from lessvfl.remote import localhost
+    from lessvfl.status import terminal
 
     with_target = _check_target(target)
     job, options = _read_job(
@@ -245,8 +247,9 @@ def try_(
         if not quiet:
             typer.echo(line, err=True)
 
+    watch = functools.partial(terminal.show, quiet=quiet, times=False)
     record = localhost.run_all(
-        job, _read_seeds(seeds), options, with_target, out, port, tell, predict
+        job, _read_seeds(seeds), options, with_target, out, port, tell, predict, watch
     )
     _say(record, out, as_json)
 
@@ -293,8 +296,9 @@ def _run_and_save(
     try:
         with terminal.show(status, quiet=quiet, times=False):
             record, runs = experiment.run(
-                job, seeds, options=options, target=target, progress=status.observe
+                job, seeds, options=options, target=target, progress=status
             )
+            status.ended()
         if out is not None:
             folder.save(out, record, runs)
     except (KeyboardInterrupt, DivergenceError, ProtocolError) as ending:

@@ -62,6 +62,18 @@ def _plain(value: object) -> object:
     return f"({type(value).__name__})"
 
 
+class LineHandler(logging.Handler):
+    """Write log lines to the standard error of the moment: a view makes room."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
 @contextlib.contextmanager
 def json_logs(stream: IO[str] | None = None) -> Iterator[None]:
     """Write the log of lessvfl, INFO and above, as JSON lines during the block.

@@ -292,6 +292,11 @@ class Budget:
             self.rounds, self.passes = found["rounds"], found["passes"]
         self._written = (self.rounds, self.passes)
 
+    def left(self) -> tuple[int, float]:
+        """Return the messages and the passes over all rows that are left."""
+        policy = self._judge.policy
+        return policy.rounds - self.rounds, policy.passes - self.passes
+
     def spend_round(self) -> None:
         """Take one message off the budget."""
         most = self._judge.policy.rounds
