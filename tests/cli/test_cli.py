@@ -118,9 +118,22 @@ def test_published_settings_differ_by_data_set(run_cli):
     asked = ("methods", "less-vfl", "--profile", "official-code")
     result = run_cli(*asked)
     elsewhere, images = listed(result), listed(run_cli(*asked, "--data", "digits"))
-    assert (elsewhere["scale"], images["scale"]) == ("standardize", "global")
-    assert elsewhere["lam_party"] == images["lam_party"] == "0.1"  # of Phishing
+    assert elsewhere["scale"] == "standardize (differs by data, see --data)"
+    assert images["scale"] == "global"
+    assert images["lam_party"] == "0.1"  # of Phishing
     assert "[a float in [0, inf)]" in result.out
+    lines = [line for line in result.out.splitlines() if "see --data" in line]
+    assert "lam_party" in {line.split()[0] for line in lines}
+
+
+def test_settings_that_differ_by_data_say_so(run_cli):
+    result = run_cli("methods", "less-vfl-auto")
+    lines = [line for line in result.out.splitlines() if "differs by data" in line]
+    assert {line.split()[0] for line in lines} == {
+        *("embedding_size", "batch_size", "learning_rate", "train_epochs", "bits"),
+    }
+    named = run_cli("methods", "less-vfl-auto", "--data", "digits")
+    assert "differs by data" not in named.out
 
 
 def test_list_of_data(run_cli):
@@ -232,11 +245,21 @@ def test_fewer_rows_than_the_batch(run_cli):
     assert result.code == 0
     said = [line for line in result.warnings if "batch_size" in line]
     assert said == [
-        "The 'batch_size' setting is 1000, but there are only 455 training rows: every "
-        "step uses them all."
+        "The 'batch_size' setting is 1000, but of training rows there are only 455: "
+        "every step uses them all."
     ]
     rounds = result.json["runs"][0]["communication"]["by_stage"]
     assert rounds["pretrain"]["rounds"] == 2
+
+
+def test_a_small_table_is_not_told_off_for_the_default_batch(run_cli, tmp_path):
+    table = tmp_path / "small.csv"
+    rows = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60))
+    table.write_text(f"a,b,label\n{rows}")
+    short = ("--parties", "2", "--set", "train_epochs=1")
+    result = run_cli("run", table, "--method", "plain", *short)
+    assert result.code == 0
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize("seeds", ["0", "0,1,2"])

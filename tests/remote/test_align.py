@@ -378,7 +378,7 @@ def test_ids_are_text_or_whole_numbers(values: Any, kind: str) -> None:
     ("values", "sentence"),
     [
         ([7, 7, 7, 8], "has 2 duplicate ids in 4 rows"),
-        (["x7", "x7"], "has 1 duplicate ids in 2 rows"),
+        (["x7", "x7"], "has 1 duplicate id in 2 rows"),
         ([7, None], "lacks an id in 1 of 2 rows"),
         (["x7", ""], "lacks an id in 1 of 2 rows"),
         (np.array([7.0, np.nan]), "lacks an id in 1 of 2 rows"),
@@ -425,12 +425,12 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "duplicates of the party": (
         lambda: holder_of("plain", people(0, 99)),
         lambda: party_of("plain", TWICE),
-        "Column 'id' has 1 duplicate ids",
+        "Column 'id' has 1 duplicate id",
     ),
     "duplicates of the label holder": (
         lambda: holder_of("plain", TWICE),
         lambda: party_of("plain", people(0, 99)),
-        "Column 'id' has 1 duplicate ids",
+        "Column 'id' has 1 duplicate id",
     ),
     "another type": (
         lambda: holder_of("plain", list(range(99))),

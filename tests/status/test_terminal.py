@@ -123,10 +123,10 @@ def test_the_view_of_a_party(clock) -> None:
     status.stepped("train", 1, 400)
     status.carried("server", up=4_000_000, wire_up=4_100_000)
     status.allow(99_000, 720.4)
-    text = drawn(status, 120)
+    text = drawn(status)
     assert "party clinic · less-vfl-auto on lab · run run · running" in text
     assert re.search(r"server +connected +4\.0 MB +0 bytes +1 +4\.1 MB", text)
-    assert "still allowed: 99,000 messages · every row 720.4 times" in text
+    assert "still allowed: 99,000 messages, embeddings of every row 720 times" in text
     assert "parties" not in terminal.progress_line(status.snapshot())
 
 
@@ -250,6 +250,22 @@ def test_quiet_shows_nothing(status, capsys) -> None:
     with terminal.show(status, quiet=True):
         begin(status)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(status) -> None:
+    stream = io.StringIO()
+    dumb = Console(file=stream, force_terminal=True, _environ={"TERM": "dumb"})
+    with terminal.show(status, console=dumb):
+        status.connect("bank")
+    assert "bank connected" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_narrow_terminal_has_no_room_for_a_bar(status) -> None:
+    begin(status)
+    text = drawn(status, 34)
+    assert "pre-training: step 100 of 400\n" in text
+    assert "━" not in text
 
 
 def test_lines_go_to_standard_error(status, capsys) -> None:

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run folder of 'lessvfl run --out'.")
 ]
+AnyFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A run folder: of 'lessvfl run', a server or a party."
+    ),
+]
 Seed = Annotated[
     int | None, typer.Option(help="Whose run; the first one unless given.")
 ]
@@ -40,7 +46,7 @@ CELLS = {
 
 
 def export(
-    folder: Folder,
+    folder: AnyFolder,
     format: Annotated[
         str, typer.Option(help="onnx: graphs that take raw rows; or safetensors.")
     ] = "onnx",
@@ -88,6 +94,7 @@ def evaluate(
     from lessvfl.run.folder import load
     from lessvfl.run.record import RunRecord
     from lessvfl.run.scores import score_rows
+    from lessvfl.terms import plural
 
     record = RunRecord.read(folder)
     if record.side != "all":
@@ -111,7 +118,7 @@ def evaluate(
         }
         typer.echo(json.dumps(about | found, allow_nan=False))
         return
-    typer.echo(f"{frame.n_rows:,} rows of '{data.stem}'")
+    typer.echo(f"{plural(frame.n_rows, 'row')} of '{data.stem}'")
     for name, words in SCORES.items():
         if name in found:
             value = found[name]

@@ -78,6 +78,7 @@ def as_server(
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     """Predict every id of a file, and write the answers in its order."""
     from lessvfl.data import write_table
+    from lessvfl.terms import plural
 
     table, found, missing = predictor.answer(ids.tolist())
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     if found.partial:
         away = ", ".join(found.missing)
         typer.echo(f"partial: the mean of {away} stands for what it knows", err=True)
-    typer.echo(f"{n_ids - len(missing)} predictions: {target}")
+    typer.echo(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 
 def _token(own: ServerConfig, given: Path | None) -> str:

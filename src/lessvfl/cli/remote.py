@@ -56,7 +56,7 @@ def start(
     else:
         logging.basicConfig(
             level=logging.WARNING if quiet else logging.INFO,
-            format="%(asctime)s %(levelname)s %(message)s",
+            format="%(message)s",
             handlers=[LineHandler()],
         )
 

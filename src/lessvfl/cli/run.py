@@ -252,6 +252,8 @@ def try_(
         job, _read_seeds(seeds), options, with_target, out, port, tell, predict, watch
     )
     _say(record, out, as_json)
+    if out is not None:
+        tell(f"The networks stay with their sides, in '{out / 'sides'}'.")
 
 
 def demo(

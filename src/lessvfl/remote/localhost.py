@@ -32,6 +32,7 @@ from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job
 from lessvfl.status import Status, file
+from lessvfl.terms import plural
 
 SAME = 1e-6  # to which predictions must agree
 
@@ -86,7 +87,8 @@ def run_all(
             for seed in some if predict and failed is None else ():
                 try:
                     n_rows = predict_all(place, seed)
-                    tell(f"seed {seed}: {n_rows:,} rows predicted together, as alone")
+                    rows = plural(n_rows, "row")
+                    tell(f"seed {seed}: {rows} predicted together, as alone")
                 except LessVFLError as error:  # the run is good all the same
                     failed = error
     record = experiment.record(job, job.problem(seeds[0]), runs, options, target)

@@ -63,12 +63,18 @@ def _plain(value: object) -> object:
 
 
 class LineHandler(logging.Handler):
-    """Write log lines to the standard error of the moment: a view makes room."""
+    """Write log lines to the standard error of the moment, where a view makes room.
+
+    Times are those of the status: UTC.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
-            sys.stderr.write(f"{self.format(record)}\n")
+            moment = datetime.fromtimestamp(record.created, UTC)
+            serious = record.levelno >= logging.WARNING
+            level = f"{record.levelname.lower()}: " if serious else ""
+            sys.stderr.write(f"{moment:%H:%M:%S} {level}{self.format(record)}\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)

@@ -306,8 +306,9 @@ class PartyProcess:
         self._settings = self.judge.settings(
             message, len(self._columns), self.config.party_net is not None
         )
+        if self._welcome is None or self._welcome.run != message.run:
+            log.info("takes part in a run of method %s", message.method)
         self._welcome = message
-        log.info("takes part in a run of method %s", message.method)
         self.status.begin_run(message.method)
         known = self._aligned()
         if known is None or "rows" not in known.tensors:

@@ -20,7 +20,7 @@ from lessvfl.core.network import Network
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.party import Outcome, Party
-from lessvfl.run import numbers
+from lessvfl.run import numbers, profiles
 from lessvfl.run.build import (
     Builder,
     Networks,
@@ -220,7 +220,7 @@ class _Batch:
         """Return the method's settings, lambdas spread over the replicas."""
         settings = self.job.settings
         n_rows = len(self.problems[0].y_train)
-        config: Any = clamp_batch(settings.config, n_rows, warn=True)
+        config: Any = clamp_batch(settings.config, n_rows, warn=self._batch_is_given())
         for name in ("lam_party", "lam_server"):
             own = [getattr(replica, name) for replica in self.replicas]
             if all(value is None for value in own):
@@ -234,6 +234,12 @@ class _Batch:
             spread = tuple(shared if v is None else v for v in own)
             config = dataclasses.replace(config, **{name: spread})
         return config
+
+    def _batch_is_given(self) -> bool:
+        """Tell whether the rows of a step are other than where the profile starts."""
+        own = self.job.settings
+        usual = profiles.resolve(own.method, own.profile, self.job.dataset)
+        return own.config.batch_size != usual.config.batch_size
 
     def _party(self, index: int) -> Party:
         tables = [problem.parties[index] for problem in self.problems]

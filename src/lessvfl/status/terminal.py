@@ -55,7 +55,7 @@ def show(
     elif log is not None:
         with in_background(_Lines(status, log.info, every, False)):
             yield
-    elif console.is_terminal:
+    elif console.is_terminal and not console.is_dumb_terminal:
         with Live(
             get_renderable=lambda: view(status.snapshot(), *console.size),
             console=console,
@@ -123,7 +123,8 @@ class _Lines:
             self._written = snapshot["seconds"]
         progress = progress_line(snapshot)
         due = snapshot["seconds"] - self._written >= self._every
-        begun = snapshot["stage"] or snapshot["state"] == "waiting"
+        waits = snapshot["state"] == "waiting" and not snapshot["side"]
+        begun = snapshot["stage"] or waits  # a party's log says that it waits
         over = snapshot["state"] in ("done", "failed")
         if due and begun and not over and progress != self._progress:
             self._progress, self._written = progress, snapshot["seconds"]
@@ -177,6 +178,11 @@ def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableTyp
         parts.append(_parties(snapshot, width, max(3, height - 9)))
     if foot := _foot(snapshot):
         parts.append(Text(words.printable(" · ".join(foot)), style="dim"))
+    if allowance := snapshot["allowance"]:
+        rounds = plural(allowance["rounds"], "message")
+        passes = plural(int(allowance["passes"]), "time")
+        text = f"still allowed: {rounds}, embeddings of every row {passes}"
+        parts.append(Text(text, style="dim"))
     return Group(*parts)
 
 
@@ -185,10 +191,12 @@ def _progress(snapshot: Snapshot, width: int) -> RenderableType:
     in_steps = snapshot["step"] is not None
     done = snapshot["step"] if in_steps else snapshot["epoch"]
     total = snapshot["n_steps"] if in_steps else snapshot["n_epochs"]
-    if done is None or not total or snapshot["state"] != "running":
+    room = min(30, width - len(line) - 4)
+    if done is None or not total or total == 1 or room < 5:
+        return line
+    if snapshot["state"] != "running":
         return line
     row = Table.grid(padding=(0, 2))
-    room = min(30, max(5, width - len(line) - 4))
     row.add_row(line, ProgressBar(total=total, completed=done, width=room))
     return row
 
@@ -235,10 +243,6 @@ def _foot(snapshot: Snapshot) -> list[str]:
         parts.append(f"{words.wire_text(traffic)} on the wire")
     if score := snapshot["score"]:
         parts.append(words.score_text(score))
-    if allowance := snapshot["allowance"]:
-        rounds, passes = allowance["rounds"], allowance["passes"]
-        parts.append(f"still allowed: {plural(rounds, 'message')}")
-        parts.append(f"every row {plural(passes, 'time')}")
     if n_refused := sum(snapshot["refused"].values()):
         parts.append(f"refused connections: {n_refused:,}")
     return parts

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.table import is_missing
 from lessvfl.errors import AlignmentError
+from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
 TYPES = ("absent", "text", "whole numbers")
@@ -53,7 +54,8 @@ class Ids:
         repeated = len(cells) - len(set(self.items))
         if repeated:
             raise AlignmentError(
-                f"Column '{column}' has {repeated} duplicate ids in {len(cells)} rows; "
+                f"Column '{column}' has {plural(repeated, 'duplicate id')} in "
+                f"{len(cells)} rows; "
                 "an id must stand in one row only."
             )
         try:
