@@ -445,7 +445,7 @@ def test_a_run_that_goes_on_after_stage_3_ends_as_one_without_a_break():
     second.kept, second.params, second.states = first.kept, first.params, first.states
     rest, later, _ = run_less_vfl(second.made, second)
     assert [stage for stage, _ in second.said] == ["train"] * 4
-    assert [event.stage for event in later] == ["train", "train"]
+    assert [(e.stage, e.epoch) for e in later] == [("train", n) for n in (0, 1, 2)]
     assert [event.stage for event in events[-2:]] == ["train", "train"]
     for mine, theirs in zip(rest.parameters(), whole.parameters(), strict=True):
         assert torch.equal(mine, theirs)

@@ -78,6 +78,8 @@ def train_jointly(
     done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer, state)
     if done == n_steps:
         return
+    epochs = (done / batches.n_per_epoch, n_steps / batches.n_per_epoch)
+    observe(Event(plan.stage, *epochs))
     fusion.train(True)
     passes = fusion.passes(inputs=True)
     h = parties.begin(plan, done)  # line 5
@@ -311,11 +313,13 @@ def less_vfl(
         plan = stages.server
 
         def find() -> Tensor:
+            observe(Event("embed", 0, 1))
             H = concatenate(parties.embed("embed", "train"))  # lines 1-4
             observe(Event("embed", 1, 1))
             loss = stored_risk(fusion, H, labels)
             batches = plan.batches(labels.y.shape[1], labels.seeds)
             schedule = in_order(batches, H.device)
+            observe(Event(plan.stage, 0, plan.n_epochs))
             return select_components(fusion, loss, plan, schedule, observe)
 
         kept, fusion = narrow_to_kept(fusion, find, keeper)  # stage 2
@@ -352,6 +356,7 @@ def select_at_parties(
 ) -> None:
     """Have the parties select, unless that is over."""
     if not keeper.is_behind(event.stage):
+        observe(Event(event.stage, 0, event.n_epochs))
         select()
         observe(event)
         keeper.reached(event.stage, 1, 1)

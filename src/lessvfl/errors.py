@@ -95,11 +95,14 @@ class PartyLostError(LessVFLError, ConnectionError):
     kind = "lost"
     public = "A party stays away."
 
-    def __init__(self, parties: Sequence[str], why: str) -> None:
+    def __init__(
+        self, parties: Sequence[str], why: str, who: str | None = None
+    ) -> None:
         self.parties = tuple(parties)
+        one = len(self.parties) == 1
         names = " and ".join(f"'{party}'" for party in parties)
-        verb = "is" if len(self.parties) == 1 else "are"
-        super().__init__(f"The run needs {names}, who {verb} missing: {why}.")
+        who = who or f"{'Party' if one else 'Parties'} {names}"
+        super().__init__(f"{who} {'is' if one else 'are'} missing: {why}.")
 
 
 class RecordError(LessVFLError, ValueError):

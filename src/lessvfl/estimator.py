@@ -38,7 +38,7 @@ from lessvfl.errors import ConfigError, DataError
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.run.record import RunRecord
-from lessvfl.terms import Observer, Task
+from lessvfl.terms import Progress, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -266,15 +266,15 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return dataclasses.replace(resolved, config=config)
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[Observer]:
-        """Give an observer of the run, which shows how far it is where asked to."""
+    def _watched(self) -> Iterator[Progress | None]:
+        """Give whom the run may tell how far it is, to show it where asked to."""
         if not self.verbose:
-            yield lambda event: None
+            yield None
             return
         from lessvfl.status import Status, notebook
 
-        with notebook.follow(Status("", self.method, "the table")) as observe:
-            yield observe
+        with notebook.follow(Status("", self.method, "the table")) as progress:
+            yield progress
 
     def _frame(self, X: Any, reset: bool) -> Frame:
         """Check a table and return it with its column names."""

@@ -18,6 +18,8 @@ import numpy as np
 
 from lessvfl.errors import ConfigError
 
+MOST_NAMES = 8  # that are listed beside the nearest one
+
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
@@ -177,13 +179,16 @@ def _name(key: Any) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> ConfigError:
-    """Build the one sentence about a name nobody knows, with the nearest known one."""
+    """Build the one sentence about a name nobody knows, with the nearest known one.
+
+    Where there is one, the others are named only if they are few.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return ConfigError(
-        f"Unknown {what} '{name}'{owner}.{hint} Known: {', '.join(names)}.",
-    )
+    hints = [f"Did you mean '{near[0]}'?"] if near else []
+    if not near or len(names) <= MOST_NAMES:
+        hints.append(f"Known: {', '.join(names)}.")
+    return ConfigError(f"Unknown {what} '{name}'{owner}. {' '.join(hints)}")
 
 
 def fields_of(sections: Iterable[type]) -> dict[str, dataclasses.Field[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,10 +45,13 @@ def stream_seed(seed: int, *names: str | int) -> int:
 def plural(n: float, one: str, many: str | None = None) -> str:
     """Write a count and what is counted; its plural has an s unless `many` is given.
 
-    >>> plural(1, "row"), plural(1200, "row"), plural(2.5, "party", "parties")
-    ('1 row', '1,200 rows', '2.5 parties')
+    >>> plural(1, "row"), plural(1200, "row"), plural(0.25, "epoch"), plural(24.33, "x")
+    ('1 row', '1,200 rows', '0.25 epochs', '24.3 xs')
     """
-    count = f"{n:,.{0 if float(n).is_integer() else 1}f}"
+    if float(n).is_integer():
+        count = f"{n:,.0f}"
+    else:
+        count = f"{n:,.1f}" if n >= 10 else f"{round(n, 2):g}"
     return f"{count} {one if n == 1 else many or one + 's'}"
 
 
@@ -67,9 +70,29 @@ def bytes_text(n_bytes: float) -> str:
     return f"{size:,.1f} {unit}"
 
 
+def time_text(seconds: float) -> str:
+    """Write a length of time in its two largest units.
+
+    >>> time_text(7.2), time_text(125), time_text(600), time_text(7260)
+    ('7 s', '2 min 5 s', '10 min', '2 h 1 min')
+    """
+    left = max(0, round(seconds))
+    parts = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= size:
+            parts.append(f"{left // size} {unit}")
+        elif parts:
+            break
+        left %= size
+    return " ".join(parts[:2]) or "0 s"
+
+
 @dataclass(frozen=True)
 class Event:
-    """The end of an epoch; `fusion` is given where all networks fit each other."""
+    """The end of an epoch, or with epoch 0 the beginning of a stage.
+
+    `fusion` is given where all networks fit each other.
+    """
 
     stage: Stage
     epoch: float
@@ -78,3 +101,22 @@ class Event:
 
 
 Observer = Callable[[Event], None]
+
+
+class Progress(Protocol):
+    """Whom a run tells how far it is; `lessvfl.status.Status` is one."""
+
+    def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
+        """Learn that the run of a seed begins, the `number`-th of `n_seeds`."""
+
+    def observe(self, event: Event) -> None:
+        """Learn of an epoch."""
+
+    def stepped(self, stage: Stage, step: int, n_steps: int) -> None:
+        """Learn how many steps of a stage are done."""
+
+    def scored(self, value: float, name: str) -> None:
+        """Learn the score so far."""
+
+    def sent(self, up: int, down: int, rounds: int) -> None:
+        """Learn what was sent so far."""

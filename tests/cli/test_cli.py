@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -120,9 +121,22 @@ def test_published_settings_differ_by_data_set(run_cli):
     asked = ("methods", "less-vfl", "--profile", "official-code")
     result = run_cli(*asked)
     elsewhere, images = listed(result), listed(run_cli(*asked, "--data", "digits"))
-    assert (elsewhere["scale"], images["scale"]) == ("standardize", "global")
-    assert elsewhere["lam_party"] == images["lam_party"] == "0.1"  # of Phishing
+    assert elsewhere["scale"] == "standardize (differs by data, see --data)"
+    assert images["scale"] == "global"
+    assert images["lam_party"] == "0.1"  # of Phishing
     assert "[a float in [0, inf)]" in result.out
+    lines = [line for line in result.out.splitlines() if "see --data" in line]
+    assert "lam_party" in {line.split()[0] for line in lines}
+
+
+def test_settings_that_differ_by_data_say_so(run_cli):
+    result = run_cli("methods", "less-vfl-auto")
+    lines = [line for line in result.out.splitlines() if "differs by data" in line]
+    assert {line.split()[0] for line in lines} == {
+        *("embedding_size", "batch_size", "learning_rate", "train_epochs", "bits"),
+    }
+    named = run_cli("methods", "less-vfl-auto", "--data", "digits")
+    assert "differs by data" not in named.out
 
 
 def test_list_of_data(run_cli):
@@ -262,11 +276,21 @@ def test_fewer_rows_than_the_batch(run_cli):
     assert result.code == 0
     said = [line for line in result.warnings if "batch_size" in line]
     assert said == [
-        "The 'batch_size' setting is 1000, but there are only 455 training rows: every "
-        "step uses them all."
+        "The 'batch_size' setting is 1000, but of training rows there are only 455: "
+        "every step uses them all."
     ]
     rounds = result.json["runs"][0]["communication"]["by_stage"]
     assert rounds["pretrain"]["rounds"] == 2
+
+
+def test_a_small_table_is_not_told_off_for_the_default_batch(run_cli, tmp_path):
+    table = tmp_path / "small.csv"
+    rows = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60))
+    table.write_text(f"a,b,label\n{rows}")
+    short = ("--parties", "2", "--set", "train_epochs=1")
+    result = run_cli("run", table, "--method", "plain", *short)
+    assert result.code == 0
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize("seeds", ["0", "0,1,2"])
@@ -335,13 +359,27 @@ def test_warnings_of_python_are_as_before(run_cli):
 
 def test_plain_lines_where_there_is_no_terminal(run_cli):
     result = run_cli(*run_of(lam_party=1))
-    lines = [line for line in result.err.splitlines() if ": epoch " in line]
-    assert lines == [
-        "pretrain: epoch 1 of 1",
-        "embed: epoch 1 of 1",
-        "select components: epoch 1 of 3",
-        "select features: epoch 1 of 3",
-        "train: epoch 1 of 2",
+    *lines, last = result.err.splitlines()
+    assert [re.sub(r"\d\.\d{3}$", "_", line) for line in lines] == [
+        "pre-training: 1 epoch",
+        "pre-training: done, test accuracy _",
+        "embeddings",
+        "server selects components: 3 epochs",
+        "parties select features: 3 epochs",
+        "parties select features: done, test accuracy _",
+        "training: 2 epochs",
+        "training: done, test accuracy _",
+    ]
+    assert re.fullmatch(r"done in \d+ s", last)
+
+
+def test_seeds_that_run_one_after_the_other_have_their_number(run_cli):
+    short = ("--set", "train_epochs=1", "--set", "shadows=20")
+    result = run_cli("run", "breast-cancer", "--seeds", "5,3", *short)
+    lines = [line for line in result.err.splitlines() if "pre-training: " in line]
+    assert [line.split(", ")[0] for line in lines] == [
+        *["seed 1 of 2"] * 2,
+        *["seed 2 of 2"] * 2,
     ]
 
 
@@ -377,6 +415,7 @@ def test_progress_on_a_terminal():
     assert "━" in text
     assert "\x1b[2K" in text  # it is erased
     assert "on the wire" not in text
+    assert re.search(r"kB up, [\d.]+ kB down · test accuracy 0", text)
     assert "lessvfl: warning: Selection removed nothing (seed 0)" in text
 
 
@@ -504,13 +543,13 @@ def test_ctrl_c(tmp_path, run_cli):
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("train: epoch"):
+        if line.startswith("training: "):
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    lines = [line for line in err.splitlines() if ": epoch " not in line]
+    lines = [line for line in err.splitlines() if "training: " not in line]
     assert lines == ["lessvfl: interrupted"]
     assert sorted(path.name for path in folder.iterdir()) == ["record.jsonl"]
     record = RunRecord.read(folder)

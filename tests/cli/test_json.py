@@ -467,7 +467,7 @@ def test_progress_stays_off_standard_output(run_cli):
     """Plain lines on standard error where there is no terminal, none if quiet."""
     command = ["run", "breast-cancer", "--json", *options(SETTINGS["less-vfl-auto"])]
     loud, quiet = run_cli(*command), run_cli(*command, "--quiet")
-    assert "train: epoch 1 of 1" in loud.err.splitlines()
+    assert "training: 1 epoch" in loud.err.splitlines()
     assert quiet.err == ""
     for result in (loud, quiet):
         assert result.out.startswith('{"lessvfl": ')

@@ -417,8 +417,8 @@ def test_an_unknown_method_is_refused_with_the_nearest_name():
 
 
 def test_a_batch_larger_than_the_rows_is_one_full_batch():
-    with pytest.warns(LessVFLWarning, match="only 128 training rows"):
-        (run,) = simulate.simulate(job_of("plain", batch_size=1000), [0])
+    with pytest.warns(LessVFLWarning, match="there are only 128: every"):
+        (run,) = simulate.simulate(job_of("plain", batch_size=999), [0])
     assert run.numbers["communication"]["rounds"] == 2 + 1
 
 

@@ -629,7 +629,7 @@ def test_a_frozen_party_ends_no_server_and_keeps_none(tmp_path):
         began = time.monotonic()
         code, said = sides.end("server", 30)
         assert code == 2
-        assert "'clinic', who is missing" in said
+        assert "'clinic' is missing" in said
         assert time.monotonic() - began < 2 + 8 + 2 + 5  # silence, wait, close, slack
         code, said = sides.end("bank", 10)
         assert (code, said) == (

@@ -583,8 +583,9 @@ def test_requests_that_come_together_are_asked_together(folder):
         ({"ids": [1]}, 422, "Ids must be text"),
         ({"ids": []}, 413, "1 to 10000 ids. Got 0"),
         ({"ids": ["x"] * 10_001}, 413, "Got 10001"),
-        ({"rows": [1]}, 422, "must be JSON"),
-        ({"ids": [["a"]]}, 422, "must be JSON"),
+        ({"rows": [1]}, 422, 'must be JSON: {"ids": [...]}'),
+        ({"rows": [1]}, 422, "Got no 'ids'."),
+        ({"ids": [["a"]]}, 422, "Got other values."),
     ],
 )
 def test_a_bad_request_gets_a_sentence_and_the_service_goes_on(
@@ -596,6 +597,17 @@ def test_a_bad_request_gets_a_sentence_and_the_service_goes_on(
         assert sentence in refused.json()["detail"]
         good = client.post("/predict", json={"ids": [IDS[common()[0]]]})
         assert good.status_code == 200
+
+
+def test_a_body_is_json_whatever_the_client_calls_it(folder):
+    """By default curl says that what it posts is a form."""
+    with a_service(folder) as (client, _):
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        body = json.dumps({"ids": [str(IDS[common()[0]])]})
+        good = client.post("/predict", content=body, headers=form)
+        assert good.status_code == 200
+        bad = client.post("/predict", content="ids=1", headers=form)
+        assert (bad.status_code, "no JSON" in bad.json()["detail"]) == (422, True)
 
 
 @pytest.mark.parametrize("shown", [None, "Bearer another", "Basic abc", ""])

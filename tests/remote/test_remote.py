@@ -937,7 +937,7 @@ def test_a_party_that_stays_away_is_named(tmp_path):
         side.start()
         config = server_config(tmp_path, wait=0.3)
         server = ServerProcess(config, labels(), hub, a_status())
-        with pytest.raises(PartyLostError, match="needs 'clinic', who is missing"):
+        with pytest.raises(PartyLostError, match="Party 'clinic' is missing"):
             server.run()
 
 

@@ -515,6 +515,6 @@ def test_a_server_whose_parties_stay_away(run_cli, tmp_path):
         "server", "--config", tmp_path / "server.yaml", "--insecure", "--log-json"
     )
     assert result.code == 2
-    assert "The run needs 'clinic', who is missing" in result.err
+    assert "Party 'clinic' is missing" in result.err
     logs = [json.loads(x) for x in result.err.splitlines() if x.startswith("{")]
     assert any("status page" in line["message"] for line in logs)

@@ -329,7 +329,7 @@ def test_unknown_names():
         flat("lasso", "paper")
     with pytest.raises(
         ConfigError,
-        match=r"'lam_parti' of method less-vfl\. Did you mean 'lam_party'\? Known: ",
+        match=r"'lam_parti' of method less-vfl\. Did you mean 'lam_party'\?$",
     ):
         flat("less-vfl", "paper", overrides={"lam_parti": 1})
 

@@ -40,8 +40,8 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 def test_a_cell_shows_a_bar_and_how_it_ended(screen: Screen) -> None:
     status = Status("", "plain", "<table>")
     console = Console(file=io.StringIO(), force_jupyter=True)
-    with notebook.follow(status, console) as observe:
-        observe(Event("train", 3, 10))
+    with notebook.follow(status, console) as progress:
+        progress.observe(Event("train", 3, 10))
     begun, at_work, over = screen.shown
     assert "running" in begun["text/plain"]
     assert "3 of 10" in at_work["text/plain"]
@@ -57,16 +57,16 @@ def test_a_cell_is_not_drawn_at_every_event(
 ) -> None:
     monkeypatch.setattr(notebook, "EVERY", 3600.0)
     console = Console(file=io.StringIO(), force_jupyter=True)
-    with notebook.follow(Status("", "plain", "table"), console) as observe:
+    with notebook.follow(Status("", "plain", "table"), console) as progress:
         for epoch in range(5):
-            observe(Event("train", epoch, 5))
+            progress.observe(Event("train", epoch, 5))
     assert len(screen.shown) == 2  # at the beginning and at the end
 
 
 def test_elsewhere_there_are_lines(screen: Screen) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_jupyter=False, force_terminal=False)
-    with notebook.follow(Status("", "plain", "table"), console) as observe:
-        observe(Event("train", 1, 5))
+    with notebook.follow(Status("", "plain", "table"), console) as progress:
+        progress.observe(Event("train", 1, 5))
     assert "train" in stream.getvalue()
     assert not screen.shown

@@ -18,7 +18,7 @@ import pytest
 
 import lessvfl.report
 from lessvfl.errors import ConfigError
-from lessvfl.status import Status, StatusServer, page, prometheus, web, words
+from lessvfl.status import Status, StatusServer, file, page, prometheus, web, words
 from lessvfl.terms import Event, Stage
 
 N_STEPS: dict[Stage, int] = {"pretrain": 100, "select_components": 50, "train": 200}
@@ -166,7 +166,7 @@ def test_seeds_follow_each_other_and_their_steps_add_up(status, clock) -> None:
     seen = status.snapshot()
     assert (seen["step"], seen["steps"]) == (10, {"train": 20})
     assert seen["steps_per_second"] == pytest.approx(2)
-    assert words.place_text(seen).startswith("seed 2 of 2, train: step 10 of ")
+    assert words.place_text(seen).startswith("seed 2 of 2, training: step 10 of ")
     started = [event["text"] for event in seen["events"] if "train" in event["text"]]
     assert [text.split(",")[0] for text in started] == ["seed 1 of 2", "seed 2 of 2"]
 
@@ -174,7 +174,7 @@ def test_seeds_follow_each_other_and_their_steps_add_up(status, clock) -> None:
 def test_one_seed_needs_no_number(status) -> None:
     status.begin_seed(7, 1, 1)
     status.stepped("train", 1, 10)
-    assert words.place_text(status.snapshot()) == "train: step 1 of 10"
+    assert words.place_text(status.snapshot()) == "training: step 1 of 10"
 
 
 def test_a_stage_told_by_epochs_alone_has_a_time_left(status, clock) -> None:
@@ -186,7 +186,7 @@ def test_a_stage_told_by_epochs_alone_has_a_time_left(status, clock) -> None:
     assert (seen["epoch"], seen["n_epochs"], seen["step"]) == (4, 10, None)
     assert seen["steps_per_second"] is None
     assert seen["stage_seconds_left"] == pytest.approx(12)
-    assert words.place_text(seen) == "select components: epoch 4 of 10"
+    assert words.place_text(seen) == "server selects components: epoch 4 of 10"
 
 
 def test_steps_after_an_epoch_are_counted_as_steps(status, clock) -> None:
@@ -316,7 +316,7 @@ def test_headlines(status, clock) -> None:
     connect_all(status)
     assert headline() == "starting"
     status.stepped("select_components", 1200, 4000)
-    assert headline() == "select components: step 1,200 of 4,000"
+    assert headline() == "server selects components: step 1,200 of 4,000"
     status.stepped("train", 1, 200)
     status.lose("bank")
     assert headline() == "paused: waiting for bank"
@@ -327,10 +327,80 @@ def test_headlines(status, clock) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 0 s"), (3600, "1 h 0 min"), (90000, "1 d 1 h")],
+    [(0.4, "0 s"), (59.6, "1 min"), (3605, "1 h"), (90000, "1 d 1 h"), (None, "–")],
 )
 def test_times_in_words(seconds, text) -> None:
-    assert words.time_text(seconds) == text
+    assert words.left_text(seconds) == text
+
+
+def said(status: Status) -> list[str]:
+    return [event["text"] for event in status.snapshot()["events"]]
+
+
+def test_a_stage_says_how_long_it_may_be_and_what_came_out() -> None:
+    status = Status("", "less-vfl-auto", "d")
+    status.begin_seed(4, 2, 3)
+    status.observe(Event("pretrain", 0, 0.5))
+    status.observe(Event("pretrain", 0.5, 0.5))
+    status.scored(0.81)
+    status.observe(Event("select_components", 0, 1))
+    status.observe(Event("select_components", 1, 1))
+    status.observe(Event("train", 0, 20))
+    status.observe(Event("train", 1, 20))
+    status.observe(Event("train", 13, 13))  # it ended by itself
+    status.scored(0.979)
+    status.ended()
+    assert said(status) == [
+        "seed 2 of 3, pre-training: 0.5 epochs",
+        "seed 2 of 3, pre-training: done, test accuracy 0.810",
+        "seed 2 of 3, server selects components",
+        "seed 2 of 3, training: 20 epochs",
+        "seed 2 of 3, training: ended after 13 of at most 20 epochs, "
+        "test accuracy 0.979",
+        "done in 0 s",
+    ]
+
+
+def test_a_run_that_fails_says_nothing_of_its_stage() -> None:
+    status = Status("", "plain", "d")
+    status.observe(Event("train", 0, 1))
+    status.scored(0.5, "r2")
+    status.ended("It broke.")
+    assert said(status) == ["training: 1 epoch", "failed: It broke."]
+
+
+def test_what_is_done_before_the_first_stage(status) -> None:
+    connect_all(status)
+    status.do("alignment: 4 of 9", note=False)
+    assert words.headline(status.snapshot()) == "alignment: 4 of 9"
+    status.do("alignment: 7 common rows of your 9")
+    status.stepped("train", 1, 10)
+    assert words.headline(status.snapshot()) == "training: step 1 of 10"
+    assert "alignment: 4 of 9" not in said(status)
+    assert "alignment: 7 common rows of your 9" in said(status)
+
+
+def test_what_parties_of_this_process_sent_is_traffic() -> None:
+    status = Status("", "plain", "d")
+    status.sent(3000, 2000, 7)
+    traffic = status.snapshot()["traffic"]
+    assert traffic["payload_bytes"] == {"up": 3000, "down": 2000}
+    assert traffic["rounds"] == 7
+
+
+def test_a_status_in_a_file_is_followed(tmp_path) -> None:
+    status = Status("r", "plain", "d")
+    follower = file.Follower(tmp_path / "s.json", Status("", "first", ""))
+    assert follower.snapshot()["method"] == "first"
+    with file.write(status, tmp_path / "s.json"):
+        assert follower.snapshot()["method"] == "plain"
+        status.stepped("train", 3, 10)
+    assert follower.snapshot()["step"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+    with pytest.raises(OSError, match="No such"), file.write(status, Path("no/s")):
+        pass
+    with file.write(status, None):
+        pass
 
 
 # --------------------------------------------------------------------------------- page
@@ -353,7 +423,7 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     assert "<h1>waiting for bank, clinic</h1>" in page.render(status.snapshot())
     full(status)
     text = page.render(status.snapshot())
-    assert "<h1>pretrain: step 40 of 100</h1>" in text
+    assert "<h1>pre-training: step 40 of 100</h1>" in text
     assert "2 of 2" in text
     assert "0.9312" in text
     assert "foreign CA 1" in text
@@ -366,7 +436,7 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     assert "goes on by itself" in text
     status.ended("Party 'clinic' stayed away.")
     text = page.render(status.snapshot())
-    assert "<h1>failed at pretrain: step 40 of 100</h1>" in text
+    assert "<h1>failed at pre-training: step 40 of 100</h1>" in text
     assert "Party &#x27;clinic&#x27; stayed away." in text
 
 
@@ -500,7 +570,7 @@ def ask(
 @pytest.mark.parametrize(
     ("path", "kind", "inside"),
     [
-        ("/", "text/html; charset=utf-8", "<h1>pretrain: step 40 of 100</h1>"),
+        ("/", "text/html; charset=utf-8", "<h1>pre-training: step 40 of 100</h1>"),
         ("/?x=1", "text/html; charset=utf-8", "<h1>"),
         ("/status.json", "application/json", '"step": 40'),
         (
@@ -726,6 +796,7 @@ def fields(value: Any, prefix: str = "") -> Iterator[str]:
 
 def test_the_page_of_documentation_has_every_field_and_no_other(status) -> None:
     full(status).ended(scores={0: ("accuracy", 0.9)})
+    status.allow(9, 1.5)
     found = set(fields(status.snapshot()))
     folded = {f for f in found if re.match(r"parties\.PARTY\.traffic\.", f)}
     between = {"parties.PARTY", "traffic.payload_bytes", "traffic.wire_bytes"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -53,14 +54,14 @@ def test_the_view_shows_everything(status) -> None:
     begin(status)
     text = drawn(status)
     assert "less-vfl on phishing · run r1 · running" in text
-    assert "pretrain: step 100 of 400" in text
+    assert "pre-training: step 100 of 400" in text
     assert "━" in text
     assert "steps/s" in text
     assert " left" in text
     assert re.search(r"bank +connected +4\.0 MB +2\.0 MB +1 +6\.2 MB +0 s ago", text)
     assert re.search(r"<b> +connected +0 bytes", text)
-    assert "4.0 MB up, 2.0 MB down, 6.2 MB on the wire" in text
-    assert "accuracy 0.9312" in text
+    assert "4.0 MB up, 2.0 MB down · 6.2 MB on the wire" in text
+    assert "test accuracy 0.931" in text
     assert "refused connections: 1" in text
 
 
@@ -94,8 +95,8 @@ def test_parties_that_do_not_fit_are_counted_and_the_absent_come_first() -> None
     assert "and 26 more" in text
 
 
-def test_without_parties_there_is_no_table_and_no_traffic(clock) -> None:
-    """A run in one process goes on from the start, and tells stage and time alone."""
+def test_without_parties_there_is_no_table(clock) -> None:
+    """A run in one process goes on from the start: nobody has to connect."""
     status = Status("", "plain", "digits", clock=clock)
     assert drawn(status).splitlines() == ["plain on digits · running · 0 s", "starting"]
     for epoch in range(1, 4):
@@ -103,10 +104,37 @@ def test_without_parties_there_is_no_table_and_no_traffic(clock) -> None:
         status.observe(Event("select_features", epoch, 8))
     head, stage, pace = drawn(status).splitlines()
     assert head == "plain on digits · running · 6 s"
-    assert re.fullmatch(r"select features: epoch 3 of 8 +━+╸?━+ *", stage)
+    assert re.fullmatch(r"parties select features: epoch 3 of 8 +━+╸?━+ *", stage)
     assert pace == "10 s left"
     line = terminal.progress_line(status.snapshot())
-    assert line == "select features: epoch 3 of 8, 10 s left"
+    assert line == "parties select features: epoch 3 of 8, 10 s left"
+    status.sent(4_000_000, 2_000_000, 9)
+    status.scored(0.5, "r2")
+    said = "4.0 MB up, 2.0 MB down{}test R² 0.500"
+    assert drawn(status).splitlines()[-1] == said.format(" · ")
+    assert terminal.progress_line(status.snapshot()).endswith(said.format(", "))
+
+
+def test_the_view_of_a_party(clock) -> None:
+    status = Status("run", "", "lab", ["server"], side="clinic", clock=clock)
+    assert "party clinic · a run on lab · run run · waiting" in drawn(status)
+    status.connect("server")
+    status.begin_run("less-vfl-auto")
+    status.stepped("train", 1, 400)
+    status.carried("server", up=4_000_000, wire_up=4_100_000)
+    status.allow(99_000, 720.4)
+    text = drawn(status)
+    assert "party clinic · less-vfl-auto on lab · run run · running" in text
+    assert re.search(r"server +connected +4\.0 MB +0 bytes +1 +4\.1 MB", text)
+    assert "still allowed: 99,000 messages, embeddings of every row 720 times" in text
+    assert "parties" not in terminal.progress_line(status.snapshot())
+
+
+def test_lines_can_go_to_a_log(status, caplog) -> None:
+    log = logging.getLogger("lessvfl.test")
+    with caplog.at_level("INFO"), terminal.show(status, log=log):
+        status.connect("bank")
+    assert "bank connected" in caplog.messages
 
 
 def test_names_cannot_command_the_terminal() -> None:
@@ -146,26 +174,26 @@ def test_elsewhere_changes_are_lines(status) -> None:
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines)
     said = [line[9:] for line in lines]
     assert said[0] == "waiting for bank, <b>, 0 of 2 parties"
-    assert said[-1] == "done"
+    assert said[-1].startswith("done in ")
     progress = (
-        r"pretrain: step 100 of 400, [\d,.]+ steps/s, .+ left, "
-        r"4\.0 MB up, 2\.0 MB down, 2 of 2 parties"
+        r"pre-training: step 100 of 400, [\d,.]+ steps/s, .+ left, "
+        r"4\.0 MB up, 2\.0 MB down, test accuracy 0\.931, 2 of 2 parties"
     )
     assert any(re.fullmatch(progress, line) for line in said)
-    assert [line for line in said if not line.endswith("parties")] == [
+    assert [line for line in said[:-1] if not line.endswith("parties")] == [
         "bank connected",
         "<b> connected",
-        "pretrain: step 1 of 400",
+        "pre-training: step 1 of 400",
         "bank away",
         "bank connected",
-        "done",
+        "pre-training: done, test accuracy 0.931",
     ]
 
 
 def test_lines_of_progress_come_every_few_seconds_and_only_if_new(clock) -> None:
-    stream = io.StringIO()
+    lines: list[str] = []
     status = Status("r", "plain", "d", ["a"], clock=clock)
-    look = terminal._Lines(status, stream, every=5, times=True)
+    look = terminal._Lines(status, lines.append, every=5, times=True)
     status.connect("a")
     for step in range(1, 12):
         clock.now += 1
@@ -175,31 +203,31 @@ def test_lines_of_progress_come_every_few_seconds_and_only_if_new(clock) -> None
     for _ in range(60):
         clock.now += 1
         look()
-    said = [line[9:] for line in stream.getvalue().splitlines()]
+    said = [line[9:] for line in lines]
     assert [line.split(",")[0] for line in said] == [
         "a connected",
-        "train: step 1 of 100",
-        "train: step 6 of 100",
-        "train: step 11 of 100",
+        "training: step 1 of 100",
+        "training: step 6 of 100",
+        "training: step 11 of 100",
         "a away",
         "paused: waiting for a",
     ]
 
 
 def test_a_run_in_one_process_says_every_stage_without_the_time(clock) -> None:
-    stream = io.StringIO()
+    lines: list[str] = []
     status = Status("", "plain", "d", clock=clock)
-    look = terminal._Lines(status, stream, every=5, times=False)
+    look = terminal._Lines(status, lines.append, every=5, times=False)
     look()
     stages: tuple[Stage, ...] = ("pretrain", "select_components", "train")
     for stage in stages:
-        for epoch in (1, 2):
+        for epoch in (0, 1, 2):
             status.observe(Event(stage, epoch, 2))
     look()
-    assert stream.getvalue().splitlines() == [
-        "pretrain: epoch 1 of 2",
-        "select components: epoch 1 of 2",
-        "train: epoch 1 of 2",
+    assert lines == [
+        "pre-training: 2 epochs",
+        "server selects components: 2 epochs",
+        "training: 2 epochs",
     ]
 
 
@@ -222,6 +250,22 @@ def test_quiet_shows_nothing(status, capsys) -> None:
     with terminal.show(status, quiet=True):
         begin(status)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(status) -> None:
+    stream = io.StringIO()
+    dumb = Console(file=stream, force_terminal=True, _environ={"TERM": "dumb"})
+    with terminal.show(status, console=dumb):
+        status.connect("bank")
+    assert "bank connected" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_narrow_terminal_has_no_room_for_a_bar(status) -> None:
+    begin(status)
+    text = drawn(status, 34)
+    assert "pre-training: step 100 of 400\n" in text
+    assert "━" not in text
 
 
 def test_lines_go_to_standard_error(status, capsys) -> None:

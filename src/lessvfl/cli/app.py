@@ -50,7 +50,7 @@ def main() -> None:
         warnings.simplefilter("always", LessVFLWarning)
         warnings.showwarning = _show_each_once()
         try:
-            app(prog_name="lessvfl")
+            sys.exit(app(prog_name="lessvfl", standalone_mode=False))
         except BaseException as error:
             ending.leave(error)
 
@@ -111,14 +111,17 @@ def methods(
         for method in registry.METHODS.values():
             typer.echo(f"{method.name}: {method.summary} ({method.reference})")
         return
-    dataset = tables.from_arrays([[0.0], [1.0]], [0, 1])
-    if data is not None:
-        dataset = tables.load(data, data_dir=data_dir)
-    values = profiles.resolve(name, profile, dataset).flat()
+    if data is None:
+        datasets = profiles.examples()
+    else:
+        datasets = [tables.load(data, data_dir=data_dir)]
+    values, *others = (profiles.resolve(name, profile, d).flat() for d in datasets)
     for field in fields_of(profiles.sections(name)).values():
+        value = values[field.name]
+        differs = any(other[field.name] != value for other in others)
         typer.echo(
-            f"{field.name} = {values[field.name]}: {field.metadata['help']} "
-            f"[{kind_of(field).allowed}]"
+            f"{field.name} = {value}{' (differs by data, see --data)' * differs}: "
+            f"{field.metadata['help']} [{kind_of(field).allowed}]"
         )
 
 

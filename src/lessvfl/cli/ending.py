@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from lessvfl.errors import LessVFLError
+
+# What typer raises where a command line cannot be read; it exports no name of it.
+UsageError: Any = typer.BadParameter.__base__
 
 
 class Interrupted(Exception):
@@ -34,18 +38,34 @@ def sentence(error: BaseException) -> str | None:
         return f"{what} cannot be read or written: {error.strerror or error}."
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, UsageError):
+        return _usage_sentence(error)
     return None
+
+
+def _usage_sentence(error: Any) -> str:
+    """Return why a command line cannot be read, and where to look."""
+    said = str(error.format_message()).strip()
+    if not said:  # no command: the help has been printed in place of a sentence
+        return ""
+    if near := difflib.get_close_matches(
+        getattr(error, "option_name", ""), getattr(error, "possibilities", None) or []
+    ):
+        said = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
+    asked = "lessvfl" if error.ctx is None else error.ctx.command_path
+    return f"{said}{'' if said.endswith(('.', '?')) else '.'} See '{asked} --help'."
 
 
 def leave(error: BaseException) -> NoReturn:
     """End the process after an error, or after the SystemExit of a command.
 
-    Errors of ours and of the file system are one line and exit code 2.
+    Errors of ours, of the file system and of the command line are one line and exit
+    code 2.
     """
     text = sentence(error)
-    if text is not None:
+    if text:
         typer.echo(f"lessvfl: {' '.join(text.split())}", err=True)
-    elif not isinstance(error, SystemExit):
+    elif text is None and not isinstance(error, SystemExit):
         if not _threads_hang:
             raise error
         traceback.print_exception(error)
@@ -63,4 +83,4 @@ def exit_code(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return 130
-    return 2 if isinstance(error, LessVFLError | OSError) else 1
+    return 2 if isinstance(error, (LessVFLError, OSError, UsageError)) else 1

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run folder of 'lessvfl run --out'.")
 ]
+AnyFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A run folder: of 'lessvfl run', a server or a party."
+    ),
+]
 Seed = Annotated[
     int | None, typer.Option(help="Whose run; the first one unless given.")
 ]
@@ -41,7 +47,7 @@ CELLS = {
 
 
 def export(
-    folder: Folder,
+    folder: AnyFolder,
     format: Annotated[
         str, typer.Option(help="onnx: graphs that take raw rows; or safetensors.")
     ] = "onnx",

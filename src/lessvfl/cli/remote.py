@@ -42,10 +42,12 @@ LogJson = Annotated[
 WarningsAlone = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
 
 
-def start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
+def start(
+    config: Common, log_json: bool, stack: contextlib.ExitStack, quiet: bool = False
+) -> None:
     """Set up logs, threads and memory."""
     from lessvfl.core.device import keep_freed_memory, use_threads
-    from lessvfl.remote.logs import json_logs
+    from lessvfl.remote.logs import LineHandler, json_logs
 
     use_threads(config.threads)
     keep_freed_memory()
@@ -53,7 +55,9 @@ def start(config: Common, log_json: bool, stack: contextlib.ExitStack) -> None:
         stack.enter_context(json_logs())
     else:
         logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+            level=logging.WARNING if quiet else logging.INFO,
+            format="%(message)s",
+            handlers=[LineHandler()],
         )
 
 
@@ -108,6 +112,10 @@ def server(
     insecure: Insecure = False,
     log_json: LogJson = False,
     quiet: WarningsAlone = False,
+    status_file: Annotated[
+        Path | None,
+        typer.Option("--status-file", help="Write the status here, as JSON."),
+    ] = None,
     predict: Annotated[
         bool, typer.Option("--predict", help="Predict with the run in 'out'.")
     ] = False,
@@ -164,7 +172,7 @@ def server(
     from lessvfl import data
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
-    from lessvfl.status import Status, StatusServer, terminal
+    from lessvfl.status import Status, StatusServer, file, terminal
 
     own = read(ServerConfig, config)
     task: Any = own.task
@@ -174,16 +182,20 @@ def server(
     credentials = server_credentials(own, insecure)
     status = Status(Path(own.out).name, own.method, dataset.name, own.parties)
     with contextlib.ExitStack() as stack:
-        start(own, log_json, stack)
+        start(own, log_json, stack, quiet)
         hub = listen(own, credentials)
         page = None
         try:
             if own.status is not None:
                 page = stack.enter_context(StatusServer(status, own.status))
                 log.info("status page: %s", page.url)
-            with terminal.show(status, quiet=quiet or log_json):
-                table = LabelTable(dataset, is_test, ids)
-                record = ServerProcess(own, table, hub, status, resume).run()
+            table = LabelTable(dataset, is_test, ids)
+            process = ServerProcess(own, table, hub, status, resume)
+            with (
+                file.write(status, status_file),
+                terminal.show(status, quiet=quiet, log=log if log_json else None),
+            ):
+                record = process.run()
                 status.ended(scores=_scores(record, dataset.task))
         except BaseException as error:
             status.ended(ending.sentence(error) or type(error).__name__)
@@ -248,6 +260,7 @@ def party(
     config: ConfigFile,
     insecure: Insecure = False,
     log_json: LogJson = False,
+    quiet: WarningsAlone = False,
     predict: Annotated[
         bool,
         typer.Option("--predict", help="Answer predictions with the run in 'out'."),
@@ -260,7 +273,8 @@ def party(
     """Take part in a run as one party, or answer predictions."""
     from lessvfl import data
     from lessvfl.remote.config import PartyConfig, read
-    from lessvfl.remote.party import PartyProcess
+    from lessvfl.remote.party import SERVER, PartyProcess
+    from lessvfl.status import Status, terminal
     from lessvfl.wire import dial
 
     own = read(PartyConfig, config)
@@ -272,21 +286,25 @@ def party(
     _need_predict({"--data": table})
     name, credentials = party_identity(own, insecure)
     frame, ids = data.load_columns(Path(own.data), own.id)
-    process = PartyProcess(name, own, frame, ids)
+    status = Status(Path(own.out).name, "", Path(own.data).stem, [SERVER], side=name)
+    process = PartyProcess(name, own, frame, ids, status)
     if process.has_finished:
         typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))
         return
     address = dial.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
-        start(own, log_json, stack)
-        dial.serve(
-            address,
-            process.hello(),
-            process.handle,
-            patience=own.wait,
-            is_over=lambda: process.has_finished,
-        )
+        start(own, log_json, stack, quiet)
+        with terminal.show(status, quiet=quiet, log=log if log_json else None):
+            dial.serve(
+                address,
+                process.hello(),
+                process.handle,
+                patience=own.wait,
+                is_over=lambda: process.has_finished,
+                listener=process.listener(),
+            )
+            status.ended()
         _tell_party(Path(own.out))
     ending.threads_hang(True)  # a thread of the engine may be about to end
 

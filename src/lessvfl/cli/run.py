@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import json
 import multiprocessing
 import signal
@@ -227,7 +228,9 @@ def try_(
     set_: Pairs = None,
     target: Target = None,
     out: TryFolder = None,
-    port: Annotated[int, typer.Option(help="The server's; 0: a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The server's; 0: a free one.")
+    ] = 0,
     predict: Annotated[
         bool, typer.Option("--predict", help="Then predict all rows together, too.")
     ] = False,
@@ -236,6 +239,7 @@ def try_(
 ) -> None:
     """Run a method between real processes on this machine, with mutual TLS."""
     from lessvfl.remote import localhost
+    from lessvfl.status import terminal
 
     with_target = _check_target(target)
     job, options = _read_job(
@@ -256,8 +260,9 @@ def try_(
         if not quiet:
             typer.echo(line, err=True)
 
+    watch = functools.partial(terminal.show, quiet=quiet, times=False)
     record = localhost.run_all(
-        job, _read_seeds(seeds), options, with_target, out, port, tell, predict
+        job, _read_seeds(seeds), options, with_target, out, port, tell, predict, watch
     )
     _say(record, out, as_json)
     if out is not None and not as_json:
@@ -354,8 +359,9 @@ def _run_and_save(
     try:
         with terminal.show(status, quiet=quiet, times=False):
             record, runs = experiment.run(
-                job, seeds, options=options, target=target, progress=status.observe
+                job, seeds, options=options, target=target, progress=status
             )
+            status.ended()
         if out is not None:
             folder.save(out, record, runs)
     except (KeyboardInterrupt, DivergenceError, ProtocolError) as ending:

@@ -207,8 +207,10 @@ def _components(
 ) -> Tensor:
     """Ask for the embeddings of some rows; return what matters of them, (R, E)."""
     n_rows = min(plan.n_rows, labels.y.shape[1])
+    observe(Event("embed", 0, 1))
     H = concatenate(parties.embed("embed", "train", n_rows, plan.bits))
     observe(Event("embed", 1, 1))
+    observe(Event("select_components", 0, 1))
     rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
     sizes = [parties.sizes[name] for name in parties.names]
     kept = choose_components(H, labels, rows, plan, sizes)

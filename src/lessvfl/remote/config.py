@@ -210,9 +210,8 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
             f"The config file '{path}' must be readable. Got this: {error.strerror}."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        line = " ".join(str(error).split())
         raise ConfigError(
-            f"The config file '{path}' must be YAML. Got this: {line}."
+            f"The config file '{path}' must be YAML. Got this: {_problem(error)}."
         ) from None
     if not isinstance(values, dict):
         raise ConfigError(
@@ -220,7 +219,14 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
             f"{type(values).__name__}."
         )
     known = settings.fields_of([cls])
+    sides = {ServerConfig: "the server", PartyConfig: "a party"}
     for name in values:
+        for other in sides if name not in known else ():
+            if name in settings.fields_of([other]):
+                raise ConfigError(
+                    f"The config file '{path}' must be that of {sides[cls]}. Got one "
+                    f"with '{name}', which is a setting of {sides[other]}."
+                )
         if name not in known:
             raise settings.unknown("setting", str(name), known, f" in '{path}'")
     found: dict[str, Any] = {
@@ -239,3 +245,12 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
         named = str((path.parent / own.predict_ids).resolve())
         found["policy"] = dataclasses.replace(own, predict_ids=named)
     return cls(**found)
+
+
+def _problem(error: Exception) -> str:
+    """Return what is wrong with a text, and in which line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    problem = str(getattr(error, "problem", None) or "it cannot be read")
+    return f"{problem} in line {mark.line + 1}"

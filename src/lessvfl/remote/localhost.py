@@ -7,6 +7,7 @@ parties reveal nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,17 @@ from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job
+from lessvfl.status import Status, file
 from lessvfl.terms import plural
 
 SAME = 1e-6  # to which predictions must agree
+
+ShowStatus = Callable[[file.Follower], AbstractContextManager[None]]
+
+
+def unwatched(status: file.Follower) -> AbstractContextManager[None]:
+    """Show nothing."""
+    return contextlib.nullcontext()
 
 
 def run_all(
@@ -43,6 +53,7 @@ def run_all(
     port: int,
     tell: Callable[[str], None],
     predict: bool = False,
+    watch: ShowStatus = unwatched,
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
@@ -52,7 +63,8 @@ def run_all(
 
     Everybody's own folder is in ``sides/`` of the run folder `out`, a temporary one
     unless given; VFL (Original), for the `target`, runs in this process. With `predict`
-    all rows are then predicted between processes, too, and compared.
+    all rows are then predicted between processes, too, and compared. `tell` is given
+    lines to show, `watch` the server's status.
     """
     experiment.check(job, seeds, target)
     if out is not None:
@@ -67,11 +79,11 @@ def run_all(
         runs, failed = [], None
         for some in [seeds] if _tables_stay(job) else [[seed] for seed in seeds]:
             one = len(some) == 1
-            who = f"seed{'s' * (not one)} {', '.join(map(str, some))}"
+            who = f"seed{'' if one else 's'} {', '.join(map(str, some))}"
             tell(f"{who}: a fresh kit, a server and parties as processes")
             place = base / (f"seed-{some[0]}" if one else "all-seeds")
             place.parent.mkdir(parents=True, exist_ok=True)
-            runs += run(job, some, place, port or free_port())
+            runs += run(job, some, place, port or free_port(), watch=watch)
             for seed in some if predict and failed is None else ():
                 try:
                     n_rows = predict_all(place, seed)
@@ -109,16 +121,20 @@ def run(
     port: int,
     threads: int = 1,
     save_every: int = 50,
+    watch: ShowStatus = unwatched,
 ) -> list[dict[str, Any]]:
     """Run seeds between processes; return their numbers, as `simulate` gives them.
 
     Everybody's folder is made in `base`; the server listens on loopback. The parties'
-    columns must be the same with all of these seeds.
+    columns must be the same with all of these seeds. `watch` is given its status.
     """
     problems = [job.problem(seed) for seed in seeds]
     write_folders(job, problems[0], seeds, base, port, threads, save_every)
     names = [table.name for table in problems[0].parties]
-    _run_sides(base, names, threads)
+    path = base / "server" / "status.json"
+    status = Status("", job.settings.method, job.dataset.name, names)
+    with watch(file.Follower(path, status)):
+        _run_sides(base, names, threads, ("--status-file", str(path)))
     return collect(problems, base)
 
 
@@ -315,8 +331,11 @@ def _last_words(name: str, base: Path, code: int) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("lessvfl:")]
     last = (ours or lines or ["nothing in its log"])[-1].removeprefix("lessvfl: ")
+    who = "The server" if name == "server" else f"Party '{name}'"
+    if code == 2 and ours:  # a sentence of ours says it all
+        return f"{who} ended early: {last}"
     how = f"code {code}" if code > 0 else f"signal {-code}"
-    return f"The process of '{name}' must end well. It ended by {how} and said: {last}"
+    return f"{who} ended by {how} and said: {last}"
 
 
 def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:

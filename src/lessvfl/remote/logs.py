@@ -62,6 +62,24 @@ def _plain(value: object) -> object:
     return f"({type(value).__name__})"
 
 
+class LineHandler(logging.Handler):
+    """Write log lines to the standard error of the moment, where a view makes room.
+
+    Times are those of the status: UTC.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            moment = datetime.fromtimestamp(record.created, UTC)
+            serious = record.levelno >= logging.WARNING
+            level = f"{record.levelname.lower()}: " if serious else ""
+            sys.stderr.write(f"{moment:%H:%M:%S} {level}{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
 @contextlib.contextmanager
 def json_logs(stream: IO[str] | None = None) -> Iterator[None]:
     """Write the log of lessvfl, INFO and above, as JSON lines during the block.

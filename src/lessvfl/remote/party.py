@@ -10,6 +10,7 @@ and ``numbers.json``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -45,13 +46,17 @@ from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
 from lessvfl.run.profiles import Settings
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
+from lessvfl.status import Status
+from lessvfl.terms import Event, plural
 from lessvfl.wire import control, messages
 from lessvfl.wire.coding import BITS
+from lessvfl.wire.dial import Listener
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import bill_line
 
 log = logging.getLogger(__name__)
 
+SERVER = "server"  # what the other side is called, where it is shown
 
 # What the run depends on in a party's config; the rest may change on the way.
 _LASTING = (
@@ -63,8 +68,8 @@ _LASTING = (
 class PartyProcess:
     """A party's side of a run: ``handle(message) -> reply``.
 
-    `frame` is its table in its own order, `ids` whom the rows are about. It holds its
-    run folder until it is closed.
+    `frame` is its table in its own order, `ids` whom the rows are about; `status` is
+    told how far the run is. It holds its run folder until it is closed.
     """
 
     def __init__(
@@ -73,8 +78,10 @@ class PartyProcess:
         config: PartyConfig,
         frame: Frame,
         ids: NDArray[Any] | None = None,
+        status: Status | None = None,
     ) -> None:
         self.name = name
+        self.status = status or Status("", "", "", [SERVER], side=name)
         self.config = config
         self.whole = frame
         self.frame: Frame | None = None  # of the common rows, in the common order
@@ -109,6 +116,8 @@ class PartyProcess:
         self._plans: tuple[Any, ...] = ()  # that the server may send
         self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
+        # Of the stage of joint training at hand.
+        self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
         self._encoding(frame)
 
@@ -130,9 +139,21 @@ class PartyProcess:
             versions(),
         )
 
+    def listener(self) -> Listener:
+        """Return what the connection to the server is to tell: it is shown."""
+        status = self.status
+
+        def carried(up: int, down: int) -> None:
+            status.carried(SERVER, wire_up=up, wire_down=down, rounds=0)
+
+        return Listener(
+            lambda: status.connect(SERVER), lambda: status.lose(SERVER), carried
+        )
+
     def handle(self, message: Any) -> Any:
         """Answer one message of the server's; whatever it is, it costs a round."""
         self.budget.spend_round()
+        self.status.allow(*self.budget.left())
         try:
             return self._handle(message)
         except (LessVFLError, OSError):
@@ -170,6 +191,7 @@ class PartyProcess:
             rows = message.rows
             if message.stage == "evaluate":
                 self._look(rows)
+        self._show(message)
         reply = party.handle(message)
         self._bill(message, reply)
         if isinstance(reply, messages.Embedding):
@@ -177,6 +199,26 @@ class PartyProcess:
         elif isinstance(reply, messages.Done):
             self._is_trained = reply.stage == "train" or all(reply.silent)
         return reply
+
+    def _show(self, message: messages.Request) -> None:
+        """Show what is asked for: the stage, and in training the step."""
+        status = self.status
+        match message:
+            case messages.Begin(plan, done):
+                batches = plan.batches(self._n_rows("train"), (0,))
+                self._step, self._n_steps = done, batches.n_steps(plan.n_epochs)
+                self._n_per_epoch = batches.n_per_epoch
+                status.observe(Event(plan.stage, 0, self._n_steps / self._n_per_epoch))
+            case messages.Descend(stage):
+                self._step += 1
+                status.stepped(stage, self._step, self._n_steps)
+                if message.last:
+                    epoch = self._step / self._n_per_epoch
+                    status.observe(Event(stage, epoch, epoch))
+            case messages.Select(_, plan):
+                status.observe(Event(plan.stage, 0, 1))
+            case messages.Embed("embed"):
+                status.observe(Event("embed", 0, 1))
 
     def _bill(self, message: messages.Request, reply: messages.Reply) -> None:
         """Put an exchange on the party's own bill, as the server does on its."""
@@ -189,6 +231,9 @@ class PartyProcess:
             line = bill_line(self.name, one, (True,))
             if line is not None:
                 self.ledger.bill(line)
+                sent = {line.direction: line.payload_bytes[0]}
+                self.status.carried(SERVER, **sent, rounds=0, stage=line.stage)
+        self.status.carried(SERVER, stage=message.stage)
 
     def _n_rows(self, rows: str) -> int:
         assert self._rows is not None
@@ -261,8 +306,10 @@ class PartyProcess:
         self._settings = self.judge.settings(
             message, len(self._columns), self.config.party_net is not None
         )
+        if self._welcome is None or self._welcome.run != message.run:
+            log.info("takes part in a run of method %s", message.method)
         self._welcome = message
-        log.info("takes part in a run of method %s", message.method)
+        self.status.begin_run(message.method)
         known = self._aligned()
         if known is None or "rows" not in known.tensors:
             return False
@@ -307,6 +354,7 @@ class PartyProcess:
                     f"Party '{self.name}' aligns its rows once a run. Got another "
                     "alignment."
                 )
+            self.status.do("alignment: answering the server")
             aligner = self._new_aligner()
             answer = control.Align(aligner.answer(message))
             if known is None:
@@ -322,7 +370,8 @@ class PartyProcess:
         if known.values["final"] is None:  # a message that fails was the only one
             self._write_rows({}, hello=known.values["hello"], final=digest)
         rows = aligner.order(message)
-        log.info("%d rows in common with everybody", len(rows))
+        found = plural(len(rows), "common row")
+        self.status.do(f"alignment: {found} of your {self.whole.n_rows:,}")
         self.home.begin()
         tensor = torch.from_numpy(np.ascontiguousarray(rows))
         self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
@@ -337,6 +386,7 @@ class PartyProcess:
             self.whole.n_rows,
             secret=self.home.key("align"),
             min_common=self.config.policy.min_rows,
+            tell=functools.partial(self.status.do, note=False),
         )
 
     def _write_rows(self, tensors: Mapping[str, Tensor], **values: Any) -> None:
@@ -368,6 +418,8 @@ class PartyProcess:
                 "Got another one."
             )
         self._rows = message
+        seeds = self._welcome.seeds
+        self.status.begin_seed(message.seed, seeds.index(message.seed) + 1, len(seeds))
         self._begin_seed()
 
     def _begin_seed(self) -> None:
@@ -413,6 +465,7 @@ class PartyProcess:
             (encode(train), encode(test)),
             encoding.groups,
             encoding.features,
+            self.status.observe,
         )
 
     def _own(self, agreed: Settings) -> Settings:

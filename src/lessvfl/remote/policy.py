@@ -25,6 +25,7 @@ from lessvfl.errors import PolicyError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run.profiles import OWN, Settings, from_flat
 from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
+from lessvfl.terms import plural
 from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
@@ -277,7 +278,7 @@ class Judge:
                 "them once. Got others."
             )
         if len(train) < self.policy.min_rows:
-            allowed = f"training with {self.policy.min_rows} rows or more"
+            allowed = f"training with {plural(self.policy.min_rows, 'row')} or more"
             raise self.refuse(allowed, "min_rows", len(train))
 
 
@@ -291,6 +292,11 @@ class Budget:
             found = read_state(path).values
             self.rounds, self.passes = found["rounds"], found["passes"]
         self._written = (self.rounds, self.passes)
+
+    def left(self) -> tuple[int, float]:
+        """Return the messages and the passes over all rows that are left."""
+        policy = self._judge.policy
+        return policy.rounds - self.rounds, policy.passes - self.passes
 
     def spend_round(self) -> None:
         """Take one message off the budget."""

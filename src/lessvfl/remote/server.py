@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import re
@@ -46,7 +47,7 @@ from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
-from lessvfl.terms import PartyId
+from lessvfl.terms import PartyId, plural
 from lessvfl.wire import control, messages
 from lessvfl.wire.flight import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
@@ -148,6 +149,7 @@ class ServerProcess:
         self.folder = self.home.folder
         self.seed = config.seeds[0]  # of the run at hand
         self.resent = 0
+        self._n_offers: int | None = None  # of an alignment at hand
         if self._has_begun and not resume:
             self.close()
             raise ConfigError(
@@ -194,6 +196,10 @@ class ServerProcess:
                     "one without the common rows."
                 )
         aligner = self._new_aligner()
+        n_rows, n_parties = self.table.n_rows, len(self.config.parties)
+        who = plural(n_parties, "party", "parties")
+        self.status.do(f"alignment: {plural(n_rows, 'row')} here, {who} asked")
+        self._n_offers = 0
         offers: Any = self._ask_all(control.Align(aligner.hello()))
         for party, offer in offers.items():
             if not isinstance(offer, control.Align):
@@ -202,10 +208,13 @@ class ServerProcess:
                 aligner.take_offer(party, offer.data)
             except ProtocolError as error:
                 self.hub.cut_off(party, str(error))
+        self._n_offers = None
         finals = aligner.finish()
         self.hub.send({p: control.Align(data) for p, data in finals.items()})
         rows = np.ascontiguousarray(aligner.rows)
-        log.info("%d rows in common with all parties", len(rows))
+        self.status.do(
+            f"alignment: {plural(len(rows), 'common row')} of your {n_rows:,}"
+        )
         self.home.begin()
         write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
 
@@ -213,7 +222,8 @@ class ServerProcess:
         """Return the server's side of alignment, the same after a restart."""
         mode: Any = self.config.align
         secret = self.home.key("align")
-        return Aligner(mode, self._ids, self.table.n_rows, secret=secret)
+        tell = functools.partial(self.status.do, note=False)
+        return Aligner(mode, self._ids, self.table.n_rows, secret=secret, tell=tell)
 
     def _split(self, table: LabelTable) -> tuple[Places, Places]:
         """Return training and test rows, as places in the common order."""
@@ -357,6 +367,10 @@ class ServerProcess:
     ) -> None:
         """Show what one exchange was on the wire."""
         stage = request.stage if isinstance(request, messages.Embed) else None
+        if isinstance(request, control.Align) and self._n_offers is not None:
+            self._n_offers += 1
+            of = len(self.config.parties)
+            self.status.do(f"alignment: {self._n_offers} of {of} parties have answered")
         wire = {"wire_up": len(up), "wire_down": len(down)}
         self.status.carried(party, **wire, stage=stage)
 

@@ -53,8 +53,8 @@ def clamp_batch(config: Any, n_rows: int, warn: bool = False) -> Any:
         return config
     if warn:
         warnings.warn(
-            f"The 'batch_size' setting is {config.batch_size}, but there are only "
-            f"{n_rows} training rows: every step uses them all.",
+            f"The 'batch_size' setting is {config.batch_size}, but of training rows "
+            f"there are only {n_rows}: every step uses them all.",
             LessVFLWarning,
             stacklevel=2,
         )

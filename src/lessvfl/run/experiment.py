@@ -15,7 +15,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job, Run
 from lessvfl.run.target import ACCURACY_SHARE, cost_to_target
 from lessvfl.settings import fields_of
-from lessvfl.terms import Observer
+from lessvfl.terms import Progress
 
 
 def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def run(
     *,
     options: Mapping[str, Any] | None = None,
     target: bool = False,
-    progress: Observer = lambda event: None,
+    progress: Progress | None = None,
 ) -> tuple[RunRecord, list[Run]]:
     """Run a job with all parties in this process; return its record and runs.
 
@@ -58,7 +58,7 @@ def record(
     runs: Sequence[dict[str, Any]],
     options: Mapping[str, Any],
     target: bool,
-    progress: Observer = lambda event: None,
+    progress: Progress | None = None,
 ) -> RunRecord:
     """Return the record of finished runs, with their cost to the paper's target."""
     if target:

@@ -8,12 +8,14 @@ are listed in docs/paper.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass
+from dataclasses import Field, asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
-from lessvfl.data import DataConfig, Dataset, LabelConfig
+from lessvfl.data import DataConfig, Dataset, LabelConfig, from_arrays
 from lessvfl.errors import ConfigError
 from lessvfl.methods.base import Joint
 
@@ -109,6 +111,23 @@ def _official(method: str, data: str) -> dict[str, Any]:
     if known == "mimic3":
         values |= {"party_step_size": 0.0001, "lam_scale": 100.0}
     return values
+
+
+def examples() -> list[Dataset]:
+    """Return data sets that profiles tell apart, the most usual kind first."""
+
+    def table(n_rows: int, n_classes: int) -> Dataset:
+        return from_arrays(np.zeros((n_rows, 1)), np.arange(n_rows) % n_classes)
+
+    usual = table(FEW_ROWS, 2)
+    return [
+        usual,
+        table(FEW_ROWS - 1, 2),
+        table(MANY_ROWS, 2),
+        table(FEW_ROWS, MANY_CLASSES + 1),
+        replace(usual, scale="global", split="first"),
+        *(replace(usual, name=name) for name in _COMMUNICATION_TABLE),
+    ]
 
 
 @dataclass(frozen=True)

@@ -116,13 +116,16 @@ class RunRecord:
         try:
             text = path.read_text(encoding="utf-8")
             lines = [json.loads(line) for line in text.splitlines()]
-            if lines and (schema := lines[0].pop("schema", 1)) != SCHEMA:
+            schema = lines[0].pop("schema", 1) if lines else SCHEMA
+            if schema != SCHEMA and "method" in lines[0]:
                 raise RecordError(
                     f"The run folder '{folder}' must have format {SCHEMA} to be read. "
                     f"Got format {schema}, of another version of lessvfl: run it "
                     "again, or read it with the version that wrote it."
                 )
             return cls._parse(lines)
+        except RecordError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from lessvfl.core.network import Network
 from lessvfl.data import Dataset, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.party import Outcome, Party
-from lessvfl.run import numbers
+from lessvfl.run import numbers, profiles
 from lessvfl.run.build import (
     Builder,
     Networks,
@@ -30,7 +31,7 @@ from lessvfl.run.build import (
 from lessvfl.run.fitted import FittedModel, FittedParty
 from lessvfl.run.profiles import Settings
 from lessvfl.run.recorder import Recorder
-from lessvfl.terms import Observer
+from lessvfl.terms import Event, Progress, Stage
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
@@ -111,7 +112,7 @@ class Run:
 
 
 def simulate(
-    job: Job, seeds: Sequence[int | Replica], progress: Observer = lambda event: None
+    job: Job, seeds: Sequence[int | Replica], progress: Progress | None = None
 ) -> list[Run]:
     """Run a method with all parties in this process.
 
@@ -121,8 +122,8 @@ def simulate(
         What to run.
     seeds : sequence of int or Replica
         One run each. Runs whose tables have equal shapes share one batch.
-    progress : callable
-        Told of every epoch.
+    progress : Progress, optional
+        Told how far the runs are.
 
     Returns
     -------
@@ -139,9 +140,12 @@ def simulate(
         key = (_signature(problems[replica.seed]), index if alone else None)
         batches.setdefault(key, []).append(index)
     runs: dict[int, Run] = {}
+    teller = _Teller(progress)
     for indices in batches.values():
         chosen = [replicas[index] for index in indices]
-        batch = _Batch(job, chosen, [problems[r.seed] for r in chosen], progress)
+        if progress is not None and len(chosen) == 1:
+            progress.begin_seed(chosen[0].seed, indices[0] + 1, len(replicas))
+        batch = _Batch(job, chosen, [problems[r.seed] for r in chosen], teller)
         runs |= dict(zip(indices, batch.run(), strict=True))
     return [runs[index] for index in range(len(replicas))]
 
@@ -152,6 +156,44 @@ def _signature(problem: Problem) -> tuple[Any, ...]:
     return (*tables, problem.y_test.shape, problem.label_names)
 
 
+class _Teller(Keeper):
+    """Tells how far runs are, some times a second: most steps cost it one look."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.ledgers: list[Ledger] = []  # of the runs so far
+        self._told = 0.0
+
+    def reached(self, stage: Stage, step: int, n_steps: int) -> None:
+        """Tell of a step, unless another was told just now."""
+        now = time.monotonic()
+        if self.progress is None or (now - self._told < 0.2 and step < n_steps):
+            return
+        self._told = now
+        self.progress.stepped(stage, step, n_steps)
+        self._tell_bytes()
+
+    def observe(self, event: Event) -> None:
+        """Tell of an epoch."""
+        if self.progress is not None:
+            self.progress.observe(event)
+            self._tell_bytes()
+
+    def scored(self, value: float, name: str) -> None:
+        """Tell the score of the first run of a batch."""
+        if self.progress is not None:
+            self.progress.scored(value, name)
+
+    def _tell_bytes(self) -> None:
+        assert self.progress is not None
+        bills = [(one, r) for one in self.ledgers for r in range(one.n_replicas)]
+        self.progress.sent(
+            sum(ledger.direction_bytes(r, "up") for ledger, r in bills),
+            sum(ledger.direction_bytes(r, "down") for ledger, r in bills),
+            sum(ledger.n_rounds(r) for ledger, r in bills),
+        )
+
+
 class _Batch:
     """Runs that share one batch of tensors."""
 
@@ -160,9 +202,10 @@ class _Batch:
         job: Job,
         replicas: list[Replica],
         problems: list[Problem],
-        progress: Observer,
+        teller: _Teller,
     ) -> None:
         self.job = job
+        self.teller = teller
         self.replicas = replicas
         self.problems = problems
         first, seeds = problems[0], [replica.seed for replica in replicas]
@@ -171,7 +214,9 @@ class _Batch:
         self.labels = self.build.server_labels(problems)
         y_test = self.build.labels([p.y_test for p in problems], first.task)
         when = "epochs" if job.curve else "nothing"
-        self.recorder = Recorder(problems, self.labels.y, y_test, progress, when)
+        self.recorder = Recorder(
+            problems, self.labels.y, y_test, teller.observe, when, teller.scored
+        )
 
     def run(self) -> list[Run]:
         """Wire everything, run the method, and gather what it leaves."""
@@ -180,7 +225,9 @@ class _Batch:
         parties = [self._party(index) for index in range(len(first.parties))]
         transport = InProcess({party.name: party.handle for party in parties})
         names = [party.name for party in parties]
-        server = Parties(transport, names, Ledger(len(self.replicas)))
+        ledger = Ledger(len(self.replicas))
+        self.teller.ledgers.append(ledger)
+        server = Parties(transport, names, ledger)
         self.recorder.attach(server, parties)
         fusion = self.build.fusion_network(
             sum(server.sizes.values()), n_outputs(first.task, first.n_classes)
@@ -191,7 +238,7 @@ class _Batch:
         with threads_for(step), torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.build.seeds[0])  # a user's dropout and the like
             fusion = method.run(
-                server, fusion, self.labels, config, self.recorder, Keeper()
+                server, fusion, self.labels, config, self.recorder, self.teller
             )
         return [
             self._collect(index, server, parties, fusion)
@@ -202,7 +249,7 @@ class _Batch:
         """Return the method's settings, lambdas spread over the replicas."""
         settings = self.job.settings
         n_rows = len(self.problems[0].y_train)
-        config: Any = clamp_batch(settings.config, n_rows, warn=True)
+        config: Any = clamp_batch(settings.config, n_rows, warn=self._batch_is_given())
         for name in ("lam_party", "lam_server"):
             own = [getattr(replica, name) for replica in self.replicas]
             if all(value is None for value in own):
@@ -216,6 +263,12 @@ class _Batch:
             spread = tuple(shared if v is None else v for v in own)
             config = dataclasses.replace(config, **{name: spread})
         return config
+
+    def _batch_is_given(self) -> bool:
+        """Tell whether the rows of a step are other than where the profile starts."""
+        own = self.job.settings
+        usual = profiles.resolve(own.method, own.profile, self.job.dataset)
+        return own.config.batch_size != usual.config.batch_size
 
     def _party(self, index: int) -> Party:
         tables = [problem.parties[index] for problem in self.problems]

@@ -6,12 +6,13 @@ import contextlib
 import io
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 
 from lessvfl.status import Snapshot, Status
 from lessvfl.status.terminal import show, view
-from lessvfl.terms import Event, Observer
+from lessvfl.terms import Event, Progress, Stage
 
 WIDTH = 80
 EVERY = 0.25  # seconds between two drawings
@@ -19,8 +20,8 @@ PAGE = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
 
 
 @contextlib.contextmanager
-def follow(status: Status, console: Console | None = None) -> Iterator[Observer]:
-    """Give an observer of a run, which shows how far it is for as long as it lasts.
+def follow(status: Status, console: Console | None = None) -> Iterator[Progress]:
+    """Give whom a run may tell how far it is, and show it for as long as it lasts.
 
     In a notebook that is a view in the cell, which stays as it was at the end;
     elsewhere what :func:`~lessvfl.status.terminal.show` shows on standard error.
@@ -28,23 +29,44 @@ def follow(status: Status, console: Console | None = None) -> Iterator[Observer]
     console = console or Console(stderr=True)
     if not console.is_jupyter:
         with show(status, console=console, times=False):
-            yield status.observe
+            yield status
         return
     from IPython.display import display
 
     screen = display(_drawn(status.snapshot()), raw=True, display_id=True)
-    drawn = time.monotonic()
-
-    def observe(event: Event) -> None:
-        nonlocal drawn
-        status.observe(event)
-        if time.monotonic() - drawn >= EVERY:
-            drawn = time.monotonic()
-            screen.update(_drawn(status.snapshot()), raw=True)
-
-    yield observe
+    yield _Cell(status, screen)
     status.ended()
     screen.update(_drawn(status.snapshot()), raw=True)
+
+
+class _Cell:
+    """Tells a status what it hears, and draws it now and then."""
+
+    def __init__(self, status: Status, screen: Any) -> None:
+        self._status, self._screen = status, screen
+        self._drawn = time.monotonic()
+
+    def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
+        self._status.begin_seed(seed, number, n_seeds)
+
+    def observe(self, event: Event) -> None:
+        self._status.observe(event)
+        self._draw()
+
+    def stepped(self, stage: Stage, step: int, n_steps: int) -> None:
+        self._status.stepped(stage, step, n_steps)
+        self._draw()
+
+    def scored(self, value: float, name: str) -> None:
+        self._status.scored(value, name)
+
+    def sent(self, up: int, down: int, rounds: int) -> None:
+        self._status.sent(up, down, rounds)
+
+    def _draw(self) -> None:
+        if time.monotonic() - self._drawn >= EVERY:
+            self._drawn = time.monotonic()
+            self._screen.update(_drawn(self._status.snapshot()), raw=True)
 
 
 def _drawn(snapshot: Snapshot) -> dict[str, str]:

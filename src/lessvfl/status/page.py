@@ -17,7 +17,7 @@ from typing import get_args
 
 from lessvfl.status import words
 from lessvfl.status.value import PartySnapshot, Snapshot, TrafficSnapshot, Way
-from lessvfl.terms import bytes_text
+from lessvfl.terms import bytes_text, time_text
 
 
 def render(snapshot: Snapshot) -> str:
@@ -26,8 +26,7 @@ def render(snapshot: Snapshot) -> str:
     if snapshot["state"] == "failed":  # its sentence is in the banner
         headline = f"failed at {words.place_text(snapshot)}"
     since = snapshot["started"][:16].replace("T", " ")
-    names = f"{snapshot['method']} on {snapshot['data']} · run {snapshot['run']}"
-    line = f"{names} · started {since} UTC"
+    line = f"{words.title(snapshot)} · started {since} UTC"
     body = [
         _banner(snapshot),
         f'<header><p class="soft">{escape(line)}</p>'
@@ -85,8 +84,8 @@ def _cards(snapshot: Snapshot) -> str:
     cards = [
         ("Parties", words.connected_text(snapshot), "connected"),
         ("Steps a second", words.rate_text(snapshot["steps_per_second"]), "lately"),
-        ("Time left", words.time_text(snapshot["stage_seconds_left"]), "of the stage"),
-        ("Time so far", words.time_text(snapshot["seconds"]), snapshot["state"]),
+        ("Time left", words.left_text(snapshot["stage_seconds_left"]), "of the stage"),
+        ("Time so far", time_text(snapshot["seconds"]), snapshot["state"]),
         ("Up", *_ways(traffic, "up")),
         ("Down", *_ways(traffic, "down")),
     ]
@@ -123,7 +122,7 @@ def _party(name: str, party: PartySnapshot) -> str:
     cells = [
         f'<th scope="row" class="name">{escape(name)}</th>',
         f'<td><span class="tag {state}">{state}</span>'
-        f"<small>for {words.time_text(party['since_seconds'])}</small></td>",
+        f"<small>for {time_text(party['since_seconds'])}</small></td>",
     ]
     for way in get_args(Way):
         payload, wire = _ways(party["traffic"], way)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lessvfl.status import Snapshot, Status, words
-from lessvfl.terms import bytes_text
+from lessvfl.status import Snapshot, words
+from lessvfl.terms import bytes_text, plural, time_text
 
 if TYPE_CHECKING:
     from lessvfl.status.value import PartySnapshot
@@ -23,26 +24,38 @@ if TYPE_CHECKING:
 STYLES = {"running": "green", "done": "green", "failed": "red"}  # others are yellow
 
 
+class Source(Protocol):
+    """What can be shown: a status, or that of another process."""
+
+    def snapshot(self) -> Snapshot:
+        """Return everything at this moment."""
+
+
 @contextlib.contextmanager
 def show(
-    status: Status,
+    status: Source,
     *,
     quiet: bool = False,
     console: Console | None = None,
     every: float = 5.0,
     times: bool = True,
+    log: logging.Logger | None = None,
 ) -> Iterator[None]:
     """Show what a run is doing for as long as the block lasts.
 
     On a terminal this is a view that is drawn twice a second and gone at the end.
     Elsewhere it is plain lines: every change of stage or connection as it comes, and
     after `every` seconds without one how far the run is; they begin with the time where
-    `times` is true. Standard error is shown to unless another `console` is given.
+    `times` is true. Standard error is shown to unless another `console` is given. With
+    a `log` the lines are its own.
     """
     console = console or Console(stderr=True)
     if quiet:
         yield
-    elif console.is_terminal:
+    elif log is not None:
+        with in_background(_Lines(status, log.info, every, False)):
+            yield
+    elif console.is_terminal and not console.is_dumb_terminal:
         with Live(
             get_renderable=lambda: view(status.snapshot(), *console.size),
             console=console,
@@ -51,12 +64,17 @@ def show(
         ):
             yield
     else:
-        with _in_background(_Lines(status, console.file, every, times)):
+
+        def write(line: str) -> None:
+            console.file.write(f"{line}\n")
+            console.file.flush()
+
+        with in_background(_Lines(status, write, every, times)):
             yield
 
 
 @contextlib.contextmanager
-def _in_background(look: Callable[[], None]) -> Iterator[None]:
+def in_background(look: Callable[[], None]) -> Iterator[None]:
     """Call a function twice a second until the block ends, and once more then."""
     over = threading.Event()
 
@@ -83,9 +101,13 @@ class _Lines:
     """Write what is new in a status as plain lines."""
 
     def __init__(
-        self, status: Status, stream: IO[str], every: float, times: bool
+        self,
+        status: Source,
+        write: Callable[[str], None],
+        every: float,
+        times: bool,
     ) -> None:
-        self._status, self._stream = status, stream
+        self._status, self._write = status, write
         self._every, self._times = every, times
         self._n_events = 0
         self._progress = ""
@@ -101,24 +123,26 @@ class _Lines:
             self._written = snapshot["seconds"]
         progress = progress_line(snapshot)
         due = snapshot["seconds"] - self._written >= self._every
-        begun = snapshot["stage"] or snapshot["state"] == "waiting"
+        waits = snapshot["state"] == "waiting" and not snapshot["side"]
+        begun = snapshot["stage"] or waits  # a party's log says that it waits
         over = snapshot["state"] in ("done", "failed")
         if due and begun and not over and progress != self._progress:
             self._progress, self._written = progress, snapshot["seconds"]
             lines.append(progress)
-        if lines:
-            before = f"{snapshot['now'][11:19]} " if self._times else ""
-            text = "".join(f"{before}{words.printable(line)}\n" for line in lines)
-            self._stream.write(text)
-            self._stream.flush()
+        before = f"{snapshot['now'][11:19]} " if self._times else ""
+        for line in lines:
+            self._write(f"{before}{words.printable(line)}")
 
 
 def progress_line(snapshot: Snapshot) -> str:
     """Say in one line how far a run is."""
     parts = [words.headline(snapshot), *_pace(snapshot)]
-    if snapshot["parties"]:
-        if snapshot["state"] == "running":
+    if snapshot["state"] == "running":
+        if snapshot["traffic"]["rounds"]:
             parts.append(words.sent_text(snapshot["traffic"]))
+        if score := snapshot["score"]:
+            parts.append(words.score_text(score))
+    if snapshot["parties"] and not snapshot["side"]:
         parts.append(f"{words.connected_text(snapshot)} parties")
     return ", ".join(parts)
 
@@ -129,7 +153,7 @@ def _pace(snapshot: Snapshot) -> list[str]:
     if snapshot["steps_per_second"] is not None:
         parts.append(f"{words.rate_text(snapshot['steps_per_second'])} steps/s")
     if snapshot["stage_seconds_left"] is not None:
-        parts.append(f"{words.time_text(snapshot['stage_seconds_left'])} left")
+        parts.append(f"{words.left_text(snapshot['stage_seconds_left'])} left")
     return parts
 
 
@@ -142,13 +166,11 @@ def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableTyp
     Columns that do not fit are left out; parties that do not fit are counted, and those
     that are away come first. Without parties there is no table and no traffic.
     """
-    title = f"{snapshot['method']} on {snapshot['data']} · "
-    if snapshot["run"]:
-        title += f"run {snapshot['run']} · "
     state = snapshot["state"]
+    title = f"{words.title(snapshot)} · "
     head = Text(words.printable(title), overflow="ellipsis", no_wrap=True)
     head.append(state, STYLES.get(state, "yellow"))
-    head.append(f" · {words.time_text(snapshot['seconds'])}")
+    head.append(f" · {time_text(snapshot['seconds'])}")
     parts: list[RenderableType] = [head, _progress(snapshot, width)]
     if pace := _pace(snapshot):
         parts.append(Text(" · ".join(pace), style="dim"))
@@ -156,6 +178,11 @@ def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableTyp
         parts.append(_parties(snapshot, width, max(3, height - 9)))
     if foot := _foot(snapshot):
         parts.append(Text(words.printable(" · ".join(foot)), style="dim"))
+    if allowance := snapshot["allowance"]:
+        rounds = plural(allowance["rounds"], "message")
+        passes = plural(int(allowance["passes"]), "time")
+        text = f"still allowed: {rounds}, embeddings of every row {passes}"
+        parts.append(Text(text, style="dim"))
     return Group(*parts)
 
 
@@ -164,10 +191,12 @@ def _progress(snapshot: Snapshot, width: int) -> RenderableType:
     in_steps = snapshot["step"] is not None
     done = snapshot["step"] if in_steps else snapshot["epoch"]
     total = snapshot["n_steps"] if in_steps else snapshot["n_epochs"]
-    if done is None or not total or snapshot["state"] != "running":
+    room = min(30, width - len(line) - 4)
+    if done is None or not total or total == 1 or room < 5:
+        return line
+    if snapshot["state"] != "running":
         return line
     row = Table.grid(padding=(0, 2))
-    room = min(30, max(5, width - len(line) - 4))
     row.add_row(line, ProgressBar(total=total, completed=done, width=room))
     return row
 
@@ -175,7 +204,8 @@ def _progress(snapshot: Snapshot, width: int) -> RenderableType:
 def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     widest = 24 if width >= 100 else 16
-    table.add_column("party", overflow="ellipsis", max_width=widest, no_wrap=True)
+    who = "" if snapshot["side"] else "party"
+    table.add_column(who, overflow="ellipsis", max_width=widest, no_wrap=True)
     table.add_column("state", no_wrap=True)
     columns = ("up", "down", "rounds", "wire", "heard")[: 5 if width >= 80 else 2]
     for name in columns:
@@ -192,7 +222,7 @@ def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
 
 
 def _cells(party: PartySnapshot) -> list[RenderableType]:
-    away = Text(f"away for {words.time_text(party['since_seconds'])}", "yellow")
+    away = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
     traffic = party["traffic"]
     return [
         Text("connected", "green") if party["connected"] else away,
@@ -207,11 +237,12 @@ def _cells(party: PartySnapshot) -> list[RenderableType]:
 def _foot(snapshot: Snapshot) -> list[str]:
     parts = []
     traffic = snapshot["traffic"]
-    if snapshot["parties"]:
-        sent = words.sent_text(traffic)
-        parts.append(f"{sent}, {words.wire_text(traffic)} on the wire")
+    if traffic["rounds"]:
+        parts.append(words.sent_text(traffic))
+    if any(traffic["wire_bytes"].values()):
+        parts.append(f"{words.wire_text(traffic)} on the wire")
     if score := snapshot["score"]:
-        parts.append(f"{score['name']} {score['value']:.4f}")
+        parts.append(words.score_text(score))
     if n_refused := sum(snapshot["refused"].values()):
         parts.append(f"refused connections: {n_refused:,}")
     return parts

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from lessvfl import __version__
 from lessvfl.status import words
+from lessvfl.terms import time_text
 
 if TYPE_CHECKING:
     from lessvfl.terms import Event, PartyId, Stage
@@ -70,9 +71,17 @@ class StatusEvent(TypedDict):
     text: str
 
 
+class Allowance(TypedDict):
+    """What a party's policy still allows to be asked of it."""
+
+    rounds: int
+    passes: float
+
+
 class RunPlace(TypedDict):
     """Where in its seeds and stages a run is; what is not known is None."""
 
+    doing: str | None
     seed: int | None
     seed_number: int | None
     n_seeds: int | None
@@ -87,6 +96,7 @@ class Snapshot(RunPlace):
     """A run at one moment, in plain JSON values; docs/status.md explains each."""
 
     lessvfl: str
+    side: str
     run: str
     method: str
     data: str
@@ -103,6 +113,7 @@ class Snapshot(RunPlace):
     traffic: TrafficSnapshot
     parties: dict[str, PartySnapshot]
     refused: dict[str, int]
+    allowance: Allowance | None
     events: list[StatusEvent]
 
 
@@ -131,7 +142,8 @@ class Status:
     it is *running* until `ended`.
 
     `run`, `method` and `data` are names to show; `parties` have to connect, none where
-    all are in this process; `clock` returns seconds that never run backwards.
+    all are in this process; `clock` returns seconds that never run backwards. At a
+    party `side` is its name, and its only party is the server.
     """
 
     def __init__(
@@ -141,9 +153,13 @@ class Status:
         data: str,
         parties: Iterable[PartyId] = (),
         *,
+        side: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = (run, method, data)
+        self._side = side
+        self._doing: str | None = None
+        self._allowance: Allowance | None = None
         self._clock = clock
         self._lock = threading.Lock()
         self._begun = clock()
@@ -157,7 +173,10 @@ class Status:
         self._done: Counter[str] = Counter()  # most steps done, by stage
         self._before: Counter[str] = Counter()  # those of seeds that are over
         self._marks: deque[tuple[float, float]] = deque()  # (time, steps or epochs)
+        self._planned = 0.0  # epochs of the stage, as it began
         self._score: Score | None = None
+        self._stage_score: Score | None = None  # given in the present stage
+        self._inside: Counter[str] = Counter()  # sent by parties of this process
         self._scores: list[SeedScore] = []
         self._refused: Counter[str] = Counter()
         self._events: deque[StatusEvent] = deque(maxlen=N_EVENTS)
@@ -212,9 +231,32 @@ class Status:
             if known.connected:
                 known.heard = self._clock()
 
+    def begin_run(self, method: str) -> None:
+        """Name the method, where it is known only now."""
+        with self._lock:
+            self._names = (self._names[0], method, self._names[2])
+
+    def do(self, what: str, *, note: bool = True) -> None:
+        """Say what is done before the first stage; a `note` makes it an event."""
+        with self._lock:
+            self._doing = what
+            if note:
+                self._note(what)
+
+    def allow(self, rounds: int, passes: float) -> None:
+        """Say what this party's policy still allows."""
+        with self._lock:
+            self._allowance = {"rounds": rounds, "passes": passes}
+
+    def sent(self, up: int, down: int, rounds: int) -> None:
+        """Say what parties of this process have sent and were sent so far."""
+        with self._lock:
+            self._inside = Counter(up=up, down=down, rounds=rounds)
+
     def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
         """Say that the run of a seed begins, the `number`-th (from 1) of `n_seeds`."""
         with self._lock:
+            self._end_stage()
             self._seed = (seed, number, n_seeds)
             self._before += self._done
             self._done.clear()
@@ -227,7 +269,7 @@ class Status:
             self._advance(stage, steps=(step, n_steps))
 
     def observe(self, event: Event) -> None:
-        """Take note of the end of an epoch; an `Observer`."""
+        """Take note of an epoch, or of the beginning of a stage; an `Observer`."""
         with self._lock:
             epochs = (float(event.epoch), float(event.n_epochs))
             self._advance(event.stage, epochs=epochs)
@@ -237,6 +279,7 @@ class Status:
         score: Score = {"name": name, "value": float(value)}
         with self._lock:
             self._score = score if math.isfinite(score["value"]) else None
+            self._stage_score = self._score
 
     def refused(self, reason: str) -> None:
         """Count a refused connection.
@@ -260,13 +303,16 @@ class Status:
         """
         with self._lock:
             if self._ended is None:
+                if message is None:
+                    self._end_stage()
                 self._ended = (self._clock(), message)
                 self._scores = [
                     {"seed": seed, "name": name, "value": float(value)}
                     for seed, (name, value) in scores.items()
                     if math.isfinite(value)
                 ]
-                self._note("done" if message is None else f"failed: {message}")
+                done = f"done in {time_text(self._clock() - self._begun)}"
+                self._note(done if message is None else f"failed: {message}")
 
     # -- read by everybody -------------------------------------------------------------
 
@@ -279,11 +325,13 @@ class Status:
             run, method, data = self._names
             end = now if self._ended is None else self._ended[0]
             bills = [party.bill() for party in self._parties.values()]
-            total = sum(bills, Counter())
+            total = sum(bills, Counter()) + self._inside
             # A round of the run is one with every party.
-            total["rounds"] = max((bill["rounds"] for bill in bills), default=0)
+            bills.append(self._inside)
+            total["rounds"] = max(bill["rounds"] for bill in bills)
             return {
                 "lessvfl": __version__,
+                "side": self._side,
                 "run": run,
                 "method": method,
                 "data": data,
@@ -301,6 +349,7 @@ class Status:
                 "traffic": _traffic(total),
                 "parties": {n: self._party(p, now) for n, p in self._parties.items()},
                 "refused": {**self._refused},
+                "allowance": self._allowance,
                 "events": [{**event} for event in self._events],
             }
 
@@ -321,6 +370,7 @@ class Status:
         epoch, n_epochs = self._epochs or (None, None)
         seed, number, n_seeds = self._seed or (None, None, None)
         return {
+            "doing": None if self._stage else self._doing,
             "seed": seed,
             "seed_number": number,
             "n_seeds": n_seeds,
@@ -366,17 +416,27 @@ class Status:
         """Take note of steps or epochs done; steps, where told, give the rate."""
         is_new = stage != self._stage
         if is_new:
+            self._end_stage()
             self._stage, self._epochs, self._steps = stage, None, None
         if is_new or (steps and not self._steps):
             self._marks.clear()  # of another stage, or of epochs
         self._steps = steps or self._steps
         self._epochs = epochs or self._epochs
+        self._planned = max(self._planned, epochs[1] if epochs else 0.0)
         if steps:
             self._done[stage] = max(self._done[stage], steps[0])
         if place := steps or (None if self._steps else epochs):
             self._mark(place[0])
         if is_new:
             self._note(words.place_text(self._place()))
+
+    def _end_stage(self) -> None:
+        """Note what came out of the stage at hand, if there is one."""
+        if self._stage is not None:
+            text = words.end_text(self._place(), self._planned, self._stage_score)
+            if text:
+                self._note(text)
+        self._planned, self._stage_score = 0.0, None
 
     def _mark(self, done: float) -> None:
         """Remember when this many steps or epochs were done, for the rate."""

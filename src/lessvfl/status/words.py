@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessvfl.terms import bytes_text
+from lessvfl.terms import bytes_text, plural, time_text
 
 if TYPE_CHECKING:
-    from lessvfl.status.value import RunPlace, Snapshot, TrafficSnapshot
+    from lessvfl.status.value import RunPlace, Score, Snapshot, TrafficSnapshot
 
 
-def time_text(seconds: float | None) -> str:
-    """Write a length of time in its two largest units.
+# A stage in the JSON, the metrics and the bill -> what a reader calls it.
+STAGES: dict[str, str] = {
+    "pretrain": "pre-training",
+    "embed": "embeddings",
+    "select_components": "server selects components",
+    "select_features": "parties select features",
+    "joint_lasso": "training with selection",
+    "train_first": "first training",
+    "select_again": "parties select again",
+    "train": "training",
+    "evaluate": "evaluation",
+    "predict": "prediction",
+}
+TRAINING = ("pretrain", "joint_lasso", "train_first", "train")  # told in epochs
+SCORES = {"r2": "R²"}  # others are called what they are
 
-    >>> time_text(7.2), time_text(125), time_text(7260), time_text(None)
-    ('7 s', '2 min 5 s', '2 h 1 min', '–')
-    """
-    if seconds is None:
-        return "–"
-    whole = max(0, round(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes == 0:
-        return f"{whole} s"
-    if hours == 0:
-        return f"{minutes} min {whole % 60} s"
-    if days == 0:
-        return f"{hours} h {minutes % 60} min"
-    return f"{days} d {hours % 24} h"
+
+def left_text(seconds: float | None) -> str:
+    """Write how long something takes; a dash where nobody knows."""
+    return "–" if seconds is None else time_text(seconds)
 
 
 def ago_text(seconds: float | None) -> str:
@@ -50,13 +53,46 @@ def rate_text(steps_per_second: float | None) -> str:
 def place_text(place: RunPlace) -> str:
     """Say where in its stage a run is, and in which of its seeds."""
     if place["stage"] is None:
-        return "starting"
-    stage = place["stage"].replace("_", " ")
+        return place["doing"] or "starting"
+    stage = _stage_text(place)
+    step, n_steps = place["step"], place["n_steps"]
+    epoch, n_epochs = place["epoch"], place["n_epochs"]
+    if step and n_steps and n_steps > 1:
+        return f"{stage}: step {step:,} of {n_steps:,}"
+    if epoch is None or n_epochs is None:
+        return stage
+    if n_epochs == 1 and place["stage"] not in TRAINING:
+        return stage
+    if epoch in (0, n_epochs):
+        return f"{stage}: {plural(n_epochs, 'epoch')}"
+    return f"{stage}: epoch {epoch:.3g} of {n_epochs:g}"
+
+
+def end_text(place: RunPlace, planned: float, score: Score | None) -> str:
+    """Say what came out of a stage that is over; nothing where nothing is known."""
+    end, epoch = "done", place["epoch"]
+    if place["stage"] in TRAINING and epoch and epoch < planned:
+        done = f"{round(epoch, 2):g}"
+        end = f"ended after {done} of at most {plural(planned, 'epoch')}"
+    elif score is None:
+        return ""
+    if score is not None:
+        end += f", {score_text(score)}"
+    return f"{_stage_text(place)}: {end}"
+
+
+def _stage_text(place: RunPlace) -> str:
+    stage = str(place["stage"])
+    text = STAGES.get(stage, stage.replace("_", " "))
     if (place["n_seeds"] or 1) > 1:
-        stage = f"seed {place['seed_number']} of {place['n_seeds']}, {stage}"
-    if place["step"] is not None:
-        return f"{stage}: step {place['step']:,} of {place['n_steps']:,}"
-    return f"{stage}: epoch {place['epoch']:g} of {place['n_epochs']:g}"
+        text = f"seed {place['seed_number']} of {place['n_seeds']}, {text}"
+    return text
+
+
+def score_text(score: Score) -> str:
+    """Write a score on test rows."""
+    name = SCORES.get(score["name"], score["name"].replace("_", " "))
+    return f"test {name} {score['value']:.3f}"
 
 
 def headline(snapshot: Snapshot) -> str:
@@ -76,7 +112,18 @@ def result_text(snapshot: Snapshot) -> str:
         return ""
     mean = sum(score["value"] for score in scores) / len(scores)
     of = f" (mean of {len(scores)} seeds)" if len(scores) > 1 else ""
-    return f": {scores[0]['name'].replace('_', ' ')} {mean:.4f}{of}"
+    name = SCORES.get(scores[0]["name"], scores[0]["name"].replace("_", " "))
+    return f": {name} {mean:.4f}{of}"
+
+
+def title(snapshot: Snapshot) -> str:
+    """Say what is run, and at a party who this is."""
+    parts = [f"party {snapshot['side']}"] if snapshot["side"] else []
+    on = f" on {snapshot['data']}" if snapshot["data"] else ""
+    parts.append(f"{snapshot['method'] or 'a run'}{on}")
+    if snapshot["run"]:
+        parts.append(f"run {snapshot['run']}")
+    return " · ".join(parts)
 
 
 def connected_text(snapshot: Snapshot) -> str:

@@ -8,6 +8,7 @@ stream open. A frame (:mod:`lessvfl.wire.codec`) travels in the metadata buffer.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from lessvfl.wire.control import Refusal
 COMMAND = b"lessvfl/1"
 OVER = Refusal("over", "The run is over.")
 CLOSE_SECONDS = 2.0  # for last words to go out
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,20 +97,32 @@ def write_frame(writer: Any, data: bytes) -> None:
         raise GoneError(reason_of(error)) from None
 
 
-# What the engine says of a connection that was not made, and what it means.
+# What the engine says of a connection that was not made, and what it means; the first
+# that fits counts.
 REASONS = {
-    "Connection refused": "nobody listens there",
+    "Connection refused": "connection refused: nobody listens there",
+    "hostname lookup": "its host name is not known",
+    "errors resolving": "its host name is not known",
+    "not in peer certificate": "its certificate is not of 'server_name'",
+    "Hostname Verification": "its certificate is not of 'server_name'",
     "certificate verify failed": "its certificate is not of the CA in 'ca'",
     "wrong version number": "whoever listens there does not speak TLS",
-    "ostname": "its certificate is not of 'server_name'",
+    "Failed parsing HTTP/2": "whoever listens there is no server of lessvfl",
+    "o route to host": "there is no way to it in this network",
+    "etwork is unreachable": "there is no way to it in this network",
+    "imed out": "it does not answer",
+    "imeout": "it does not answer",
+    "all addresses; last error: UNAVAILABLE": "it ends the connection at once, as one "
+    "of another CA does, or one with encryption where this side has none",
 }
+BROKEN = "the connection broke"
 
 
 def reason_of(error: BaseException) -> str:
     """Return why there is no connection, in few words where the engine has many."""
     text = str(error)
-    known = (words for sign, words in REASONS.items() if sign in text)
-    return next(known, first_line(error)[:200])
+    log.debug("no connection: %s", first_line(error))
+    return next((words for sign, words in REASONS.items() if sign in text), BROKEN)
 
 
 def first_line(error: BaseException) -> str:

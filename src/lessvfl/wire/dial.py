@@ -17,6 +17,7 @@ from typing import Any
 from pyarrow import flight
 
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.terms import time_text
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import (
@@ -36,6 +37,7 @@ from lessvfl.wire.connection import (
 from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
 
 BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
+LINE_SECONDS = 60.0  # between two lines about a server that is not there
 KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,19 @@ class Address:
     server_name: str = "localhost"
 
 
+def _nothing(*what: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom to tell of a connection: that it is made, that it is gone, its bytes."""
+
+    came: Callable[[], None] = _nothing
+    went: Callable[[], None] = _nothing
+    carried: Callable[[int, int], None] = _nothing  # up, down
+
+
 def serve(
     address: Address,
     hello: Hello,
@@ -59,6 +74,7 @@ def serve(
     is_over: Callable[[], bool] = lambda: True,
     beat: float = BEAT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
+    listener: Listener = Listener(),  # noqa: B008, it is frozen
 ) -> None:
     """Dial the server and answer its requests until it says that the run is over.
 
@@ -66,27 +82,42 @@ def serve(
     An error of `handle` is raised, and the server hears its kind and public sentence.
     `is_over` tells whether this party has all that it needs when the server says
     farewell; `beat` are the seconds between two signs of life while `handle` computes.
+    A server that is not there is one line at once, and then one a minute.
     """
     end = time.monotonic() + patience
     pauses = _pauses()
-    told = ""
+    was_there = False
+    since = time.monotonic()  # the last sign of life
+    told: float | None = None  # when a line last said that there is none
 
     def heard(message: Any) -> Any:
-        nonlocal end, pauses
+        nonlocal end, pauses, was_there, since, told
+        if told is not None or not was_there:
+            listener.came()
+        was_there, told = True, None
         reply = handle(message)
-        end, pauses = time.monotonic() + patience, _pauses()
+        since = time.monotonic()
+        end, pauses = since + patience, _pauses()
         return reply
 
     while True:
         try:
-            _answer(address, hello, heard, beat)
+            _answer(address, hello, heard, beat, listener.carried)
         except GoneError as error:
-            why = f"no connection to {address.server}: {error}"
-            if why != told:
-                log.info("%s; trying again for %g seconds", why, patience)
-            told = why
-            if time.monotonic() > end:
-                raise PartyLostError(["the server"], why) from None
+            now = time.monotonic()
+            if now > end:
+                why = f"no answer for {time_text(patience)} ({error})"
+                who = f"The server {address.server}"
+                raise PartyLostError(["server"], why, who) from None
+            if told is None:
+                listener.went()
+                how = "is gone" if was_there else "does not answer yet"
+                _say_again(address, how, error, f"for up to {time_text(end - now)}")
+                told = now
+            elif now - told >= LINE_SECONDS:
+                how = f"has not answered for {time_text(now - since)}"
+                _say_again(address, how, error, f"for another {time_text(end - now)}")
+                told = now
             sleep(next(pauses))
             continue
         if is_over():
@@ -94,6 +125,12 @@ def serve(
         raise ProtocolError(
             "The server must end a run after its last seed. Got its farewell before."
         )
+
+
+def _say_again(address: Address, how: str, why: GoneError, how_long: str) -> None:
+    """Say in one line that there is no connection, and for how long to try."""
+    where = address.server
+    log.info("The server %s %s (%s); trying again, %s", where, how, why, how_long)
 
 
 def _pauses() -> Iterator[float]:
@@ -107,8 +144,11 @@ def _pauses() -> Iterator[float]:
 class _Voice:
     """What a party says over one connection: replies, and signs of life before them."""
 
-    def __init__(self, writer: Any, beat: float) -> None:
+    def __init__(
+        self, writer: Any, beat: float, carried: Callable[[int, int], None]
+    ) -> None:
         self._writer = writer
+        self._carried = carried
         self._beat = beat
         self._lock = threading.Lock()  # of the writer, and of what is computed
         self._at: tuple[WireFrame, float] | None = None  # the request, and since when
@@ -128,6 +168,11 @@ class _Voice:
         with self._lock:
             self._at = None
             write_frame(self._writer, data)
+        self._carried(len(data), 0)
+
+    def took(self, data: memoryview) -> None:
+        """Count what came."""
+        self._carried(0, len(data))
 
     def close(self) -> None:
         """Fall silent."""
@@ -144,7 +189,11 @@ class _Voice:
 
 
 def _answer(
-    address: Address, hello: Hello, handle: Callable[[Any], Any], beat: float
+    address: Address,
+    hello: Hello,
+    handle: Callable[[Any], Any],
+    beat: float,
+    carried: Callable[[int, int], None] = _nothing,
 ) -> None:
     """Answer requests over one connection until the server says farewell."""
     where = location(address.server, address.credentials is not None)
@@ -168,7 +217,7 @@ def _answer(
         writer, reader = client.do_exchange(descriptor)
     except LOST as error:
         raise GoneError(reason_of(error)) from None
-    voice = _Voice(writer, beat)
+    voice = _Voice(writer, beat, carried)
     try:
         voice.say(hello, 0)
         _converse(voice, reader, handle)
@@ -198,6 +247,7 @@ def _hang_up(client: Any, writer: Any, reader: Any) -> None:
 def _converse(voice: _Voice, reader: Any, handle: Callable[[Any], Any]) -> None:
     while True:
         data = read_frame(reader)
+        voice.took(data)
         try:
             frame = codec.decode(data)
         except ProtocolError as error:

@@ -11,9 +11,11 @@ Who a party is comes from its certificate alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -152,9 +154,10 @@ class Hub(flight.FlightServerBase):  # type: ignore[misc]
                     root_certificates=ca,
                 )
         except (pyarrow.ArrowException, OSError) as error:
+            log.debug("cannot listen: %s", first_line(error))
             raise ConfigError(
-                f"The server must be able to listen at {address}, where no other "
-                f"process listens. Got this: {first_line(error)}."
+                f"The server must be able to listen at {address}. Got an address that "
+                f"{_objection(address)}."
             ) from None
 
     # ------------------------------------------------------------- one thread a stream
@@ -492,3 +495,20 @@ def _quietly(say: Callable[[], None]) -> Callable[[], None]:
             say()
 
     return work
+
+
+def _objection(address: str) -> str:
+    """Return why nobody can listen at an address; the engine does not tell."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, *_, where = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(where)
+    except OverflowError:
+        return "has a port above 65535"
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "another process listens at; give another port, or end that one"
+        return f"cannot be had ({error.strerror or error})"
+    return "cannot be had"

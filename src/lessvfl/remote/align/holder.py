@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ class Aligner:
     Send :meth:`hello` to every party, give every answer to :meth:`take_offer`, send
     what :meth:`finish` returns, then take :attr:`rows`. Fewer common ids than
     `min_common`, or than `min_share` of the smallest table, are refused. With the same
-    `secret` and table everything is the same again, the common order too.
+    `secret` and table everything is the same again, the common order too. `tell` hears
+    now and then how far it is.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Aligner:
         secret: bytes,
         min_common: int = 50,
         min_share: float = 0.01,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         messages.check_table(mode, ids, n_rows, secret)
         for name, kind, value in (
@@ -45,6 +48,7 @@ class Aligner:
             if not kind.accepts(value):
                 raise settings.refuse(name, "of alignment", kind.allowed, value)
         self._mode: Mode = mode
+        self._tell = tell
         self._ids = ids
         self._n_rows = n_rows
         self._smallest = n_rows
@@ -67,7 +71,8 @@ class Aligner:
             if self._mode == "psi":
                 assert self._ids is not None
                 items = messages.padded_items(self._padding_key, self._ids)
-                part = messages.block(self._scalar.hide(items))
+                count = messages.counter(self._tell, "hiding our ids", len(items))
+                part = messages.block(self._scalar.hide(items, count))
             else:
                 part = self._key
             head = bytes([TYPES.index(id_type)])
@@ -108,7 +113,9 @@ class Aligner:
         try:
             psi.check_points(theirs)
             psi.check_points(answered)
-            both = self._scalar.multiply(theirs)
+            what = f"comparing with the ids of {reader.who}"
+            count = messages.counter(self._tell, what, len(theirs))
+            both = self._scalar.multiply(theirs, count)
         except ValueError as error:
             raise reader.error(str(error)) from None
         # One row is one point, on both sides: whoever knows one id could otherwise

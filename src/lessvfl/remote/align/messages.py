@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -139,6 +139,11 @@ def padded_items(key: bytes, ids: Ids) -> list[str]:
     """Return ids and padding as text."""
     # An id starts with the letter of its type, so that padding is never an id.
     return ids.items + [f"padding:{entry.hex()}" for entry in padding(key, len(ids))]
+
+
+def counter(tell: Callable[[str], None], what: str, total: int) -> psi.OnCount:
+    """Return what tells how many of all entries something is done with."""
+    return lambda done: tell(f"alignment: {what}, {done:,} of {total:,}")
 
 
 def check_table(mode: Mode, ids: Ids | None, n_rows: int, secret: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ class PartyAligner:
     Send back what :meth:`answer` makes of the hello, then give the last message to
     :meth:`order`. The party agrees to one `mode` alone, and to no fewer common rows
     than `min_common`. With the same `secret` the same hello gets the same answer;
-    answers to different hellos have nothing in common.
+    answers to different hellos have nothing in common. `tell` hears now and then how
+    far it is.
     """
 
     def __init__(
@@ -31,12 +33,14 @@ class PartyAligner:
         *,
         secret: bytes,
         min_common: int = 1,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         messages.check_table(mode, ids, n_rows, secret)
         kind = settings.an_int(1)
         if not kind.accepts(min_common):
             raise settings.refuse("min_common", "of a party", kind.allowed, min_common)
         self._mode: Mode = mode
+        self._tell = tell
         self._ids = ids
         self._n_rows = n_rows
         self._secret = secret
@@ -77,10 +81,14 @@ class PartyAligner:
             scalar = psi.Key(keys.derive(own, "scalar"))
             try:
                 psi.check_points(asked)
-                answered = scalar.multiply(asked)
+                what = "answering for the server's ids"
+                count = messages.counter(self._tell, what, len(asked))
+                answered = scalar.multiply(asked, count)
             except ValueError as error:
                 raise reader.error(str(error)) from None
-            points = scalar.hide(messages.padded_items(own, self._ids))
+            items = messages.padded_items(own, self._ids)
+            count = messages.counter(self._tell, "hiding our ids", len(items))
+            points = scalar.hide(items, count)
             parts = [self._list(points), messages.block(answered)]
         self._run = reader.run
         return messages.seal(messages.OFFER, self._mode, self._run, *parts)

@@ -28,7 +28,7 @@ other rows by it. How long hashing takes depends on the ids, in sum over all of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
@@ -37,7 +37,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 
 POINT_BYTES = 32
 PRIME = 2**255 - 19
+COUNT_EVERY = 500  # points, some hundredths of a second
 DOMAIN = b"lessvfl/align/psi/2:"  # in front of every item, so that no other hash fits
+
+OnCount = Callable[[int], None]
 
 
 class Key:
@@ -46,19 +49,29 @@ class Key:
     def __init__(self, scalar: bytes) -> None:
         self._key = X25519PrivateKey.from_private_bytes(scalar)
 
-    def hide(self, items: Iterable[str]) -> list[bytes]:
+    def hide(
+        self, items: Iterable[str], count: OnCount = lambda n: None
+    ) -> list[bytes]:
         """Return the points of items, multiplied."""
-        return self.multiply(map(hash_to_curve, items))
+        return self.multiply(map(hash_to_curve, items), count)
 
-    def multiply(self, points: Iterable[bytes]) -> list[bytes]:
-        """Return points multiplied; ValueError says what does not fit."""
+    def multiply(
+        self, points: Iterable[bytes], count: OnCount = lambda n: None
+    ) -> list[bytes]:
+        """Return points multiplied; ValueError says what does not fit.
+
+        `count` is told now and then how many are done.
+        """
+        found: list[bytes] = []
         try:
-            return [
-                self._key.exchange(X25519PublicKey.from_public_bytes(point))
-                for point in points
-            ]
+            for point in points:
+                public = X25519PublicKey.from_public_bytes(point)
+                found.append(self._key.exchange(public))
+                if len(found) % COUNT_EVERY == 0:
+                    count(len(found))
         except ValueError:  # the result is zero
             raise ValueError("holds a point that is not on the curve") from None
+        return found
 
 
 def check_points(points: Iterable[bytes]) -> None:

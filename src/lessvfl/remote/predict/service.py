@@ -77,6 +77,10 @@ STATUS: list[tuple[type[Exception], int]] = [
 ]
 
 
+# What pydantic calls a mistake, and what came.
+KINDS_OF_ERROR = {"json_invalid": "a text that is no JSON", "missing": "no 'ids'"}
+
+
 class Wanted(BaseModel):
     """For whom something is to be predicted."""
 
@@ -264,11 +268,11 @@ def application(worker: Worker, token: str) -> Door:
     def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
         counts["failed"] += 1
         must = (
-            "The request must be JSON ('Content-Type: application/json'): "
-            '{"ids": [...]}, all texts or all whole numbers.'
+            'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
         )
-        first = error.errors()[0] if error.errors() else {}
-        return JSONResponse({"detail": f"{must} Got this: {first.get('msg')}."}, 422)
+        kind = error.errors()[0]["type"] if error.errors() else ""
+        got = KINDS_OF_ERROR.get(kind, "other values")
+        return JSONResponse({"detail": f"{must} Got {got}."}, 422)
 
     @app.post("/predict", dependencies=[Depends(BEARER)])
     def predict(wanted: Wanted) -> Predictions:
@@ -352,7 +356,10 @@ class Door:
             over = not part.get("more_body", False)
             return part if n_bytes <= MOST_BYTES else {"type": "http.disconnect"}
 
-        await self._app(scope, bounded, send)
+        # Whatever a client calls its body (curl: a form), JSON is what is read.
+        named = [h for h in scope["headers"] if h[0] != b"content-type"]
+        as_json = (b"content-type", b"application/json")
+        await self._app({**scope, "headers": [*named, as_json]}, bounded, send)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> JSONResponse | None:
         """Return why a request may not come in."""

@@ -1,0 +1,48 @@
+"""The status of a run in a file, for another process that follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from lessvfl.status.terminal import in_background
+from lessvfl.status.value import Snapshot, Status
+
+
+@contextlib.contextmanager
+def write(status: Status, path: Path | None) -> Iterator[None]:
+    """Write a status to a file twice a second while the block lasts.
+
+    A reader finds a whole one at any time. None: nothing is written.
+    """
+
+    def look() -> None:
+        assert path is not None
+        other = path.with_name(f"{path.name}.new")
+        text = json.dumps(status.snapshot(), allow_nan=False)
+        other.write_text(f"{text}\n", encoding="utf-8")
+        os.replace(other, path)
+
+    if path is None:
+        yield
+        return
+    look()  # what is wrong with the path is said at once
+    with in_background(look):
+        yield
+
+
+class Follower:
+    """The status that another process writes to a file; `first` until it does."""
+
+    def __init__(self, path: Path, first: Status) -> None:
+        self._path = path
+        self._latest = first.snapshot()
+
+    def snapshot(self) -> Snapshot:
+        """Return the latest one that there is."""
+        with contextlib.suppress(OSError):
+            self._latest = json.loads(self._path.read_text(encoding="utf-8"))
+        return self._latest
