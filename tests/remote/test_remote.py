@@ -144,6 +144,7 @@ class Side(threading.Thread):
                 self.party.handle,
                 patience=self.patience,
                 is_over=lambda: self.party.has_finished,
+                listener=self.party.listener(),
             )
         except BaseException as error:
             self.error = error
@@ -396,6 +397,47 @@ def test_the_status_shows_the_bill(tmp_path, method):
                 assert found == paid(numbers, name, way, stage)
     total = numbers["communication"]["payload_bytes"]
     assert shown["traffic"]["payload_bytes"] == total
+
+
+def said(status):
+    """Return what a status noted of its run."""
+    return [event["text"] for event in status.snapshot()["events"]]
+
+
+def test_a_party_shows_stage_steps_bytes_and_what_is_left_of_its_budget(tmp_path):
+    with a_hub() as hub:
+        parties = {name: a_party(name, tmp_path) for name in HELD}
+        sides = [Side(party, hub.port) for party in parties.values()]
+        for side in sides:
+            side.start()
+        config = server_config(tmp_path, "less-vfl-auto")
+        (numbers,) = ServerProcess(config, labels(), hub, a_status()).run().runs
+    for side in sides:
+        side.join(20)
+        assert side.error is None
+    for name, party in parties.items():
+        own = party.status.snapshot()["parties"]["server"]["traffic"]
+        for way in ("up", "down"):
+            assert own["payload_bytes"][way] == paid(numbers, name, way)
+            assert own["wire_bytes"][way] > own["payload_bytes"][way]
+    shown = parties["clinic"].status.snapshot()
+    assert (shown["side"], shown["method"]) == ("clinic", "less-vfl-auto")
+    assert shown["stage"] == "train"
+    assert shown["step"] == shown["steps"]["train"] > 0
+    budget = parties["clinic"].budget
+    policy = parties["clinic"].config.policy
+    assert shown["allowance"]["rounds"] == policy.rounds - budget.rounds
+    told = said(parties["clinic"].status)
+    stages = [text for text in told if "ended" not in text]
+    assert [text.partition(":")[0] for text in stages][-6:] == [
+        "pre-training",
+        "embeddings",
+        "parties select features",
+        "first training",
+        "parties select again",
+        "training",
+    ]
+    assert shown["score"] is None  # scores are the server's
 
 
 def test_a_party_that_kept_nothing_says_so_and_costs_no_more(tmp_path):
@@ -1063,11 +1105,22 @@ def test_rows_in_any_order_are_aligned(tmp_path):
         for side in sides:
             side.start()
         config = server_config(tmp_path, align="plain", id="who")
-        server = ServerProcess(config, labels(mine, mine + 1000), hub, a_status())
+        status = a_status()
+        server = ServerProcess(config, labels(mine, mine + 1000), hub, status)
         result = server.run()
     for side in sides:
         side.join(20)
         assert side.error is None
+    told = said(status)
+    assert "alignment: 145 rows here, 2 parties asked" in told
+    assert "alignment: 2 of 2 parties have answered" in told
+    assert f"alignment: {len(common)} common rows of your 145" in told
+    for name, party in parties.items():  # and no number of another side
+        told = [text for text in said(party.status) if text.startswith("alignment")]
+        assert told == [
+            "alignment: answering the server",
+            f"alignment: {len(common)} common rows of your {len(rows[name])}",
+        ]
     found = read_state(tmp_path / "server" / "rows.safetensors").tensors["rows"]
     order = mine[found.numpy()]
     assert sorted(order) == sorted(common)

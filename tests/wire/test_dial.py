@@ -35,19 +35,23 @@ def clock(monkeypatch) -> Clock:
     return clock
 
 
-def serve(clock, monkeypatch, answer, told=()):
-    """Dial with a connection of our making, for at most ten minutes without one."""
+def serve(clock, monkeypatch, answer) -> list[str]:
+    """Dial with a connection of our making, for at most ten minutes without one.
+
+    Returns when it came and went.
+    """
+    told: list[str] = []
+    listener = dial.Listener(lambda: told.append("came"), lambda: told.append("went"))
     monkeypatch.setattr(dial, "_answer", answer)
-    names = ("came", "went")
-    listener = dial.Listener(*(lambda name=name: told.append(name) for name in names))
     dial.serve(
         ADDRESS,
         HELLO,
         lambda message: message,
         patience=600,
         sleep=clock.sleep,
-        listener=listener if told != () else dial.Listener(),
+        listener=listener,
     )
+    return told
 
 
 def test_a_server_that_is_not_there_is_a_line_at_once_and_one_a_minute(
@@ -77,7 +81,6 @@ def test_a_connection_that_breaks_is_told_and_so_is_the_next(
 ):
     """Every break is a line, and the patience begins anew with every message."""
     turns = iter(["message", "nobody", "nobody", "message", "farewell"])
-    told: list[str] = ["start"]
 
     def answer(address, hello, handle, beat, carried):
         turn = next(turns)
@@ -88,8 +91,8 @@ def test_a_connection_that_breaks_is_told_and_so_is_the_next(
             raise GoneError("the connection broke")
 
     with caplog.at_level("INFO"):
-        serve(clock, monkeypatch, answer, told)
-    assert told == ["start", "came", "went", "came", "went"]
+        told = serve(clock, monkeypatch, answer)
+    assert told == ["came", "went", "came", "went"]
     gone = (
         "The server 10.1.2.3:8815 is gone (the connection broke); trying again, for up "
         "to 10 min"

@@ -116,6 +116,7 @@ class PartyProcess:
         self._plans: tuple[Any, ...] = ()  # that the server may send
         self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
+        self._shown = (0, 0)  # the seed of how many that is shown
         # Of the stage of joint training at hand.
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
@@ -419,7 +420,10 @@ class PartyProcess:
             )
         self._rows = message
         seeds = self._welcome.seeds
-        self.status.begin_seed(message.seed, seeds.index(message.seed) + 1, len(seeds))
+        number = seeds.index(message.seed) + 1
+        if self._shown != (number, len(seeds)):  # it is told again after a break
+            self._shown = (number, len(seeds))
+            self.status.begin_seed(message.seed, *self._shown)
         self._begin_seed()
 
     def _begin_seed(self) -> None:
