@@ -290,13 +290,15 @@ def demo(
 
     dataset = dataclasses.replace(data.load("digits"), notes=(BLANK,))
     methods = (DEFAULT_METHOD, "plain")
-    beside, here = (
+    here, beside = (
         Job(dataset, profiles.resolve(method, "default", dataset), spurious=0.5)
         for method in methods
     )
     folders = [out / method for method in methods]
-    with _in_second_process(_run_demo, beside, folders[0], True):
-        _run_demo(here, folders[1], quiet)
+    if not quiet:
+        typer.echo("This is less-vfl-auto; plain runs in a second process.", err=True)
+    with _in_second_process(_run_demo, beside, folders[1], True):
+        _run_demo(here, folders[0], quiet)
     results.print_comparison([RunRecord.read(folder) for folder in folders])
     typer.echo(f"Report: {report.compare(folders, out / 'report.html')}")
 
