@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,17 @@ PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
 
 
 def deal_columns(
-    names: Sequence[str], parties: PartySpec, config: DataConfig, seed: int
+    names: Sequence[str],
+    parties: PartySpec,
+    config: DataConfig,
+    seed: int,
+    unused: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """Say which party holds which columns."""
+    """Say which party holds which columns; a number of parties deals no `unused`."""
     if isinstance(parties, Mapping):
         return _deal_by_name(names, parties)
+    if isinstance(parties, int | np.integer):
+        names = [name for name in names if name not in unused]
     sizes = _sizes(len(names), parties, config.uneven)
     order = list(names)
     if config.columns == "random":
