@@ -8,6 +8,8 @@ that are left.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ from sklearn.utils.validation import (
 
 from lessvfl import data
 from lessvfl.data import Dataset, Frame
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.run import profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.terms import Task
@@ -184,7 +186,11 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         check_consistent_length(frame.numeric, y)
         names = tuple(labels.values())
-        dataset = Dataset("table", frame, y, task, names, n_parties=2, scale="none")
+        X, findings = data.settle(frame)
+        dataset = Dataset("table", X, y, task, names, n_parties=2, scale="none")
+        dataset = dataclasses.replace(dataset, findings=findings)
+        for sentence in data.left_out_sentences(X):
+            warnings.warn(sentence, LessVFLWarning, stacklevel=3)
         if sample_weight is not None:
             weight = data.check_weights(sample_weight, len(y), "'table'")
             dataset = dataclasses.replace(dataset, weight=weight)
@@ -252,12 +258,13 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return data.frame_of(X)
+        is_mixed = _holds_texts_or_dates(X)
         array = validate_data(
             self,
             X,
             reset=reset,
-            dtype="numeric",
-            ensure_all_finite="allow-nan",
+            dtype=None if is_mixed else "numeric",
+            ensure_all_finite=False if is_mixed else "allow-nan",
             ensure_min_samples=2 if reset else 1,
         )
         names = [f"x{index}" for index in range(array.shape[1])]
@@ -303,6 +310,14 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return figures.plot_bytes(self.run_, ax=ax)
 
 
+def _holds_texts_or_dates(X: Any) -> bool:
+    """Tell whether an array holds more than numbers and truth values."""
+    if not isinstance(X, np.ndarray) or X.dtype.kind not in "OUM":
+        return False
+    kinds = (str, datetime.date)
+    return X.dtype.kind != "O" or any(isinstance(cell, kinds) for cell in X.flat)
+
+
 class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
     """Select features across parties and classify with what is left."""
 
@@ -330,7 +345,8 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or DataFrame (n, d)
-            The table; missing cells are imputed, text columns are categories.
+            The table; missing cells are imputed. Texts are categories, or numbers,
+            dates, or yes and no; ids and free text are left out, with a warning.
         y : array-like (n,)
             The classes.
         sample_weight : array-like (n,), optional
@@ -393,7 +409,8 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or DataFrame (n, d)
-            The table; missing cells are imputed, text columns are categories.
+            The table; missing cells are imputed. Texts are categories, or numbers,
+            dates, or yes and no; ids and free text are left out, with a warning.
         y : array-like (n,)
             The numbers to predict.
         sample_weight : array-like (n,), optional

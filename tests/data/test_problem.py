@@ -220,7 +220,10 @@ def test_columns_that_are_left_out_are_dealt_to_nobody():
 
     def features(parties):
         found = prepare(source, DataConfig(), parties=parties)
-        assert found.notes == ()
+        assert found.notes == (
+            "Columns that cannot be used are left out: "
+            "'who' (ids or names: most cells differ).",
+        )
         return [party.features for party in found.parties]
 
     assert features(2) == [("age",), ("ward",)]

@@ -110,11 +110,18 @@ def tell_changes(job: Job, seed: int, source: str) -> None:
     if not dataset.findings and not dataset.X.text:
         return
     found = run_changes(dataset, job.parties, job.settings.data, seed)
-    said = lines(found)
-    for line in said[:MOST_LINES]:
+    for line in first_lines(found, source):
         typer.echo(line, err=True)
-    if (more := len(said) - MOST_LINES) > 0:
-        typer.echo(f"and {more} more: lessvfl check {source}", err=True)
+
+
+def first_lines(
+    findings: Iterable[tuple[str | None, Finding]], source: str
+) -> list[str]:
+    """Return findings in words, the first ones of very many."""
+    found = lines(findings)
+    if (more := len(found) - MOST_LINES) > 0:
+        return [*found[:MOST_LINES], f"and {more} more: lessvfl check {source}"]
+    return found
 
 
 def register(app: typer.Typer) -> None:

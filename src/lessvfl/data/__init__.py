@@ -1,6 +1,6 @@
 """From a table to a problem: `load` a data set, `prepare` it for the parties."""
 
-from lessvfl.data.columns import changes, settle, usable
+from lessvfl.data.columns import changes, left_out_sentences, settle, usable
 from lessvfl.data.encode import Encoding
 from lessvfl.data.files import (
     load_columns,
@@ -49,6 +49,7 @@ __all__ = [
     "label_name",
     "label_rows",
     "labels_alone",
+    "left_out_sentences",
     "load",
     "load_columns",
     "load_ids",

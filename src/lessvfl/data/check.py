@@ -198,7 +198,6 @@ def _load(
         data = attempt(lambda: table.from_arrays(frame, labels, name=path.stem))
     if data is None:
         data = _without_labels(frame, path.stem)
-    data = replace(data, findings=(*raw.findings, *data.findings))
     if sample_weight is not None:
         data = attempt(lambda: take_weights(data, sample_weight)) or data
     return data, target

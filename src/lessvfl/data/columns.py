@@ -78,9 +78,10 @@ def settle(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
         dates=frozenset(dates),
         readings={i: r for i, r in readings.items() if i not in left_out},
         left_out=left_out,
+        findings=(),
     )
-    order = sorted(found)
-    return settled, tuple(replace(found[i], column=frame.names[i]) for i in order)
+    said = (replace(found[i], column=frame.names[i]) for i in sorted(found))
+    return settled, (*frame.findings, *said)
 
 
 def follow(frame: Frame, settled: Frame, owner: str) -> Frame:
@@ -205,6 +206,15 @@ def changes(
     wanted = set(names)
     order = [name for name in frame.names if name in wanted and name in found]
     return of_file + [found[name] for name in order]
+
+
+def left_out_sentences(frame: Frame) -> list[str]:
+    """Return a sentence about all columns that are left out, where there are any."""
+    if not frame.left_out:
+        return []
+    said = [f"'{frame.names[i]}' ({what})" for i, what in frame.left_out.items()]
+    more = ", ..." * (len(said) > 5)
+    return [f"Columns that cannot be used are left out: {', '.join(said[:5])}{more}."]
 
 
 def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:

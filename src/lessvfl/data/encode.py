@@ -140,6 +140,15 @@ class Encoding:
         return tuple(column.name for column in self.columns)
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the source columns that were texts in training, however read."""
+        return tuple(
+            column.name
+            for column in self.columns
+            if column.kind == "categorical" or column.reading is not None
+        )
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Return the features, in order."""
         return tuple(dict.fromkeys(column.feature for column in self.columns))

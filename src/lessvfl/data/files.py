@@ -46,9 +46,8 @@ def load_file(
     """
     _check_file(path)
     if not _is_npz(path):
-        whole = read_labelled(path, label)
-        table = tables.from_arrays(whole.frame, whole.labels, name=path.stem)
-        table = replace(table, findings=(*whole.findings, *table.findings))
+        frame, labels = _read_labelled(path, label)
+        table = tables.from_arrays(frame, labels, name=path.stem)
         return table if sample_weight is None else take_weights(table, sample_weight)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
@@ -103,12 +102,16 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 
 def load_rows(
-    path: Path, columns: Collection[str], label: str | None = None
+    path: Path,
+    columns: Collection[str],
+    label: str | None = None,
+    texts: Collection[str] = (),
 ) -> tuple[Frame, list[Any], list[str] | None]:
     """Load rows to score: the table, its labels as written, and names for them.
 
     Files are those of `load_file`, and of a ``.npz`` file ``X``, ``y`` and
-    ``label_names`` are read. Only these `columns` are, as far as they are there.
+    ``label_names`` are read. Only these `columns` are, as far as they are there, and
+    `texts` among them as they are written, for the model to read.
     """
     _check_file(path)
     if _is_npz(path):
@@ -117,26 +120,19 @@ def load_rows(
         frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
         labels, names = arrays[label], _texts(arrays.get("label_names"))
     else:
-        whole = read_labelled(path, label, columns)
-        frame, labels, names = whole.frame, whole.labels, None
+        frame, labels = _read_labelled(path, label, columns, texts)
+        names = None
     return frame, tables.label_cells(labels, frame, path.stem), names
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """A table that was read, its label apart, and what was found about its file."""
-
-    frame: Frame
-    labels: NDArray[Any]
-    target: str
-    findings: tuple[Finding, ...]
-
-
-def read_labelled(
-    path: Path, label: str | None, columns: Collection[str] | None = None
-) -> Labelled:
+def _read_labelled(
+    path: Path,
+    label: str | None,
+    columns: Collection[str] | None = None,
+    texts: Collection[str] = (),
+) -> tuple[Frame, NDArray[Any]]:
     """Read a file, its label column apart, or some of its columns."""
-    raw = read_table(path)
+    raw = read_table(path, texts)
     target = label_column(raw.names, label, path)
     features = [name for name in raw.names if name != target]
     if not features:
@@ -147,7 +143,7 @@ def read_labelled(
     labels = label_cells(raw, target)
     if columns is not None:
         features = [name for name in features if name in columns]
-    return Labelled(raw.frame(features), labels, target, raw.findings)
+    return raw.frame(features), labels
 
 
 @dataclass(frozen=True)
@@ -177,11 +173,12 @@ class RawTable:
         if not names:
             return Frame((), np.empty((self.table.num_rows, 0)))
         cells = (_arrow_cells(self.table.column(name)) for name in names)
-        return tables.frame_of_columns(names, cells, self.decimal)
+        frame = tables.frame_of_columns(names, cells)
+        return replace(frame, decimal=self.decimal, findings=self.findings)
 
 
-def read_table(path: Path) -> RawTable:
-    """Read a file of rows and columns."""
+def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
+    """Read a file of rows and columns; of a .csv file `texts` as they are written."""
     import pyarrow
     from pyarrow import parquet
 
@@ -192,7 +189,7 @@ def read_table(path: Path) -> RawTable:
         elif suffix == ".parquet":
             raw = RawTable(parquet.ParquetFile(path).read())
         else:
-            raw = _read_csv(path)
+            raw = _read_csv(path, texts)
     except DataError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -203,7 +200,7 @@ def read_table(path: Path) -> RawTable:
     return raw
 
 
-def _read_csv(path: Path) -> RawTable:
+def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
     """Read a file of texts: whatever its delimiter, decimal mark and encoding."""
     import pyarrow
     from pyarrow import csv as arrow
@@ -218,7 +215,11 @@ def _read_csv(path: Path) -> RawTable:
             path,
             arrow.ReadOptions(encoding=encoding),
             arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head),
-            arrow.ConvertOptions(strings_can_be_null=True, decimal_point=decimal),
+            arrow.ConvertOptions(
+                strings_can_be_null=True,
+                decimal_point=decimal,
+                column_types=dict.fromkeys(texts, pyarrow.string()),
+            ),
         )
 
     try:

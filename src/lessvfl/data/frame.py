@@ -48,7 +48,8 @@ class Frame:
     (None where missing). `boolean` lists the columns of truth values, `dates` those of
     days since 1970-01-01, `categories` the texts that are declared to be categories.
     `readings` say how columns that were texts were read, and `left_out` why a column
-    is used by nobody. `decimal` is the decimal mark of the file, where it has its own.
+    is used by nobody. `decimal` is the decimal mark of the file, where it has its own,
+    and `findings` are about that file.
     """
 
     names: tuple[str, ...]
@@ -60,6 +61,7 @@ class Frame:
     readings: Mapping[int, Reading] = field(default_factory=dict)
     left_out: Mapping[int, str] = field(default_factory=dict)
     decimal: str = ""
+    findings: tuple[Finding, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -97,6 +99,7 @@ class Frame:
             by_index(self.readings),
             by_index(self.left_out),
             self.decimal,
+            self.findings,
         )
 
     def texts(self, index: int) -> NDArray[np.object_]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
-from lessvfl.data.columns import usable
+from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, PartyTable, Problem
 from lessvfl.data.labels import (
@@ -298,7 +298,7 @@ def _notes(
     counts: CellCounts,
 ) -> tuple[str, ...]:
     """Return the sentences about what was done to the data on the way."""
-    notes = []
+    notes: list[str] = []
     names = [*frame.names]
     if isinstance(parties, int):  # which deals no others
         names = [name for name in names if name not in frame.unused]
@@ -310,6 +310,11 @@ def _notes(
             f"{n_left} of {len(names)} columns do not divide evenly among "
             f"{len(held)} parties and were dropped."
         )
+    if isinstance(parties, Mapping):
+        names = [column for columns in held.values() for column in columns]
+        notes += left_out_sentences(frame.select(names))
+    else:
+        notes += left_out_sentences(frame)
     if counts.imputed:
         notes.append(
             f"{counts.imputed} missing cells were filled in by the mean or the most "

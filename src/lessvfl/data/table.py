@@ -142,9 +142,7 @@ class Cells:
         return cls("other", np.full(n_rows, np.nan), what)
 
 
-def frame_of_columns(
-    names: Sequence[str], columns: Iterable[Cells], decimal: str = ""
-) -> Frame:
+def frame_of_columns(names: Sequence[str], columns: Iterable[Cells]) -> Frame:
     """Make a table of columns."""
     numeric: list[Floats] = []
     text: dict[int, NDArray[np.object_]] = {}
@@ -168,7 +166,6 @@ def frame_of_columns(
         frozenset(marked["date"]),
         frozenset(marked["category"]),
         left_out=left_out,
-        decimal=decimal,
     )
 
 
