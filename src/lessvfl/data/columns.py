@@ -27,6 +27,8 @@ ID_NAME = re.compile(
     r"|^(id|index|row|unnamed)([_\W]|$)",
 )
 
+EMPTY = "no value in any row"
+IDS = "ids: another number in every row"
 DATE_PARTS = "day, month, weekday and days since the first"
 
 
@@ -48,16 +50,15 @@ def settle(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
         if reading is not None:
             values = read_texts(cells, reading)
             assert values is not None, "the reading was found on these texts"
+            if _is_ids(frame.names[index], values):
+                finding = _left_out(IDS)
             read[index], readings[index] = values, reading
             boolean |= {index} if reading.kind == "truth" else set()
             dates |= {index} if reading.kind == "date" else set()
             del text[index]
         if finding is not None:
             found[index] = finding
-    for index in _numbers_to_leave_out(frame, found):
-        empty = np.isnan(numeric[:, index]).all()
-        what = "no value in any row" if empty else "ids: another number in every row"
-        found[index] = _left_out(what)
+    found |= _numbers_to_leave_out(frame, {*found, *frame.text})
     if frame.decimal == ",":  # later tables may come as texts
         own = Reading("number", decimal=",", thousands=".")
         plain = set(range(len(frame.names))) - boolean - dates - {*text}
@@ -135,7 +136,7 @@ def _judge_texts(
     tally = Counter(cells.tolist())
     tally.pop(None, None)
     if all(map(is_mark, tally)):
-        return _left_out("no value in any row"), None
+        return _left_out(EMPTY), None
     reading = find_reading(tally, frame.decimal)
     if reading is not None and reading.order == "":
         what = "dates whose day and month cannot be told apart"
@@ -166,21 +167,29 @@ def _describe(reading: Reading) -> Finding:
     return _changed(f"numbers in text, {marks}", "read as numbers")
 
 
-def _numbers_to_leave_out(frame: Frame, done: Collection[int]) -> Iterator[int]:
-    """Yield columns of numbers that are missing altogether, or that are ids."""
+def _numbers_to_leave_out(frame: Frame, done: Collection[int]) -> dict[int, Finding]:
+    """Return what is said of numbers that are missing altogether, or that are ids."""
+    found: dict[int, Finding] = {}
     if frame.n_rows == 0:
-        return
+        return found
     maybe = {*np.flatnonzero(np.isnan(frame.numeric[0])).tolist()}
     maybe |= {i for i, name in enumerate(frame.names) if ID_NAME.search(name)}
-    for index in sorted(maybe - {*done} - {*frame.text}):
+    for index in maybe.difference(done):
         cells = frame.numeric[:, index]
-        present = cells[~np.isnan(cells)]
-        if present.size == 0:
-            yield index
-        elif index not in frame.boolean and ID_NAME.search(frame.names[index]):
-            is_whole = bool((np.floor(present) == present).all())
-            if is_whole and 2 < len(present) == len(np.unique(present)):
-                yield index
+        if np.isnan(cells).all():
+            found[index] = _left_out(EMPTY)
+        elif _is_ids(frame.names[index], cells):
+            found[index] = _left_out(IDS)
+    return found
+
+
+def _is_ids(name: str, cells: Floats) -> bool:
+    """Tell whether a column is named like ids, and its whole numbers all differ."""
+    if not ID_NAME.search(name):
+        return False
+    present = cells[~np.isnan(cells)]
+    is_whole = bool((np.floor(present) == present).all())
+    return is_whole and 2 < len(present) == len(np.unique(present))
 
 
 # ------------------------------------------------------------------------- what is said
@@ -199,7 +208,9 @@ def changes(
         different = len(set(cells.tolist()) - {None})
         if different > max_categories:
             what = f"{different} different texts"
-            done = f"the {max_categories} most frequent are kept, the rest count alike"
+            done = (
+                f"the {max_categories} most frequent are kept, others are none of them"
+            )
             found[frame.names[index]] = replace(
                 _changed(what, done), column=frame.names[index]
             )

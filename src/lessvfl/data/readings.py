@@ -139,7 +139,7 @@ def _values(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
 def _number_pattern(reading: Reading) -> str:
     """Return the pattern of a number with its sign and unit."""
     decimal, thousands = (f"[{mark}]" for mark in (reading.decimal, reading.thousands))
-    grouped = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|" if reading.thousands else ""
+    grouped = rf"[1-9]\d{{0,2}}(?:{thousands}\d{{3}})+|" if reading.thousands else ""
     body = rf"(?:(?:{grouped}\d+)(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?"
     return (
         rf"^(?P<sign>[-+]?)(?P<before>(?:{UNITS})?) ?(?P<inner>[-+]?)(?P<body>{body})"
