@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ from sklearn.utils.validation import (
 
 from lessvfl import data
 from lessvfl.data import Dataset, Frame
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.run.record import RunRecord
@@ -204,7 +206,11 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         check_consistent_length(frame.numeric, y)
         names = tuple(labels.values())
-        dataset = Dataset("table", frame, y, task, names, n_parties=2, scale="none")
+        X, findings = data.settle(frame)
+        dataset = Dataset("table", X, y, task, names, n_parties=2, scale="none")
+        dataset = dataclasses.replace(dataset, findings=findings)
+        for sentence in data.left_out_sentences(X):
+            warnings.warn(sentence, LessVFLWarning, stacklevel=3)
         if sample_weight is not None:
             weight = data.check_weights(sample_weight, len(y), "'table'")
             dataset = dataclasses.replace(dataset, weight=weight)
@@ -281,13 +287,14 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return data.frame_of(X)
+        is_mixed = _holds_texts_or_dates(X)
         array = validate_data(
             self,
             X,
             reset=reset,
             accept_sparse=("csr", "csc", "coo"),
-            dtype="numeric",
-            ensure_all_finite="allow-nan",
+            dtype=None if is_mixed else "numeric",
+            ensure_all_finite=False if is_mixed else "allow-nan",
             ensure_min_samples=2 if reset else 1,
         )
         if sparse.issparse(array):
@@ -414,6 +421,14 @@ def _one_column(y: Any) -> NDArray[Any]:
     return column
 
 
+def _holds_texts_or_dates(X: Any) -> bool:
+    """Tell whether an array holds more than numbers and truth values."""
+    if not isinstance(X, np.ndarray) or X.dtype.kind not in "OUM":
+        return False
+    kinds = (str, datetime.date)
+    return X.dtype.kind != "O" or any(isinstance(cell, kinds) for cell in X.flat)
+
+
 class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
     """Select features across parties and classify with what is left."""
 
@@ -441,7 +456,8 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, sparse matrix or DataFrame (n, d)
-            The table; missing cells are imputed, text columns are categories.
+            The table; missing cells are imputed. Texts are categories, or numbers,
+            dates, or yes and no; ids and free text are left out, with a warning.
         y : array-like (n,)
             The classes.
         sample_weight : array-like (n,), optional
@@ -504,7 +520,8 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, sparse matrix or DataFrame (n, d)
-            The table; missing cells are imputed, text columns are categories.
+            The table; missing cells are imputed. Texts are categories, or numbers,
+            dates, or yes and no; ids and free text are left out, with a warning.
         y : array-like (n,)
             The numbers to predict.
         sample_weight : array-like (n,), optional

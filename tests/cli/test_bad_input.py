@@ -144,13 +144,12 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "label of a known data set": (run_of("digits", "--label", "y"), "label", "digits"),
     "labels all equal": (run_of("equal.csv"), "equal", "'yes'"),
     "missing label": (run_of("hole.csv"), "hole", "9 rows"),
-    "text that is no category": (
-        run_of("text.csv", "--parties", "2"),
-        "'x'",
-        "party0",
-        "category",
+    "ids alone": (run_of("text.csv", "--parties", "1,2"), "'x'", "party0", "ids"),
+    "all missing": (
+        run_of("missing.csv", "--parties", "3"),
+        "3 parties",
+        "1 more is left out",
     ),
-    "all missing": (run_of("missing.csv", "--parties", "2"), "'x'", "party0"),
     "infinite": (run_of("infinite.csv", "--parties", "2"), "'x'", "party0", "finite"),
     "more parties than features": (
         run_of("fine.csv", "--parties", 4),

@@ -236,7 +236,7 @@ def test_evaluate_in_words(run_cli, tmp_path):
         (lambda t: t.drop(columns="lab_0"), [], "Got none named 'lab_0'"),
         (lambda t: t.drop(columns="label"), [], "Got no label"),
         (lambda t: t.assign(lab_0="high"), [], "'lab_0' of party 'party0' must hold n"),
-        (lambda t: t.assign(city=3), [], "must hold texts, as in training"),
+        (lambda t: t.assign(lab_0="2020-01-01"), [], "must hold numbers, as in tr"),
         (lambda t: t[:0], [], "must have rows"),
         (lambda t: t, ["--label", "city"], "must be classes of the model: "),
         (lambda t: t, ["--seed", "9"], "The 'seed' must be one of [0]"),

@@ -221,13 +221,28 @@ def test_columns_of_nobody_are_said():
     assert problem.notes == ("1 column belongs to no party and was left out.",)
 
 
-def test_texts_of_nobody_are_not_checked():
-    X = np.array([[float(i), f"patient {i}"] for i in range(20)], dtype=object)
-    source = from_arrays(X, [0, 1] * 10, feature_names=["age", "id"])
-    with pytest.warns(LessVFLWarning, match="left out: id"):
+def test_columns_that_are_left_out_are_dealt_to_nobody():
+    X = np.array([[float(i), f"patient {i}", i % 3] for i in range(20)], dtype=object)
+    source = from_arrays(X, [0, 1] * 10, feature_names=["age", "who", "ward"])
+
+    def features(parties):
+        found = prepare(source, DataConfig(), parties=parties)
+        assert found.notes == (
+            "Columns that cannot be used are left out: "
+            "'who' (ids or names: most cells differ).",
+        )
+        return [party.features for party in found.parties]
+
+    assert features(2) == [("age",), ("ward",)]
+    assert features([2, 1]) == [("age",), ("ward",)]
+    assert features({"a": ["who", "age"], "b": ["w*d"]}) == [("age",), ("ward",)]
+    fragment = r"^Party 'b' must have a column that can be used. Got 'who' \(ids"
+    with pytest.raises(DataError, match=fragment):
+        features({"a": ["age", "ward"], "b": ["who"]})
+    with pytest.raises(DataError, match="Party 'party1' must have a column"):
+        features([1, 1, 1])
+    with pytest.warns(LessVFLWarning, match="left out: who, ward"):
         prepare(source, DataConfig(), parties={"a": ["age"]})
-    with pytest.raises(DataError, match="Column 'id' of party 'party1'"):
-        prepare(source, DataConfig(), parties=2)
 
 
 @pytest.mark.parametrize(

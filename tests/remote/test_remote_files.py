@@ -210,7 +210,7 @@ def test_weights_in_the_file_of_labels(tmp_path):
 
 def test_an_empty_table_is_refused(tmp_path):
     (tmp_path / "columns.csv").write_text("who\n1\n")
-    with pytest.raises(DataError, match="must have rows and columns"):
+    with pytest.raises(DataError, match="Got none; are its columns separated"):
         data.load_columns(tmp_path / "columns.csv", "who")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ SELECT: dict[str, Any] = {
     "shadows": 20,
 }
 PARTIES = {"clinic": ["sex", "lab_*", "tail"], "../bank of A": ["time", "age", "city"]}
-PARTIES["class"] = ["on", "embedding", "step0", "constant1"]
+PARTIES["class"] = ["on", "embedding", "step0", "constant1", "seen", "amount", "yes"]
 TASKS = ("binary", "uneven", "three", "multiclass", "regression")
 N = 120
 
@@ -59,6 +60,13 @@ def a_table() -> pd.DataFrame:
         table.loc[rng.random(N) < 0.1, name] = None
     table["tail"] = table["tail"].astype(float)
     table["age"] = table["age"].astype(float)
+    days = np.datetime64("1955-02-27") + rng.integers(0, 40_000, N)
+    table["seen"] = days.astype(str)
+    table["amount"] = [f"{value:,.2f}" for value in rng.normal(0, 9e5, N)]
+    table["yes"] = rng.choice(["Yes", "no"], N)
+    for name in ("seen", "amount", "yes"):
+        table[name] = table[name].astype(object)
+        table.loc[rng.random(N) < 0.1, name] = None
     return table
 
 
@@ -87,6 +95,8 @@ def strange_rows() -> pd.DataFrame:
     table = a_table()
     far = table[:4].copy()
     far["sex"], far["city"] = ["x", "F", "f ", None], ["Zürich", None, "", "aix"]
+    far["seen"] = ["2000-02-29", "1900-03-01", "0001-01-01", "9999-12-31T23:59"]
+    far["amount"], far["yes"] = ["950", "-", "1,234", ".5"], ["YES", "?", "no", "No"]
     far["tail"], far["time"] = [1e30, -1e30, 0.0, np.nan], [0.0, 1.7e9, np.nan, 2e9]
     nothing = table[:1].astype(object)
     nothing[:] = None
@@ -98,6 +108,20 @@ def session(file: bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
 
+# What texts stand for, by other means than those of lessvfl.
+READ = {
+    "seen": lambda text: (
+        None
+        if text is None
+        else (date.fromisoformat(text[:10]) - date(1970, 1, 1)).days
+    ),
+    "amount": lambda text: (
+        None if text in (None, "-") else float(text.replace(",", ""))
+    ),
+    "yes": lambda text: None if text in (None, "?") else text.lower() == "yes",
+}
+
+
 def feed(graph: onnxruntime.InferenceSession, rows: pd.DataFrame) -> dict[str, Any]:
     """Return raw columns as the graph wants them: "" or NaN where one is missing."""
     found = {}
@@ -107,6 +131,7 @@ def feed(graph: onnxruntime.InferenceSession, rows: pd.DataFrame) -> dict[str, A
             column = np.array([c if isinstance(c, str) else "" for c in cells], object)
         else:
             assert one.type == "tensor(double)"
+            cells = cells.map(READ[one.name]) if one.name in READ else cells
             column = pd.to_numeric(cells).to_numpy(dtype=np.float64, na_value=np.nan)
         found[one.name] = column[:, None]
     return found
@@ -154,6 +179,26 @@ def test_graphs_give_what_the_model_gives(task, dtype):
     check(model, strange_rows())
 
 
+def test_days_of_the_calendar():
+    """Leap years, centuries, and years before 1970, whatever the training rows had."""
+    model = fit()
+    party = model.parties[2]
+    assert {c.kind for c in party.encoding.columns if c.name == "seen"} == {"date"}
+    graph = session(party_file(party, "onnx"))
+    assert json.loads(
+        graph.get_modelmeta().custom_metadata_map["days_since_1970_01_01"]
+    ) == ["seen"]
+    days = np.random.default_rng(0).integers(1, date.max.toordinal(), 3000)
+    edges = [f"{y}-{d}" for y in (1899, 1900, 1972, 2000) for d in ("02-28", "03-01")]
+    texts = [date.fromordinal(day).isoformat() for day in days] + edges
+    rows = pd.concat([a_table()[:1]] * len(texts), ignore_index=True)
+    rows["seen"] = texts
+    (h,) = graph.run(None, feed(graph, rows))
+    expected = party.embed(data.frame_of(rows))[0].numpy()
+    np.testing.assert_allclose(h, expected, rtol=1e-5, atol=1e-5)
+    assert len(np.unique(h.round(5), axis=0)) > 1000
+
+
 def test_a_threshold_decides():
     """What is predicted is not the class with the largest probability."""
     model = fit("uneven")
@@ -186,7 +231,7 @@ def test_single_rows_and_none():
 def test_only_columns_in_use_are_inputs():
     model = fit(method="less-vfl-auto", **SELECT)
     kept = [len(party.kept) for party in model.parties]
-    assert 0 < sum(kept) < 12
+    assert 0 < sum(kept) < 15
     check_all_but_constants(model, strange_rows())
 
 

@@ -104,7 +104,9 @@ def evaluate(
             "'lessvfl server --predict' predicts with the parties."
         )
     model = load(folder, seed, trust_code=trust_code)
-    frame, labels, names = load_rows(data.expanduser(), model.columns, label)
+    frame, labels, names = load_rows(
+        data.expanduser(), model.columns, label, model.texts
+    )
     found = score_rows(model, frame, labels, name=data.stem, label_names=names)
     if as_json:
         about = {

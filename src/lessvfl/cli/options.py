@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,22 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the records in --out.")
 ]
 
+PartiesText = Annotated[
+    str | None,
+    typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
+]
+Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(help="Column of how much a row counts in the loss; no feature."),
+]
+GroupsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--groups", help="YAML file of feature name -> columns that are one feature."
+    ),
+]
+
 
 def read_numbers(text: str, option: str) -> list[int]:
     """Read whole numbers as in 2,3."""
@@ -41,3 +57,28 @@ def read_numbers(text: str, option: str) -> list[int]:
 def read_names(text: str) -> list[str]:
     """Read names as in phishing,digits."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def whole_numbers(text: str) -> list[int] | None:
+    """Read whole numbers as in 0,1,2; None where the text is something else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        return None
+
+
+def read_parties(text: str | None) -> Any:
+    """Read a number, sizes as in 10,20, or a YAML file of party name -> columns."""
+    from lessvfl import data
+
+    if text is None:
+        return None
+    numbers = whole_numbers(text)
+    if numbers is not None:
+        return numbers[0] if len(numbers) == 1 else numbers
+    if text.endswith((".yaml", ".yml")):
+        return data.read_parties(text)
+    raise ConfigError(
+        "The '--parties' option must be a number, sizes as in 10,20, or a .yaml file "
+        f"of party name -> columns. Got {text!r}."
+    )

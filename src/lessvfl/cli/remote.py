@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lessvfl.cli import ending, results
+from lessvfl.cli import check, ending, results
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -295,6 +295,8 @@ def party(
     address = dial.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
+        for line in check.first_lines(((None, o) for o in process.changes()), own.data):
+            log.info("%s", line)
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             dial.serve(
                 address,

@@ -17,14 +17,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lessvfl.cli import results
+from lessvfl.cli.check import tell_changes
 from lessvfl.cli.options import (
     AsJson,
     DataDir,
     Device,
+    GroupsFile,
+    Label,
     MethodName,
+    PartiesText,
     Profile,
     Quiet,
+    SampleWeight,
     SeedsText,
+    read_parties,
+    whole_numbers,
 )
 from lessvfl.errors import ConfigError, DivergenceError, ProtocolError
 
@@ -35,23 +42,8 @@ if TYPE_CHECKING:
 DEFAULT_METHOD = "less-vfl-auto"  # methods.DEFAULT, without loading it for --help
 
 DataName = Annotated[str, typer.Argument(help="A data set's name, or a file.")]
-PartiesText = Annotated[
-    str | None,
-    typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
-]
 Spurious = Annotated[
     str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
-]
-Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
-SampleWeight = Annotated[
-    str | None,
-    typer.Option(help="Column of how much a row counts in the loss; no feature."),
-]
-GroupsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--groups", help="YAML file of feature name -> columns that are one feature."
-    ),
 ]
 Pairs = Annotated[
     list[str] | None,
@@ -74,38 +66,13 @@ TryFolder = Annotated[
 # ------------------------------------------------------------------------------ reading
 
 
-def _read_numbers(text: str) -> list[int] | None:
-    """Read whole numbers as in 0,1,2; None where the text is something else."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        return None
-
-
 def _read_seeds(text: str) -> list[int]:
-    seeds = _read_numbers(text)
+    seeds = whole_numbers(text)
     if seeds is None:
         raise ConfigError(
             f"The '--seeds' option must be whole numbers as in 0,1,2. Got {text!r}."
         )
     return seeds
-
-
-def _read_parties(text: str | None) -> Any:
-    """Read a number, sizes as in 10,20, or a YAML file of party name -> columns."""
-    from lessvfl import data
-
-    if text is None:
-        return None
-    numbers = _read_numbers(text)
-    if numbers is not None:
-        return numbers[0] if len(numbers) == 1 else numbers
-    if text.endswith((".yaml", ".yml")):
-        return data.read_parties(text)
-    raise ConfigError(
-        "The '--parties' option must be a number, sizes as in 10,20, or a .yaml file "
-        f"of party name -> columns. Got {text!r}."
-    )
 
 
 def _read_spurious(text: str) -> Any:
@@ -160,7 +127,7 @@ def _read_job(
     job = Job(
         dataset,
         profiles.resolve(method, profile, dataset, overrides),
-        parties=_read_parties(parties),
+        parties=read_parties(parties),
         spurious=_read_spurious(spurious),
         groups=None if groups is None else data.read_parties(groups, of="feature"),
         device=device,
@@ -210,7 +177,9 @@ def run(
         groups,
         set_,
     )
-    record = _run_and_save(job, _read_seeds(seeds), options, with_target, out, quiet)
+    numbers = _read_seeds(seeds)
+    tell_changes(job, numbers[0], data)
+    record = _run_and_save(job, numbers, options, with_target, out, quiet)
     _say(record, out, as_json)
 
 
@@ -260,9 +229,11 @@ def try_(
         if not quiet:
             typer.echo(line, err=True)
 
+    numbers = _read_seeds(seeds)
+    tell_changes(job, numbers[0], data)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
     record = localhost.run_all(
-        job, _read_seeds(seeds), options, with_target, out, port, tell, predict, watch
+        job, numbers, options, with_target, out, port, tell, predict, watch
     )
     _say(record, out, as_json)
     if out is not None and not as_json:

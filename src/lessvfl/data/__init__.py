@@ -1,5 +1,6 @@
 """From a table to a problem: `load` a data set, `prepare` it for the parties."""
 
+from lessvfl.data.columns import changes, left_out_sentences, settle, usable
 from lessvfl.data.encode import Encoding
 from lessvfl.data.files import (
     load_columns,
@@ -9,7 +10,14 @@ from lessvfl.data.files import (
     write_columns,
     write_table,
 )
-from lessvfl.data.frame import DataConfig, Dataset, Frame, PartyTable, Problem
+from lessvfl.data.frame import (
+    DataConfig,
+    Dataset,
+    Finding,
+    Frame,
+    PartyTable,
+    Problem,
+)
 from lessvfl.data.labels import LabelConfig, check_labels, check_weights
 from lessvfl.data.problem import (
     features_of,
@@ -26,10 +34,12 @@ __all__ = [
     "DataConfig",
     "Dataset",
     "Encoding",
+    "Finding",
     "Frame",
     "LabelConfig",
     "PartyTable",
     "Problem",
+    "changes",
     "check_labels",
     "check_weights",
     "describe",
@@ -39,6 +49,7 @@ __all__ = [
     "label_name",
     "label_rows",
     "labels_alone",
+    "left_out_sentences",
     "load",
     "load_columns",
     "load_ids",
@@ -49,7 +60,9 @@ __all__ = [
     "prepare",
     "raw_frame",
     "read_parties",
+    "settle",
     "split_rows",
+    "usable",
     "write_columns",
     "write_table",
 ]

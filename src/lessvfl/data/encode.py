@@ -15,15 +15,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Floats, Frame
+from lessvfl.data.frame import Floats, Frame, Reading
+from lessvfl.data.readings import calendar, read_texts
 from lessvfl.errors import ConfigError, DataError
 
-ColumnKind = Literal["numeric", "boolean", "categorical"]
+ColumnKind = Literal["numeric", "boolean", "date", "categorical"]
 Bounds = tuple[float, float]
 
 QUARTILE = NormalDist().inv_cdf(0.75)  # of a standard normal number
 HEAVY = 1.75  # deviation against the middle half's, 1 for a bell curve
 MOST_KNOTS = 256
+
+# How texts are read in a column that had none when it was learnt.
+PLAIN: dict[str, Reading] = {
+    "numeric": Reading("number"),
+    "boolean": Reading("truth"),
+    "date": Reading("date"),
+}
+WORDS = {"numeric": "numbers", "boolean": "truth values", "date": "dates"}
+DAYS = (-719162.0, 2932896.0)  # of the years 1 to 9999
 
 AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
 
@@ -33,7 +43,8 @@ class EncodedColumn:
     """How one source column is encoded: fill, then (x - shift) / scale, or one-hot.
 
     A column of heavy tails has `knots`, values whose normal scores are `levels`; others
-    lie on the lines between them. They come before shift and scale.
+    lie on the lines between them. They come before shift and scale. A date becomes day,
+    month, weekday and days since `first`, each with a shift and a scale in `parts`.
     """
 
     name: str
@@ -46,10 +57,15 @@ class EncodedColumn:
     constant: bool = False  # one value in all training rows
     knots: tuple[float, ...] = ()
     levels: tuple[float, ...] = ()
+    first: float = 0.0  # training day of a date, in days since 1970-01-01
+    parts: tuple[tuple[float, float], ...] = ()
+    reading: Reading | None = None  # of texts; None: as numbers are usually written
 
     @property
     def width(self) -> int:
         """Return the number of encoded columns."""
+        if self.kind == "date":
+            return len(self.parts)
         return len(self.categories) if self.kind == "categorical" else 1
 
 
@@ -102,12 +118,15 @@ class Encoding:
                     must = "hold a number in every training row to be taken as it is"
                     raise _wrong(party, name, must, "missing cells or texts")
                 column = EncodedColumn(name, feature, "numeric", AS_IS_FILL)
+            elif index in own.dates:
+                column = _fit_date(party, name, cells, scale)
             elif index in own.text:
                 column = _fit_text(party, name, own.text[index], max_categories)
             else:
                 boolean = index in own.boolean
                 column = _fit_number(party, name, cells, boolean, scale, bounds)
-            order.setdefault(feature, []).append(replace(column, feature=feature))
+            column = replace(column, feature=feature, reading=own.readings.get(index))
+            order.setdefault(feature, []).append(column)
         return cls(party, tuple(column for many in order.values() for column in many))
 
     def with_planted(self, names: Sequence[str]) -> Encoding:
@@ -119,6 +138,15 @@ class Encoding:
     def names(self) -> tuple[str, ...]:
         """Return the source columns that `apply` needs."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return the source columns that were texts in training, however read."""
+        return tuple(
+            column.name
+            for column in self.columns
+            if column.kind == "categorical" or column.reading is not None
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -143,18 +171,12 @@ class Encoding:
                 f"fitted on. Got none named {shown}."
             )
         own = frame.select(self.names)
-        for i, column in enumerate(self.columns):  # missing cells are of any kind
-            has_texts = any(text is not None for text in own.text.get(i, ()))
-            if column.kind == "categorical" and not np.isnan(own.numeric[:, i]).all():
-                must = "hold texts, as in training"
-                raise _wrong(self.party, column.name, must, "numbers")
-            if column.kind != "categorical" and has_texts:
-                must = "hold numbers, as in training"
-                raise _wrong(self.party, column.name, must, "texts")
+        cells = self._read(own)
         starts = np.cumsum([0, *(column.width for column in self.columns)])
         matrix = np.zeros((own.n_rows, int(starts[-1])))
-        at = [i for i, c in enumerate(self.columns) if c.kind != "categorical"]
-        values = own.numeric[:, at]  # (N, numeric columns)
+        plain = ("numeric", "boolean")
+        at = [i for i, c in enumerate(self.columns) if c.kind in plain]
+        values = cells[:, at]  # (N, numeric columns)
         empty = np.isnan(values)
         numbers = [self.columns[i] for i in at]
         lines = [(column.fill, column.shift, column.scale) for column in numbers]
@@ -162,8 +184,8 @@ class Encoding:
         values = np.where(empty, fill, values)
         for place, column in enumerate(numbers):
             if column.knots and np.isfinite(values[:, place]).all():
-                cells = values[:, place]
-                values[:, place] = np.interp(cells, column.knots, column.levels)
+                heavy = values[:, place]
+                values[:, place] = np.interp(heavy, column.knots, column.levels)
         with np.errstate(all="ignore"):  # the check below says it in words
             values = (values - shift) / scale
         infinite = np.flatnonzero(~np.isfinite(values).all(axis=0))
@@ -172,10 +194,37 @@ class Encoding:
         matrix[:, starts[at]] = values
         counts = CellCounts(imputed=int(empty.sum()))
         for i, column in enumerate(self.columns):
+            out = matrix[:, starts[i] : starts[i + 1]]
             if column.kind == "categorical":
-                out = matrix[:, starts[i] : starts[i + 1]]
                 counts += _one_hot(column, own.texts(i), out)
+            elif column.kind == "date":
+                counts += _calendar(self.party, column, cells[:, i], out)
         return matrix, counts
+
+    def _read(self, own: Frame) -> Floats:
+        """Return the cells of all columns as numbers, read as in training."""
+        cells = own.numeric
+        for i, column in enumerate(self.columns):  # missing cells are of any kind
+            has_texts = any(text is not None for text in own.text.get(i, ()))
+            has_numbers = not np.isnan(own.numeric[:, i]).all()
+            if i in own.left_out:
+                got = own.left_out[i]
+            elif column.kind == "categorical":
+                got = "numbers" if has_numbers else ""
+            elif has_texts:
+                read = read_texts(own.text[i], column.reading or PLAIN[column.kind])
+                got = "texts" if read is None else ""
+                if read is not None:
+                    cells = cells.copy() if cells is own.numeric else cells
+                    cells[:, i] = read
+            else:
+                is_date = i in own.dates
+                wrong = has_numbers and is_date != (column.kind == "date")
+                got = ("dates" if is_date else "numbers") if wrong else ""
+            if got:
+                must = f"hold {WORDS.get(column.kind, 'texts')}, as in training"
+                raise _wrong(self.party, column.name, must, got)
+        return cells
 
     def narrow(self, features: Sequence[str]) -> Encoding:
         """Return the encoding of just these features, in the order they have here."""
@@ -195,12 +244,13 @@ class Encoding:
     def from_json(cls, value: Mapping[str, Any]) -> Encoding:
         """Rebuild an encoding from what `to_json` returned."""
         lists = ("categories", "knots", "levels")
-        columns = (
-            EncodedColumn(
-                **column | {name: tuple(column.get(name, ())) for name in lists}
-            )
-            for column in value["columns"]
-        )
+        columns = []
+        for column in value["columns"]:
+            more: dict[str, Any] = {name: tuple(column.get(name, ())) for name in lists}
+            more["parts"] = tuple(map(tuple, column.get("parts", ())))
+            if column.get("reading") is not None:
+                more["reading"] = Reading(**column["reading"])
+            columns.append(EncodedColumn(**column | more))
         return cls(value["party"], tuple(columns))
 
 
@@ -284,17 +334,45 @@ def _fit_text(
     tally = Counter(cell for cell in cells if cell is not None)
     if not tally:
         raise _all_missing(party, name)
-    if len(tally) > max_categories or 2 * len(tally) > len(cells):
-        must = (
-            f"be a category: at most {max_categories} different texts, and at most "
-            "half as many as rows"
-        )
-        got = f"{len(tally)} different texts in {len(cells)} rows"
-        raise _wrong(party, name, must, got)
-    categories = tuple(sorted(tally))
+    often = sorted(tally, key=lambda text: (-tally[text], text))[:max_categories]
+    categories = tuple(sorted(often))
     fill = max(categories, key=lambda text: tally[text])  # a tie: the first by name
     column = EncodedColumn(name, name, "categorical", fill, categories=categories)
     return replace(column, constant=len(categories) == 1)
+
+
+def _fit_date(party: str, name: str, cells: Floats, scale: str) -> EncodedColumn:
+    """Learn fill, first day, and shift and scale of every part of a date."""
+    present = cells[~np.isnan(cells)]
+    if present.size == 0:
+        raise _all_missing(party, name)
+    first, fill = float(present.min()), float(np.round(present.mean()))
+    column = EncodedColumn(
+        name, name, "date", fill, constant=bool(first == present.max()), first=first
+    )
+    values = calendar(np.where(np.isnan(cells), fill, cells), first)
+    if scale == "none":
+        return replace(column, parts=((0.0, 1.0),) * values.shape[1])
+    if scale == "global":  # every part from 0 to 1, whatever numbers others have
+        shift, width = values.min(axis=0), np.ptp(values, axis=0)
+    else:
+        shift, width = values.mean(axis=0), values.std(axis=0)
+    pairs = zip(shift.tolist(), width.tolist(), strict=True)
+    return replace(column, parts=tuple((low, wide or 1.0) for low, wide in pairs))
+
+
+def _calendar(
+    party: str, column: EncodedColumn, cells: Floats, out: Floats
+) -> CellCounts:
+    """Write the parts of one date into `out`."""
+    empty = np.isnan(cells)
+    days = np.where(empty, column.fill, cells)
+    if not ((DAYS[0] <= days) & (days <= DAYS[1])).all():
+        must = "hold dates of the years 1 to 9999"
+        raise _wrong(party, column.name, must, "others")
+    shift, scale = np.array(column.parts).T
+    out[:] = (calendar(days, column.first) - shift) / scale
+    return CellCounts(imputed=int(empty.sum()))
 
 
 def _one_hot(

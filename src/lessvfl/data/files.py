@@ -1,11 +1,14 @@
-"""Tables of the user: .npz, .csv and .parquet files."""
+"""Tables of the user: .npz, .csv, .parquet and Excel files."""
 
 from __future__ import annotations
 
+import csv
+import importlib
+import io
 import re
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import table as tables
-from lessvfl.data.frame import Dataset, Frame
+from lessvfl.data.frame import Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
+from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
 from lessvfl.terms import Task
 
-SUFFIXES = (".npz", ".csv", ".parquet")
+EXCEL = (".xlsx", ".xls")
+SUFFIXES = (".npz", ".csv", ".parquet", *EXCEL)
 LABELS = ("label", "y", "target", "class")
+# Names that a label often has, for advice alone.
+LIKELY = (
+    "label|target|class|outcome|diagnos|risk|response|result|status|churn|default"
+    "|disease|surviv|died|death|mortality|fraud|readmi|score|price"
+)
+
+DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+HEAD = 1 << 16  # bytes that tell how a file of texts is written
 
 
 def load_file(
@@ -33,7 +46,8 @@ def load_file(
     """
     _check_file(path)
     if not _is_npz(path):
-        table = _load_table(path, label)
+        frame, labels = _read_labelled(path, label)
+        table = tables.from_arrays(frame, labels, name=path.stem)
         return table if sample_weight is None else take_weights(table, sample_weight)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
@@ -88,12 +102,16 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 
 def load_rows(
-    path: Path, columns: Collection[str], label: str | None = None
+    path: Path,
+    columns: Collection[str],
+    label: str | None = None,
+    texts: Collection[str] = (),
 ) -> tuple[Frame, list[Any], list[str] | None]:
     """Load rows to score: the table, its labels as written, and names for them.
 
     Files are those of `load_file`, and of a ``.npz`` file ``X``, ``y`` and
-    ``label_names`` are read. Only these `columns` are, as far as they are there.
+    ``label_names`` are read. Only these `columns` are, as far as they are there, and
+    `texts` among them as they are written, for the model to read.
     """
     _check_file(path)
     if _is_npz(path):
@@ -102,62 +120,182 @@ def load_rows(
         frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
         labels, names = arrays[label], _texts(arrays.get("label_names"))
     else:
-        frame, labels = _read_labelled(path, label, columns)
+        frame, labels = _read_labelled(path, label, columns, texts)
         names = None
     return frame, tables.label_cells(labels, frame, path.stem), names
 
 
-def _load_table(path: Path, label: str | None) -> Dataset:
-    """Load a .csv or .parquet file as a data set."""
-    frame, labels = _read_labelled(path, label)
-    return tables.from_arrays(frame, labels, name=path.stem)
-
-
 def _read_labelled(
-    path: Path, label: str | None, columns: Collection[str] | None = None
+    path: Path,
+    label: str | None,
+    columns: Collection[str] | None = None,
+    texts: Collection[str] = (),
 ) -> tuple[Frame, NDArray[Any]]:
-    """Read a .csv or .parquet file, its label column apart, or some of its columns."""
-    table = _read_arrow(path)
-    index = re.compile(r"__index_level_\d+__")  # what pandas writes of its own
-    names = [name for name in table.column_names if not index.fullmatch(name)]
-    tables.checked_names(names, None)
-    if table.num_rows == 0:
-        raise DataError(f"The data file '{path}' must have rows. Got none.")
-    target = _label_column(names, label, path)
-    features = [name for name in names if name != target]
+    """Read a file, its label column apart, or some of its columns."""
+    raw = read_table(path, texts)
+    target = label_column(raw.names, label, path)
+    features = [name for name in raw.names if name != target]
     if not features:
         raise DataError(
             f"The data file '{path}' must have columns besides the label '{target}'. "
-            f"Got none."
+            f"Got none{raw.lone}."
         )
-    labels = _arrow_labels(table.column(target), target)
+    labels = label_cells(raw, target)
     if columns is not None:
         features = [name for name in features if name in columns]
-    return _arrow_frame(table, features), labels
+    return raw.frame(features), labels
 
 
-def _arrow_frame(table: Any, names: Sequence[str]) -> Frame:
-    cells = [_arrow_cells(table.column(name), name) for name in names]
-    if not cells:
-        return Frame((), np.empty((table.num_rows, 0)))
-    return tables.frame_of_columns(names, cells)
+@dataclass(frozen=True)
+class RawTable:
+    """A file as it was read: its columns, its decimal mark, and what was found."""
+
+    table: Any  # of arrow
+    decimal: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns, without the index that pandas writes."""
+        index = re.compile(r"__index_level_\d+__")
+        return [name for name in self.table.column_names if not index.fullmatch(name)]
+
+    @property
+    def lone(self) -> str:
+        """Say of a file of one column how columns are told apart."""
+        if len(self.names) > 1:
+            return ""
+        known = ", ".join(DELIMITERS.values())
+        return f"; are its columns separated by one of {known}?"
+
+    def frame(self, names: Sequence[str]) -> Frame:
+        """Return some of the columns, raw."""
+        if not names:
+            return Frame((), np.empty((self.table.num_rows, 0)))
+        cells = (_arrow_cells(self.table.column(name)) for name in names)
+        frame = tables.frame_of_columns(names, cells)
+        return replace(frame, decimal=self.decimal, findings=self.findings)
 
 
-def _read_arrow(path: Path) -> Any:
-    """Read the file with pyarrow."""
+def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
+    """Read a file of rows and columns; of a .csv file `texts` as they are written."""
     import pyarrow
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
+    suffix = path.suffix.lower()
     try:
-        if path.suffix.lower() == ".parquet":
-            return parquet.ParquetFile(path).read()
-        options = csv.ConvertOptions(strings_can_be_null=True)
-        return csv.read_csv(path, convert_options=options)
+        if suffix in EXCEL:
+            raw = _read_excel(path)
+        elif suffix == ".parquet":
+            raw = RawTable(parquet.ParquetFile(path).read())
+        else:
+            raw = _read_csv(path, texts)
+    except DataError:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise _unreadable(path, error) from None
+    tables.checked_names(raw.names, None)
+    if raw.table.num_rows == 0:
+        raise DataError(f"The data file '{path}' must have rows. Got none.")
+    return raw
 
 
-def _label_column(names: Sequence[str], label: str | None, path: Path) -> str:
+def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
+    """Read a file of texts: whatever its delimiter, decimal mark and encoding."""
+    import pyarrow
+    from pyarrow import csv as arrow
+
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
+    delimiter = _delimiter(head.decode(encoding, errors="replace"))
+
+    def read(encoding: str, decimal: str) -> Any:
+        return arrow.read_csv(
+            path,
+            arrow.ReadOptions(encoding=encoding),
+            arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head),
+            arrow.ConvertOptions(
+                strings_can_be_null=True,
+                decimal_point=decimal,
+                column_types=dict.fromkeys(texts, pyarrow.string()),
+            ),
+        )
+
+    try:
+        table = read(encoding, ".")
+        assert table.column_names  # decoded when asked for
+        is_utf8 = not any(map(pyarrow.types.is_binary, table.schema.types))
+    except UnicodeDecodeError:
+        is_utf8 = False
+    if not is_utf8:
+        encoding = "cp1252"
+        table = read(encoding, ".")
+    decimal = ""
+    if delimiter != "," and _has_decimal_commas(table):
+        table, decimal = read(encoding, ","), ","
+    said = []
+    if delimiter != ",":
+        said.append((f"columns separated by {DELIMITERS[delimiter]}", "read so"))
+    if decimal:
+        said.append(("numbers with ',' for decimals", "read as numbers"))
+    if encoding != "utf8":
+        said.append((f"texts encoded in {encoding}, not UTF-8", "read so"))
+    found = (Finding(None, what, done, "changed") for what, done in said)
+    return RawTable(table, decimal, tuple(found))
+
+
+def _delimiter(head: str) -> str:
+    """Return what separates columns: the most often, in the first rows alike."""
+    counts = {}
+    for delimiter in DELIMITERS:
+        rows = csv.reader(io.StringIO(head), delimiter=delimiter)
+        first = [len(row) for row, _ in zip(rows, range(5), strict=False) if row]
+        whole = first[:-1] if len(first) > 2 else first  # the last may be cut
+        counts[delimiter] = whole[0] if len({*whole}) == 1 else 0
+    return max(counts, key=lambda delimiter: counts[delimiter])
+
+
+def _has_decimal_commas(table: Any) -> bool:
+    """Tell whether some column of texts is numbers with a comma for decimals."""
+    from pyarrow import compute, types
+
+    for column in table.columns:
+        if types.is_string(column.type):
+            texts = compute.unique(column).drop_null().to_pylist()
+            reading = find_reading(texts, "")
+            if reading is not None and reading.kind == "number":
+                if reading.decimal == ",":
+                    return True
+    return False
+
+
+def _read_excel(path: Path) -> RawTable:
+    """Read the first sheet of a workbook."""
+    import pyarrow
+
+    try:
+        fastexcel = importlib.import_module("fastexcel")
+    except ImportError:
+        raise DataError(
+            f"To read '{path}' takes the package 'fastexcel' of the extra 'excel', as "
+            "in pip install 'lessvfl[excel]'. Got no such package."
+        ) from None
+    try:
+        book = fastexcel.read_excel(path)
+        sheet = book.load_sheet(0)
+        table = pyarrow.table(sheet.to_arrow())
+    except fastexcel.FastExcelError as error:
+        raise ValueError(str(error)) from None
+    others = len(book.sheet_names) - 1
+    if not others:
+        return RawTable(table)
+    what = f"{others + 1} sheets"
+    done = f"the first one, '{sheet.name}', is read"
+    return RawTable(table, "", (Finding(None, what, done, "changed"),))
+
+
+def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
     """Return the label column that was named, or the one that is named like one."""
     if label is not None:
         if label in names:
@@ -169,35 +307,63 @@ def _label_column(names: Sequence[str], label: str | None, path: Path) -> str:
             return found[0]
         problem = f"Got {' and '.join(found)}" if found else "Got no label"
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    if label is None:
+        likely = next((n for n in names if re.search(LIKELY, n, re.I)), names[-1])
+        problem += f"; name it, perhaps with --label '{likely}'"
     raise DataError(
         f"The label of '{path}' must be one of its columns: {shown}. {problem}."
     )
 
 
-def _arrow_cells(column: Any, name: str) -> NDArray[Any]:
-    """Return one arrow column as an array of numbers, truth values or objects."""
+def _arrow_cells(column: Any) -> tables.Cells:
+    """Return one arrow column."""
     import pyarrow
+    from pyarrow import compute
 
     kind = column.type
     types = pyarrow.types
     if types.is_dictionary(kind):
         values = column.cast(kind.value_type).to_pylist()
-        return np.array([None if v is None else str(v) for v in values], dtype=object)
+        texts = [None if v is None else str(v) for v in values]
+        return tables.Cells("category", np.array(texts, dtype=object))
     if types.is_integer(kind) or types.is_floating(kind):
-        return np.asarray(column.cast(pyarrow.float64(), safe=False).to_numpy())
-    usable = (types.is_boolean, types.is_string, types.is_large_string, types.is_null)
-    if types.is_decimal(kind) or any(is_kind(kind) for is_kind in usable):
-        return np.array(column.to_pylist(), dtype=object)
-    raise tables.unusable(name, str(kind))
+        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
+        return tables.Cells("numeric", np.asarray(numbers))
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = column.to_numpy(zero_copy_only=False)
+        texts[texts == ""] = None
+        return tables.Cells("text", texts)
+    if types.is_timestamp(kind) or types.is_date(kind):
+        if getattr(kind, "tz", None) is not None:
+            column = compute.local_timestamp(column)
+        days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
+        return tables.Cells("date", np.asarray(days.cast(pyarrow.float64())))
+    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
+        return tables.cells_of(np.array(column.to_pylist(), dtype=object))
+    return tables.Cells.other(len(column), f"{kind} cells")
 
 
-def _arrow_labels(column: Any, name: str) -> NDArray[Any]:
+def label_cells(raw: RawTable, name: str) -> NDArray[Any]:
     """Return the label column as it is written, classes not yet coded."""
     import pyarrow
 
-    if pyarrow.types.is_temporal(column.type) or pyarrow.types.is_nested(column.type):
-        raise tables.unusable(name, str(column.type))
-    return np.array(column.to_pylist(), dtype=object)
+    column = raw.table.column(name)
+    kind = column.type
+    if pyarrow.types.is_temporal(kind) or pyarrow.types.is_nested(kind):
+        raise DataError(
+            f"The label '{name}' must hold classes or numbers. Got {kind} cells."
+        )
+    cells = np.array(column.to_pylist(), dtype=object)
+    if not pyarrow.types.is_string(kind):
+        return cells
+    reading = find_reading({cell for cell in cells if cell is not None}, raw.decimal)
+    if reading is not None and reading.kind == "date":
+        raise DataError(f"The label '{name}' must hold classes or numbers. Got dates.")
+    if reading is None or reading.kind == "truth":
+        return cells
+    numbers = read_texts(cells, reading)
+    assert numbers is not None, "the reading was found on these texts"
+    return numbers
 
 
 # ----------------------------------------------------------------- one side's own table
@@ -215,13 +381,14 @@ def load_columns(
         arrays = _read_npz(path, ["X"] + ([id_column] if id_column else []))
         ids = None if id_column is None else arrays[id_column]
         return tables.frame_of(arrays["X"], _texts(arrays.get("feature_names"))), ids
-    table = _read_arrow(path)
-    ids = _column_of(table, id_column, path, "ids")
-    names = [name for name in table.column_names if name != id_column]
-    tables.checked_names(names, None)
-    if table.num_rows == 0 or not names:
-        raise DataError(f"The data file '{path}' must have rows and columns. Got none.")
-    return _arrow_frame(table, names), ids
+    raw = read_table(path)
+    ids = _column_of(raw, id_column, path, "ids")
+    names = [name for name in raw.names if name != id_column]
+    if not names:
+        raise DataError(
+            f"The data file '{path}' must have columns. Got none{raw.lone}."
+        )
+    return raw.frame(names), ids
 
 
 def load_ids(path: Path, id_column: str) -> NDArray[Any]:
@@ -229,7 +396,7 @@ def load_ids(path: Path, id_column: str) -> NDArray[Any]:
     _check_file(path)
     if _is_npz(path):
         return _read_npz(path, [id_column])[id_column]
-    ids = _column_of(_read_arrow(path), id_column, path, "ids")
+    ids = _column_of(read_table(path), id_column, path, "ids")
     assert ids is not None
     return ids
 
@@ -259,11 +426,16 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
         parquet.write_table(table, path)
 
 
-def _cells_to_write(frame: Frame, index: int) -> NDArray[Any]:
-    """Return a column as floats, or as truth values or texts with None for missing."""
+def _cells_to_write(frame: Frame, index: int) -> Any:
+    """Return a column as it is to be read again; texts are categories by then."""
+    import pyarrow
+
     if index in frame.text:
-        return frame.text[index]
+        return pyarrow.array(frame.text[index], pyarrow.string()).dictionary_encode()
     values = frame.numeric[:, index]
+    if index in frame.dates:
+        days = pyarrow.array(values, from_pandas=True).cast(pyarrow.int32())
+        return days.cast(pyarrow.date32())
     if index not in frame.boolean:
         return values
     empty = np.isnan(values)
@@ -300,13 +472,12 @@ def load_labels(
         is_test = arrays.get("is_test")
         weight = None if sample_weight is None else arrays[sample_weight]
     else:
-        table = _read_arrow(path)
-        ids = _column_of(table, id_column, path, "ids")
-        weight = _column_of(table, sample_weight, path, "row weights")
+        raw = read_table(path)
+        ids = _column_of(raw, id_column, path, "ids")
+        weight = _column_of(raw, sample_weight, path, "row weights")
         others = (id_column, sample_weight)
-        names = [name for name in table.column_names if name not in others]
-        target = _label_column(names, label, path)
-        y = _arrow_labels(table.column(target), target)
+        names = [name for name in raw.names if name not in others]
+        y = label_cells(raw, label_column(names, label, path))
     nothing = np.zeros((len(y), 1))
     dataset = tables.from_arrays(
         nothing, y, name=path.stem, task=task, sample_weight=weight
@@ -339,14 +510,14 @@ def _read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _column_of(
-    table: Any, column: str | None, path: Path, what: str
+    raw: RawTable, column: str | None, path: Path, what: str
 ) -> NDArray[Any] | None:
     """Return a column that was named as the ids or the row weights."""
     if column is None:
         return None
-    if column not in table.column_names:
+    if column not in raw.names:
         raise DataError(
             f"The {what} of '{path}' must be one of its columns: "
-            f"{', '.join(table.column_names[:20])}. Got '{column}'."
+            f"{', '.join(raw.names[:20])}. Got '{column}'."
         )
-    return np.array(table.column(column).to_pylist(), dtype=object)
+    return np.array(raw.table.column(column).to_pylist(), dtype=object)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,38 +20,86 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the texts of one column are read as numbers, truth values or days."""
+
+    kind: Literal["number", "truth", "date"]
+    decimal: str = "."  # of numbers, as thousands is
+    thousands: str = ""
+    order: str = "year first"  # of dates: or day first, month first; "": undecided
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one column of a table is, and what is done about it."""
+
+    column: str | None  # None: the whole file
+    what: str
+    done: str
+    level: Literal["stops", "left out", "changed", "kept"]
+
+
+@dataclass(frozen=True)
 class Frame:
     """A table of named columns.
 
     `numeric` holds every column as float64, NaN where a cell is missing. A text column
     is all NaN there and stands in `text`, by column index, as an object array of str
-    (None where missing). `boolean` lists the columns of truth values.
+    (None where missing). `boolean` lists the columns of truth values, `dates` those of
+    days since 1970-01-01, `categories` the texts that are declared to be categories.
+    `readings` say how columns that were texts were read, and `left_out` why a column
+    is used by nobody. `decimal` is the decimal mark of the file, where it has its own,
+    and `findings` are about that file.
     """
 
     names: tuple[str, ...]
     numeric: Floats  # (N, d)
     text: Mapping[int, NDArray[np.object_]] = field(default_factory=dict)
     boolean: frozenset[int] = frozenset()
+    dates: frozenset[int] = frozenset()
+    categories: frozenset[int] = frozenset()
+    readings: Mapping[int, Reading] = field(default_factory=dict)
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    decimal: str = ""
+    findings: tuple[Finding, ...] = ()
 
     @property
     def n_rows(self) -> int:
         """Return the number of rows."""
         return int(self.numeric.shape[0])
 
+    @property
+    def unused(self) -> frozenset[str]:
+        """Return the names of the columns that are left out."""
+        return frozenset(self.names[index] for index in self.left_out)
+
     def take(self, rows: NDArray[np.int64]) -> Frame:
         """Return the table of these rows, in this order."""
         text = {index: cells[rows] for index, cells in self.text.items()}
-        return Frame(self.names, self.numeric[rows], text, self.boolean)
+        return replace(self, numeric=self.numeric[rows], text=text)
 
     def select(self, names: Sequence[str]) -> Frame:
         """Return the table of these columns, in this order."""
         index_of = {name: index for index, name in enumerate(self.names)}
         chosen = [index_of[name] for name in names]
+
+        def those(marked: frozenset[int]) -> frozenset[int]:
+            return frozenset(i for i, old in enumerate(chosen) if old in marked)
+
+        def by_index(values: Mapping[int, Any]) -> dict[int, Any]:
+            return {i: values[old] for i, old in enumerate(chosen) if old in values}
+
         return Frame(
             tuple(names),
             self.numeric[:, chosen],
-            {i: self.text[old] for i, old in enumerate(chosen) if old in self.text},
-            frozenset(i for i, old in enumerate(chosen) if old in self.boolean),
+            by_index(self.text),
+            those(self.boolean),
+            those(self.dates),
+            those(self.categories),
+            by_index(self.readings),
+            by_index(self.left_out),
+            self.decimal,
+            self.findings,
         )
 
     def texts(self, index: int) -> NDArray[np.object_]:
@@ -76,6 +124,7 @@ class Dataset:
     significant: NDArray[np.bool_] | None = None  # (d,), where the truth is known
     notes: tuple[str, ...] = ()  # sentences the user must read with the numbers
     weight: Floats | None = None  # (N,), how much every row counts in the loss
+    findings: tuple[Finding, ...] = ()  # what was done to read its columns
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
+from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, PartyTable, Problem
 from lessvfl.data.labels import (
@@ -73,9 +74,10 @@ def prepare(
     """
     names = dataset.X.names
     count = dataset.n_parties if parties is None else parties
-    held = split.deal_columns(names, count, config, seed)
-    shares = plant.shares_of(spurious, len(held))
-    feature_of = features_of(held, groups)
+    dealt = split.deal_columns(names, count, config, seed, dataset.X.unused)
+    shares = plant.shares_of(spurious, len(dealt))
+    feature_of = features_of(dealt, groups)
+    held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
     train, test, own = _rows(dataset, config, seed)
     bounds = _bounds(train, test, held) if config.scale == "global" else (0.0, 1.0)
 
@@ -120,7 +122,7 @@ def prepare(
         labels_alone(dataset, own, config, labels),
         parties=tuple(tables),
         n_real=sum(len(encoding.features) for encoding in encodings),
-        notes=dataset.notes + _notes(names, held, count, counts),
+        notes=dataset.notes + _notes(dataset.X, dealt, count, counts),
         imputed=counts.imputed,
         unseen=counts.unseen,
         bounds=bounds,
@@ -187,7 +189,8 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
         if kind == "categorical"
     }
     boolean = frozenset(i for i, kind in enumerate(real) if kind == "boolean")
-    return Frame(names, numeric, texts, boolean)
+    dates = frozenset(i for i, kind in enumerate(real) if kind == "date")
+    return Frame(names, numeric, texts, boolean, dates)
 
 
 def _rows(
@@ -243,7 +246,8 @@ def _bounds(
     train: Frame, test: Frame, held: Mapping[str, Sequence[str]]
 ) -> tuple[float, float]:
     """Return least and greatest number of all parties, train and test together."""
-    columns = {name for names in held.values() for name in names}
+    days = {train.names[index] for index in train.dates}
+    columns = {name for names in held.values() for name in names} - days
     values = np.concatenate(
         [part.select([*columns]).numeric.ravel() for part in (train, test)]
     )
@@ -288,13 +292,16 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
 
 
 def _notes(
-    names: Sequence[str],
+    frame: Frame,
     held: Mapping[str, Sequence[str]],
     parties: split.PartySpec,
     counts: CellCounts,
 ) -> tuple[str, ...]:
     """Return the sentences about what was done to the data on the way."""
-    notes = []
+    notes: list[str] = []
+    names = [*frame.names]
+    if isinstance(parties, int):  # which deals no others
+        names = [name for name in names if name not in frame.unused]
     n_left = len(names) - sum(len(columns) for columns in held.values())
     do, were = ("does", "was") if n_left == 1 else ("do", "were")
     if n_left and isinstance(parties, Mapping):
@@ -305,6 +312,11 @@ def _notes(
             f"{n_left} of {plural(len(names), 'column')} {do} not divide evenly "
             f"among {plural(len(held), 'party', 'parties')} and {were} dropped."
         )
+    if isinstance(parties, Mapping):
+        names = [column for columns in held.values() for column in columns]
+        notes += left_out_sentences(frame.select(names))
+    else:
+        notes += left_out_sentences(frame)
     if counts.imputed:
         notes.append(
             f"{plural(counts.imputed, 'missing cell was', 'missing cells were')} "

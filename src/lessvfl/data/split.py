@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,18 @@ PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
 
 
 def deal_columns(
-    names: Sequence[str], parties: PartySpec, config: DataConfig, seed: int
+    names: Sequence[str],
+    parties: PartySpec,
+    config: DataConfig,
+    seed: int,
+    unused: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """Say which party holds which columns."""
+    """Say which party holds which columns; a number of parties deals no `unused`."""
     if isinstance(parties, Mapping):
         return _deal_by_name(names, parties)
-    sizes = _sizes(len(names), parties, config.uneven)
+    if isinstance(parties, int | np.integer):
+        names = [name for name in names if name not in unused]
+    sizes = _sizes(len(names), parties, config.uneven, len(unused))
     order = list(names)
     if config.columns == "random":
         rng = np.random.default_rng(stream_seed(seed, "columns"))
@@ -38,16 +44,19 @@ def deal_columns(
     }
 
 
-def _sizes(n_columns: int, parties: int | Sequence[int], uneven: str) -> list[int]:
+def _sizes(
+    n_columns: int, parties: int | Sequence[int], uneven: str, n_unused: int
+) -> list[int]:
     """Return how many columns each party gets."""
     allowed = "a whole number >= 1, sizes such as [10, 20], or names with their columns"
     if isinstance(parties, int | np.integer):
         if not _is_count(parties):
             raise refuse("parties", "argument", allowed, parties)
         if parties > n_columns:
+            more = f"; {n_unused} more {'is' if n_unused == 1 else 'are'} left out"
             raise ConfigError(
-                f"Every party must hold a feature of its own. "
-                f"Got {parties} parties for n_features = {n_columns}."
+                f"Every party must hold a feature of its own. Got {parties} parties "
+                f"for n_features = {n_columns}{more * bool(n_unused)}."
             )
         share, rest = divmod(n_columns, int(parties))
         extra = rest if uneven == "spread" else 0

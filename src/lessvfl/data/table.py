@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data.columns import follow, settle
 from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.data.labels import check_weights
 from lessvfl.errors import DataError
@@ -35,7 +37,9 @@ def from_arrays(
     Parameters
     ----------
     X : array, pandas or polars frame of shape (n_samples, n_features)
-        Numbers, truth values, and texts or categories; missing cells are allowed.
+        Numbers, truth values, dates, and texts or categories; missing cells are
+        allowed. Texts that are numbers, dates, or yes and no are read as such; ids
+        and free text are left out.
     y : array of shape (n_samples,)
         Text, truth values and up to 100 different whole numbers are classes; other
         numbers are amounts to regress on.
@@ -61,7 +65,7 @@ def from_arrays(
     >>> data.task, data.label_names, data.X.names
     ('binary', ('no', 'yes'), ('x0', 'x1'))
     """
-    frame = frame_of(X, feature_names)
+    frame, findings = settle(frame_of(X, feature_names))
     if frame.n_rows == 0 or not frame.names:
         raise DataError(
             f"The data set '{name}' must have rows and columns. "
@@ -73,7 +77,8 @@ def from_arrays(
     frame_test, cells_test = None, []
     if X_test is not None:
         named = isinstance(X_test, Frame) or hasattr(X_test, "columns")
-        frame_test = frame_of(X_test, None if named else frame.names)
+        raw = frame_of(X_test, None if named else frame.names)
+        frame_test = follow(raw, frame, name)
         cells_test = label_cells(y_test, frame_test, name)
     codes, task, label_names = _code_labels([*cells, *cells_test], name, task)
     n = frame.n_rows
@@ -82,7 +87,7 @@ def from_arrays(
     if sample_weight is not None:
         weight = check_weights(sample_weight, n, f"'{name}'")
         data = replace(data, weight=weight)
-    return replace(data, scale="standardize")
+    return replace(data, scale="standardize", findings=findings)
 
 
 def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
@@ -95,10 +100,10 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
     if hasattr(X, "get_columns"):  # polars
         series = X.get_columns()
         names = [column.name for column in series]
-        cells: Iterable[Any] = (_polars_cells(column) for column in series)
+        columns: Iterable[Cells] = (_polars_cells(column) for column in series)
     elif hasattr(X, "dtypes") and hasattr(X, "columns"):  # pandas
         names = [str(column) for column in X.columns]
-        cells = (_pandas_cells(X.iloc[:, i], name) for i, name in enumerate(names))
+        columns = (_pandas_cells(X.iloc[:, i]) for i in range(len(names)))
     else:
         try:
             matrix = np.asarray(X)
@@ -109,35 +114,59 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
                 f"A table must have two dimensions, rows and columns. "
                 f"Got shape {matrix.shape}."
             )
-        if matrix.dtype.kind not in "iufbOUS":
+        if matrix.dtype.kind not in "iufbOUSM":
             raise DataError(
-                f"A table must hold numbers, truth values or texts. Got {matrix.dtype}."
+                f"A table must hold numbers, truth values, dates or texts. "
+                f"Got {matrix.dtype}."
             )
         names = [f"x{i}" for i in range(matrix.shape[1])]
         if matrix.dtype.kind in "iufb":
             boolean = frozenset(range(len(names)) if matrix.dtype.kind == "b" else ())
             numbers = np.ascontiguousarray(matrix, dtype=np.float64)
             return Frame(checked_names(names, feature_names), numbers, {}, boolean)
-        cells = matrix.T
-    return frame_of_columns(checked_names(names, feature_names), cells)
+        columns = map(cells_of, matrix.T)
+    return frame_of_columns(checked_names(names, feature_names), columns)
 
 
-def frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> Frame:
-    """Make a table of columns, each an array of numbers, truth values or objects."""
+@dataclass(frozen=True)
+class Cells:
+    """One column as it came, and what it holds."""
+
+    kind: Literal["numeric", "boolean", "date", "text", "category", "other"]
+    values: NDArray[Any]  # floats, or texts with None where missing
+    what: str = ""  # of a kind that cannot be used: its name
+
+    @classmethod
+    def other(cls, n_rows: int, what: str) -> Cells:
+        """Return a column that cannot be used."""
+        return cls("other", np.full(n_rows, np.nan), what)
+
+
+def frame_of_columns(names: Sequence[str], columns: Iterable[Cells]) -> Frame:
+    """Make a table of columns."""
     numeric: list[Floats] = []
     text: dict[int, NDArray[np.object_]] = {}
-    boolean: set[int] = set()
-    for index, (name, column) in enumerate(zip(names, columns, strict=True)):
-        kind, cells = _column(np.asarray(column), name)
-        if kind == "text":
+    marked: dict[str, set[int]] = {"boolean": set(), "date": set(), "category": set()}
+    left_out: dict[int, str] = {}
+    for index, (_, column) in enumerate(zip(names, columns, strict=True)):
+        cells = column.values
+        if column.kind in ("text", "category"):
             text[index] = cells
-            numeric.append(np.full(len(cells), np.nan))
-            continue
+            cells = np.full(len(cells), np.nan)
         numeric.append(cells)
-        if kind == "boolean":
-            boolean.add(index)
-    matrix = np.column_stack(numeric) if numeric else np.empty((0, 0))
-    return Frame(tuple(names), matrix, text, frozenset(boolean))
+        if column.kind in marked:
+            marked[column.kind].add(index)
+        if column.kind == "other":
+            left_out[index] = column.what
+    return Frame(
+        tuple(names),
+        np.column_stack(numeric) if numeric else np.empty((0, 0)),
+        text,
+        frozenset(marked["boolean"]),
+        frozenset(marked["date"]),
+        frozenset(marked["category"]),
+        left_out=left_out,
+    )
 
 
 def is_missing(cell: Any) -> bool:
@@ -176,7 +205,7 @@ def _code_labels(
 ) -> tuple[NDArray[Any], Task, tuple[str, ...]]:
     """Code labels as 0..C-1, or as floats for regression.
 
-    Numbers are coded in sorted order, texts in order of first appearance.
+    Both numbers and texts are coded in sorted order.
     """
     if task not in (None, "binary", "multiclass", "regression"):
         raise refuse("task", "argument", "binary, multiclass, regression or None", task)
@@ -185,7 +214,7 @@ def _code_labels(
         raise DataError(f"The labels of '{name}' must be numbers for regression.")
     if numbers is not None and not np.isfinite(numbers).all():
         raise DataError(f"The labels of '{name}' must be finite numbers.")
-    distinct = list(dict.fromkeys(cells if numbers is None else np.unique(numbers)))
+    distinct = sorted(set(cells)) if numbers is None else list(np.unique(numbers))
     if len(distinct) < 2:
         raise DataError(
             f"The labels of '{name}' must have two different values or more. "
@@ -253,27 +282,39 @@ def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str,
     return names
 
 
-def _column(cells: NDArray[Any], name: str) -> tuple[str, NDArray[Any]]:
-    """Return what one column is (numeric, boolean or text) and its cells."""
+def cells_of(cells: NDArray[Any]) -> Cells:
+    """Return one column of an array, and what it holds."""
     kind = cells.dtype.kind
     if kind in "iufb":
-        return "boolean" if kind == "b" else "numeric", cells.astype(np.float64)
+        return Cells("boolean" if kind == "b" else "numeric", cells.astype(np.float64))
+    if kind == "M":
+        return Cells("date", days_of(cells))
     if kind not in "OUS":
-        raise unusable(name, str(cells.dtype))
+        return Cells.other(len(cells), str(cells.dtype))
     plain = cells.tolist()
     values = [None if is_missing(cell) or cell == "" else cell for cell in plain]
     present = [cell for cell in values if cell is not None]
-    if present and all(isinstance(cell, bool | np.bool_) for cell in present):
-        return "boolean", _floats(values)
     if all(isinstance(cell, str) for cell in present) and present:
-        return "text", np.array(values, dtype=object)
+        return Cells("text", np.array(values, dtype=object))
+    if present and all(isinstance(cell, bool | np.bool_) for cell in present):
+        return Cells("boolean", _floats(values))
+    if present and all(isinstance(cell, datetime.date) for cell in present):
+        epoch = datetime.date(1970, 1, 1).toordinal()
+        days = [None if cell is None else cell.toordinal() - epoch for cell in values]
+        return Cells("date", _floats(days))
     try:
         if any(isinstance(cell, str | bytes) for cell in present):
             raise TypeError
-        return "numeric", _floats(values)
+        return Cells("numeric", _floats(values))
     except (TypeError, ValueError):
         kinds = sorted({type(cell).__name__ for cell in present})
-        raise unusable(name, " and ".join(kinds)) from None
+        return Cells.other(len(cells), f"{' and '.join(kinds)} cells")
+
+
+def days_of(moments: NDArray[Any]) -> Floats:
+    """Return dates as days since 1970-01-01, NaN where one is missing."""
+    days = moments.astype("M8[D]")
+    return np.where(np.isnat(days), np.nan, days.astype(np.float64))
 
 
 def _floats(values: Sequence[Any]) -> Floats:
@@ -281,37 +322,40 @@ def _floats(values: Sequence[Any]) -> Floats:
     return np.array(cells, dtype=np.float64)
 
 
-def unusable(name: str, kind: str) -> DataError:
-    """Build the sentence about a column of a kind that cannot be used."""
-    return DataError(
-        f"Column '{name}' must hold numbers, truth values, texts or categories. "
-        f"Got {kind}."
-    )
-
-
-def _pandas_cells(series: Any, name: str) -> NDArray[Any]:
-    """Return one pandas column as an array that `_column` understands."""
+def _pandas_cells(series: Any) -> Cells:
+    """Return one pandas column."""
     dtype = series.dtype
     if str(dtype) == "category":
-        return _texts(series.tolist())
+        return Cells("category", _texts(series.tolist()))
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf":
-        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    if kind in "mMc":
-        raise unusable(name, str(dtype))
-    return np.array(series.tolist(), dtype=object)
+        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return Cells("numeric", np.asarray(numbers))
+    if kind == "M":
+        local = series if getattr(dtype, "tz", None) is None else _local(series)
+        return Cells("date", days_of(local.to_numpy(dtype="M8[us]")))
+    if kind in "mc":
+        return Cells.other(len(series), str(dtype))
+    return cells_of(np.fromiter(series.tolist(), dtype=object))
 
 
-def _polars_cells(series: Any) -> NDArray[Any]:
-    """Return one polars column as an array that `_column` understands."""
+def _local(series: Any) -> Any:
+    """Return moments as a clock on the wall shows them."""
+    return series.dt.tz_localize(None)
+
+
+def _polars_cells(series: Any) -> Cells:
+    """Return one polars column."""
     kind = str(series.dtype)
     if kind.startswith(("Int", "UInt", "Float")):
-        return np.asarray(series.to_numpy(), dtype=np.float64)
+        return Cells("numeric", np.asarray(series.to_numpy(), dtype=np.float64))
     if kind.startswith(("Categorical", "Enum")):
-        return _texts(series.to_list())
+        return Cells("category", _texts(series.to_list()))
+    if kind.startswith("Date"):  # and Datetime
+        return Cells("date", days_of(series.dt.date().to_numpy()))
     if kind.startswith(("Boolean", "String", "Decimal", "Null", "Object")):
-        return np.array(series.to_list(), dtype=object)
-    raise unusable(series.name, kind)
+        return cells_of(np.fromiter(series.to_list(), dtype=object))
+    return Cells.other(len(series), kind)
 
 
 def _texts(cells: Iterable[Any]) -> NDArray[np.object_]:

@@ -27,7 +27,7 @@ from lessvfl import data, settings
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.core.plans import SECRET, stream
-from lessvfl.data import Encoding, Frame
+from lessvfl.data import Encoding, Finding, Frame
 from lessvfl.errors import (
     ConfigError,
     LessVFLError,
@@ -83,13 +83,14 @@ class PartyProcess:
         self.name = name
         self.status = status or Status("", "", "", [SERVER], side=name)
         self.config = config
-        self.whole = frame
+        self.whole, self.findings = data.settle(frame)
         self.frame: Frame | None = None  # of the common rows, in the common order
         self._ids = None if ids is None else Ids(ids, config.id or "id")
         where = f"party '{name}'"
         names = data.match_columns(frame.names, config.columns, where)
+        self._columns = data.usable(name, names, self.whole)
         as_is = data.match_columns(names, config.as_is, where) if config.as_is else ()
-        self._columns, self._as_is = names, as_is
+        self._as_is = as_is
         self._groups = data.features_of({name: names}, config.groups)
         self.device = resolve_device(config.device)
         if config.scale == "global" and config.scale_range is None:
@@ -120,7 +121,13 @@ class PartyProcess:
         # Of the stage of joint training at hand.
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
-        self._encoding(frame)
+        self._encoding(self.whole)
+
+    def changes(self) -> list[Finding]:
+        """Return what was done to read its own columns, for its own eyes."""
+        most = self.config.max_categories
+        names = data.match_columns(self.whole.names, self.config.columns, self.name)
+        return data.changes(self.whole, self.findings, names, most)
 
     def close(self) -> None:
         """Let go of the run folder."""

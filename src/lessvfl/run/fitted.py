@@ -283,6 +283,11 @@ class FittedModel(FittedServer):
         """Return the columns in use, those that a table must have."""
         return frozenset(name for p in self.parties for name in p.encoding.names)
 
+    @property
+    def texts(self) -> frozenset[str]:
+        """Return the columns in use that were texts in training, however read."""
+        return frozenset(name for p in self.parties for name in p.encoding.texts)
+
     def astype(self, dtype: torch.dtype) -> FittedModel:
         """Return the same model, computing in another number format."""
         parties = tuple(

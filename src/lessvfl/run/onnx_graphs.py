@@ -1,17 +1,18 @@
 """ONNX graphs of a fitted model: one of each party, and one of the server.
 
 A party's graph takes its raw columns, one input of shape (N, 1) each under the column's
-own name: numbers and truth values as double, NaN where a cell is missing, and texts as
-strings, "" where one is missing. Preparation is in double, as in :class:`Encoding`; the
-network has the number format it was trained in. The server's graph takes what those of
-the parties give, one input of shape (N, E_m) under each party's name.
+own name: numbers, truth values and dates (days since 1970-01-01) as double, NaN where a
+cell is missing, and texts as strings, "" where one is missing. Preparation is in
+double, as in :class:`Encoding`; the network has the number format it was trained in.
+The server's graph takes what those of the parties give, one input of shape (N, E_m)
+under each party's name.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +39,9 @@ def party_graph(party: FittedParty) -> bytes:
     shape (1,), and gives its constant that often.
     """
     graph = GraphBuilder(party.encoding.names, f"party '{party.name}'")
-    about = {"party": party.name, "features": list(party.kept)}
+    about: dict[str, Any] = {"party": party.name, "features": list(party.kept)}
+    if dates := [c.name for c in party.encoding.columns if c.kind == "date"]:
+        about["days_since_1970_01_01"] = dates
     if party.constant is not None:
         constant = party.constant.detach().cpu().numpy()[None]
         rows = graph.input("rows", np.int64, [1])
@@ -106,15 +109,14 @@ def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
     starts = np.cumsum([0, *(column.width for column in columns)])
     blocks: list[str] = []
     places: list[int] = []  # in the matrix, of every column of the blocks
-    plain = [i for i, c in enumerate(columns) if not _is_text(c) and not c.knots]
+    plain = [i for i, c in enumerate(columns) if _writer(c) is None]
     if plain:
         cells = graph.add("Concat", *(inputs[i] for i in plain), axis=1)
         blocks.append(_numbers(graph, cells, [columns[i] for i in plain]))
         places += [int(starts[i]) for i in plain]
     for i, column in enumerate(columns):
-        if not _is_text(column) and not column.knots:
+        if (write := _writer(column)) is None:
             continue
-        write = _one_hot if _is_text(column) else _number_of_heavy_tails
         blocks.append(write(graph, inputs[i], column))
         places += range(starts[i], starts[i + 1])
     matrix = graph.add("Concat", *blocks, axis=1)
@@ -125,6 +127,15 @@ def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
 
 def _is_text(column: EncodedColumn) -> bool:
     return column.kind == "categorical"
+
+
+def _writer(column: EncodedColumn) -> Callable[..., str] | None:
+    """Return what writes a column that is not one number, shifted and scaled."""
+    if column.kind == "date":
+        return _calendar
+    if _is_text(column):
+        return _one_hot
+    return _number_of_heavy_tails if column.knots else None
 
 
 def _fill(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
@@ -160,6 +171,44 @@ def _number_of_heavy_tails(
     return _scale(
         graph, graph.add("Add", rise, graph.constant(levels[:, :1])), [column]
     )
+
+
+def _calendar(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
+    """Write day, month, weekday and days since the first of a date.
+
+    In whole numbers, of a year that begins in March: the 146,097 days of 400 years, in
+    which leap years repeat, the day among them, its year, the day of that year, and a
+    month (m' = 0 for March) by its share of the 153 days of every five months.
+    """
+
+    def whole(value: int) -> str:
+        return graph.constant(np.array(value))
+
+    def sums(operator: str, first: str, *others: str | int) -> str:
+        for other in others:
+            right = whole(other) if isinstance(other, int) else other
+            first = graph.add(operator, first, right)
+        return first
+
+    full = graph.add("Floor", _fill(graph, cells, [column]))
+    days = graph.cast(full, np.int64)
+    n = sums("Mod", sums("Add", days, 719468), 146097)
+    leaps = [sums("Div", n, span) for span in (1460, 36524, 146096)]
+    year = sums("Sub", sums("Add", sums("Sub", n, leaps[0]), leaps[1]), leaps[2])
+    year = sums("Div", year, 365)
+    past = sums("Add", sums("Mul", year, 365), sums("Div", year, 4))
+    day = sums("Sub", n, sums("Sub", past, sums("Div", year, 100)))  # of the year
+    month = sums("Div", sums("Add", sums("Mul", day, 5), 2), 153)  # m'
+    before = sums("Div", sums("Add", sums("Mul", month, 153), 2), 5)
+    parts = (
+        sums("Add", sums("Sub", day, before), 1),
+        sums("Add", sums("Mod", sums("Add", month, 2), 12), 1),
+        sums("Mod", sums("Add", days, 3), 7),  # 1970-01-01 was a Thursday
+        sums("Sub", days, int(column.first)),
+    )
+    values = graph.cast(graph.add("Concat", *parts, axis=1), np.float64)
+    shift, scale = (graph.constant(one[None]) for one in np.array(column.parts).T)
+    return graph.add("Div", graph.add("Sub", values, shift), scale)
 
 
 def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:

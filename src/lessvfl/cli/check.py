@@ -1,0 +1,129 @@
+"""The command ``lessvfl check``, and the lines of ``lessvfl run`` about columns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lessvfl.cli import results
+from lessvfl.cli.options import (
+    AsJson,
+    GroupsFile,
+    Label,
+    PartiesText,
+    SampleWeight,
+    read_parties,
+)
+
+if TYPE_CHECKING:
+    from lessvfl.data import Dataset, Finding
+    from lessvfl.data.check import TableReport
+    from lessvfl.run.simulate import Job
+
+MOST_LINES = 20  # that a run prints about columns
+LONGEST = 40  # characters of a column's name
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of your own.")],
+    parties: PartiesText = None,
+    label: Label = None,
+    sample_weight: SampleWeight = None,
+    groups: GroupsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say all that a run would refuse, change or leave out in a table."""
+    from lessvfl import __version__, data
+    from lessvfl.data.check import check_table
+
+    report = check_table(
+        file.expanduser(),
+        parties=read_parties(parties),
+        label=label,
+        sample_weight=sample_weight,
+        groups=None if groups is None else data.read_parties(groups, of="feature"),
+    )
+    if as_json:
+        about = {"lessvfl": __version__} | report.to_json()
+        typer.echo(json.dumps(about, allow_nan=False))
+    else:
+        _print(report)
+    if report.problems:
+        raise typer.Exit(2)
+
+
+def _print(report: TableReport) -> None:
+    """Print what stops a run, then what is done about columns."""
+    from lessvfl.status import words
+
+    for problem in report.problems:
+        typer.echo(words.printable(f"Stops a run: {problem}"))
+    rows = [
+        (_short(one.column), party or "", one.what, one.done)
+        for party, one in report.findings
+    ]
+    if rows and sys.stdout.isatty():
+        results.print_table(("column", "party", "what it is", "what is done"), rows)
+    else:
+        for line in lines(report.findings):
+            typer.echo(line)
+    used = ", ".join(f"{n:,} {kind}" for kind, n in report.kinds.items() if n)
+    label = "no label" if report.label is None else f"label '{report.label}'"
+    if report.task is not None:
+        classes = ", ".join(report.label_names[: results.MOST_NAMES])
+        more = ", ..." * (len(report.label_names) > results.MOST_NAMES)
+        label += f" ({report.task}{': ' * bool(classes)}{classes}{more})"
+    sums = f"{report.n_rows:,} rows; {label}; columns in use: {used or 'none'}."
+    typer.echo(words.printable(sums))
+    typer.echo("A run would stop." if report.problems else "A run would begin.")
+
+
+def _short(name: str | None) -> str:
+    """Return a column's name as it fits in a line."""
+    if name is None:
+        return "the file"
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+
+
+def lines(findings: Iterable[tuple[str | None, Finding]]) -> list[str]:
+    """Return findings in words, one line each."""
+    from lessvfl.status import words
+
+    found = []
+    for party, one in findings:
+        whose = "" if party is None else f" of {party}"
+        where = "The file" if one.column is None else f"Column '{_short(one.column)}'"
+        found.append(words.printable(f"{where}{whose}: {one.what}; {one.done}"))
+    return found
+
+
+def tell_changes(job: Job, seed: int, source: str) -> None:
+    """Say on standard error what a run does to the columns of a table."""
+    from lessvfl.data.check import run_changes
+
+    dataset: Dataset = job.dataset
+    if not dataset.findings and not dataset.X.text:
+        return
+    found = run_changes(dataset, job.parties, job.settings.data, seed)
+    for line in first_lines(found, source):
+        typer.echo(line, err=True)
+
+
+def first_lines(
+    findings: Iterable[tuple[str | None, Finding]], source: str
+) -> list[str]:
+    """Return findings in words, the first ones of very many."""
+    found = lines(findings)
+    if (more := len(found) - MOST_LINES) > 0:
+        return [*found[:MOST_LINES], f"and {more} more: lessvfl check {source}"]
+    return found
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(check)

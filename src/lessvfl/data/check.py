@@ -1,0 +1,222 @@
+"""The check of a table: all that a run would say, change or refuse, in one go."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lessvfl.data import columns, files, split, table
+from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
+from lessvfl.data.labels import take_weights
+from lessvfl.data.problem import features_of, prepare
+from lessvfl.errors import LessVFLError, LessVFLWarning
+
+T = TypeVar("T")
+NOBODYS = Finding(None, "no party names it", "left out", "left out")
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What a table holds, what stops a run, and what is done about its columns."""
+
+    name: str
+    n_rows: int
+    label: str | None
+    label_names: tuple[str, ...]
+    task: str | None
+    problems: tuple[str, ...]  # each one stops a run
+    findings: tuple[tuple[str | None, Finding], ...]  # with the party that holds it
+    kinds: Mapping[str, int]  # columns that are used, by what they are
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a value that ``json.dumps`` takes."""
+        return {
+            "data": {"name": self.name, "n_rows": self.n_rows},
+            "label": self.label,
+            "task": self.task,
+            "label_names": list(self.label_names),
+            "columns": dict(self.kinds),
+            "problems": list(self.problems),
+            "findings": [
+                {
+                    "column": one.column,
+                    "party": party,
+                    "what": one.what,
+                    "done": one.done,
+                    "level": one.level,
+                }
+                for party, one in self.findings
+            ],
+        }
+
+
+def held_columns(
+    dataset: Dataset,
+    parties: split.PartySpec | None,
+    config: DataConfig,
+    seed: int = 0,
+) -> dict[str, list[str]]:
+    """Return the columns every party is dealt, those that are left out among them."""
+    count = dataset.n_parties if parties is None else parties
+    with warnings.catch_warnings():  # prepare warns of columns of nobody
+        warnings.simplefilter("ignore", LessVFLWarning)
+        X = dataset.X
+        return split.deal_columns(X.names, count, config, seed, X.unused)
+
+
+def run_changes(
+    dataset: Dataset,
+    parties: split.PartySpec | None,
+    config: DataConfig,
+    seed: int = 0,
+) -> list[tuple[str | None, Finding]]:
+    """Return what a run does to the columns of its parties, with the party's name.
+
+    Columns that a number of parties never deals, ids as an example, have none.
+    """
+    held = held_columns(dataset, parties, config, seed)
+    owner = {column: party for party, names in held.items() for column in names}
+    named = isinstance(parties, Mapping)
+    names = [n for n in dataset.X.names if n in owner or not named]
+    found = columns.changes(dataset.X, dataset.findings, names, config.max_categories)
+    return [(owner.get(one.column or ""), one) for one in found]
+
+
+def check_table(
+    path: Path,
+    *,
+    parties: split.PartySpec | None = None,
+    label: str | None = None,
+    sample_weight: str | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    config: DataConfig | None = None,
+) -> TableReport:
+    """Say of a file all that stops a run, and what a run does about each column.
+
+    Parameters
+    ----------
+    path : Path
+        A file that `load` takes.
+    parties, groups : optional
+        As for `prepare`.
+    label, sample_weight : str, optional
+        As for `load`.
+    config : DataConfig, optional
+        The settings of the run.
+
+    Returns
+    -------
+    TableReport
+        With no problems exactly where a run would begin.
+    """
+    config = config or DataConfig()
+    problems: list[str] = []
+
+    def attempt(step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except LessVFLError as error:
+            problems.append(" ".join(str(error).split()))
+            return None
+
+    dataset, target = _load(path, label, sample_weight, attempt)
+    if dataset is None:
+        return TableReport(path.stem, 0, target, (), None, tuple(problems), (), {})
+    has_labels = len(dataset.y) > 0
+    X = dataset.X
+    held = attempt(lambda: held_columns(dataset, parties, config))
+    for party, names in (held or {}).items():
+        attempt(partial(columns.usable, party, names, X))
+    if held is not None and groups:
+        attempt(lambda: features_of(held, groups))
+    y = dataset.y if has_labels else None
+    found = (
+        [(None, one) for one in dataset.findings]
+        if held is None
+        else run_changes(dataset, parties, config)
+    )
+    owner = {column: party for party, own in (held or {}).items() for column in own}
+    of_nobody = {
+        name
+        for name in X.names
+        if held is not None and name not in owner and name not in X.unused
+    }
+    mine = X.select([name for name in X.names if name not in of_nobody])
+    found += [
+        (owner.get(one.column or ""), one)
+        for one in columns.remarks(mine, y, dataset.task != "regression")
+    ]
+    if target is not None:  # otherwise one of them is the label
+        found += [(None, replace(NOBODYS, column=name)) for name in of_nobody]
+    if not problems and not any(one.level == "stops" for _, one in found):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
+            attempt(lambda: prepare(dataset, config, parties=parties, groups=groups))
+    problems += (
+        f"Column '{one.column}' must hold finite numbers. Got {one.what}."
+        for _, one in found
+        if one.level == "stops"
+    )
+    place = {name: index for index, name in enumerate(X.names)}
+    order = sorted(found, key=lambda pair: place.get(pair[1].column or "", -1))
+    return TableReport(
+        dataset.name,
+        X.n_rows,
+        target,
+        dataset.label_names,
+        dataset.task if has_labels else None,
+        tuple(problems),
+        tuple(order),
+        _kinds(mine),
+    )
+
+
+def _load(
+    path: Path,
+    label: str | None,
+    sample_weight: str | None,
+    attempt: Callable[[Callable[[], Any]], Any],
+) -> tuple[Dataset | None, str | None]:
+    """Load a file as `load` does, and go on without labels where they are wrong."""
+    if path.suffix.lower() == ".npz":
+        data = attempt(lambda: files.load_file(path, label, sample_weight))
+        return data, label or "y"
+    raw = attempt(lambda: files.read_table(path))
+    if raw is None:
+        return None, label
+    target = attempt(lambda: files.label_column(raw.names, label, path))
+    labels = None if target is None else attempt(lambda: files.label_cells(raw, target))
+    frame = raw.frame([name for name in raw.names if name != target])
+    data = None
+    if labels is not None:
+        data = attempt(lambda: table.from_arrays(frame, labels, name=path.stem))
+    if data is None:
+        data = _without_labels(frame, path.stem)
+    if sample_weight is not None:
+        data = attempt(lambda: take_weights(data, sample_weight)) or data
+    return data, target
+
+
+def _without_labels(frame: Frame, name: str) -> Dataset:
+    """Return a data set whose columns can be judged, and nothing else."""
+    settled, findings = columns.settle(frame)
+    nothing = np.empty(0, dtype=np.int64)
+    return Dataset(name, settled, nothing, "binary", findings=findings)
+
+
+def _kinds(frame: Frame) -> dict[str, int]:
+    """Count the columns that are used by what they are."""
+    used = set(range(len(frame.names))) - set(frame.left_out)
+    special = {
+        "truth values": used & frame.boolean,
+        "dates": used & frame.dates,
+        "categories": used & set(frame.text),
+    }
+    rest = used.difference(*special.values())
+    return {"numbers": len(rest)} | {name: len(own) for name, own in special.items()}

@@ -1,0 +1,215 @@
+"""Readings: how the texts of a column become numbers, truth values or days.
+
+A reading is found once, from all cells of a column, and kept with the model, so that
+a table of a few rows is read by the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.frame import Floats, Reading
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# What stands for a missing cell among numbers, truth values and dates, in any case.
+MISSING = frozenset({"", "na", "n/a", "#n/a", "null", "none", "nan", "-", "?"})
+
+PAIRS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("off", "on"))
+TRUTHS = {word: float(value) for pair in PAIRS for value, word in enumerate(pair)}
+
+# Decimal and thousands marks, those without a doubt first.
+MARKS = tuple(
+    Reading("number", decimal=decimal, thousands=thousands)
+    for decimal, many in ((".", ("", ",", " ", "'")), (",", (".", " ", "'")))
+    for thousands in many
+)
+UNITS = r"%|[$€£¥₹]|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK"
+
+TIME = (
+    r"(?:[T ] ?\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[AaPp][Mm])?"
+    r"(?: ?(?:Z|UTC|[-+]\d{2}:?\d{2}))?)?$"
+)
+YEAR_FIRST = r"^(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})" + TIME
+YEAR_LAST = r"^(?P<{}>\d{{1,2}})(?P<mark>[-/.])(?P<{}>\d{{1,2}})[-/.](?P<year>\d{{4}})"
+DATES = {
+    "year first": YEAR_FIRST,
+    "day first": YEAR_LAST.format("day", "month") + TIME,
+    "month first": YEAR_LAST.format("month", "day") + TIME,
+}
+
+FIRST_LOOK = 50  # texts that rule most readings out
+
+
+def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
+    """Return how these different texts are read; None: they stay texts.
+
+    Marks of missing cells do not count. `decimal` is the decimal mark of the file they
+    came from, "" where it has none of its own. A date whose order no cell decides comes
+    back with the order "".
+    """
+    texts = [text for text in texts if not is_mark(text)]
+    if not texts:
+        return None
+    if {text.casefold().strip() for text in texts} & {*TRUTHS}:
+        return _find_truth(texts)
+    whole = _clean(texts)
+    first = whole[:FIRST_LOOK]
+    for reading in _candidates(decimal):
+        if _values(first, reading) is not None and _values(whole, reading) is not None:
+            break
+    else:
+        return None
+    if reading.kind == "number":
+        return reading if _is_amount(whole, reading) else None
+    if reading.order == "year first":
+        return reading
+    other = "month first" if reading.order == "day first" else "day first"
+    if _values(whole, Reading("date", order=other)) is None or _has_dots(whole):
+        return reading
+    return Reading("date", order="")
+
+
+def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
+    """Read texts (None where missing) as numbers, NaN where missing.
+
+    None where a text is none of the kind.
+    """
+    import pyarrow
+
+    coded = pyarrow.array(cells, pyarrow.string()).dictionary_encode()
+    different = coded.dictionary.to_pylist()
+    present = [i for i, text in enumerate(different) if not is_mark(text)]
+    found = _values(_clean(different[i] for i in present), reading)
+    if found is None:
+        return None
+    values = np.full(len(different) + 1, np.nan)  # the last one for a missing cell
+    values[present] = found
+    return np.asarray(values[coded.indices.fill_null(len(different)).to_numpy()])
+
+
+def is_mark(text: str) -> bool:
+    """Tell whether a text among numbers stands for a missing cell."""
+    return text.strip().casefold() in MISSING
+
+
+def _find_truth(texts: Collection[str]) -> Reading | None:
+    """Return the reading of truth values where these are the two words of a pair."""
+    words = {text.casefold().strip() for text in texts}
+    return Reading("truth") if any(words == set(pair) for pair in PAIRS) else None
+
+
+def _candidates(decimal: str) -> Iterator[Reading]:
+    """Yield the readings to try; the file's own decimal mark comes first."""
+    yield from sorted(MARKS, key=lambda reading: reading.decimal != (decimal or "."))
+    for order in DATES:
+        yield Reading("date", order=order)
+
+
+def _clean(texts: Collection[str] | Iterator[str]) -> pyarrow.StringArray:
+    """Return texts without spaces around them, with one kind of space and minus."""
+    import pyarrow
+    from pyarrow import compute
+
+    whole = pyarrow.array(texts, pyarrow.string())
+    whole = compute.replace_substring_regex(whole, "[\u00a0\u202f\u2009]", " ")
+    whole = compute.replace_substring(whole, "\u2212", "-")
+    whole = compute.replace_substring(whole, "\u2019", "'")
+    return compute.utf8_trim_whitespace(whole)
+
+
+def _values(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
+    """Return what texts stand for; None where one of them is none of the kind."""
+    if reading.kind == "truth":
+        words = [text.casefold() for text in texts.to_pylist()]
+        known = all(word in TRUTHS for word in words)
+        return np.array([TRUTHS[word] for word in words]) if known else None
+    if reading.kind == "number":
+        return _numbers(texts, reading)
+    return _days(texts, reading.order)
+
+
+@lru_cache
+def _number_pattern(reading: Reading) -> str:
+    """Return the pattern of a number with its sign and unit."""
+    decimal, thousands = (f"[{mark}]" for mark in (reading.decimal, reading.thousands))
+    grouped = rf"[1-9]\d{{0,2}}(?:{thousands}\d{{3}})+|" if reading.thousands else ""
+    body = rf"(?:(?:{grouped}\d+)(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?"
+    return (
+        rf"^(?P<sign>[-+]?)(?P<before>(?:{UNITS})?) ?(?P<inner>[-+]?)(?P<body>{body})"
+        rf" ?(?P<after>(?:{UNITS})?)$"
+    )
+
+
+def _numbers(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
+    import pyarrow
+    from pyarrow import compute
+
+    parts = compute.extract_regex(texts, _number_pattern(reading))
+    if parts.null_count:
+        return None
+    sign, inner, body = (parts.field(name) for name in ("sign", "inner", "body"))
+    if reading.thousands:
+        body = compute.replace_substring(body, reading.thousands, "")
+    body = compute.replace_substring(body, reading.decimal, ".")
+    size = body.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+    signs = compute.binary_join_element_wise(sign, inner, "").to_pylist()
+    if any(len(one) > 1 for one in signs):
+        return None
+    return np.asarray(np.where(np.array(signs, dtype=object) == "-", -size, size))
+
+
+def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
+    """Tell amounts from codes as 00123, and from amounts of several currencies."""
+    from pyarrow import compute
+
+    parts = compute.extract_regex(texts, _number_pattern(reading))
+    units = {*parts.field("before").to_pylist(), *parts.field("after").to_pylist()}
+    codes = compute.match_substring_regex(parts.field("body"), r"^0\d")
+    return len(units - {""}) <= 1 and not compute.any(codes).as_py()
+
+
+def _days(texts: pyarrow.StringArray, order: str) -> Floats | None:
+    import pyarrow
+    from pyarrow import compute
+
+    parts = compute.extract_regex(texts, DATES[order])
+    if parts.null_count:
+        return None
+    year, month, day = (
+        parts.field(name).cast(pyarrow.int64()).to_numpy(zero_copy_only=False)
+        for name in ("year", "month", "day")
+    )
+    months = 12 * (year - 1970) + month - 1
+    days = months.astype("M8[M]").astype("M8[D]") + (day - 1)
+    is_real = (
+        (1 <= month) & (month <= 12) & (days.astype("M8[M]").astype(int) == months)
+    )
+    return np.asarray(days.astype(np.float64)) if is_real.all() else None
+
+
+def _has_dots(texts: pyarrow.StringArray) -> bool:
+    """Tell whether dates have dots, which nobody writes after a month."""
+    from pyarrow import compute
+
+    marks = compute.extract_regex(texts, DATES["day first"]).field("mark")
+    return set(marks.to_pylist()) == {"."}
+
+
+def calendar(days: Floats, first: float) -> NDArray[np.float64]:
+    """Return day, month, weekday (Monday 0) and days since the first, (N, 4)."""
+    dates = days.astype(np.int64).astype("M8[D]")
+    months = dates.astype("M8[M]")
+    parts: Sequence[Any] = (
+        (dates - months.astype("M8[D]")).astype(np.int64) + 1,
+        months.astype(np.int64) % 12 + 1,
+        (days + 3) % 7,  # 1970-01-01 was a Thursday
+        days - first,
+    )
+    return np.column_stack(parts).astype(np.float64)

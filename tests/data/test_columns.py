@@ -1,0 +1,424 @@
+"""What every column of a table is, and what is done about it."""
+
+import datetime
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from lessvfl.data import (
+    DataConfig,
+    Encoding,
+    frame_of,
+    from_arrays,
+    load,
+    load_columns,
+    prepare,
+)
+from lessvfl.data.columns import changes, remarks, settle
+from lessvfl.data.frame import Reading
+from lessvfl.data.readings import calendar, find_reading, read_texts
+from lessvfl.errors import DataError
+
+NAN = np.nan
+ENGLISH = Reading("number", decimal=".", thousands=",")
+GERMAN = Reading("number", decimal=",", thousands=".")
+FRENCH = Reading("number", decimal=",", thousands=" ")
+PLAIN = Reading("number")
+DAY = datetime.date(2024, 2, 29)
+DAY_NUMBER = float((DAY - datetime.date(1970, 1, 1)).days)
+
+
+def texts(*cells):
+    return np.array(cells, dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reading", "values"),
+    [
+        (["1,234.50", "950"], ENGLISH, [1234.5, 950]),
+        (["1.234,50", "-3"], GERMAN, [1234.5, -3]),
+        (["1\u00a0234,5", "2 000 000"], FRENCH, [1234.5, 2e6]),
+        (["1'234.5", "1’000"], Reading("number", thousands="'"), [1234.5, 1000]),
+        (["1,5", "2"], GERMAN, [1.5, 2]),
+        (["-$5.00", "$ 3", "$-1"], PLAIN, [-5, 3, -1]),
+        (["12 %", "5%", "\u22121"], PLAIN, [12, 5, -1]),
+        (["3,50 EUR", "1.000 EUR"], GERMAN, [3.5, 1000]),
+        ([" 5. ", ".5", "+1e3"], PLAIN, [5, 0.5, 1000]),
+        (["yes", "No", " YES "], Reading("truth"), [1, 0, 1]),
+        (["off", "on"], Reading("truth"), [0, 1]),
+        (["2024-02-29", "2024-2-29T23:59:59.5Z"], Reading("date"), [DAY_NUMBER] * 2),
+        (["2024/02/29"], Reading("date"), [DAY_NUMBER]),
+        (
+            ["29/02/2024", "1/2/1969 7:30 PM"],
+            Reading("date", order="day first"),
+            [DAY_NUMBER, -334],
+        ),
+        (["2/29/2024"], Reading("date", order="month first"), [DAY_NUMBER]),
+        (["1.2.1970"], Reading("date", order="day first"), [31]),
+    ],
+)
+def test_texts_that_are_numbers_truth_values_and_dates(cells, reading, values):
+    assert find_reading(cells, "") == reading
+    marks = ["", "NA", "n/a", "null", "None", "-", "?", "nan", None]
+    found = read_texts(texts(*cells, *marks), reading)
+    np.testing.assert_array_equal(found, values + [NAN] * len(marks))
+    assert read_texts(texts(*cells, "other"), reading) is None
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1.5", "about 2"],
+        ["007", "12"],  # codes
+        ["$5", "€5"],  # no common unit
+        ["1,23,4"],
+        ["12.34.56"],
+        ["yes", "no", "maybe"],
+        ["yes", "false"],
+        ["2024-02-30"],
+        ["31/12/2024", "12/31/2024"],
+        ["2024-01-01", "01/01/2024"],
+        ["1/2/24"],
+        ["--5"],
+        [],
+        ["-", "NA"],
+    ],
+)
+def test_texts_that_stay_texts(cells):
+    assert find_reading(cells, "") is None
+
+
+def test_a_mark_that_could_be_either_is_the_files_own():
+    assert find_reading(["1,234", "2,345"], "") == ENGLISH
+    assert find_reading(["1,234", "2,345"], ",") == GERMAN
+    assert find_reading(["1.234"], ",") == GERMAN
+    assert find_reading(["0,123", "1,234"], "") == GERMAN  # 0,123 is no group
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5), st.sampled_from(".,"))
+def test_numbers_come_back_as_they_were_written(numbers, decimal):
+    written = [f"{number:,.2f}" for number in numbers]
+    if decimal == ",":
+        written = [text.translate(str.maketrans(",.", ".,")) for text in written]
+    reading = find_reading(written, "")
+    assert reading is not None
+    assert reading.decimal == decimal
+    expected = [float(f"{number:.2f}") for number in numbers]
+    np.testing.assert_array_equal(read_texts(texts(*written), reading), expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dates())
+def test_parts_of_a_date_are_those_of_the_calendar(day):
+    number = np.array([float((day - datetime.date(1970, 1, 1)).days)])
+    expected = [day.day, day.month, day.weekday(), number[0] - 100]
+    assert calendar(number, 100.0)[0].tolist() == expected
+
+
+# ---------------------------------------------------------------------------- findings
+
+
+def found(table):
+    """Return what is said of each column, and the settled table."""
+    settled, findings = settle(frame_of(pd.DataFrame(table)))
+    said = changes(settled, findings, settled.names, 64)
+    return {one.column: (one.what, one.level) for one in said}, settled
+
+
+N = 200
+WORDS = "the patient was seen on the ward, was stable, and went home after day"
+
+
+def test_every_kind_of_column_is_told():
+    plain = ["a", "b"] * (N // 2)
+    said, settled = found(
+        {
+            "age": np.arange(N) % 7,
+            "ward": plain,
+            "amount": [f"{i},50" for i in range(N)],
+            "smoker": ["yes", "NO"] * (N // 2),
+            "day": ["2024-01-31"] * N,
+            "when": [DAY] * N,
+            "either": ["01/02/2024"] * N,
+            "code": [f"A-{i}" for i in range(N)],
+            "note": [f"{WORDS} {i}" for i in range(N)],
+            "remark": [f"{WORDS} {i % 90}" for i in range(N)],
+            "patient_id": np.arange(N) + 5000,
+            "rowId": [str(i) for i in range(N)],
+            "city": [f"c{i % 70}" for i in range(N)],
+            "empty": [None] * N,
+            "dashes": ["-", "?"] * (N // 2),
+            "nested": [[1, 2]] * N,
+            "mixed": ["a", 1] * (N // 2),
+        }
+        | {"n": [float(i) for i in range(N)], "valid": np.arange(N)}
+    )
+    assert said == {
+        "amount": ("numbers in text, '.' for thousands, ',' for decimals", "changed"),
+        "smoker": ("yes and no in words", "changed"),
+        "day": ("dates", "changed"),
+        "when": ("dates", "changed"),
+        "either": ("dates whose day and month cannot be told apart", "left out"),
+        "code": ("ids or names: most cells differ", "left out"),
+        "note": ("free text", "left out"),
+        "remark": ("free text", "left out"),
+        "patient_id": ("ids: another number in every row", "left out"),
+        "rowId": ("ids: another number in every row", "left out"),
+        "city": ("70 different texts", "changed"),
+        "empty": ("no value in any row", "left out"),
+        "dashes": ("no value in any row", "left out"),
+        "nested": ("list cells", "left out"),
+        "mixed": ("int and str cells", "left out"),
+    }
+    assert settled.boolean == {settled.names.index("smoker")}
+    assert settled.dates == {settled.names.index(name) for name in ("day", "when")}
+
+
+def test_what_is_declared_a_category_stays_one():
+    kinds = pd.DataFrame({"a": pd.Categorical(["1", "2", "3", "1"])})
+    for X in (kinds, pl.from_pandas(kinds)):
+        settled, findings = settle(frame_of(X))
+        assert list(settled.text[0]) == ["1", "2", "3", "1"]
+        assert findings == ()
+
+
+def test_numbers_are_left_alone():
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    frame = frame_of(X, ["id", "index", "x"])  # amounts, whatever their name
+    settled, findings = settle(frame)
+    assert settled.numeric is frame.numeric
+    assert findings == ()
+
+
+def test_remarks_on_columns_that_are_used():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, N)
+    table = {
+        "noise": rng.normal(size=N),
+        "twin": rng.integers(0, 5, N),
+        "same": None,
+        "one": [3.0] * N,
+        "after": y + 0.001 * rng.normal(size=N),
+        "code": [f"{'zq'[label]}{i % 3}" for i, label in enumerate(y)],
+        "holes": [None if i % 4 == 0 else i % 3 for i in range(N)],
+        "ward": ["a", "b"] * (N // 2 - 1) + ["c", "d"],
+        "far": [np.inf] + [0.0, 1.0] * (N // 2 - 1) + [2.0],
+    }
+    table["same"] = table["twin"]
+    settled, _ = settle(frame_of(pd.DataFrame(table)))
+    said = [(one.column, one.what) for one in remarks(settled, y, True)]
+    assert said == [
+        ("same", "equal to column 'twin'"),
+        ("one", "one value in every row"),
+        ("after", "tells the label on its own"),
+        ("code", "tells the label on its own"),
+        ("holes", "50 of 200 cells missing"),
+        ("ward", "2 categories in fewer than 5 rows"),
+        ("far", "infinite cells"),
+    ]
+    amounts = np.array(table["noise"]) * 3
+    told = [
+        one.column for one in remarks(settled, amounts, False) if "label" in one.what
+    ]
+    assert told == ["noise"]
+
+
+def test_texts_in_order_of_one_are_not_equal_to_those_of_another():
+    frame = frame_of(pd.DataFrame({"a": ["x", "y"] * 9, "b": ["p", "q"] * 9}))
+    assert remarks(frame, None, True) == []
+
+
+# ------------------------------------------------------------------- encoding by name
+
+
+def test_a_few_rows_are_read_as_the_training_rows_were():
+    table = pd.DataFrame(
+        {
+            "amount": [f"1.{i:03d},50" for i in range(20)],
+            "smoker": ["ja", "nein"] * 10,
+            "on": ["y", "n"] * 10,
+            "seen": [f"{i + 10}/03/2024" for i in range(20)],
+        }
+    )
+    frame, _ = settle(frame_of(table))
+    encoding = Encoding.fit("p", frame, frame.names, scale="none")
+    assert encoding.features == ("amount", "smoker", "on", "seen")
+    assert encoding.groups.tolist() == [0, 1, 1, 2, 3, 3, 3, 3]
+    encoding = Encoding.from_json(encoding.to_json())
+    few = table[:3].assign(
+        amount=["950", "-", "2.000"], on=["N", None, "yes"], seen=["1/2/2024", "", "?"]
+    )
+    matrix, counts = encoding.apply(frame_of(few))
+    middle = 1000.5 + 9.5
+    assert matrix[:, 0].tolist() == [950, middle, 2000]
+    assert matrix[:, 3].tolist() == [0, 0, 1]
+    assert matrix[0, 4:].tolist() == [1, 2, 3, -38]
+    assert matrix[1, 4:].tolist() == [20, 3, 2, 10]  # the mean, to the day
+    assert counts.imputed == 4
+    numbers = few.assign(amount=[950.0, 1.5, 2e3], seen=[DAY] * 3)
+    matrix, _ = encoding.apply(frame_of(numbers))
+    assert matrix[:, 0].tolist() == [950, 1.5, 2000]
+    assert matrix[0, 4:6].tolist() == [29, 2]
+    for wrong, sentence in (
+        ({"amount": "much"}, "'amount' of party 'p' must hold numbers"),
+        ({"seen": 17.0}, "'seen' of party 'p' must hold dates.*Got numbers"),
+        ({"amount": [DAY] * 3}, "'amount' of party 'p' must hold num.*Got dates"),
+        ({"on": "maybe"}, "'on' of party 'p' must hold truth values"),
+        ({"seen": [[1]] * 3}, "'seen' of party 'p' must hold dates.*list cells"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            encoding.apply(frame_of(few.assign(**wrong)))
+
+
+@pytest.mark.parametrize("scale", ["auto", "standardize", "global", "none"])
+def test_every_part_of_a_date_is_scaled(scale):
+    X = np.array([[DAY + datetime.timedelta(days=int(i))] for i in range(300)])
+    frame = frame_of(X)
+    matrix, _ = Encoding.fit("p", frame, frame.names, scale=scale).apply(frame)
+    if scale == "none":
+        assert matrix[0].tolist() == [29, 2, 3, 0]
+    elif scale == "global":
+        assert matrix.min(axis=0).tolist() == [0] * 4
+        assert matrix.max(axis=0).tolist() == [1] * 4
+    else:
+        np.testing.assert_allclose(matrix.mean(axis=0), 0, atol=1e-9)
+        np.testing.assert_allclose(matrix.std(axis=0), 1)
+
+
+def test_dates_do_not_move_the_range_of_all_numbers():
+    days = [DAY + datetime.timedelta(days=i) for i in range(20)]
+    table = pd.DataFrame({"a": np.linspace(0, 5, 20), "day": days})
+    source = from_arrays(table, [0, 1] * 10)
+    assert prepare(source, DataConfig(scale="global"), parties=2).bounds == (0.0, 5.0)
+
+
+def test_test_rows_are_read_as_the_others_were():
+    table = pd.DataFrame({"a": ["1,5", "2,5"] * 9, "b": np.arange(18.0)})
+    test = pd.DataFrame({"a": ["3"], "b": [0.0]})
+    found = from_arrays(table, [0, 1] * 9, X_test=test, y_test=[1])
+    assert found.X_test is not None
+    assert found.X_test.numeric.tolist() == [[3.0, 0.0]]
+    with pytest.raises(DataError, match=r"'a' of the test rows.*must hold numbers"):
+        from_arrays(table, [0, 1] * 9, X_test=test.assign(a="x"), y_test=[1])
+
+
+# ------------------------------------------------------------------------------- files
+
+ROWS = [("Müller; K.", "1,5", "2024-01-31", "ja"), ("Ole", "22,25", "2023-12-01", "no")]
+
+
+def csv_of(delimiter):
+    quoted = [[f'"{name}"', *rest] for name, *rest in ROWS * 4]
+    lines = [["name", "wert", "tag", "y"], *quoted]
+    return "\n".join(delimiter.join(line) for line in lines) + "\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
+    path = tmp_path / "t.csv"
+    path.write_text(csv_of(delimiter), encoding=encoding)
+    data = load(path)
+    assert data.X.names == ("name", "wert", "tag")
+    assert data.X.text[0][0] == "Müller; K."
+    assert data.X.numeric[:2, 1].tolist() == [1.5, 22.25]
+    assert data.X.dates == {2}
+    assert data.label_names == ("ja", "no")
+    said = [one.what for one in data.findings if one.column is None]
+    assert said[:2] == [said[0], "numbers with ',' for decimals"]
+    assert said[0].startswith("columns separated by a")
+    assert ("not UTF-8" in said[-1]) == (encoding in ("cp1252", "utf-16"))
+
+
+def test_dots_are_thousands_where_commas_are_decimals(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a;b;y\n" + "1.234;0,5;0\n2.000;1,5;1\n" * 3)
+    X = load(path).X
+    assert X.numeric[:2].tolist() == [[1234, 0.5], [2000, 1.5]]
+
+
+def test_labels_may_be_numbers_in_text(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('a,y\n1,"1,234.50"\n2,950\n3,20\n')
+    found = load(path)
+    assert (found.task, found.y.tolist()) == ("regression", [1234.5, 950, 20])
+    path.write_text('a,y\n1,"1,234.50"\n2,-\n3,20\n')
+    with pytest.raises(DataError, match="Got 1 rows without a label"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "likely"),
+    [("age,outcome,ward", "outcome"), ("a,b,c", "c"), ("a,Diagnosis,risky", "Diagno")],
+)
+def test_no_label_names_a_likely_one(tmp_path, header, likely):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{header}\n1,2,3\n")
+    with pytest.raises(DataError, match=f"Got no label; .*--label '{likely}"):
+        load(path)
+
+
+def test_one_column_may_be_another_delimiter(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a:y\n1:2\n")
+    with pytest.raises(DataError, match="separated by one of a comma, a semicolon"):
+        load(path, label="a:y")
+
+
+def test_types_of_parquet(tmp_path):
+    path = tmp_path / "t.parquet"
+    moment = datetime.datetime(1970, 1, 2, 3, tzinfo=datetime.UTC)
+    columns = {
+        "day": pa.array([DAY, None]),
+        "local": pa.array([moment] * 2, pa.timestamp("us", tz="America/New_York")),
+        "raw": pa.array([b"a", b"b"]),
+        "took": pa.array([datetime.timedelta(1)] * 2),
+        "y": pa.array([0, 1]),
+    }
+    parquet.write_table(pa.table(columns), path)
+    X = load(path).X
+    np.testing.assert_array_equal(X.numeric[:, 0], [DAY_NUMBER, NAN])
+    assert X.numeric[:, 1].tolist() == [0, 0]  # the evening before
+    assert X.unused == {"raw", "took"}
+
+
+def test_the_first_sheet_of_a_workbook(tmp_path):
+    path = tmp_path / "t.xlsx"
+    table = pd.DataFrame({"a": [1.5, None], "day": [DAY, DAY], "y": ["u", "v"]})
+    with pd.ExcelWriter(path, engine="xlsxwriter") as book:
+        table.to_excel(book, sheet_name="main", index=False)
+        table.to_excel(book, sheet_name="old", index=False)
+    found = load(path)
+    np.testing.assert_array_equal(
+        found.X.numeric, [[1.5, DAY_NUMBER], [NAN, DAY_NUMBER]]
+    )
+    assert found.X.dates == {1}
+    assert found.findings[0].done == "the first one, 'main', is read"
+    path.write_bytes(b"no workbook")
+    with pytest.raises(DataError, match="must be readable"):
+        load(path)
+
+
+def test_a_workbook_needs_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastexcel", None)
+    (tmp_path / "t.xlsx").write_bytes(b"")
+    with pytest.raises(DataError, match=r"extra 'excel'.*lessvfl\[excel\]"):
+        load(tmp_path / "t.xlsx")
+
+
+def test_ids_for_alignment_are_no_finding(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("who;a\n" + "".join(f"p{i};{i},5\n" for i in range(9)))
+    frame, ids = load_columns(path, "who")
+    settled, findings = settle(frame)
+    assert ids is not None
+    assert settled.unused == frozenset()
+    assert {one.column for one in findings} == {None}
