@@ -12,12 +12,12 @@ from urllib.parse import quote
 from lessvfl.errors import ConfigError
 from lessvfl.report import figures, parts, pixels, tables
 from lessvfl.report.finding import finding
+from lessvfl.report.folder import REPORT_NAME
 from lessvfl.report.page import banner, data_words
 from lessvfl.report.tables import RunNumbers
 from lessvfl.report.verdicts import verdicts
 from lessvfl.run.record import RunRecord
 
-REPORT_NAME = "report.html"  # of a run folder
 FEW = 3  # runs that stand side by side, each in a column
 
 
