@@ -289,11 +289,16 @@ def test_each_side_exports_its_own_part(run_cli, tmp_path):
     """Between machines nobody has more; the cards say what that side knows."""
     out = tmp_path / "out"
     settings = ["--set", "train_epochs=2", "--set", "second_look=0"]
-    common = ["breast-cancer", "--parties", "2", "--quiet", "--out", out, *settings]
+    common = ["breast-cancer", "--parties", "2", "--out", out, *settings]
     tried = run_cli("try", *common)
     assert tried.code == 0
     assert tried.out.splitlines()[-1] == f"Sides: {out / 'sides'}"
     sides = out / "sides" / "seed-0"
+    said = tried.err.splitlines()  # the server's progress, in the words of its view
+    assert {"party0 connected", "pre-training: 1 epoch", "training: 2 epochs"} <= {
+        *said
+    }
+    assert "alignment: 569 common rows of your 569" in said
     own = run_cli("export", sides / "party1" / "run")
     assert own.code == 0
     folder = sides / "party1" / "run" / "export"

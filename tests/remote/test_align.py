@@ -71,6 +71,24 @@ def people(start: int, stop: int) -> list[str]:
     return [f"person-{number:09d}" for number in range(start, stop)]
 
 
+def test_each_side_tells_how_far_it_is():
+    """The counts are those of the messages, which each side has anyway."""
+    ours: list[str] = []
+    theirs: list[str] = []
+    holder = holder_of("psi", people(0, 600), tell=ours.append)
+    play(holder, {"bank": party_of("psi", people(100, 1200), tell=theirs.append)})
+    assert ours == [
+        "alignment: hiding our ids, 500 of 600",
+        "alignment: comparing with the ids of party 'bank', 500 of 1,100",
+        "alignment: comparing with the ids of party 'bank', 1,000 of 1,100",
+    ]
+    assert theirs == [
+        "alignment: answering for the server's ids, 500 of 600",
+        "alignment: hiding our ids, 500 of 1,100",
+        "alignment: hiding our ids, 1,000 of 1,100",
+    ]
+
+
 # ---------------------------------------------------------------------------- agreement
 
 
