@@ -42,9 +42,14 @@ def follow(status: Status, console: Console | None = None) -> Iterator[Observer]
             drawn = time.monotonic()
             screen.update(_drawn(status.snapshot()), raw=True)
 
-    yield observe
-    status.ended()
-    screen.update(_drawn(status.snapshot()), raw=True)
+    try:
+        yield observe
+        status.ended()
+    except BaseException as error:
+        status.ended(str(error) or type(error).__name__)
+        raise
+    finally:
+        screen.update(_drawn(status.snapshot()), raw=True)
 
 
 def _drawn(snapshot: Snapshot) -> dict[str, str]:
