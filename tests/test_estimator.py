@@ -396,7 +396,7 @@ def test_several_labels_for_a_row_are_refused(kind, labels):
         kind(**QUICK).fit(X, labels)
 
 
-@pytest.mark.parametrize("column", [30, -31, 1.5, True, None, [1]])
+@pytest.mark.parametrize("column", [30, -31, 1.5, True, np.True_, None, [1]])
 @pytest.mark.parametrize("what", ["parties", "groups"])
 def test_columns_by_a_number_that_is_none_of_the_table(cancer, what, column):
     X, y = cancer

@@ -388,13 +388,14 @@ def _by_name(what: str, given: Any, names: Sequence[str]) -> Any:
     if not isinstance(given, Mapping):
         return given
     found: dict[str, list[str]] = {}
+    numbered = range(-len(names), len(names))
     for owner, columns in given.items():
         alone = isinstance(columns, str) or not isinstance(columns, Iterable)
         found[owner] = []
         for column in [columns] if alone else columns:
             if isinstance(column, str):
                 found[owner].append(column)
-            elif type(column) is not bool and column in range(-len(names), len(names)):
+            elif column in numbered and not isinstance(column, bool | np.bool_):
                 found[owner].append(names[int(column)])
             else:
                 raise ConfigError(

@@ -52,6 +52,18 @@ def test_a_cell_shows_a_bar_and_how_it_ended(screen: Screen) -> None:
     assert "complete" in over["text/plain"]
 
 
+@pytest.mark.parametrize("error", [ValueError("no rows"), KeyboardInterrupt()])
+def test_a_cell_shows_that_a_run_failed(screen: Screen, error: BaseException) -> None:
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    with (
+        pytest.raises(type(error)),
+        notebook.follow(Status("", "plain", "table"), console),
+    ):
+        raise error
+    said = str(error) or "KeyboardInterrupt"
+    assert f"failed: {said}" in screen.shown[-1]["text/plain"]
+
+
 def test_a_cell_is_not_drawn_at_every_event(
     screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

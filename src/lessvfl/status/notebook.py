@@ -34,9 +34,14 @@ def follow(status: Status, console: Console | None = None) -> Iterator[Progress]
     from IPython.display import display
 
     screen = display(_drawn(status.snapshot()), raw=True, display_id=True)
-    yield _Cell(status, screen)
-    status.ended()
-    screen.update(_drawn(status.snapshot()), raw=True)
+    try:
+        yield _Cell(status, screen)
+        status.ended()
+    except BaseException as error:
+        status.ended(str(error) or type(error).__name__)
+        raise
+    finally:
+        screen.update(_drawn(status.snapshot()), raw=True)
 
 
 class _Cell:
