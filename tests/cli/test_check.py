@@ -209,6 +209,26 @@ def test_what_check_refuses_run_refuses(messy, run_cli, options, fragment):
     assert problem in " ".join(ran.err.split())
 
 
+def test_files_that_cannot_be_read(messy, run_cli):
+    for name, sentence in (
+        ("absent.csv", "must exist. Got no such file."),
+        ("digits", "A data file must end in .npz, .csv"),
+        ("messy.npz", "must exist"),
+    ):
+        said = run_cli("check", name)
+        assert said.code == 2
+        assert said.out.splitlines()[0].startswith("Stops a run: ")
+        assert sentence in said.out
+
+
+def test_a_file_of_arrays(run_cli, tmp_path):
+    path = tmp_path / "t.npz"
+    np.savez(path, X=np.random.default_rng(0).normal(size=(60, 4)), y=[0, 1] * 30)
+    said = run_cli("check", path)
+    assert (said.code, changed(said.out)) == (0, set())
+    assert "60 rows; label 'y' (binary: 0, 1); columns in use: 4 numbers." in said.out
+
+
 def test_json(messy, run_cli):
     found = json.loads(run_cli("check", *OPTIONS, "--json").out)
     assert found["data"] == {"name": "messy", "n_rows": N}

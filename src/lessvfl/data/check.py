@@ -190,7 +190,7 @@ def _load(
     if path.suffix.lower() == ".npz":
         data = attempt(lambda: files.load_file(path, label, sample_weight))
         return data, label or "y"
-    raw = attempt(lambda: files.read_table(path))
+    raw = attempt(lambda: _read(path))
     if raw is None:
         return None, label
     target = attempt(lambda: files.label_column(raw.names, label, path))
@@ -204,6 +204,11 @@ def _load(
     if sample_weight is not None:
         data = attempt(lambda: take_weights(data, sample_weight)) or data
     return data, target
+
+
+def _read(path: Path) -> files.RawTable:
+    files.check_file(path)
+    return files.read_table(path)
 
 
 def _without_labels(frame: Frame, name: str) -> Dataset:
