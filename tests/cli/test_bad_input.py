@@ -144,7 +144,11 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "label of a known data set": (run_of("digits", "--label", "y"), "label", "digits"),
     "labels all equal": (run_of("equal.csv"), "equal", "'yes'"),
     "missing label": (run_of("hole.csv"), "hole", "9 rows"),
-    "ids alone": (run_of("text.csv", "--parties", "1,2"), "'x'", "party0", "ids"),
+    "texts alone": (
+        run_of("text.csv", "--parties", "1,1,1"),
+        "'x' (free text)",
+        "'party1'",
+    ),
     "all missing": (
         run_of("missing.csv", "--parties", "3"),
         "3 parties",

@@ -263,6 +263,10 @@ def test_a_few_rows_are_read_as_the_training_rows_were():
     assert matrix[0, 4:].tolist() == [1, 2, 3, -38]
     assert matrix[1, 4:].tolist() == [20, 3, 2, 10]  # the mean, to the day
     assert counts.imputed == 4
+    plain = few.assign(amount=["39.5", "1.234", ""], seen="2024-02-29")
+    matrix, _ = encoding.apply(frame_of(plain))  # not of training, but of one mind
+    assert matrix[:, 0].tolist() == [39.5, 1.234, middle]
+    assert matrix[0, 4:6].tolist() == [29, 2]
     numbers = few.assign(amount=[950.0, 1.5, 2e3], seen=[DAY] * 3)
     matrix, _ = encoding.apply(frame_of(numbers))
     assert matrix[:, 0].tolist() == [950, 1.5, 2000]

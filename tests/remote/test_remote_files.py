@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.remote import config, localhost
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.remote.party import PartyProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
@@ -518,3 +520,35 @@ def test_a_server_whose_parties_stay_away(run_cli, tmp_path):
     assert "Party 'clinic' is missing" in result.err
     logs = [json.loads(x) for x in result.err.splitlines() if x.startswith("{")]
     assert any("status page" in line["message"] for line in logs)
+
+
+def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
+    rows = "".join(
+        f"p{i};1.{i:03d},5;{'yes' if i % 3 else 'no'};{i % 28 + 1}.02.2024;X{i}\n"
+        for i in range(40)
+    )
+    path = tmp_path / "columns.csv"
+    path.write_text(f"who;amount;smoker;seen;code\n{rows}")
+    frame, ids = data.load_columns(path, "who")
+
+    def start(columns):
+        out = str(tmp_path / "run")
+        config = PartyConfig(out=out, id="who", align="psi", columns=columns)
+        return PartyProcess("clinic", config, frame, ids)
+
+    process = start(["*"])
+    said = [(one.column, one.level) for one in process.changes()]
+    expected = [(name, "changed") for name in (None, None, "amount", "smoker", "seen")]
+    assert said == [*expected, ("code", "left out")]
+    encoding = process._encoding(process.whole)
+    assert encoding.features == ("amount", "smoker", "seen")
+    assert [column.kind for column in encoding.columns] == [
+        "numeric",
+        "boolean",
+        "date",
+    ]
+    process.close()
+    hello = str(dataclasses.asdict(process.hello()))
+    assert not any(name in hello for name in (*frame.names, "left out"))
+    with pytest.raises(DataError, match=r"Party 'clinic' must have a column.*'code'"):
+        start(["code"])

@@ -104,11 +104,15 @@ def lines(findings: Iterable[tuple[str | None, Finding]]) -> list[str]:
 
 def tell_changes(job: Job, seed: int, source: str) -> None:
     """Say on standard error what a run does to the columns of a table."""
-    from lessvfl.data.check import run_changes
+    from lessvfl.data import usable
+    from lessvfl.data.check import held_columns, run_changes
 
     dataset: Dataset = job.dataset
     if not dataset.findings and not dataset.X.text:
         return
+    held = held_columns(dataset, job.parties, job.settings.data, seed)
+    for party, names in held.items():
+        usable(party, names, dataset.X)  # or nothing is said but this
     found = run_changes(dataset, job.parties, job.settings.data, seed)
     for line in first_lines(found, source):
         typer.echo(line, err=True)

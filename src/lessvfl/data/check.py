@@ -145,7 +145,10 @@ def check_table(
     of_nobody = {
         name
         for name in X.names
-        if held is not None and name not in owner and name not in X.unused
+        if held is not None
+        and name not in owner
+        # A number of parties deals no column that is left out; its finding says why.
+        and (isinstance(parties, Mapping) or name not in X.unused)
     }
     mine = X.select([name for name in X.names if name not in of_nobody])
     found += [
@@ -187,7 +190,7 @@ def _load(
     if path.suffix.lower() == ".npz":
         data = attempt(lambda: files.load_file(path, label, sample_weight))
         return data, label or "y"
-    raw = attempt(lambda: files.read_table(path))
+    raw = attempt(lambda: _read(path))
     if raw is None:
         return None, label
     target = attempt(lambda: files.label_column(raw.names, label, path))
@@ -201,6 +204,11 @@ def _load(
     if sample_weight is not None:
         data = attempt(lambda: take_weights(data, sample_weight)) or data
     return data, target
+
+
+def _read(path: Path) -> files.RawTable:
+    files.check_file(path)
+    return files.read_table(path)
 
 
 def _without_labels(frame: Frame, name: str) -> Dataset:

@@ -26,7 +26,7 @@ QUARTILE = NormalDist().inv_cdf(0.75)  # of a standard normal number
 HEAVY = 1.75  # deviation against the middle half's, 1 for a bell curve
 MOST_KNOTS = 256
 
-# How texts are read in a column that had none when it was learnt.
+# How texts are read in a column that had none, or others, when it was learnt.
 PLAIN: dict[str, Reading] = {
     "numeric": Reading("number"),
     "boolean": Reading("truth"),
@@ -212,7 +212,7 @@ class Encoding:
             elif column.kind == "categorical":
                 got = "numbers" if has_numbers else ""
             elif has_texts:
-                read = read_texts(own.text[i], column.reading or PLAIN[column.kind])
+                read = _read_column(column, own.text[i])
                 got = "texts" if read is None else ""
                 if read is not None:
                     cells = cells.copy() if cells is own.numeric else cells
@@ -252,6 +252,14 @@ class Encoding:
                 more["reading"] = Reading(**column["reading"])
             columns.append(EncodedColumn(**column | more))
         return cls(value["party"], tuple(columns))
+
+
+def _read_column(column: EncodedColumn, cells: NDArray[np.object_]) -> Floats | None:
+    """Read texts as in training, or else as programs write numbers and dates."""
+    for reading in (column.reading, PLAIN[column.kind]):
+        if reading is not None and (read := read_texts(cells, reading)) is not None:
+            return read
+    return None
 
 
 def _wrong(party: str, name: str, must: str, got: str) -> DataError:

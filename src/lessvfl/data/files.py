@@ -44,7 +44,7 @@ def load_file(
     ``label_names``, ``X_test``, ``y_test`` and ``informative``. The row weights are one
     of its columns, which is then no feature, or an array of their own in such a file.
     """
-    _check_file(path)
+    check_file(path)
     if not _is_npz(path):
         frame, labels = _read_labelled(path, label)
         table = tables.from_arrays(frame, labels, name=path.stem)
@@ -113,7 +113,7 @@ def load_rows(
     ``label_names`` are read. Only these `columns` are, as far as they are there, and
     `texts` among them as they are written, for the model to read.
     """
-    _check_file(path)
+    check_file(path)
     if _is_npz(path):
         label = label or "y"
         arrays = _read_npz(path, ["X", label])
@@ -376,7 +376,7 @@ def load_columns(
 
     A ``.npz`` file has the columns in ``X`` and perhaps ``feature_names``.
     """
-    _check_file(path)
+    check_file(path)
     if _is_npz(path):
         arrays = _read_npz(path, ["X"] + ([id_column] if id_column else []))
         ids = None if id_column is None else arrays[id_column]
@@ -393,7 +393,7 @@ def load_columns(
 
 def load_ids(path: Path, id_column: str) -> NDArray[Any]:
     """Load a column of ids alone."""
-    _check_file(path)
+    check_file(path)
     if _is_npz(path):
         return _read_npz(path, [id_column])[id_column]
     ids = _column_of(read_table(path), id_column, path, "ids")
@@ -462,7 +462,7 @@ def load_labels(
     is the column or array of row weights. What the labels are is told by their look,
     unless a `task` is given.
     """
-    _check_file(path)
+    check_file(path)
     weight, is_test, arrays = None, None, {}
     if _is_npz(path):
         name = label or "y"
@@ -485,7 +485,8 @@ def load_labels(
     return _with_label_names(dataset, arrays), ids, is_test
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Refuse a file of another kind, or that is not there."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"A data file must end in {', '.join(SUFFIXES)}. Got '{path}'.")
     if not path.is_file():

@@ -1,0 +1,295 @@
+"""A messy table through `lessvfl check` and `lessvfl run` without editing it."""
+
+import json
+import warnings
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+
+import lessvfl
+from lessvfl.run.export import export_model
+from lessvfl.run.record import RunRecord
+
+SHORT = ["--set", "train_epochs=2", "--set", "batch_size=64"]
+FEW = [*SHORT, "--set", "shadows=20", "--set", "refit_epochs=2"]
+PARTIES = """
+clinic: [patient_id, age, lab, admitted, note, always, code]
+insurer: [income, smoker, born, plan, plan_again, nothing]
+"""
+N = 160
+
+
+def a_messy_table(folder):
+    """Write a file as a hospital's export may be: semicolons, commas, words, dates."""
+    rng = np.random.default_rng(0)
+    lab, smoker = rng.normal(size=N), rng.random(N) < 0.5
+    ill = lab + 2 * smoker + rng.normal(0, 0.3, N) > 1
+    days = pd.Timestamp("2023-05-01") + pd.to_timedelta(rng.integers(0, 400, N), "D")
+    income = [f"{value:,.2f}" for value in np.exp(rng.normal(8, 1, N))]
+    table = pd.DataFrame(
+        {
+            "patient_id": [f"P-{i:04d}" for i in range(N)],
+            "age": [None if i % 9 == 0 else 30 + i % 50 for i in range(N)],
+            "lab": [f"{value:.3f}".replace(".", ",") for value in lab],
+            "income": [text.translate(str.maketrans(",.", ".,")) for text in income],
+            "smoker": np.where(smoker, "Yes", "no"),
+            "admitted": days.strftime("%Y-%m-%d %H:%M"),
+            "born": (days - pd.Timedelta(days=9999)).strftime("%d.%m.%Y"),
+            "note": [f"seen; stable, sent home with advice no. {i}" for i in range(N)],
+            "always": 1,
+            "plan": ["basic", "full"] * (N // 2 - 1) + ["none", "gold"],
+            "nothing": None,
+            "code": np.where(ill, "X", "Z"),
+            "unused": [f"row {i}" for i in range(N)],
+            "diagnosis": np.where(ill, "ill", "healthy"),
+        }
+    )
+    table["plan_again"] = table["plan"]
+    table["nothing"] = table["nothing"].astype(object)
+    table["age"] = table["age"].astype("Int64")
+    table.to_csv(folder / "messy.csv", sep=";", index=False, encoding="cp1252")
+    (folder / "parties.yaml").write_text(PARTIES)
+    return table
+
+
+@pytest.fixture
+def messy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return a_messy_table(tmp_path)
+
+
+OPTIONS = ["messy.csv", "--parties", "parties.yaml", "--label", "diagnosis"]
+
+
+def changed(out):
+    return {
+        line for line in out.splitlines() if line.startswith(("Column", "The file"))
+    }
+
+
+def test_a_messy_table_is_run_as_check_says(messy, run_cli, tmp_path):
+    said = run_cli("check", *OPTIONS)
+    assert said.code == 0
+    assert "A run would begin." in said.out
+    ran = run_cli("run", *OPTIONS, *FEW, "--out", "here", "--quiet")
+    assert ran.code == 0
+    expected = {
+        "The file: columns separated by a semicolon; read so",
+        "The file: numbers with ',' for decimals; read as numbers",
+        "Column 'patient_id' of clinic: ids or names: most cells differ; left out",
+        "Column 'income' of insurer: numbers in text, '.' for thousands, ',' for "
+        "decimals; read as numbers",
+        "Column 'smoker' of insurer: yes and no in words; read as truth values",
+        "Column 'admitted' of clinic: dates; kept as day, month, weekday and days "
+        "since the first",
+        "Column 'born' of insurer: dates, day first; kept as day, month, weekday and "
+        "days since the first",
+        "Column 'note' of clinic: free text; left out",
+        "Column 'nothing' of insurer: no value in any row; left out",
+    }
+    assert changed(ran.err) == expected
+    assert changed(said.out) - expected == {
+        "Column 'age' of clinic: 18 of 160 cells missing; filled in from the column's "
+        "other rows",
+        "Column 'always' of clinic: one value in every row; kept; it tells nothing",
+        "Column 'plan' of insurer: 2 categories in fewer than 5 rows; kept; too rare "
+        "to learn from",
+        "Column 'plan_again' of insurer: 2 categories in fewer than 5 rows; kept; too "
+        "rare to learn from",
+        "Column 'plan_again' of insurer: equal to column 'plan'; kept; one of the two "
+        "is enough",
+        "Column 'code' of clinic: tells the label on its own; kept; leave it out if "
+        "it is known only after the label",
+        "Column 'unused': no party names it; left out",
+    }
+    (one,) = RunRecord.read(tmp_path / "here").runs
+    seen = {
+        name
+        for own in one["features"].values()
+        for name in own["kept"] + own["removed"]
+    }
+    left_out = {"patient_id", "note", "nothing", "unused", "diagnosis"}
+    assert seen == {*messy.columns} - left_out
+
+
+def test_a_model_predicts_raw_rows_of_the_same_file(messy, run_cli, tmp_path):
+    run_cli("run", *OPTIONS, *SHORT, "--method", "plain", "--out", "here", "--quiet")
+    model = lessvfl.load(tmp_path / "here")
+    raw = pd.read_csv("messy.csv", sep=";", encoding="cp1252")
+    assert raw["income"].dtype != float
+    whole = model.predict_proba(raw)
+    np.testing.assert_allclose(model.predict_proba(raw[:2]), whole[:2], atol=1e-6)
+    later = raw[:1].assign(income="950", admitted="2024-02-29", born="1.2.1970")
+    assert np.isfinite(model.predict_proba(later)).all()
+    raw[:3].to_csv("few.csv", sep=";", index=False)
+    scored = run_cli("evaluate", "here", "few.csv", "--label", "diagnosis", "--json")
+    assert json.loads(scored.out)["accuracy"] == np.mean(
+        model.predict(raw[:3]) == raw["diagnosis"][:3]
+    )
+
+    files = export_model(model, tmp_path / "onnx", "onnx")
+    epoch = pd.Timestamp("1970-01-01")
+    numbers = {
+        "lab": raw["lab"].str.replace(",", ".").astype(float),
+        "income": raw["income"]
+        .str.replace(".", "")
+        .str.replace(",", ".")
+        .astype(float),
+        "smoker": (raw["smoker"] == "Yes").astype(float),
+        "admitted": (pd.to_datetime(raw["admitted"]) - epoch).dt.days.astype(float),
+        "born": (pd.to_datetime(raw["born"], format="%d.%m.%Y") - epoch).dt.days.astype(
+            float
+        ),
+    }
+    given = {}
+    for party in model.party_names:
+        graph = onnxruntime.InferenceSession(files[f"party '{party}'"])
+        inputs = {}
+        for one in graph.get_inputs():
+            cells = numbers.get(one.name, raw[one.name])
+            is_text = one.type == "tensor(string)"
+            column = cells if is_text else cells.astype(float)
+            inputs[one.name] = column.to_numpy(dtype=object if is_text else float)[
+                :, None
+            ]
+        (given[party],) = graph.run(["embedding"], inputs)
+    fusion = onnxruntime.InferenceSession(files["the server"])
+    (p,) = fusion.run(["probabilities"], given)
+    np.testing.assert_allclose(p, whole, atol=1e-5)
+
+
+def test_all_problems_are_said_at_once(messy, run_cli):
+    rows = "".join(f"p{i},inf,{i % 3},2024-01-0{i}\n" for i in range(1, 9))
+    with open("bad.csv", "w") as file:
+        file.write(f"who,far,n,day\n{rows}")
+    with open("two.yaml", "w") as file:
+        file.write("a: [who]\nb: [far]\nc: [n]\n")
+    with open("groups.yaml", "w") as file:
+        file.write("g: [who, n]\n")
+    options = ["--parties", "two.yaml", "--label", "day", "--groups", "groups.yaml"]
+    said = run_cli("check", "bad.csv", *options)
+    assert said.code == 2
+    stops = [line for line in said.out.splitlines() if line.startswith("Stops a run: ")]
+    for line, fragment in zip(
+        stops,
+        (
+            "label 'day' must hold classes",
+            "Party 'a' must have a column",
+            "'a' and 'c'",
+            "Column 'far' must hold finite",
+        ),
+        strict=True,
+    ):
+        assert fragment in line
+    assert "A run would stop." in said.out
+    assert "Traceback" not in said.err
+    assert run_cli("run", "bad.csv", *options).code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ([], "Got no label; name it, perhaps with --label 'diagnosis'"),
+        (["--label", "what"], "Got 'what'"),
+        (["--label", "diagnosis", "--parties", "99"], "Got 99 parties"),
+        (["--label", "diagnosis", "--sample-weight", "code"], "row weights"),
+        (["--label", "nothing"], "160 rows without a label"),
+        (["--label", "always"], "two different values"),
+    ],
+)
+def test_what_check_refuses_run_refuses(messy, run_cli, options, fragment):
+    said = run_cli("check", "messy.csv", *options, "--json")
+    assert said.code == 2
+    (problem,) = json.loads(said.out)["problems"]
+    assert fragment in problem
+    ran = run_cli("run", "messy.csv", *options)
+    assert ran.code == 2
+    assert problem in " ".join(ran.err.split())
+
+
+def test_files_that_cannot_be_read(messy, run_cli):
+    for name, sentence in (
+        ("absent.csv", "must exist. Got no such file."),
+        ("digits", "A data file must end in .npz, .csv"),
+        ("messy.npz", "must exist"),
+    ):
+        said = run_cli("check", name)
+        assert said.code == 2
+        assert said.out.splitlines()[0].startswith("Stops a run: ")
+        assert sentence in said.out
+
+
+def test_a_file_of_arrays(run_cli, tmp_path):
+    path = tmp_path / "t.npz"
+    np.savez(path, X=np.random.default_rng(0).normal(size=(60, 4)), y=[0, 1] * 30)
+    said = run_cli("check", path)
+    assert (said.code, changed(said.out)) == (0, set())
+    assert "60 rows; label 'y' (binary: 0, 1); columns in use: 4 numbers." in said.out
+
+
+def test_json(messy, run_cli):
+    found = json.loads(run_cli("check", *OPTIONS, "--json").out)
+    assert found["data"] == {"name": "messy", "n_rows": N}
+    assert (found["label"], found["task"]) == ("diagnosis", "binary")
+    assert found["label_names"] == ["healthy", "ill"]
+    assert found["columns"] == {
+        "numbers": 4,
+        "truth values": 1,
+        "dates": 2,
+        "categories": 3,
+    }
+    assert found["problems"] == []
+    assert {
+        "column": "smoker",
+        "party": "insurer",
+        "what": "yes and no in words",
+        "done": "read as truth values",
+        "level": "changed",
+    } in found["findings"]
+
+
+def test_built_in_data_and_plain_tables_print_nothing(run_cli, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    table.assign(label=[0, 1] * 30).to_csv(tmp_path / "t.csv", index=False)
+    for name in ("breast-cancer", tmp_path / "t.csv"):
+        ran = run_cli("run", name, *FEW, "--parties", "2", "--quiet")
+        assert ran.code == 0
+        assert changed(ran.err) == set()
+
+
+def test_names_do_nothing_to_the_terminal_and_long_lists_are_cut(run_cli, tmp_path):
+    names = [f"\x1b[2Jc{i}{'x' * 60}" for i in range(25)]
+    table = pd.DataFrame({name: ["yes", "no"] * 20 for name in names})
+    path = tmp_path / "t.csv"
+    table.assign(label=[0, 1, 1, 0] * 10).to_csv(path, index=False)
+    ran = run_cli("run", path, *FEW, "--parties", "2", "--quiet")
+    lines = ran.err.splitlines()
+    assert sum(line.startswith("Column") for line in lines) == 20
+    assert f"and 5 more: lessvfl check {path}" in ran.err
+    assert "\x1b" not in ran.err
+    assert max(len(line) for line in lines if line.startswith("Column")) < 120
+
+
+def test_frames_of_python_are_read_alike(messy):
+    X, y = messy.drop(columns="diagnosis"), messy["diagnosis"]
+    model = lessvfl.LessVFLClassifier(
+        method="plain", train_epochs=2, batch_size=64, random_state=0
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    assert any("are left out: 'patient_id' (ids" in str(w.message) for w in caught)
+    assert len(model.support_) == X.shape[1]
+    kept = {
+        name for name, stays in zip(X.columns, model.support_, strict=True) if stays
+    }
+    assert {"income", "smoker", "admitted", "born"} <= kept
+    assert not {"patient_id", "note", "nothing", "unused"} & kept
+    np.testing.assert_allclose(
+        model.predict_proba(X[:2]), model.predict_proba(X)[:2], atol=1e-9
+    )
+    few = X[["lab", "smoker", "admitted"]].to_numpy(dtype=object)
+    assert model.fit(few, y).predict(few[:5]).shape == (5,)
