@@ -1,5 +1,7 @@
 """Draw the pictures of README.md and docs/ from the records of ``lessvfl demo``.
 
+The features by name are those of breast cancer at three parties, with planted noise.
+
     python benchmarks/pictures.py                   # runs the demo first
     python benchmarks/pictures.py --runs runs/demo  # of a demo that was run
 
@@ -25,14 +27,18 @@ from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
 
+from lessvfl import data
 from lessvfl.report import figures, pixels, selection_figures, tables
 from lessvfl.report.finding import finding
+from lessvfl.run import experiment, profiles
 from lessvfl.run.record import RunRecord
+from lessvfl.run.simulate import Job
 
 METHODS = ("less-vfl-auto", "plain")
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
+NAMED = "breast-cancer"  # whose columns have names that say something
 DIGITS = 4  # of a number that is kept
-Records = Mapping[str, RunRecord]  # by the name of the method
+Records = Mapping[str, RunRecord]  # by the name of the method, or NAMED
 
 
 def main() -> None:
@@ -48,10 +54,18 @@ def main() -> None:
             command = (sys.executable, "-m", "lessvfl.cli", "demo", "--out", scratch)
             subprocess.run(command, check=True)
         records = {method: RunRecord.read(runs / method) for method in METHODS}
+    records[NAMED] = _named()
     for name in PICTURES:
         path = given.out / name
         path.write_text(draw(name, trim(name, records)), encoding="utf-8")
         print(path)
+
+
+def _named() -> RunRecord:
+    dataset = data.load(NAMED)
+    settings = profiles.resolve(METHODS[0], "default", dataset)
+    record, _ = experiment.run(Job(dataset, settings, parties=3, spurious=0.5), [0])
+    return record
 
 
 # -- numbers ---------------------------------------------------------------------------
@@ -160,6 +174,11 @@ def _path(records: Records) -> Figure:
     return _whole(ax)
 
 
+def _selection(records: Records) -> Figure:
+    ax = figures.bar_axes(selection_figures.MOST_FEATURES + 3)
+    return _whole(selection_figures.plot_selection(records[NAMED].runs[0], ax))
+
+
 def _bytes(records: Records) -> Figure:
     runs = records["less-vfl-auto"].runs
     stages = tables.stages_billed(runs)
@@ -192,6 +211,18 @@ PICTURES: dict[str, tuple[Callable[[Records], Figure], dict[str, Sequence[str]]]
     "path.svg": (
         _path,
         {"less-vfl-auto": ("seed", "selection.*.lam", "selection.*.path")},
+    ),
+    "selection.svg": (
+        _selection,
+        {
+            NAMED: (
+                "seed",
+                "features",
+                "selection.*.scores",
+                "selection.*.pairs",
+                "selection.*.why",
+            )
+        },
     ),
     "bytes.svg": (
         _bytes,

@@ -103,6 +103,7 @@ def test_how_many_of_those_kept_may_be_useless(cancer):
     assert model.false_share_.keys() == model.features_.keys()
     for name, share in model.false_share_.items():
         assert share == model.run_["selection"][name]["false_share"]
+    assert model.run_["seed"] == 0  # as it was given
     plain = LessVFLClassifier(method="plain", train_epochs=1, random_state=0).fit(X, y)
     assert plain.false_share_ == {"party0": None, "party1": None}
 

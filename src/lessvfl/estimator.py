@@ -222,9 +222,12 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             device=self.device,
             networks=Networks(self.party_net, self.fusion_net),
         )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self.random_state
+        source = check_random_state(seed)
+        if not isinstance(seed, int | np.integer):
+            seed = source.randint(2**31 - 1)
         with self._watched() as progress:
-            (run,) = simulate.simulate(job, [seed], progress)
+            (run,) = simulate.simulate(job, [int(seed)], progress)
         self.run_ = run.numbers
         # In float64 the prediction of a row does not depend on the rows beside it.
         self.model_ = run.model.astype(torch.float64)

@@ -42,6 +42,30 @@ def stream_seed(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256("/".join(parts).encode()).digest()[:7], "big")
 
 
+# A stage in the JSON, the metrics and the bill -> what a reader calls it.
+STAGE_TEXTS: dict[str, str] = {
+    "pretrain": "pre-training",
+    "embed": "embeddings",
+    "select_components": "server selects components",
+    "select_features": "parties select features",
+    "joint_lasso": "training with selection",
+    "train_first": "first training",
+    "select_again": "parties select again",
+    "train": "training",
+    "evaluate": "evaluation",
+    "predict": "prediction",
+}
+
+
+def stage_text(stage: str) -> str:
+    """Name a stage as a reader knows it.
+
+    >>> stage_text("pretrain"), stage_text("train")
+    ('pre-training', 'training')
+    """
+    return STAGE_TEXTS.get(stage, stage.replace("_", " "))
+
+
 def plural(n: float, one: str, many: str | None = None) -> str:
     """Write a count and what is counted; its plural has an s unless `many` is given.
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lessvfl.errors import DataError
-from lessvfl.status import words
+from lessvfl.terms import STAGE_TEXTS
 
 # Settings under which a run that is not refused ends at once.
 SHORT = ("train_epochs=2", "batch_size=100")
@@ -395,7 +395,7 @@ def one_line(result):
     lines = [
         line
         for line in result.err.splitlines()
-        if not line.startswith(("lessvfl: warning: ", *words.STAGES.values()))
+        if not line.startswith(("lessvfl: warning: ", *STAGE_TEXTS.values()))
     ]
     assert len(lines) == 1, result.err
     assert lines[0].startswith("lessvfl: ")

@@ -238,8 +238,8 @@ def test_the_automatic_method_and_its_stages_have_titles(pages):
     words = "|".join(Reader(pages["shadows"]).words)
     assert "|LESS-VFL auto · profile default · on activity" in words
     assert "|LESS-VFL auto kept " in words
-    assert "|train a little: bytes up|" in words
-    assert "|look again: rounds|" in words
+    assert "|first training: bytes up|" in words
+    assert "|parties select again: rounds|" in words
 
 
 def test_scores_without_test_rows_are_of_training_and_say_so(pages):

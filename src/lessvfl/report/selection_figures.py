@@ -143,7 +143,7 @@ def plot_path(
     ax.set_ylim(bottom=0)
     shadows_ax.set_ylim(bottom=0)
     ax.locator_params(axis="y", integer=True)
-    said = "lambda, as a share of the one that keeps nothing; dot: where it ends"
+    said = "lambda; 1 keeps nothing, the dot is the choice"
     ax.set_xlabel(said + figures.mean_of(run))
     ax.set_ylabel("features kept")
     shadows_ax.set_ylabel("shadows kept, %")

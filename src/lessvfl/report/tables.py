@@ -22,17 +22,6 @@ METHOD_TITLES = {
     "group-lasso": "Group lasso",
     "plain": "Plain VFL",
 }
-STAGE_TITLES = {
-    "pretrain": "pre-train",
-    "embed": "embed",
-    "select_components": "select components",
-    "select_features": "select features",
-    "joint_lasso": "joint lasso",
-    "train_first": "train a little",
-    "select_again": "look again",
-    "train": "train",
-    "evaluate": "evaluate",
-}
 SECOND_LOOK = {
     "both looks": "A second look added to the first.",
     "second look": "A second look replaced the first.",
@@ -418,7 +407,7 @@ def over_seeds(runs: Sequence[RunNumbers], path: str) -> SeedSpread | None:
 
 
 def _in_order(stages: set[str]) -> list[str]:
-    known = [stage for stage in STAGE_TITLES if stage in stages]
+    known = [stage for stage in terms.STAGE_TEXTS if stage in stages]
     return known + sorted(stages - set(known))
 
 
@@ -430,7 +419,7 @@ def stages_billed(runs: Sequence[RunNumbers]) -> list[str]:
 
 def stage_title(stage: str, *, billed: bool = False) -> str:
     """Name a stage in words; in a bill, evaluation says that it is not in the cost."""
-    title = STAGE_TITLES.get(stage, stage.replace("_", " "))
+    title = terms.stage_text(stage)
     return f"{title} (not in the cost)" if billed and stage == "evaluate" else title
 
 

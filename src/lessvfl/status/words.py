@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessvfl.terms import bytes_text, plural, time_text
+from lessvfl.terms import bytes_text, plural, stage_text, time_text
 
 if TYPE_CHECKING:
     from lessvfl.status.value import RunPlace, Score, Snapshot, TrafficSnapshot
 
-
-# A stage in the JSON, the metrics and the bill -> what a reader calls it.
-STAGES: dict[str, str] = {
-    "pretrain": "pre-training",
-    "embed": "embeddings",
-    "select_components": "server selects components",
-    "select_features": "parties select features",
-    "joint_lasso": "training with selection",
-    "train_first": "first training",
-    "select_again": "parties select again",
-    "train": "training",
-    "evaluate": "evaluation",
-    "predict": "prediction",
-}
 TRAINING = ("pretrain", "joint_lasso", "train_first", "train")  # told in epochs
 SCORES = {"r2": "R²"}  # others are called what they are
 
@@ -83,7 +69,7 @@ def end_text(place: RunPlace, planned: float, score: Score | None) -> str:
 
 def _stage_text(place: RunPlace) -> str:
     stage = str(place["stage"])
-    text = STAGES.get(stage, stage.replace("_", " "))
+    text = stage_text(stage)
     if (place["n_seeds"] or 1) > 1:
         text = f"seed {place['seed_number']} of {place['n_seeds']}, {text}"
     return text
