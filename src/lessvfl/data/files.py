@@ -318,7 +318,6 @@ def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
 def _arrow_cells(column: Any) -> tables.Cells:
     """Return one arrow column."""
     import pyarrow
-    from pyarrow import compute
 
     kind = column.type
     types = pyarrow.types
@@ -334,8 +333,7 @@ def _arrow_cells(column: Any) -> tables.Cells:
         texts[texts == ""] = None
         return tables.Cells("text", texts)
     if types.is_timestamp(kind) or types.is_date(kind):
-        if getattr(kind, "tz", None) is not None:
-            column = compute.local_timestamp(column)
+        # Of moments with a time zone, the day that its clocks show.
         days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
         return tables.Cells("date", np.asarray(days.cast(pyarrow.float64())))
     if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
