@@ -384,6 +384,18 @@ def test_no_label_names_a_likely_one(tmp_path, header, likely):
         load(path)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=40), st.sampled_from([b"", b"a;b\n", b"\xff\xfea,\x00"]))
+def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, body, head):
+    path = tmp_path_factory.mktemp("files") / "t.csv"
+    path.write_bytes(head + body)
+    try:
+        frame, _ = load_columns(path)
+        settle(frame)
+    except DataError:
+        pass
+
+
 def test_one_column_may_be_another_delimiter(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a:y\n1:2\n")

@@ -192,7 +192,7 @@ def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
             raw = _read_csv(path, texts)
     except DataError:
         raise
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pyarrow.ArrowException, csv.Error, OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     tables.checked_names(raw.names, None)
     if raw.table.num_rows == 0:
@@ -224,8 +224,8 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
 
     try:
         table = read(encoding, ".")
-        assert table.column_names  # decoded when asked for
-        is_utf8 = not any(map(pyarrow.types.is_binary, table.schema.types))
+        names, kinds = table.column_names, table.schema.types  # names are decoded here
+        is_utf8 = bool(names) and not any(map(pyarrow.types.is_binary, kinds))
     except UnicodeDecodeError:
         is_utf8 = False
     if not is_utf8:
