@@ -19,6 +19,7 @@ from lessvfl.data import (
     from_arrays,
     load,
     load_columns,
+    load_rows,
     prepare,
 )
 from lessvfl.data.columns import changes, remarks, settle
@@ -177,6 +178,9 @@ def test_every_kind_of_column_is_told():
         "dashes": ("no value in any row", "left out"),
         "nested": ("list cells", "left out"),
         "mixed": ("int and str cells", "left out"),
+    }
+    assert settled.unused == {
+        c for c, (_, level) in said.items() if level == "left out"
     }
     assert settled.boolean == {settled.names.index("smoker")}
     assert settled.dates == {settled.names.index(name) for name in ("day", "when")}
@@ -349,6 +353,16 @@ def test_dots_are_thousands_where_commas_are_decimals(tmp_path):
     assert X.numeric[:2].tolist() == [[1234, 0.5], [2000, 1.5]]
 
 
+def test_rows_to_score_are_left_for_the_model_to_read(tmp_path):
+    """A few rows alone may look like other numbers than the column has."""
+    path = tmp_path / "t.csv"
+    path.write_text("amount;kind;n;y\n1.234;3;7;a\n")
+    frame, _, _ = load_rows(path, ["amount", "kind", "n"], "y", ["amount", "kind"])
+    found = {frame.names[i]: list(cells) for i, cells in frame.text.items()}
+    assert found == {"amount": ["1.234"], "kind": ["3"]}
+    assert frame.numeric[0, 2] == 7
+
+
 def test_labels_may_be_numbers_in_text(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,y\n1,"1,234.50"\n2,950\n3,20\n')
@@ -368,6 +382,18 @@ def test_no_label_names_a_likely_one(tmp_path, header, likely):
     path.write_text(f"{header}\n1,2,3\n")
     with pytest.raises(DataError, match=f"Got no label; .*--label '{likely}"):
         load(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=40), st.sampled_from([b"", b"a;b\n", b"\xff\xfea,\x00"]))
+def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, body, head):
+    path = tmp_path_factory.mktemp("files") / "t.csv"
+    path.write_bytes(head + body)
+    try:
+        frame, _ = load_columns(path)
+        settle(frame)
+    except DataError:
+        pass
 
 
 def test_one_column_may_be_another_delimiter(tmp_path):

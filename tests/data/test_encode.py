@@ -267,6 +267,14 @@ def test_refusals(call, fragment):
         call()
 
 
+def test_encodings_saved_before_dates_and_readings_are_loaded():
+    old = fit(mixed()).to_json()
+    for column in old["columns"]:
+        for name in ("first", "parts", "reading"):
+            del column[name]
+    assert Encoding.from_json(old) == fit(mixed())
+
+
 def test_the_most_frequent_categories_stay_and_others_count_as_unseen():
     frame = rows_of_text(*"aaabbcde")
     encoding = fit(frame, max_categories=3)

@@ -81,7 +81,8 @@ def export(
 def evaluate(
     folder: Folder,
     data: Annotated[
-        Path, typer.Argument(metavar="DATA", help="A .csv, .parquet or .npz file.")
+        Path,
+        typer.Argument(metavar="DATA", help="A .csv, .parquet, .npz or Excel file."),
     ],
     label: Annotated[str | None, typer.Option(help="Label column of the file.")] = None,
     seed: Seed = None,

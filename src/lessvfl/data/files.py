@@ -192,7 +192,7 @@ def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
             raw = _read_csv(path, texts)
     except DataError:
         raise
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pyarrow.ArrowException, csv.Error, OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     tables.checked_names(raw.names, None)
     if raw.table.num_rows == 0:
@@ -224,8 +224,8 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
 
     try:
         table = read(encoding, ".")
-        assert table.column_names  # decoded when asked for
-        is_utf8 = not any(map(pyarrow.types.is_binary, table.schema.types))
+        names, kinds = table.column_names, table.schema.types  # names are decoded here
+        is_utf8 = bool(names) and not any(map(pyarrow.types.is_binary, kinds))
     except UnicodeDecodeError:
         is_utf8 = False
     if not is_utf8:
@@ -318,7 +318,6 @@ def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
 def _arrow_cells(column: Any) -> tables.Cells:
     """Return one arrow column."""
     import pyarrow
-    from pyarrow import compute
 
     kind = column.type
     types = pyarrow.types
@@ -334,8 +333,7 @@ def _arrow_cells(column: Any) -> tables.Cells:
         texts[texts == ""] = None
         return tables.Cells("text", texts)
     if types.is_timestamp(kind) or types.is_date(kind):
-        if getattr(kind, "tz", None) is not None:
-            column = compute.local_timestamp(column)
+        # Of moments with a time zone, the day that its clocks show.
         days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
         return tables.Cells("date", np.asarray(days.cast(pyarrow.float64())))
     if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):

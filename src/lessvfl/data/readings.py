@@ -54,12 +54,12 @@ def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
     came from, "" where it has none of its own. A date whose order no cell decides comes
     back with the order "".
     """
-    texts = [text for text in texts if not is_mark(text)]
-    if not texts:
-        return None
-    if {text.casefold().strip() for text in texts} & {*TRUTHS}:
-        return _find_truth(texts)
     whole = _clean(texts)
+    whole = whole.filter(_is_present(whole))
+    if len(whole) == 0:
+        return None
+    if len(whole) <= FIRST_LOOK and _are_truths(whole):
+        return Reading("truth")
     first = whole[:FIRST_LOOK]
     for reading in _candidates(decimal):
         if _values(first, reading) is not None and _values(whole, reading) is not None:
@@ -84,13 +84,13 @@ def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
     import pyarrow
 
     coded = pyarrow.array(cells, pyarrow.string()).dictionary_encode()
-    different = coded.dictionary.to_pylist()
-    present = [i for i, text in enumerate(different) if not is_mark(text)]
-    found = _values(_clean(different[i] for i in present), reading)
+    different = _clean(coded.dictionary)
+    present = _is_present(different)
+    found = _values(different.filter(present), reading)
     if found is None:
         return None
     values = np.full(len(different) + 1, np.nan)  # the last one for a missing cell
-    values[present] = found
+    values[:-1][present.to_numpy(zero_copy_only=False)] = found
     return np.asarray(values[coded.indices.fill_null(len(different)).to_numpy()])
 
 
@@ -99,10 +99,19 @@ def is_mark(text: str) -> bool:
     return text.strip().casefold() in MISSING
 
 
-def _find_truth(texts: Collection[str]) -> Reading | None:
-    """Return the reading of truth values where these are the two words of a pair."""
-    words = {text.casefold().strip() for text in texts}
-    return Reading("truth") if any(words == set(pair) for pair in PAIRS) else None
+def _is_present(texts: pyarrow.StringArray) -> pyarrow.BooleanArray:
+    """Tell of clean texts which are no marks of missing cells."""
+    import pyarrow
+    from pyarrow import compute
+
+    marks = pyarrow.array(sorted(MISSING), pyarrow.string())
+    return compute.invert(compute.is_in(compute.utf8_lower(texts), value_set=marks))
+
+
+def _are_truths(texts: pyarrow.StringArray) -> bool:
+    """Tell whether these are the two words of a pair."""
+    words = {text.casefold() for text in texts.to_pylist()}
+    return any(words == set(pair) for pair in PAIRS)
 
 
 def _candidates(decimal: str) -> Iterator[Reading]:
@@ -112,12 +121,13 @@ def _candidates(decimal: str) -> Iterator[Reading]:
         yield Reading("date", order=order)
 
 
-def _clean(texts: Collection[str] | Iterator[str]) -> pyarrow.StringArray:
+def _clean(texts: Collection[str] | pyarrow.StringArray) -> pyarrow.StringArray:
     """Return texts without spaces around them, with one kind of space and minus."""
     import pyarrow
     from pyarrow import compute
 
-    whole = pyarrow.array(texts, pyarrow.string())
+    is_arrow = isinstance(texts, pyarrow.Array)
+    whole = texts if is_arrow else pyarrow.array(texts, pyarrow.string())
     whole = compute.replace_substring_regex(whole, "[\u00a0\u202f\u2009]", " ")
     whole = compute.replace_substring(whole, "\u2212", "-")
     whole = compute.replace_substring(whole, "\u2019", "'")
@@ -159,10 +169,11 @@ def _numbers(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
         body = compute.replace_substring(body, reading.thousands, "")
     body = compute.replace_substring(body, reading.decimal, ".")
     size = body.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
-    signs = compute.binary_join_element_wise(sign, inner, "").to_pylist()
-    if any(len(one) > 1 for one in signs):
+    signs = compute.binary_join_element_wise(sign, inner, "")
+    if len(signs) and compute.max(compute.utf8_length(signs)).as_py() > 1:
         return None
-    return np.asarray(np.where(np.array(signs, dtype=object) == "-", -size, size))
+    is_below = compute.equal(signs, "-").to_numpy(zero_copy_only=False)
+    return np.asarray(np.where(is_below, -size, size))
 
 
 def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
@@ -170,7 +181,11 @@ def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
     from pyarrow import compute
 
     parts = compute.extract_regex(texts, _number_pattern(reading))
-    units = {*parts.field("before").to_pylist(), *parts.field("after").to_pylist()}
+    units = {
+        unit
+        for side in ("before", "after")
+        for unit in compute.unique(parts.field(side)).to_pylist()
+    }
     codes = compute.match_substring_regex(parts.field("body"), r"^0\d")
     return len(units - {""}) <= 1 and not compute.any(codes).as_py()
 
@@ -199,7 +214,7 @@ def _has_dots(texts: pyarrow.StringArray) -> bool:
     from pyarrow import compute
 
     marks = compute.extract_regex(texts, DATES["day first"]).field("mark")
-    return set(marks.to_pylist()) == {"."}
+    return bool(compute.unique(marks).to_pylist() == ["."])
 
 
 def calendar(days: Floats, first: float) -> NDArray[np.float64]:

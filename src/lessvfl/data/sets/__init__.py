@@ -79,7 +79,7 @@ def load(
     Parameters
     ----------
     name_or_path : str or Path
-        One of `names`, or the path of a ``.npz``, ``.csv`` or ``.parquet`` file.
+        One of `names`, or the path of a ``.npz``, ``.csv``, ``.parquet`` or Excel file.
     data_dir : str or Path, optional
         Folder of local data sets; the environment variable ``LESSVFL_DATA`` unless
         given.
