@@ -34,7 +34,6 @@ SECONDS = 300  # for one command; ten times what the slowest needs on an idle co
 NOT_RUN = {
     "scripts/demo": "sets up an environment of its own, and runs this suite",
     "lessvfl bench paper": "needs a data set of the paper, and minutes",
-    "python benchmarks/": "measures for minutes, on a GPU too",
 }
 
 

@@ -208,8 +208,8 @@ def test_cautions_are_those_of_the_run(own, whole):
 def test_what_was_sent_by_stage(own):
     rows = {row.title: row for row in operator.sent(own)}
     bills = [run["communication"]["by_stage"] for run in own.runs]
-    assert rows["train"].up == sum(bill["train"]["up"] for bill in bills)
-    assert rows["evaluate"].up == 1_400_000
+    assert rows["training"].up == sum(bill["train"]["up"] for bill in bills)
+    assert rows["evaluation"].up == 1_400_000
     total = rows.pop("all stages")
     assert total.up == sum(row.up for row in rows.values())
     assert total.down == sum(row.down for row in rows.values())
