@@ -76,7 +76,7 @@ def test_a_messy_table_is_run_as_check_says(messy, run_cli, tmp_path):
     ran = run_cli("run", *OPTIONS, *FEW, "--out", "here", "--quiet")
     assert ran.code == 0
     expected = {
-        "The file: columns separated by a semicolon; read so",
+        "The file: columns separated by a semicolon; read as such",
         "The file: numbers with ',' for decimals; read as numbers",
         "Column 'patient_id' of clinic: ids or names: most cells differ; left out",
         "Column 'income' of insurer: numbers in text, '.' for thousands, ',' for "
@@ -226,7 +226,7 @@ def test_a_file_of_arrays(run_cli, tmp_path):
     np.savez(path, X=np.random.default_rng(0).normal(size=(60, 4)), y=[0, 1] * 30)
     said = run_cli("check", path)
     assert (said.code, changed(said.out)) == (0, set())
-    assert "60 rows; label 'y' (binary: 0, 1); columns in use: 4 numbers." in said.out
+    assert "60 rows; label 'y' (binary: 0, 1); columns in use: 4 of numbers." in said.out
 
 
 def test_json(messy, run_cli):

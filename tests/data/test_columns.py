@@ -369,7 +369,7 @@ def test_labels_may_be_numbers_in_text(tmp_path):
     found = load(path)
     assert (found.task, found.y.tolist()) == ("regression", [1234.5, 950, 20])
     path.write_text('a,y\n1,"1,234.50"\n2,-\n3,20\n')
-    with pytest.raises(DataError, match="Got 1 rows without a label"):
+    with pytest.raises(DataError, match="Got 1 row without a label"):
         load(path)
 
 

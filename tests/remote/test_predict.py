@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from lessvfl.errors import (
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
-from lessvfl.remote.predict import PredictingParty, Predictor
+from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
+from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
 from lessvfl.remote.predict import service as predict_service
 from lessvfl.remote.predict.service import Pending, Worker, application
@@ -141,6 +143,20 @@ def trained(tmp_path_factory):
 def folder(trained, tmp_path):
     """Return a copy of it that a test may spoil."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_texts_of_training_are_read_by_the_model(trained, tmp_path, monkeypatch):
+    """Alone, '1.234' would be a number; where it was a text, the model decides."""
+    encoding = data.Encoding.fit("clinic", a_frame("clinic"), HELD["clinic"])
+    model = SimpleNamespace(encoding=encoding)
+    monkeypatch.setattr(predict_party, "_fitted", lambda config, seed: model)
+    assert texts_in_training(party_config("clinic", trained)) == {"town"}
+    assert texts_in_training(party_config("server", trained)) == set()
+    path = tmp_path / "later.csv"
+    path.write_text("id,town,age\n1,1.234,50\n")
+    frame, _ = data.load_columns(path, "id", {"town"})
+    assert frame.texts(0).tolist() == ["1.234"]
+    assert frame.numeric[0, 1] == 50.0
 
 
 def a_party(name: str, out: Path, rows=None, frame=None, **more: Any):

@@ -19,6 +19,7 @@ from lessvfl.cli.options import (
     SampleWeight,
     read_parties,
 )
+from lessvfl.terms import plural
 
 if TYPE_CHECKING:
     from lessvfl.data import Dataset, Finding
@@ -72,13 +73,13 @@ def _print(report: TableReport) -> None:
     else:
         for line in lines(report.findings):
             typer.echo(line)
-    used = ", ".join(f"{n:,} {kind}" for kind, n in report.kinds.items() if n)
+    used = ", ".join(f"{n:,} of {kind}" for kind, n in report.kinds.items() if n)
     label = "no label" if report.label is None else f"label '{report.label}'"
     if report.task is not None:
         classes = ", ".join(report.label_names[: results.MOST_NAMES])
         more = ", ..." * (len(report.label_names) > results.MOST_NAMES)
         label += f" ({report.task}{': ' * bool(classes)}{classes}{more})"
-    sums = f"{report.n_rows:,} rows; {label}; columns in use: {used or 'none'}."
+    sums = f"{plural(report.n_rows, 'row')}; {label}; columns in use: {used or 'none'}."
     typer.echo(words.printable(sums))
     typer.echo("A run would stop." if report.problems else "A run would begin.")
 

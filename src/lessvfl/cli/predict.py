@@ -169,11 +169,12 @@ def as_party(
 ) -> None:
     """Answer predictions with the network that training left."""
     from lessvfl import data, report
-    from lessvfl.remote.predict import PredictingParty
+    from lessvfl.remote.predict import PredictingParty, texts_in_training
     from lessvfl.wire import dial
 
     name, credentials = remote.party_identity(own, insecure)
-    frame, ids = data.load_columns(table or Path(own.data), own.id)
+    texts = texts_in_training(own)
+    frame, ids = data.load_columns(table or Path(own.data), own.id, texts)
     process = PredictingParty(name, own, frame, ids)
     address = dial.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:

@@ -236,11 +236,11 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
         table, decimal = read(encoding, ","), ","
     said = []
     if delimiter != ",":
-        said.append((f"columns separated by {DELIMITERS[delimiter]}", "read so"))
+        said.append((f"columns separated by {DELIMITERS[delimiter]}", "read as such"))
     if decimal:
         said.append(("numbers with ',' for decimals", "read as numbers"))
     if encoding != "utf8":
-        said.append((f"texts encoded in {encoding}, not UTF-8", "read so"))
+        said.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
     found = (Finding(None, what, done, "changed") for what, done in said)
     return RawTable(table, decimal, tuple(found))
 
@@ -368,18 +368,19 @@ def label_cells(raw: RawTable, name: str) -> NDArray[Any]:
 
 
 def load_columns(
-    path: Path, id_column: str | None = None
+    path: Path, id_column: str | None = None, texts: Collection[str] = ()
 ) -> tuple[Frame, NDArray[Any] | None]:
     """Load a party's own table: its columns, and its ids (texts or whole numbers).
 
-    A ``.npz`` file has the columns in ``X`` and perhaps ``feature_names``.
+    A ``.npz`` file has the columns in ``X`` and perhaps ``feature_names``. Columns
+    among `texts` come as they are written, for a model to read.
     """
     check_file(path)
     if _is_npz(path):
         arrays = _read_npz(path, ["X"] + ([id_column] if id_column else []))
         ids = None if id_column is None else arrays[id_column]
         return tables.frame_of(arrays["X"], _texts(arrays.get("feature_names"))), ids
-    raw = read_table(path)
+    raw = read_table(path, texts)
     ids = _column_of(raw, id_column, path, "ids")
     names = [name for name in raw.names if name != id_column]
     if not names:

@@ -13,7 +13,7 @@ components that it kept of them, and the server's network makes the answers.
 
 from __future__ import annotations
 
-from lessvfl.remote.predict.party import PredictingParty
+from lessvfl.remote.predict.party import PredictingParty, texts_in_training
 from lessvfl.remote.predict.server import Answers, Predictor
 
-__all__ = ["Answers", "PredictingParty", "Predictor"]
+__all__ = ["Answers", "PredictingParty", "Predictor", "texts_in_training"]

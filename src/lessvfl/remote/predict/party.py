@@ -42,6 +42,20 @@ LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
 log = logging.getLogger(__name__)
 
 
+def texts_in_training(config: PartyConfig) -> set[str]:
+    """Return the columns that were texts in training, of all seeds of a party's run."""
+    record = RunRecord.read(Path(config.out))
+    runs = record.runs if record.side == "party" else []
+    return {name for r in runs for name in _fitted(config, r["seed"]).encoding.texts}
+
+
+def _fitted(config: PartyConfig, seed: int) -> FittedParty:
+    spec = config.party_net
+    given = None if spec is None else find_factory(spec)
+    fitted: FittedParty = load(config.out, seed, party_net=given)
+    return fitted
+
+
 class PredictingParty:
     """A party's side of joint prediction: ``handle(message) -> reply``.
 
@@ -82,7 +96,7 @@ class PredictingParty:
             self._journal = files.enter_context(journal)
             self._new_aligner()
             for run in self.record.runs:  # what is wrong with the table is said now
-                self._encode(self._fitted(run["seed"]))
+                self._encode(_fitted(config, run["seed"]))
         except BaseException:
             self.close()
             raise
@@ -128,7 +142,7 @@ class PredictingParty:
         if own != run["models"][self.name]:
             raise self._other("another network", "the one that training left")
         self._opened = message
-        self._h = self._embed(self._fitted(message.seed))
+        self._h = self._embed(_fitted(self.config, message.seed))
         self._aligner, self._rows = None, self._known_rows()
         log.info("answers predictions of seed %d", message.seed)
         return control.Agreed({"model": own, "aligned": self._rows is not None})
@@ -136,12 +150,6 @@ class PredictingParty:
     def _other(self, got: str, must: str) -> ConfigError:
         sentence = f"Party '{self.name}' must be used with {must}. Got {got}."
         return ConfigError(sentence, public=sentence)
-
-    def _fitted(self, seed: int) -> FittedParty:
-        spec = self.config.party_net
-        given = None if spec is None else find_factory(spec)
-        fitted: FittedParty = load(self.folder, seed, party_net=given)
-        return fitted
 
     def _encode(self, model: FittedParty) -> Tensor:
         """Return all rows of the table as the network takes them."""
