@@ -558,3 +558,11 @@ def test_the_start_loads_nothing_that_is_not_needed(more):
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_an_array_after_a_frame_has_its_columns_in_order(cancer):
+    X, y = cancer
+    frame = pd.DataFrame(np.asarray(X), columns=[f"c{i}" for i in range(X.shape[1])])
+    model = LessVFLClassifier(**QUICK).fit(frame, y)
+    assert (model.predict(frame.to_numpy()) == model.predict(frame)).all()

@@ -303,6 +303,8 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if sparse.issparse(array):
             array = _densify(array)
         names = [f"x{index}" for index in range(array.shape[1])]
+        if not reset:  # an array after a frame: its columns come in the same order
+            names = list(getattr(self, "feature_names_in_", names))
         return data.frame_of(array, names)
 
     # ------------------------------------------------------------------ selector, plots

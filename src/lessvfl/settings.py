@@ -184,11 +184,20 @@ def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> Conf
     Where there is one, the others are named only if they are few.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hints = [f"Did you mean '{near[0]}'?"] if near else []
-    if not near or len(names) <= MOST_NAMES:
-        hints.append(f"Known: {', '.join(names)}.")
-    return ConfigError(f"Unknown {what} '{name}'{owner}. {' '.join(hints)}")
+    hint = near(name, names)
+    if not hint or len(names) <= MOST_NAMES:
+        hint += f" Known: {', '.join(names)}."
+    return ConfigError(f"Unknown {what} '{name}'{owner}.{hint}")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest known name was meant; nothing where none is near.
+
+    >>> near("Risk", ["age", "risk"]), near("x", ["age"])
+    (" Did you mean 'risk'?", '')
+    """
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{found[0]}'?" if found else ""
 
 
 def fields_of(sections: Iterable[type]) -> dict[str, dataclasses.Field[Any]]:

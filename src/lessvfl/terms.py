@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -77,6 +77,16 @@ def plural(n: float, one: str, many: str | None = None) -> str:
     else:
         count = f"{n:,.1f}" if n >= 10 else f"{round(n, 2):g}"
     return f"{count} {one if n == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Name the first of some, and count the others.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d"], 2)
+    ('a, b', 'a, b and 2 more')
+    """
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def bytes_text(n_bytes: float) -> str:

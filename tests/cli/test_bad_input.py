@@ -488,6 +488,8 @@ def test_a_refused_run_leaves_an_earlier_one_alone(run_cli, tmp_path):
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     one_line(run_cli(*run_of("breast-cancer", "--out", folder, "--parties", "31")))
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    again = run_cli(*run_of("breast-cancer", "--out", folder, "-q"))
+    assert f"The earlier run in '{folder}' is replaced." in again.err.splitlines()
 
 
 def test_a_message_of_many_lines_is_put_on_one(run_cli, monkeypatch):

@@ -390,7 +390,13 @@ def test_quiet_shows_no_progress(run_cli):
 def test_progress_on_a_terminal():
     """A view with a bar, warnings on lines of their own, JSON untouched."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "lessvfl.cli", *run_of(lam_party=0), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "lessvfl.cli",
+        *run_of(lam_party=0, train_epochs=150),
+        "--json",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment

@@ -115,7 +115,7 @@ MISTAKES = {
     # Files and folders.
     "a table that is not there": (["try", "fin.csv"], "'fin.csv'", "must exist"),
     "a file as out": (
-        ["run", "fine.csv", "--label", "y", "--out", "fine.csv"],
+        ["run", "fine.csv", "--label", "y", "--parties", "2", "--out", "fine.csv"],
         "'fine.csv'",
         "written",
     ),

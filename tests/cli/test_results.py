@@ -47,7 +47,7 @@ def test_a_party_says_in_a_log_what_may_go(whole, capsys):
     assert lines[1] == f"You may stop collecting: {', '.join(gone)}"
     assert lines[2] == f"Keep: {', '.join(kept[:8])} and {len(kept) - 8} more"
     assert lines[3].startswith("Sent to the server: ")
-    assert "evaluate 1.4 MB" in lines[3]
+    assert "evaluation 1.4 MB" in lines[3]
     assert len(lines) == 4
 
 

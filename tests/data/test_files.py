@@ -1,6 +1,7 @@
 """Tables from .npz, .csv and .parquet files."""
 
 import decimal
+import re
 
 import numpy as np
 import pandas as pd
@@ -115,8 +116,8 @@ def test_arrow_types(tmp_path):
 
 
 def test_missing_texts_of_csv(tmp_path):
-    path = csv_file(tmp_path / "t.csv", "a,y\nu,0\n,1\nNA,1\n")
-    assert list(load(path).X.text[0]) == ["u", None, None]
+    path = csv_file(tmp_path / "t.csv", "a,y\nu,0\n,1\nNA,1\nu,1\nNA,0\n")
+    assert list(load(path).X.text[0]) == ["u", None, "NA", "u", "NA"]
     path = csv_file(tmp_path / "t.csv", "a,y\nu,0\nnone,1\nu,1\nnone,0\n")
     assert list(load(path).X.text[0]) == ["u", "none"] * 2  # may be a category
 
@@ -163,7 +164,7 @@ def test_refused_csv(tmp_path, text, label, fragment):
 def test_long_lists_of_columns_are_cut(tmp_path):
     header = ",".join(f"c{i}" for i in range(30))
     path = csv_file(tmp_path / "t.csv", f"{header}\n{header}\n")
-    with pytest.raises(DataError, match=r"c19, \.\.\.\. Got no label"):
+    with pytest.raises(DataError, match=r"c19 and 10 more\. Got no label"):
         load(path)
 
 
@@ -251,3 +252,27 @@ def test_columns_that_cannot_be_written_are_refused(tmp_path):
             path, Frame(("a",), np.array([[0.5], [1.0]]), boolean=frozenset({0})), ids
         )
     assert not path.exists()
+
+
+def test_a_category_may_be_called_na(tmp_path):
+    """Whatever the file: only among numbers it means that a cell is missing."""
+    path = tmp_path / "t.csv"
+    path.write_text("land,n,y\nNA,1,a\nDE,NA,b\n,3,a\nNA,4,b\n")
+    frame = load(path).X
+    assert frame.texts(0).tolist() == ["NA", "DE", None, "NA"]
+    assert np.isnan(frame.numeric[1, 1])
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "hint"),
+    [
+        ("age,outcome_code,risk", {}, "--label 'risk'"),
+        ("age,outcome_code,z", {}, "--label 'outcome_code'"),
+        ("age,risk", {"label": "Risk"}, "Did you mean 'risk'?"),
+    ],
+)
+def test_the_likely_label_is_named(tmp_path, head, options, hint):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{head}\n{','.join('1' for _ in head.split(','))}\n")
+    with pytest.raises(DataError, match=re.escape(hint)):
+        load(path, **options)

@@ -172,7 +172,7 @@ def test_the_page_works_command_by_command(machine):
     predicted = pd.read_csv(machine.folder / "kit/server/predicted.csv")
     later = pd.read_csv(machine.folder / "kit/server/later.csv")
     assert list(predicted["patient"]) == list(later["patient"])
-    probability = ["probability_malignant", "probability_benign"]
+    probability = ["probability_benign", "probability_malignant"]
     assert [*predicted] == ["patient", "prediction", *probability, "partial"]
     assert not predicted.isna().any(axis=None)
     assert not predicted["partial"].any()
@@ -265,6 +265,7 @@ def test_the_page_has_the_options_of_predictions(command):
     top: Any = typer.main.get_command(app.app)
     known = {name for param in top.commands[command].params for name in param.opts}
     training = {"--config", "--resume", "--insecure", "--log-json", "--quiet", "-q"}
+    training |= {"--status-file"}
     assert documented == known - training
 
 

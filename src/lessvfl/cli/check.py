@@ -19,7 +19,7 @@ from lessvfl.cli.options import (
     SampleWeight,
     read_parties,
 )
-from lessvfl.terms import plural
+from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
     from lessvfl.data import Dataset, Finding
@@ -76,9 +76,8 @@ def _print(report: TableReport) -> None:
     used = ", ".join(f"{n:,} of {kind}" for kind, n in report.kinds.items() if n)
     label = "no label" if report.label is None else f"label '{report.label}'"
     if report.task is not None:
-        classes = ", ".join(report.label_names[: results.MOST_NAMES])
-        more = ", ..." * (len(report.label_names) > results.MOST_NAMES)
-        label += f" ({report.task}{': ' * bool(classes)}{classes}{more})"
+        classes = listed(report.label_names, results.MOST_NAMES)
+        label += f" ({report.task}{': ' * bool(classes)}{classes})"
     sums = f"{plural(report.n_rows, 'row')}; {label}; columns in use: {used or 'none'}."
     typer.echo(words.printable(sums))
     typer.echo("A run would stop." if report.problems else "A run would begin.")
@@ -105,16 +104,17 @@ def lines(findings: Iterable[tuple[str | None, Finding]]) -> list[str]:
 
 def tell_changes(job: Job, seed: int, source: str) -> None:
     """Say on standard error what a run does to the columns of a table."""
-    from lessvfl.data import usable
-    from lessvfl.data.check import held_columns, run_changes
+    from lessvfl.data import is_file, usable
+    from lessvfl.data.check import giveaways, held_columns, run_changes
 
     dataset: Dataset = job.dataset
-    if not dataset.findings and not dataset.X.text:
+    if not is_file(source):
         return
     held = held_columns(dataset, job.parties, job.settings.data, seed)
     for party, names in held.items():
         usable(party, names, dataset.X)  # or nothing is said but this
     found = run_changes(dataset, job.parties, job.settings.data, seed)
+    found += giveaways(dataset, held)
     for line in first_lines(found, source):
         typer.echo(line, err=True)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lessvfl.cli import ending, remote
-from lessvfl.terms import plural
+from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
     from lessvfl.remote.config import PartyConfig, ServerConfig
@@ -85,11 +85,10 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     write_table(target, table)
     n_ids = len(ids)
     if missing:
-        some = ", ".join(str(ids[i]) for i in missing[:5])
-        more = ", ..." if len(missing) > 5 else ""
+        some = listed([str(ids[i]) for i in missing])
         typer.echo(
             f"{len(missing)} of {plural(n_ids, 'id')} without an answer, not known to "
-            f"every party: {some}{more}",
+            f"every party: {some}",
             err=True,
         )
     if found.partial:

@@ -163,6 +163,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a method on a data set or on a table of your own."""
+    from lessvfl.run import folder
+
     with_target = _check_target(target)
     job, options = _read_job(
         data,
@@ -178,6 +180,8 @@ def run(
         set_,
     )
     numbers = _read_seeds(seeds)
+    if out is not None:
+        folder.claim(out)  # before the hours, not after them
     tell_changes(job, numbers[0], data)
     record = _run_and_save(job, numbers, options, with_target, out, quiet)
     _say(record, out, as_json)
@@ -255,7 +259,7 @@ def demo(
 ) -> None:
     """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
     from lessvfl import data, report
-    from lessvfl.run import profiles
+    from lessvfl.run import folder, profiles
     from lessvfl.run.record import RunRecord
     from lessvfl.run.simulate import Job
 
@@ -266,11 +270,13 @@ def demo(
         for method in methods
     )
     folders = [out / method for method in methods]
+    for one in folders:
+        folder.claim(one)
     if not quiet:
         typer.echo("This is less-vfl-auto; plain runs in a second process.", err=True)
     with _in_second_process(_run_demo, beside, folders[1], True):
         _run_demo(here, folders[0], quiet)
-    results.print_comparison([RunRecord.read(folder) for folder in folders])
+    results.print_comparison([RunRecord.read(one) for one in folders])
     typer.echo(f"Report: {report.compare(folders, out / 'report.html')}")
 
 
@@ -323,10 +329,9 @@ def _run_and_save(
 ) -> RunRecord:
     """Run a job; once it has begun, the run folder says how it ended."""
     from lessvfl.run import experiment, folder
+    from lessvfl.run.record import FILE_NAME
     from lessvfl.status import Status, terminal
 
-    if out is not None:
-        folder.claim(out)  # before the hours, not after them
     name = "" if out is None else out.name
     status = Status(name, job.settings.method, job.dataset.name)
     try:
@@ -336,6 +341,8 @@ def _run_and_save(
             )
             status.ended()
         if out is not None:
+            if (out / FILE_NAME).exists():
+                typer.echo(f"The earlier run in '{out}' is replaced.", err=True)
             folder.save(out, record, runs)
     except (KeyboardInterrupt, DivergenceError, ProtocolError) as ending:
         if out is not None:

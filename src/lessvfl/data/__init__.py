@@ -26,7 +26,7 @@ from lessvfl.data.problem import (
     prepare,
     raw_frame,
 )
-from lessvfl.data.sets import describe, load, names
+from lessvfl.data.sets import describe, is_file, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows
 from lessvfl.data.table import frame_of, from_arrays, label_name
 
@@ -46,6 +46,7 @@ __all__ = [
     "features_of",
     "frame_of",
     "from_arrays",
+    "is_file",
     "label_name",
     "label_rows",
     "labels_alone",

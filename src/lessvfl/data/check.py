@@ -18,6 +18,7 @@ from lessvfl.data.problem import features_of, prepare
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
+WIDE = 200  # columns; to look at more takes a second, and `check` does it
 NOBODYS = Finding(None, "no party names it", "left out", "left out")
 
 
@@ -86,6 +87,19 @@ def run_changes(
     names = [n for n in dataset.X.names if n in owner or not named]
     found = columns.changes(dataset.X, dataset.findings, names, config.max_categories)
     return [(owner.get(one.column or ""), one) for one in found]
+
+
+def giveaways(
+    dataset: Dataset, held: Mapping[str, Sequence[str]]
+) -> list[tuple[str | None, Finding]]:
+    """Return the columns in use that tell the label alone; of wide tables, nothing."""
+    owner = {column: party for party, names in held.items() for column in names}
+    names = [name for name in owner if name not in dataset.X.unused]
+    if len(names) > WIDE:
+        return []
+    used, is_class = dataset.X.select(names), dataset.task != "regression"
+    found = columns.giveaways(used, dataset.y, is_class)
+    return [(owner[str(one.column)], one) for one in found]
 
 
 def check_table(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lessvfl.data.frame import Finding, Floats, Frame, Reading
 from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.errors import DataError
+from lessvfl.terms import listed
 
 MANY_TEXTS = 64  # more different texts than this may be free text
 LONG_TEXT = 40  # characters of a text on average
@@ -224,8 +225,7 @@ def left_out_sentences(frame: Frame) -> list[str]:
     if not frame.left_out:
         return []
     said = [f"'{frame.names[i]}' ({what})" for i, what in frame.left_out.items()]
-    more = ", ..." * (len(said) > 5)
-    return [f"Columns that cannot be used are left out: {', '.join(said[:5])}{more}."]
+    return [f"Columns that cannot be used are left out: {listed(said)}."]
 
 
 def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
@@ -234,10 +234,9 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
     found = [name for name in names if name not in unused]
     if not found:
         why = {frame.names[index]: what for index, what in frame.left_out.items()}
-        shown = ", ".join(f"'{name}' ({why[name]})" for name in names[:5])
-        more = ", ..." if len(names) > 5 else ""
+        shown = listed([f"'{name}' ({why[name]})" for name in names])
         raise DataError(
-            f"Party '{party}' must have a column that can be used. Got {shown}{more}."
+            f"Party '{party}' must have a column that can be used. Got {shown}."
         )
     return found
 
@@ -268,11 +267,19 @@ def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Findin
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
             what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
             found.append(Finding(name, what, done, "kept"))
-        if y is not None and _gives_away(cells, y, index in frame.text, is_class):
-            what = "tells the label on its own"
-            done = "kept; leave it out if it is known only after the label"
-            found.append(Finding(name, what, done, "kept"))
-    return found
+    return found if y is None else found + giveaways(frame, y, is_class)
+
+
+def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
+    """Return the columns in use that predict the label on their own."""
+    what = "tells the label on its own"
+    done = "kept; leave it out if it is known only after the label"
+    return [
+        Finding(name, what, done, "kept")
+        for index, name in enumerate(frame.names)
+        if index not in frame.left_out
+        and _gives_away(_codes(frame, index), y, index in frame.text, is_class)
+    ]
 
 
 def _texts_of(frame: Frame, name: str) -> list[Any]:

@@ -20,7 +20,8 @@ from lessvfl.data.frame import Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
-from lessvfl.terms import Task
+from lessvfl.settings import near
+from lessvfl.terms import Task, listed
 
 EXCEL = (".xlsx", ".xls")
 SUFFIXES = (".npz", ".csv", ".parquet", *EXCEL)
@@ -216,7 +217,7 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
             arrow.ReadOptions(encoding=encoding),
             arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head),
             arrow.ConvertOptions(
-                strings_can_be_null=True,
+                strings_can_be_null=False,
                 decimal_point=decimal,
                 column_types=dict.fromkeys(texts, pyarrow.string()),
             ),
@@ -306,12 +307,15 @@ def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
         if len(found) == 1:
             return found[0]
         problem = f"Got {' and '.join(found)}" if found else "Got no label"
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    hint = "" if label is None else near(label, names)
     if label is None:
-        likely = next((n for n in names if re.search(LIKELY, n, re.I)), names[-1])
+        whole = [n for n in names if re.fullmatch(LIKELY, n, re.I)]
+        partly = [n for n in names if re.search(LIKELY, n, re.I)]
+        likely = (whole or partly or names[-1:])[0]
         problem += f"; name it, perhaps with --label '{likely}'"
     raise DataError(
-        f"The label of '{path}' must be one of its columns: {shown}. {problem}."
+        f"The label of '{path}' must be one of its columns: {listed(names, 20)}. "
+        f"{problem}.{hint}"
     )
 
 

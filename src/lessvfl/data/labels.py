@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from lessvfl.data.encode import QUARTILE, is_heavy
 from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.settings import Kind, Section, a_float, one_of, or_none, setting
+from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
+from lessvfl.terms import listed
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
@@ -107,10 +108,10 @@ def take_weights(dataset: Dataset, column: str) -> Dataset:
     """Return a data set whose rows weigh what a column says, which is no feature."""
     names = dataset.X.names
     if column not in names:
-        shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        shown = listed(names, 20)
         raise DataError(
             f"The row weights of '{dataset.name}' must be one of its columns: {shown}. "
-            f"Got '{column}'."
+            f"Got '{column}'.{near(column, names)}"
         )
     left = [name for name in names if name != column]
     if not left:
@@ -161,11 +162,9 @@ def _weights_of(
     weights = np.ones(len(label_names))
     for name, weight in given.items():
         if name not in label_names:
-            shown = ", ".join(label_names[:20])
-            more = ", ..." if len(label_names) > 20 else ""
             raise ConfigError(
                 f"The 'class_weight' setting must name classes of '{owner}': "
-                f"{shown}{more}. Got '{name}'."
+                f"{listed(label_names, 20)}. Got '{name}'."
             )
         weights[label_names.index(name)] = weight
     return weights

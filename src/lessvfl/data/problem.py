@@ -23,7 +23,7 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
-from lessvfl.terms import plural, stream_seed
+from lessvfl.terms import listed, plural, stream_seed
 
 AS_THEY_ARE = LabelConfig()
 
@@ -283,9 +283,9 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
     if constant:
         n = len(constant)
         many = "1 column has" if n == 1 else f"{n} columns have"
-        shown = ", ".join(constant[:5]) + (", ..." if len(constant) > 5 else "")
         warnings.warn(
-            f"{many} one value in all training rows and can tell nothing: {shown}.",
+            f"{many} one value in all training rows and can tell nothing: "
+            f"{listed(constant)}.",
             LessVFLWarning,
             stacklevel=3,
         )

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import DataConfig, Dataset
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
-from lessvfl.settings import refuse
-from lessvfl.terms import plural, stream_seed
+from lessvfl.settings import near, refuse
+from lessvfl.terms import listed, plural, stream_seed
 
 # How many parties, how many columns each has, or the columns (names, globs) of each.
 PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
@@ -96,10 +96,9 @@ def _deal_by_name(
             owner[column] = party
     left = [name for name in names if name not in owner]
     if left:
-        shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
         warnings.warn(
             f"{plural(len(left), 'column belongs', 'columns belong')} to no party and "
-            f"{'is' if len(left) == 1 else 'are'} left out: {shown}.",
+            f"{'is' if len(left) == 1 else 'are'} left out: {listed(left)}.",
             LessVFLWarning,
             stacklevel=4,  # the caller of prepare
         )
@@ -124,7 +123,7 @@ def match_columns(
         if not matches:
             raise ConfigError(
                 f"The columns of {owner} must be in the table. "
-                f"Got '{pattern}', which matches none."
+                f"Got '{pattern}', which matches none.{near(pattern, names)}"
             )
         found.update(dict.fromkeys(matches))
     return list(found)

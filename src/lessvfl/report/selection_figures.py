@@ -71,7 +71,7 @@ def plot_selection(
         style = VERDICTS[kind] | ({"label": None} if kind in named else {})
         named.add(kind)
         ax.barh(row, width, height=0.6, edgecolor="white", lw=0, **style)
-        long = f"{one.value:.3g}" if one.value > width else ""
+        long = f"{one.value:.3g} (bar cut)" if one.value > width else ""
         note = ", ".join(filter(None, (long, figures.label(one.note, 20))))
         end = max(width, 1.0) if one.note else width
         figures.beside(ax, end, row, note)

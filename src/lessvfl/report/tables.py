@@ -38,7 +38,10 @@ ESTIMATED = (
     "column stand for useless ones; it does not count columns that matter only through "
     "others."
 )
-PAPER_MIB = "Paper MiB count embeddings to the server alone, 4 bytes a value."
+PAPER_MIB = (
+    "Paper MiB count embeddings to the server alone, at 4 bytes a value even where "
+    "fewer were sent."
+)
 MOST_PAIRS = 3  # that a sentence names
 MOMENTS = {
     "pretrained": "after pre-training",

@@ -20,6 +20,7 @@ from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
 from lessvfl.errors import DataError
 from lessvfl.run.fitted import FittedModel
+from lessvfl.terms import listed
 
 N_BINS = 10
 MOST_NAMES = 20
@@ -101,7 +102,7 @@ def _codes(
         named = {str(index): text for index, text in enumerate(label_names)}
         words = [named.get(word, word) for word in words]
     if strange := set(words) - set(known):
-        shown = ", ".join(known[:MOST_NAMES]) + ", ..." * (len(known) > MOST_NAMES)
+        shown = listed(known, MOST_NAMES)
         raise DataError(
             f"The labels of '{name}' must be classes of the model: {shown}. "
             f"Got '{min(strange)}'."

@@ -101,7 +101,7 @@ def load(
     'binary'
     """
     name = str(name_or_path)
-    info = None if name not in _REGISTRY and _is_path(name) else _info(name)
+    info = None if name not in _REGISTRY and is_file(name) else _info(name)
     owner = f"the {'data set' if info else 'file'} '{name}'"
     for argument, value, is_used in (
         ("label", label, info is None),
@@ -128,7 +128,7 @@ def _folder(data_dir: str | Path | None) -> Path | None:
     return folder
 
 
-def _is_path(text: str) -> bool:
+def is_file(text: str) -> bool:
     """Tell a path from the name of a data set."""
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     return (
