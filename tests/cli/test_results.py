@@ -25,8 +25,8 @@ def test_a_run_says_on_the_terminal_why_the_others_went(whole, capsys, terminal)
     lines = capsys.readouterr().out.splitlines()
     said = reasons_by_party(whole)
     assert set(said) == {"bank", "insurer", "hospital"}
-    assert "no stronger than chance" in said["bank"]
-    shown = [line for line in lines if line.startswith("Not the others of ")]
+    assert "no stronger than chance beside those kept" in said["bank"]
+    shown = [line for line in lines if " removed " in line]
     for party, why in said.items():
         assert any(party in line and line.endswith(f": {why}.") for line in shown)
     assert len(shown) == len(set(said.values()))
@@ -47,7 +47,7 @@ def test_a_party_says_in_a_log_what_may_go(whole, capsys):
     assert lines[1] == f"You may stop collecting: {', '.join(gone)}"
     assert lines[2] == f"Keep: {', '.join(kept[:8])} and {len(kept) - 8} more"
     assert lines[3].startswith("Sent to the server: ")
-    assert "evaluate 1.4 MB" in lines[3]
+    assert "evaluation 1.4 MB" in lines[3]
     assert len(lines) == 4
 
 
