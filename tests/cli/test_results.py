@@ -25,8 +25,8 @@ def test_a_run_says_on_the_terminal_why_the_others_went(whole, capsys, terminal)
     lines = capsys.readouterr().out.splitlines()
     said = reasons_by_party(whole)
     assert set(said) == {"bank", "insurer", "hospital"}
-    assert "no stronger than chance" in said["bank"]
-    shown = [line for line in lines if line.startswith("Not the others of ")]
+    assert "no stronger than chance beside those kept" in said["bank"]
+    shown = [line for line in lines if " removed " in line]
     for party, why in said.items():
         assert any(party in line and line.endswith(f": {why}.") for line in shown)
     assert len(shown) == len(set(said.values()))

@@ -163,7 +163,7 @@ def test_one_run_recommends_what_it_kept_and_no_selection_nothing(odd_records, p
         rows, odd_records["one seed"].runs[0]["features"].values(), strict=True
     ):
         assert row[2] == ", ".join(party["kept"])
-    assert "more seeds would tell" in pages["one seed"]
+    assert "run more seeds to see how stable" in pages["one seed"]
     assert "|Recommended|Norm|" not in "|".join(Reader(pages["one seed"]).words)
     assert "Recommended features" not in pages["plain"]
     assert "Recommended features" not in pages["no seed"]
@@ -220,15 +220,14 @@ def test_selection_by_shadows_is_told_in_words_and_figures(odd_records, pages):
     words = "|".join(Reader(pages["shadows"]).words)
     run = odd_records["shadows"].runs[0]
     n_kept = len(run["features"]["bank"]["kept"])
-    assert (
-        f"|bank keeps {n_kept} of 15 features. Of its scrambled columns 2.0 % " in words
-    )
-    assert f"limit; about {n_kept / 10:.1f} of those kept may be useless." in words
+    said = f"|bank keeps {n_kept} of 15 features. Of the scrambled copies of its "
+    assert f"{said}columns 2.0 % passed" in words
+    assert f"mark; about {n_kept / 10:.1f} of those kept may be useless." in words
     assert words.count("no estimate of how many of those kept may be useless.") == 1
     assert "an estimate: scrambled copies of a column stand for useless ones" in words
     assert "bank_00 matters squared." in words
     assert words.count("A second look added to the first.") == 1
-    assert words.count("On a second look it removed what says nothing") == 1
+    assert words.count("On a second look it removed what adds nothing") == 1
     assert 'class="card scores"' in pages["shadows"]
     assert 'class="card path"' in pages["shadows"]
     assert "How features were chosen" not in pages["ordinary"]

@@ -135,21 +135,21 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
             ["b"],
             {"a": "strength", "b": "weak"},
             "You may stop collecting 1 of your 2 features: it is no stronger than "
-            "chance",
+            "chance beside those kept",
         ),
         (
             ["a"],
             ["b", "c"],
             {"a": "strength", "b": "weak", "c": "says nothing beside the others"},
             "You may stop collecting 2 of your 3 features: 1 is no stronger than "
-            "chance and 1 adds nothing to those kept",
+            "chance beside those kept and 1 adds nothing to those kept",
         ),
         (
             [],
             ["a", "b"],
             {"a": "weak", "b": "weak"},
             "You may stop collecting both of your features: they are no stronger than "
-            "chance",
+            "chance beside those kept",
         ),
         ([], ["a"], {"a": "odd"}, "You may stop collecting your only feature: it went"),
         (["a"], [], {"a": "strength"}, "Go on collecting your only feature: "),
@@ -197,12 +197,12 @@ def test_cautions_are_those_of_the_run(own, whole):
     n_kept = sum(one.is_kept for one in verdicts(own))
     assert f"About 10 % of what was kept may be useless ({n_kept / 10:.1f} of" in said
     assert "at least half of the runs" in said
-    assert "One run decided" not in said
+    assert "This comes from one run" not in said
     one = one_run(whole, [], ["a"], {"a": "weak"})
     said = " ".join(operator.cautions(one))
     assert "the model does without your columns" in said
     assert "may be useless" not in said
-    assert "One run decided" in said
+    assert "This comes from one run" in said
 
 
 def test_what_was_sent_by_stage(own):

@@ -170,13 +170,13 @@ def test_selection_in_words():
     how: dict[str, Any] = {"scores": dict.fromkeys("axy", 0.5), "rule": "pruned"}
     how |= {"shadow_share": 0.02, "false_share": 0.04, "pairs": [["x", "y", 3.0]]}
     assert tables.selection_words("clinic", how, 3) == (
-        "clinic keeps 3 of 3 features. Of its scrambled columns 2.0 % passed the same "
-        "limit; about 0.1 of those kept may be useless. On a second look it removed "
-        "what says nothing beside the others. x and y matter together."
+        "clinic keeps 3 of 3 features. Of the scrambled copies of its columns 2.0 % "
+        "passed the same mark; about 0.1 of those kept may be useless. On a second "
+        "look it removed what adds nothing to those kept. x and y matter together."
     )
     assert tables.selection_words("clinic", how | {"false_share": None}, 3).startswith(
-        "clinic keeps 3 of 3 features. Of its scrambled columns 2.0 % passed the same "
-        "limit; no estimate of how many of those kept may be useless. On a second look "
+        "clinic keeps 3 of 3 features. Of the scrambled copies of its columns 2.0 % "
+        "passed the same mark; no estimate of how many of those kept may be useless. "
     )
 
 

@@ -96,11 +96,18 @@ def print_recommended(record: RunRecord) -> None:
     rows = zip(parties, counts, without, names, strict=True)
     heads = ("party", "recommended", f"{score} without it", "features")
     print_table(heads, list(rows))
-    gone: dict[str, list[str]] = {}
-    for party, why in verdicts.reasons_by_party(record).items():
-        gone.setdefault(why, []).append(party)
-    for why, some in gone.items():
-        typer.echo(words.printable(f"Not the others of {', '.join(some)}: {why}."))
+    why, gone = verdicts.reasons_by_party(record), dict[tuple[str, str], list[str]]()
+    for one in found:
+        if one.party in why:
+            rest = "{} other features" if one.features else "all {} features"
+            if one.n_held - len(one.features) == 1:
+                rest = "one feature"
+            gone.setdefault((rest, why[one.party]), []).append(one.party)
+    for (rest, reason), (*others, last) in gone.items():
+        who = f"{', '.join(others)} and {last}" if others else last
+        each = " each" if others and not reason.startswith("they ") else ""
+        what = rest.format("their" if others else "its")
+        typer.echo(words.printable(f"{who}{each} removed {what}: {reason}."))
 
 
 def build_report(folder: Path) -> None:

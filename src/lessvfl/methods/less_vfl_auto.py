@@ -2,7 +2,7 @@
 
 The stages of Castiglia et al., ICML 2023, Algorithm 1. The server takes its lambda from
 rows held out (``core/head_path.py``), every party measures its selection against
-permuted copies of its own columns (``core/evidence.py``); docs/selection.md says how.
+scrambled copies of its own columns (``core/evidence.py``); docs/selection.md says how.
 """
 
 from __future__ import annotations

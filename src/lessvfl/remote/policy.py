@@ -1,9 +1,10 @@
 """What a party lets a server ask of it, and how much it has been asked already.
 
-A party believes the server nothing: what is run, with which bounds, how often and on
-which rows is checked here, at the party, before an answer leaves. What goes beyond is
-refused with a PolicyError, whose sentence both sides hear. The budget is kept on disk,
-ahead of what is spent, so that no restart and no resume gives any of it back.
+A party takes nothing on trust from the server: what is run, with which bounds, how
+often and on which rows is checked here, at the party, before an answer leaves. What
+goes beyond is refused with a PolicyError, whose sentence both sides hear. The budget is
+kept on disk, ahead of what is spent, so that no restart and no resume gives any of it
+back.
 """
 
 from __future__ import annotations

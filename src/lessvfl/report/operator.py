@@ -67,7 +67,9 @@ def cautions(record: RunRecord) -> list[str]:
             "network of each seed needs the features that its own run kept."
         )
     if n_runs == 1:
-        said.append("One run decided; more seeds would tell how surely.")
+        said.append(
+            "This comes from one run; run more seeds to see how stable the choice is."
+        )
     said.append(
         "This holds for these labels and these parties. Columns that matter only "
         "together with another party's cannot be seen by either."
@@ -243,18 +245,18 @@ def _list(title: str, found: Sequence[FeatureVerdict], nothing: str) -> str:
     said = ""
     if with_strength:
         said = (
-            '<p class="soft">Strength: 1, the mark, is the limit that scrambled copies '
-            "of your columns set.</p>"
+            '<p class="soft">Strength: 1 is the mark, what scrambled copies of your '
+            "columns reach by chance.</p>"
         )
     heading = f"{title} ({len(found):,})"
     return parts.card(heading, said + parts.scroll(title, table, tall=True), "div")
 
 
-LONGEST = 3.0  # in limits; a longer bar is cut
+LONGEST = 3.0  # in marks; a longer bar is cut
 
 
 def _bar(strength: float | None) -> str:
-    """Return a strength as a number and a bar with the limit as a mark."""
+    """Return a strength as a number and a bar with the mark on it."""
     if strength is None:
         return MISSING
     width = 100 * min(strength, LONGEST) / LONGEST

@@ -306,9 +306,9 @@ def _missed(record: RunRecord) -> str:
     table = parts.table(names, lines, look=' class="missed"')
     mean_of = f"; mean of {len(record.runs)} seeds" * (len(record.runs) > 1)
     said = (
-        '<p class="soft">The final model with the embedding of a party at its mean '
-        f"over the training rows{mean_of}. A model trained without the party may make "
-        "up for some of it.</p>"
+        '<p class="soft">How much worse the final model scores when the embedding of '
+        f"one party is replaced by its mean over the training rows{mean_of}. A model "
+        "trained without the party may make up for some of the loss.</p>"
     )
     inner = said + parts.scroll("Score without each party", table, tall=True)
     return parts.card("Who would be missed", inner)

@@ -62,7 +62,7 @@ def header(words: Iterable[str], title: str) -> str:
     return f"<header>{said}<h1>{escape(title, quote=False)}</h1></header>"
 
 
-def notes_card(notes: Iterable[object], title: str = "Read these numbers with") -> str:
+def notes_card(notes: Iterable[object], title: str = "Notes on these numbers") -> str:
     """Return a card with sentences, each once."""
     items = "".join(f"<li>{escape(str(note))}</li>" for note in dict.fromkeys(notes))
     card = f'<section class="card notes"><h2>{title}</h2><ul>{items}</ul></section>'

@@ -25,12 +25,12 @@ METHOD_TITLES = {
 SECOND_LOOK = {
     "both looks": "A second look added to the first.",
     "second look": "A second look replaced the first.",
-    "pruned": "On a second look it removed what says nothing beside the others.",
+    "pruned": "On a second look it removed what adds nothing to those kept.",
 }
 REASONS = {  # why a feature stayed or went in spite of its strength, few words each
     "must keep": "must keep",
-    "beside the others": "adds to the others",
-    "says nothing beside the others": "adds nothing new",
+    "beside the others": "adds to those kept",
+    "says nothing beside the others": "adds nothing to those kept",
     "most": "more than allowed",
 }
 ESTIMATED = (
@@ -248,7 +248,7 @@ class FeatureRow(NamedTuple):
 
 
 class Strength(NamedTuple):
-    """How strong a feature is against its party's shadows; 1 is the limit."""
+    """How strong a feature is against its party's shadows; 1 is the mark."""
 
     party: str
     feature: str
@@ -261,7 +261,7 @@ class Strength(NamedTuple):
 def strengths(run: RunNumbers) -> list[Strength]:
     """List the features of a run that were measured against shadows.
 
-    What stays is at the limit or beyond, and what goes is below it, or a note says why.
+    What stays is at the mark or beyond, and what goes is below it, or a note says why.
     """
     found = []
     for party, how in (at(run, "selection") or {}).items():
@@ -292,8 +292,8 @@ def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
         useless = f"about {false_share * n_kept:.1f} of those kept may be useless"
     words = [
         f"{party} keeps {n_kept} of {plural(len(how['scores']), 'feature')}.",
-        f"Of its scrambled columns {100 * how['shadow_share']:.1f} % passed the same "
-        f"limit; {useless}.",
+        f"Of the scrambled copies of its columns {100 * how['shadow_share']:.1f} % "
+        f"passed the same mark; {useless}.",
         SECOND_LOOK.get(how["rule"], ""),
     ]
     for a, b, _ in how["pairs"][:MOST_PAIRS]:
@@ -359,8 +359,11 @@ def recommendations(record: RunRecord) -> list[Recommendation]:
 def recommended_words(n_runs: int) -> str:
     """Say what makes a feature a recommended one."""
     if n_runs == 1:
-        return "What the run kept; more seeds would tell how surely."
-    return f"Kept in at least half of the {n_runs} runs; no count: in all of them."
+        return "Kept in the only run; run more seeds to see how stable the choice is."
+    return (
+        f"Kept in at least half of the {n_runs} runs; a feature without a count was "
+        "kept in every run."
+    )
 
 
 # -- components and communication ------------------------------------------------------

@@ -18,15 +18,18 @@ WORDS = {  # reasons of a record, as a reader understands them
     "strength": "stronger than chance",
     "must keep": "must stay, as asked",
     "strongest": "the strongest, though no stronger than chance",
-    "beside the others": "adds to the features kept",
-    "says nothing beside the others": "adds nothing to the features kept",
+    "beside the others": "adds to those kept",
+    "says nothing beside the others": "adds nothing to those kept",
     "most": "others are stronger, and no more were allowed",
     UNTOLD: "its party did not say",
-    "weak": "no stronger than chance",
+    "weak": "no stronger than chance beside those kept",
     UNSELECTED: "the method removes nothing",
 }
 GONE = {  # why features were removed: of one, of several
-    "weak": ("is no stronger than chance", "are no stronger than chance"),
+    "weak": (
+        "is no stronger than chance beside those kept",
+        "are no stronger than chance beside those kept",
+    ),
     "says nothing beside the others": (
         "adds nothing to those kept",
         "add nothing to those kept",
@@ -55,7 +58,7 @@ class FeatureVerdict(NamedTuple):
     n_kept: int
     n_runs: int
     why: str  # as most of the runs have it that agree with the verdict
-    strength: float | None  # mean of the runs; 1 is the limit that shadows set
+    strength: float | None  # mean of the runs; 1 is the mark that shadows set
     pair: tuple[str, float] | None  # what it matters together with, and their strength
     norm: float | None  # of its weights, mean of the runs that kept it
 
