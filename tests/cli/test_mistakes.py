@@ -140,6 +140,11 @@ MISTAKES = {
     "a party twice": (["kit", "init", "new", "--parties", "a,a"], "different names"),
     "a party called server": (["kit", "init", "new", "--parties", "server"], "server"),
     "a party that is a path": (["kit", "init", "new", "--parties", "../a"], "'../a'"),
+    "a number of parties": (
+        ["kit", "init", "new", "--parties", "3"],
+        "names as in clinic,insurer",
+        "'3'",
+    ),
     "no party": (["kit", "init", "new", "--parties", ","], "party"),
     "a certificate that is none": (["kit", "show", "fine.csv"], "PEM certificate"),
     "a certificate not there": (["kit", "show", "no.pem"], "'no.pem'"),

@@ -1,6 +1,7 @@
 """What every column of a table is, and what is done about it."""
 
 import datetime
+import logging
 import sys
 
 import numpy as np
@@ -435,8 +436,20 @@ def test_the_first_sheet_of_a_workbook(tmp_path):
     assert found.X.dates == {1}
     assert found.findings[0].done == "the first one, 'main', is read"
     path.write_bytes(b"no workbook")
-    with pytest.raises(DataError, match="must be readable"):
+    with pytest.raises(DataError, match="must be readable") as caught:
         load(path)
+    assert str(caught.value).count("t.xlsx") == 1  # no "Context: 0: Could not open"
+    assert "Context" not in str(caught.value)
+
+
+def test_a_workbook_is_read_in_silence(tmp_path, caplog):
+    path = tmp_path / "t.xlsx"
+    table = pd.DataFrame({"a": [1.5, 2, 3], "gap": [None] * 3, "y": ["u", "v", "u"]})
+    table.to_excel(path, engine="xlsxwriter", index=False)
+    assert load(path).X.names == ("a", "gap")
+    assert caplog.messages == []
+    logging.getLogger("fastexcel.types.dtype").warning("later")
+    assert caplog.messages == ["later"]
 
 
 def test_a_workbook_needs_its_extra(tmp_path, monkeypatch):

@@ -397,6 +397,7 @@ def test_the_status_shows_the_bill(tmp_path, method):
                 assert found == paid(numbers, name, way, stage)
     total = numbers["communication"]["payload_bytes"]
     assert shown["traffic"]["payload_bytes"] == total
+    assert shown["traffic"]["rounds"] == numbers["communication"]["rounds"]
 
 
 def said(status):

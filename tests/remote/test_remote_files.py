@@ -20,6 +20,7 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
+from lessvfl.status import terminal, words
 
 # ------------------------------------------------------------------------------ configs
 
@@ -299,6 +300,39 @@ def test_seeds_share_processes_where_the_parties_columns_stay(own, spurious, sta
     settings = profiles.resolve("less-vfl-auto", "default", dataset, own)
     job = simulate.Job(dataset, settings, parties=2, spurious=spurious)
     assert localhost._tables_stay(job) == stay
+
+
+def test_try_says_that_it_starts_processes(tmp_path, monkeypatch):
+    dataset = data.load("breast-cancer")
+    settings = profiles.resolve("less-vfl-auto", "default", dataset)
+    job, seen = simulate.Job(dataset, settings, parties=2), []
+    for name in ("write_folders", "_run_sides", "collect"):
+        monkeypatch.setattr(localhost, name, lambda *_: None)
+
+    def watch(status):
+        seen.append(status.snapshot())
+        return localhost.unwatched(status)
+
+    localhost.run(job, [0], tmp_path, 1, watch=watch)
+    (shown,) = seen
+    assert words.title(shown) == "less-vfl-auto on breast-cancer"
+    assert words.headline(shown) == "starting the server and 2 parties"
+    assert shown["parties"] == {}  # nobody is away yet
+
+
+def test_a_party_shows_the_file_it_was_given(run_cli, tmp_path, monkeypatch):
+    (tmp_path / "lab.csv").write_text(
+        "who,a\n" + "".join(f"{i},{i}\n" for i in range(9))
+    )
+    text = "data: lab.csv\nid: who\nout: run\nserver: 127.0.0.1:1\nname: clinic\n"
+    (tmp_path / "party.yaml").write_text(text)
+
+    def show(status, **more):
+        raise ConfigError(words.title(status.snapshot()))
+
+    monkeypatch.setattr(terminal, "show", show)
+    said = run_cli("party", "--config", tmp_path / "party.yaml", "--insecure")
+    assert said.err.splitlines()[-1] == "lessvfl: party clinic · a run on lab.csv"
 
 
 def test_try_gives_the_numbers_of_run(run_cli, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.run import experiment, profiles, simulate
 from lessvfl.run.build import Networks
+from lessvfl.run.fitted import FittedServer
 from lessvfl.run.folder import load, save
 from lessvfl.run.simulate import Job
 
@@ -104,6 +106,30 @@ def test_loaded_model_predicts_as_the_run(table, dataset, tmp_path, method, dtyp
         }
         assert np.array_equal(model.decide(rows), one.model.decide(rows))
     assert [path.name for path in tmp_path.rglob("party*")].count("party0") == 2
+
+
+def test_a_model_is_printed_in_a_line(dataset):
+    _, runs = run(dataset, "plain")
+    model = runs[0].model
+    first, lab, _ = model.parties
+    server = FittedServer(**about_server(model))
+    first = replace(first, kept=("age",), removed=("sex",))
+    model = replace(model, parties=(first, lab))
+    assert str(model) == (
+        "<FittedModel: binary; features kept: server 1 of 2 (age), "
+        "../lab/of A 4 of 4 (lab_0, lab_1, lab_2, ...)>"
+    )
+    assert repr(replace(lab, kept=(), removed=lab.kept)) == (
+        "<FittedParty: ../lab/of A; features kept: 0 of 4>"
+    )
+    assert repr(lab) == (
+        "<FittedParty: ../lab/of A; features kept: 4 of 4 (lab_0, lab_1, lab_2, ...)>"
+    )
+    assert repr(server) == "<FittedServer: binary; parties: server, ../lab/of A, rest>"
+
+
+def about_server(model):
+    return {one.name: getattr(model, one.name) for one in fields(FittedServer)}
 
 
 @pytest.mark.parametrize("method", METHODS[:3])

@@ -403,6 +403,25 @@ def test_a_status_in_a_file_is_followed(tmp_path) -> None:
         pass
 
 
+def test_a_follower_ticks_before_there_is_a_file(tmp_path, clock) -> None:
+    first = Status("", "plain", "digits", clock=clock)
+    first.do("starting the server and 2 parties", note=False)
+    follower = file.Follower(tmp_path / "s.json", first)
+    assert follower.snapshot()["seconds"] == 0
+    clock.now += 7
+    early = follower.snapshot()
+    assert (early["seconds"], early["events"]) == (7, [])
+    assert words.headline(early) == "starting the server and 2 parties"
+    status = Status("run", "plain", "labels.npz", ["bank", "lab"], clock=clock)
+    with file.write(status, tmp_path / "s.json"):
+        later = follower.snapshot()
+        assert words.title(later) == words.title(early) == "plain on digits"
+        assert (later["seconds"], later["message"]) == (7, "waiting for bank, lab")
+    clock.now += 3
+    with file.write(status, tmp_path / "s.json"):
+        assert follower.snapshot()["seconds"] == 10
+
+
 # --------------------------------------------------------------------------------- page
 
 

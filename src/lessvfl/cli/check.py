@@ -59,11 +59,9 @@ def check(
 
 
 def _print(report: TableReport) -> None:
-    """Print what stops a run, then what is done about columns."""
+    """Print what is done about columns, then what stops a run, the verdict last."""
     from lessvfl.status import words
 
-    for problem in report.problems:
-        typer.echo(words.printable(f"Stops a run: {problem}"))
     rows = [
         (_short(one.column), party or "", one.what, one.done)
         for party, one in report.findings
@@ -80,6 +78,8 @@ def _print(report: TableReport) -> None:
         label += f" ({report.task}{': ' * bool(classes)}{classes})"
     sums = f"{plural(report.n_rows, 'row')}; {label}; columns in use: {used or 'none'}."
     typer.echo(words.printable(sums))
+    for problem in report.problems:
+        typer.echo(words.printable(f"Stops a run: {problem}"))
     typer.echo("A run would stop." if report.problems else "A run would begin.")
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lessvfl.cli.options import read_names
+
 if TYPE_CHECKING:
     from lessvfl.remote.certificates import Certificate
 
@@ -31,9 +33,15 @@ def init(
     days: Days = 365,
 ) -> None:
     """Make a private CA, and a folder for the server and each party."""
+    from lessvfl.errors import ConfigError
     from lessvfl.remote import certificates
 
-    names = [part.strip() for part in parties.split(",") if part.strip()]
+    names = read_names(parties)
+    if number := next((name for name in names if name.isdecimal()), None):
+        raise ConfigError(
+            "The '--parties' option must be names as in clinic,insurer, not a number. "
+            f"Got {number!r}."
+        )
     certificates.init(folder, names, server_name or [], days)
     typer.echo(f"{folder / 'ca'}: the CA; keep ca-key.pem offline")
     typer.echo(f"{folder / 'server'}: for the server")

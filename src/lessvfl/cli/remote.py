@@ -180,7 +180,8 @@ def server(
         Path(own.data), own.label, own.id, own.sample_weight, task
     )
     credentials = server_credentials(own, insecure)
-    status = Status(Path(own.out).name, own.method, dataset.name, own.parties)
+    names = (Path(own.out).name, own.method, Path(own.data).name)
+    status = Status(*names, own.parties)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
         hub = listen(own, credentials)
@@ -286,7 +287,7 @@ def party(
     _need_predict({"--data": table})
     name, credentials = party_identity(own, insecure)
     frame, ids = data.load_columns(Path(own.data), own.id)
-    status = Status(Path(own.out).name, "", Path(own.data).stem, [SERVER], side=name)
+    status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
     process = PartyProcess(name, own, frame, ids, status)
     if process.has_finished:
         typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import logging
 import re
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
@@ -282,12 +283,16 @@ def _read_excel(path: Path) -> RawTable:
             f"To read '{path}' takes the package 'fastexcel' of the extra 'excel', as "
             "in pip install 'lessvfl[excel]'. Got no such package."
         ) from None
+    theirs = logging.getLogger("fastexcel.types.dtype")
+    was_off, theirs.disabled = theirs.disabled, True  # it warns of empty columns
     try:
         book = fastexcel.read_excel(path)
         sheet = book.load_sheet(0)
         table = pyarrow.table(sheet.to_arrow())
     except fastexcel.FastExcelError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error).partition("\n")[0]) from None
+    finally:
+        theirs.disabled = was_off
     others = len(book.sheet_names) - 1
     if not others:
         return RawTable(table)

@@ -132,7 +132,9 @@ def run(
     write_folders(job, problems[0], seeds, base, port, threads, save_every)
     names = [table.name for table in problems[0].parties]
     path = base / "server" / "status.json"
-    status = Status("", job.settings.method, job.dataset.name, names)
+    status = Status("", job.settings.method, job.dataset.name)
+    parties = plural(len(names), "party", "parties")
+    status.do(f"starting the server and {parties}", note=False)
     with watch(file.Follower(path, status)):
         _run_sides(base, names, threads, ("--status-file", str(path)))
     return collect(problems, base)

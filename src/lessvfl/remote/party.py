@@ -230,10 +230,8 @@ class PartyProcess:
 
     def _bill(self, message: messages.Request, reply: messages.Reply) -> None:
         """Put an exchange on the party's own bill, as the server does on its."""
-        if isinstance(message, messages.Describe):
+        if not messages.is_billed(message):
             return
-        if isinstance(message, messages.Begin) and message.done > 0:
-            return  # sent again
         self.ledger.bill_round(message.stage, [True])
         for one in (message, reply):
             line = bill_line(self.name, one, (True,))

@@ -365,14 +365,15 @@ class ServerProcess:
     def _carried(
         self, party: PartyId, request: Any, up: memoryview, down: bytes
     ) -> None:
-        """Show what one exchange was on the wire."""
+        """Show an exchange: its bytes on the wire, and a round if it is billed."""
         stage = request.stage if isinstance(request, messages.Embed) else None
         if isinstance(request, control.Align) and self._n_offers is not None:
             self._n_offers += 1
             of = len(self.config.parties)
             self.status.do(f"alignment: {self._n_offers} of {of} parties have answered")
         wire = {"wire_up": len(up), "wire_down": len(down)}
-        self.status.carried(party, **wire, stage=stage)
+        rounds = int(messages.is_billed(request))
+        self.status.carried(party, **wire, rounds=rounds, stage=stage)
 
     def _ask_all(self, message: Any) -> dict[str, control.Agreed]:
         """Have every party do something around the run."""

@@ -30,6 +30,7 @@ from lessvfl.run.record import write_atomically
 from lessvfl.terms import PartyId, Task
 
 NETWORKS = "networks"  # the folder of all seeds, between machines
+MOST_NAMES = 3  # of a party's features, where a model is printed
 # A party's mean embedding and constant, by its place, beside the fusion network.
 EXTRAS = {"means": "~mean.", "constants": "~constant."}
 
@@ -129,6 +130,19 @@ class FittedParty:
             outcome.constant,
         )
 
+    def __repr__(self) -> str:
+        """Say who this is and what is kept."""
+        return f"<FittedParty: {self.name}; features kept: {self.kept_text}>"
+
+    @property
+    def kept_text(self) -> str:
+        """Say how many features are kept, and name the first ones."""
+        text = f"{len(self.kept)} of {len(self.kept) + len(self.removed)}"
+        if not self.kept:
+            return text
+        more = ", ..." * (len(self.kept) > MOST_NAMES)
+        return f"{text} ({', '.join(self.kept[:MOST_NAMES])}{more})"
+
     def embed(self, frame: Frame) -> Tensor:
         """Return the embedding of a table's rows, (1, n, E_m), or of one for all."""
         if self.constant is not None:
@@ -201,6 +215,10 @@ class FittedServer:
             **more,
         )
 
+    def __repr__(self) -> str:
+        """Say what is predicted, and with whom."""
+        return f"<FittedServer: {self.task}; parties: {', '.join(self.party_names)}>"
+
     def fuse(self, blocks: Sequence[Tensor], n_rows: int) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C), of every block."""
         n = 1 if all(block.shape[1] == 1 for block in blocks) else n_rows
@@ -272,6 +290,11 @@ class FittedModel(FittedServer):
     feature_names: tuple[str, ...]  # columns of the table, in order
     parties: tuple[FittedParty, ...]
     consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Say what is predicted, and which features are kept."""
+        kept = ", ".join(f"{party.name} {party.kept_text}" for party in self.parties)
+        return f"<FittedModel: {self.task}; features kept: {kept}>"
 
     @property
     def features(self) -> dict[PartyId, tuple[str, ...]]:

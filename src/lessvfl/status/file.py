@@ -35,14 +35,24 @@ def write(status: Status, path: Path | None) -> Iterator[None]:
 
 
 class Follower:
-    """The status that another process writes to a file; `first` until it does."""
+    """The status that another process writes to a file; `first` until it does.
+
+    Names of run and data stay those of `first`, and its seconds are counted on.
+    """
 
     def __init__(self, path: Path, first: Status) -> None:
-        self._path = path
-        self._latest = first.snapshot()
+        self._path, self._first = path, first
+        self._before: float | None = None  # seconds until there was a file
 
     def snapshot(self) -> Snapshot:
         """Return the latest one that there is."""
-        with contextlib.suppress(OSError):
-            self._latest = json.loads(self._path.read_text(encoding="utf-8"))
-        return self._latest
+        first = self._first.snapshot()
+        try:
+            latest: Snapshot = json.loads(self._path.read_text(encoding="utf-8"))
+        except OSError:
+            return first
+        if self._before is None:
+            self._before = max(0.0, first["seconds"] - latest["seconds"])
+        latest["run"], latest["data"] = first["run"], first["data"]
+        latest["seconds"] += self._before
+        return latest

@@ -107,7 +107,7 @@ def title(snapshot: Snapshot) -> str:
     parts = [f"party {snapshot['side']}"] if snapshot["side"] else []
     on = f" on {snapshot['data']}" if snapshot["data"] else ""
     parts.append(f"{snapshot['method'] or 'a run'}{on}")
-    if snapshot["run"]:
+    if snapshot["run"] not in ("", "run"):  # the usual folder says nothing
         parts.append(f"run {snapshot['run']}")
     return " · ".join(parts)
 

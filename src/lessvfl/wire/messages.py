@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -142,6 +142,13 @@ class Select:
 
 Billed = Begin | Descend | Embed | Select
 Request = Describe | Billed
+
+
+def is_billed(message: object) -> TypeGuard[Billed]:
+    """Tell whether a message makes a round of the bill; one sent again does not."""
+    return isinstance(message, Billed) and not (
+        isinstance(message, Begin) and message.done > 0
+    )
 
 
 @dataclass(frozen=True)
