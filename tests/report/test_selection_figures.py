@@ -116,7 +116,7 @@ def test_removed_features_say_why_they_went(make_record):
     }
     for party, names in run["features"].items():
         first, second, *others = names["removed"]
-        assert notes[party, first] == "adds nothing to those kept"
+        assert notes[party, first] == "adds nothing"
         assert notes[party, second] == "more than allowed"
         assert {notes[party, name] for name in others} <= {""}
 

@@ -72,8 +72,7 @@ def plot_selection(
         named.add(kind)
         ax.barh(row, width, height=0.6, edgecolor="white", lw=0, **style)
         long = f"→ {one.value:.3g}" if one.value > width else ""
-        short = one.note.removesuffix(" to those kept")  # there is little room
-        note = ", ".join(filter(None, (long, figures.label(short, 20))))
+        note = ", ".join(filter(None, (long, figures.label(one.note, 20))))
         end = max(width, 1.0) if one.note else width
         figures.beside(ax, end, row, note)
         right = max(right, end / (1 - 0.022 * len(note)))

@@ -30,7 +30,7 @@ SECOND_LOOK = {
 REASONS = {  # why a feature stayed or went in spite of its strength, few words each
     "must keep": "must keep",
     "beside the others": "adds to those kept",
-    "says nothing beside the others": "adds nothing to those kept",
+    "says nothing beside the others": "adds nothing",  # to those kept
     "most": "more than allowed",
 }
 ESTIMATED = (
