@@ -1,10 +1,13 @@
 """What server and party say at their end, on a terminal and in a log."""
 
+import re
+
 import pytest
 from tests.report.conftest import fake_record
 from tests.report.sides import party_record, server_record
 
-from lessvfl.cli import results
+from lessvfl.cli import app, results
+from lessvfl.errors import LessVFLWarning
 from lessvfl.report import operator, tables
 from lessvfl.report.verdicts import reasons_by_party, verdicts
 
@@ -93,3 +96,54 @@ def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, ter
     assert " of 37 " in text
     assert text.count("not revealed") == 2
     assert "spurious" not in text
+
+
+SENTENCE = "Not the others of clinic and insurer: they are no stronger than chance."
+
+
+def test_lines_break_between_words_on_a_terminal_alone(capsys, monkeypatch):
+    results.say(SENTENCE)
+    results.say(SENTENCE, err=True)
+    assert capsys.readouterr() == (f"{SENTENCE}\n",) * 2
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    results.say(SENTENCE)
+    results.say("Report: /a/path/that-is/longer-than/the-terminal\x1b[2J", err=True)
+    out, err = capsys.readouterr()
+    assert max(map(len, out.splitlines())) <= 30
+    assert out.split() == SENTENCE.split()
+    path = "/a/path/that-is/longer-than/the-terminal�[2J"
+    assert err.splitlines() == ["Report:", path]  # a path stays whole
+
+
+@pytest.mark.parametrize("columns", ["60", "100"])
+def test_no_sentence_breaks_inside_a_word(whole, capsys, monkeypatch, columns):
+    record = party_record(whole)
+
+    def tell():
+        results.print_recommended(whole)
+        results.tell_party(record)
+        results.tell_server(server_record(whole))
+        plain = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+        return set(re.findall(r"[\w.']+", plain))
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "300")
+    known = tell()
+    monkeypatch.setenv("COLUMNS", columns)
+    assert tell() <= known
+
+
+def test_the_headline_is_whole_in_a_pipe(whole, capsys):
+    results.print_summary([whole])
+    assert capsys.readouterr().out.splitlines()[0] == tables.headline(whole)
+
+
+def test_warnings_and_errors_break_between_words(run_cli, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    said = run_cli("run", "absent.csv").err
+    app._show_each_once()(LessVFLWarning(SENTENCE), LessVFLWarning)
+    for text in (said, capsys.readouterr().err):
+        assert 1 < len(text.splitlines())
+        assert max(map(len, text.splitlines())) <= 40

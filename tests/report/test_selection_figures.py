@@ -73,7 +73,7 @@ def test_bars_are_strengths_and_verdicts_by_party(shadows):
         assert kept == is_kept
         if not in_pair:
             assert width == min(score, selection_figures.LONGEST)
-            assert words.startswith(f"{score:.3g}") == (score > width)
+            assert words.startswith(f"→ {score:.3g}") == (score > width)
     n_kept = sum(is_kept for _, is_kept in found.values())
     assert sum(kept for _, _, _, kept, _, _ in bars) == n_kept  # none is left out
 

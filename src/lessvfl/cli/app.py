@@ -63,11 +63,14 @@ def _show_each_once() -> Callable[..., None]:
     def show(
         message: Warning | str, category: type[Warning], *where: Any, **more: Any
     ) -> None:
+        from lessvfl.status import terminal
+
         text = " ".join(str(message).split())
         if issubclass(category, LessVFLWarning) and text not in shown:
             shown.add(text)
             # sys.stderr of the moment: a progress bar on it makes room for the line.
-            sys.stderr.write(f"lessvfl: warning: {text}\n")
+            line = terminal.folded(f"lessvfl: warning: {text}", err=True)
+            sys.stderr.write(f"{line}\n")
 
     return show
 

@@ -60,8 +60,6 @@ def check(
 
 def _print(report: TableReport) -> None:
     """Print what is done about columns, then what stops a run, the verdict last."""
-    from lessvfl.status import words
-
     rows = [
         (_short(one.column), party or "", one.what, one.done)
         for party, one in report.findings
@@ -70,17 +68,17 @@ def _print(report: TableReport) -> None:
         results.print_table(("column", "party", "what it is", "what is done"), rows)
     else:
         for line in lines(report.findings):
-            typer.echo(line)
+            results.say(line)
     used = ", ".join(f"{n:,} of {kind}" for kind, n in report.kinds.items() if n)
     label = "no label" if report.label is None else f"label '{report.label}'"
     if report.task is not None:
         classes = listed(report.label_names, results.MOST_NAMES)
         label += f" ({report.task}{': ' * bool(classes)}{classes})"
     sums = f"{plural(report.n_rows, 'row')}; {label}; columns in use: {used or 'none'}."
-    typer.echo(words.printable(sums))
+    results.say(sums)
     for problem in report.problems:
-        typer.echo(words.printable(f"Stops a run: {problem}"))
-    typer.echo("A run would stop." if report.problems else "A run would begin.")
+        results.say(f"Stops a run: {problem}")
+    results.say("A run would stop." if report.problems else "A run would begin.")
 
 
 def _short(name: str | None) -> str:
@@ -116,7 +114,7 @@ def tell_changes(job: Job, seed: int, source: str) -> None:
     found = run_changes(dataset, job.parties, job.settings.data, seed)
     found += giveaways(dataset, held)
     for line in first_lines(found, source):
-        typer.echo(line, err=True)
+        results.say(line, err=True)
 
 
 def first_lines(

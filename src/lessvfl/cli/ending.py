@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from lessvfl.cli import results
 from lessvfl.errors import LessVFLError
 
 # What typer raises where a command line cannot be read; it exports no name of it.
@@ -64,7 +65,7 @@ def leave(error: BaseException) -> NoReturn:
     """
     text = sentence(error)
     if text:
-        typer.echo(f"lessvfl: {' '.join(text.split())}", err=True)
+        results.say(f"lessvfl: {' '.join(text.split())}", err=True)
     elif text is None and not isinstance(error, SystemExit):
         if not _threads_hang:
             raise error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lessvfl.cli import results
 from lessvfl.cli.options import read_names
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def init(
     typer.echo(f"{folder / 'server'}: for the server")
     for name in names:
         typer.echo(f"{folder / name}: for {name}; hand it over, delete it here")
-    typer.echo("Next, on every side: fill in what says FILL IN in its .yaml file, then")
+    results.say(
+        "Next, on every side: fill in what says FILL IN in its .yaml file, then"
+    )
     typer.echo("  lessvfl server --config server.yaml")
     typer.echo("  lessvfl party --config party.yaml")
 

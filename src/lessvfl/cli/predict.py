@@ -10,9 +10,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from lessvfl.cli import ending, remote
+from lessvfl.cli import ending, remote, results
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
@@ -86,15 +84,15 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     n_ids = len(ids)
     if missing:
         some = listed([str(ids[i]) for i in missing])
-        typer.echo(
+        results.say(
             f"{len(missing)} of {plural(n_ids, 'id')} without an answer, not known to "
             f"every party: {some}",
             err=True,
         )
     if found.partial:
         away = ", ".join(found.missing)
-        typer.echo(f"partial: the mean of {away} stands for what it knows", err=True)
-    typer.echo(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
+        results.say(f"partial: the mean of {away} stands for what it knows", err=True)
+    results.say(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 
 def _token(own: ServerConfig, given: Path | None) -> str:

@@ -290,7 +290,7 @@ def party(
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
     process = PartyProcess(name, own, frame, ids, status)
     if process.has_finished:
-        typer.echo(f"The run in '{own.out}' is over; another needs another 'out'.")
+        results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))
         return
     address = dial.Address(own.server, credentials, own.server_name)

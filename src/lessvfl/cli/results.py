@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,22 @@ MOST_NAMES = 8  # of one party that are printed in a line
 MOST_ROWS = 20  # of each list of features
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; names cannot do anything to the terminal."""
+def say(text: str, *, err: bool = False, **style: bool) -> None:
+    """Print a sentence, on a terminal in lines that break between words.
+
+    Names in it cannot do anything to the terminal. `style` is that of typer.
+    """
+    from lessvfl.status import terminal, words
+
+    text = terminal.folded(words.printable(text), err=err)
+    typer.echo(typer.style(text, **style) if style else text, err=err)
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, or a line for each row where words would have to be broken.
+
+    Names cannot do anything to the terminal.
+    """
     from rich.box import SQUARE
     from rich.console import Console
     from rich.table import Table
@@ -26,22 +41,28 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from lessvfl.status import words
 
     table = Table(*heads, box=SQUARE)
-    for row in rows:
-        table.add_row(*(Text(words.printable(cell)) for cell in row))
-    Console().print(table)
+    cells = [[words.printable(cell) for cell in row] for row in rows]
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console, drawn = Console(), io.StringIO()
+    Console(file=drawn, width=console.width, force_terminal=False).print(table)
+    needed = {word for row in (heads, *cells) for cell in row for word in cell.split()}
+    if console.is_terminal and not needed <= set(drawn.getvalue().split()):
+        for row in cells:
+            named = zip(heads, row, strict=True)
+            say("; ".join(f"{head}: {cell}" for head, cell in named if cell))
+    else:
+        console.print(table)
 
 
 def print_summary(records: list[RunRecord]) -> None:
     """Print the key numbers of records, one column each."""
-    from rich.console import Console
-
     from lessvfl.report import tables
 
-    console = Console()
     for record in records:
-        console.print(tables.headline(record), highlight=False)
+        say(tables.headline(record))
         for note in record.header["notes"]:
-            console.print(f"Note: {note}", highlight=False, style="dim")
+            say(f"Note: {note}", dim=True)
     _print_numbers(records)
 
 
@@ -55,16 +76,13 @@ def _print_numbers(records: Sequence[RunRecord]) -> None:
     table = Table(show_header=False)
     for head, *cells in zip(heads, *rows, strict=True):
         table.add_row(head, *cells)
-    console = Console()
-    console.print(table)
+    Console().print(table)
     if "paper MiB" in heads:
-        console.print(tables.PAPER_MIB, highlight=False, style="dim")
+        say(tables.PAPER_MIB, dim=True)
 
 
 def print_comparison(records: Sequence[RunRecord]) -> None:
     """Print the numbers of methods side by side, and what they found."""
-    from rich.console import Console
-
     from lessvfl.report import pixels, tables
     from lessvfl.report.finding import finding
 
@@ -73,18 +91,17 @@ def print_comparison(records: Sequence[RunRecord]) -> None:
     for title, record in named.items():
         if lines := list(pixels.text_lines(record.runs)):
             typer.echo("\n".join([f"Pixels kept by {title}:", *lines]))
-    Console().print(f"{finding(named)}.", highlight=False, style="bold")
+    say(f"{finding(named)}.", bold=True)
 
 
 def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
     from lessvfl.report import tables, verdicts
-    from lessvfl.status import words
 
     found = tables.recommendations(record)
     if not found:
         return
-    typer.echo(tables.recommended_words(len(record.runs)))
+    say(tables.recommended_words(len(record.runs)))
     counts = (f"{len(one.features):,} of {one.n_held:,}" for one in found)
     names = (one.text(MOST_NAMES) for one in found)
     parties = [one.party for one in found]
@@ -107,7 +124,7 @@ def print_recommended(record: RunRecord) -> None:
         who = f"{', '.join(others)} and {last}" if others else last
         each = " each" if others and not reason.startswith("they ") else ""
         what = rest.format("their" if others else "its")
-        typer.echo(words.printable(f"{who}{each} removed {what}: {reason}."))
+        say(f"{who}{each} removed {what}: {reason}.")
 
 
 def build_report(folder: Path) -> None:
@@ -116,8 +133,8 @@ def build_report(folder: Path) -> None:
 
     page = report.build(folder)
     if (features := folder / report.FEATURES_NAME).is_file():
-        typer.echo(f"Features: {features}")
-    typer.echo(f"Report: {page}")
+        say(f"Features: {features}")
+    say(f"Report: {page}")
 
 
 def tell_server(record: RunRecord) -> None:
@@ -125,7 +142,6 @@ def tell_server(record: RunRecord) -> None:
     from rich.console import Console
 
     from lessvfl.report import server, tables
-    from lessvfl.status import words
 
     if Console().is_terminal:
         print_summary([record])
@@ -137,15 +153,15 @@ def tell_server(record: RunRecord) -> None:
             row[f"{score} without it"] = said
         print_table(list(rows[0]), [list(row.values()) for row in rows])
         return
-    typer.echo(tables.headline(record))
+    say(tables.headline(record))
     for run in record.runs:
         for score in tables.SCORES:
             if (value := tables.number(run, score, "final")) is not None:
-                typer.echo(f"seed {run['seed']}: {score} {value:.4f}")
+                say(f"seed {run['seed']}: {score} {value:.4f}")
                 break
     for party, (without, whole) in tables.missed(record).items():
         said = f"without {party}: {without:.3f} instead of {whole:.3f}"
-        typer.echo(words.printable(said))
+        say(said)
 
 
 def tell_party(record: RunRecord) -> None:
@@ -153,28 +169,27 @@ def tell_party(record: RunRecord) -> None:
     from rich.console import Console
 
     from lessvfl.report import operator, verdicts
-    from lessvfl.status import words
     from lessvfl.terms import bytes_text
 
     is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
-    typer.echo(words.printable(f"{operator.headline(record)}."))
+    say(f"{operator.headline(record)}.")
     for kept, title in ((False, "You may stop collecting"), (True, "Keep")):
         some = [one for one in found if one.is_kept == kept]
         if some and is_terminal:
-            typer.echo(f"{title}:")
+            say(f"{title}:")
             _print_verdicts(some)
         elif some:
             names = [one.feature for one in some[:MOST_NAMES]]
             more = f" and {len(some) - len(names):,} more" * (len(some) > len(names))
-            typer.echo(words.printable(f"{title}: {', '.join(names)}{more}"))
+            say(f"{title}: {', '.join(names)}{more}")
     if is_terminal:
         for caution in operator.cautions(record):
-            typer.echo(caution)
+            say(caution)
         print_table(("revealed to", "what"), operator.revealed(record))
     if sent := operator.sent(record):
         *stages, total = sent
         each = ", ".join(f"{s.title} {bytes_text(s.up)}" for s in stages if s.up)
-        typer.echo(f"Sent to the server: {bytes_text(total.up)} ({each or 'nothing'})")
+        say(f"Sent to the server: {bytes_text(total.up)} ({each or 'nothing'})")
 
 
 def _print_verdicts(some: Sequence[FeatureVerdict]) -> None:

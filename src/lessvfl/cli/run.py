@@ -231,7 +231,7 @@ def try_(
 
     def tell(line: str) -> None:
         if not quiet:
-            typer.echo(line, err=True)
+            results.say(line, err=True)
 
     numbers = _read_seeds(seeds)
     tell_changes(job, numbers[0], data)
@@ -241,7 +241,7 @@ def try_(
     )
     _say(record, out, as_json)
     if out is not None and not as_json:
-        typer.echo(f"Sides: {out / 'sides'}")
+        results.say(f"Sides: {out / 'sides'}")
 
 
 DEMO_SEEDS = [0, 1, 2]
@@ -273,11 +273,11 @@ def demo(
     for one in folders:
         folder.claim(one)
     if not quiet:
-        typer.echo("This is less-vfl-auto; plain runs in a second process.", err=True)
+        results.say("This is less-vfl-auto; plain runs in a second process.", err=True)
     with _in_second_process(_run_demo, beside, folders[1], True):
         _run_demo(here, folders[0], quiet)
     results.print_comparison([RunRecord.read(one) for one in folders])
-    typer.echo(f"Report: {report.compare(folders, out / 'report.html')}")
+    results.say(f"Report: {report.compare(folders, out / 'report.html')}")
 
 
 def _run_demo(job: Job, out: Path, quiet: bool) -> None:

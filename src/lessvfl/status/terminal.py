@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -71,6 +72,19 @@ def show(
 
         with in_background(_Lines(status, write, every, times)):
             yield
+
+
+def folded(text: str, *, err: bool = False) -> str:
+    """Break a line between words if it goes to a terminal; elsewhere it stays whole.
+
+    A word that is longer than a line, such as a path, is not broken.
+    """
+    console = Console(stderr=err)
+    if not console.is_terminal:
+        return text
+    return textwrap.fill(
+        text, console.width, break_long_words=False, break_on_hyphens=False
+    )
 
 
 @contextlib.contextmanager
