@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import types
 import warnings
 from pathlib import Path
 
@@ -571,12 +570,11 @@ def test_ctrl_c(tmp_path, run_cli):
 
 @pytest.mark.parametrize("command", [["methods"], ["data", "list"]])
 def test_ctrl_c_in_any_command(run_cli, monkeypatch, command):
-    def interrupt(*args):
-        raise KeyboardInterrupt
+    def interrupt(*args, err=False):
+        if not err:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr("typer.echo", interrupt)
-    quiet = types.SimpleNamespace(echo=lambda sentence, err: None)
-    monkeypatch.setattr("lessvfl.cli.ending.typer", quiet)
     assert run_cli(*command).code == 130
 
 
