@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import multiprocessing
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -258,6 +259,8 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
+    # Two processes run at a time; read when NumPy and PyTorch are loaded, below.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from lessvfl import data, report
     from lessvfl.run import folder, profiles
     from lessvfl.run.record import RunRecord
