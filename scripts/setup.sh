@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: sets $root and $python, defines install.
+# Sourced by the other scripts: sets $root and $python, defines install.
 # shellcheck shell=bash
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -35,4 +35,9 @@ install() {
   "$python" -m pip install -qq --upgrade "pip>=25.1"
   (cd "$root" && "$python" -m pip install -qq -c constraints.txt "$@")
   echo "$stamp" >"$venv/.$name-stamp"
+}
+
+# What the tests, the documentation and the package need.
+install_tests() {
+  install test -e ".[docs,peers]" --group dev
 }

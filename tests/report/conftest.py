@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 
 from lessvfl import report
 from lessvfl.run.numbers import consensus
@@ -325,3 +327,11 @@ def odd_records():
 @pytest.fixture(scope="session")
 def pages(odd_records):
     return {case: report.page(record) for case, record in odd_records.items()}
+
+
+@pytest.fixture
+def no_window() -> Iterator[None]:
+    """Have pyplot draw into memory, and forget what it drew."""
+    pyplot.switch_backend("agg")
+    yield
+    pyplot.close("all")

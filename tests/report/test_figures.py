@@ -11,12 +11,7 @@ from matplotlib.figure import Figure
 
 from lessvfl.report import figures, selection_figures
 
-
-@pytest.fixture(autouse=True)
-def _no_window():
-    pyplot.switch_backend("agg")
-    yield
-    pyplot.close("all")
+pytestmark = pytest.mark.usefixtures("no_window")
 
 
 @pytest.fixture

@@ -3,18 +3,12 @@
 from typing import Any
 
 import pytest
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from lessvfl.errors import ConfigError
 from lessvfl.report import figures, selection_figures, tables
 
-
-@pytest.fixture(autouse=True)
-def _no_window():
-    pyplot.switch_backend("agg")
-    yield
-    pyplot.close("all")
+pytestmark = pytest.mark.usefixtures("no_window")
 
 
 @pytest.fixture

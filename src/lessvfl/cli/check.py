@@ -111,7 +111,7 @@ def tell_changes(job: Job, seed: int, source: str) -> None:
     held = held_columns(dataset, job.parties, job.settings.data, seed)
     for party, names in held.items():
         usable(party, names, dataset.X)  # or nothing is said but this
-    found = run_changes(dataset, job.parties, job.settings.data, seed)
+    found = run_changes(dataset, held, job.parties, job.settings.data)
     found += giveaways(dataset, held)
     for line in first_lines(found, source):
         results.say(line, err=True)

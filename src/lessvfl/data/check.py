@@ -73,15 +73,14 @@ def held_columns(
 
 def run_changes(
     dataset: Dataset,
+    held: Mapping[str, Sequence[str]],
     parties: split.PartySpec | None,
     config: DataConfig,
-    seed: int = 0,
 ) -> list[tuple[str | None, Finding]]:
-    """Return what a run does to the columns of its parties, with the party's name.
+    """Return what a run does to the columns that parties hold, with the party's name.
 
     Columns that a number of parties never deals, ids as an example, have none.
     """
-    held = held_columns(dataset, parties, config, seed)
     owner = {column: party for party, names in held.items() for column in names}
     named = isinstance(parties, Mapping)
     names = [n for n in dataset.X.names if n in owner or not named]
@@ -153,7 +152,7 @@ def check_table(
     found = (
         [(None, one) for one in dataset.findings]
         if held is None
-        else run_changes(dataset, parties, config)
+        else run_changes(dataset, held, parties, config)
     )
     owner = {column: party for party, own in (held or {}).items() for column in own}
     of_nobody = {

@@ -247,6 +247,12 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
 RARE = 5  # a category in fewer rows is too rare to learn from
 ENOUGH_ROWS = 50  # fewer rows give labels away by chance
 MOST_ROWS = 5_000  # rows that are enough to see it
+GIVEAWAY = Finding(
+    None,
+    "tells the label on its own",
+    "kept; leave it out if it is known only after the label",
+    "kept",
+)
 GIVEN_AWAY = 0.98  # share of the errors of a guess that one column alone takes away
 
 
@@ -267,15 +273,15 @@ def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Findin
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
             what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
             found.append(Finding(name, what, done, "kept"))
-    return found if y is None else found + giveaways(frame, y, is_class)
+        if y is not None and _gives_away(cells, y, index in frame.text, is_class):
+            found.append(replace(GIVEAWAY, column=name))
+    return found
 
 
 def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
-    """Return the columns in use that predict the label on their own."""
-    what = "tells the label on its own"
-    done = "kept; leave it out if it is known only after the label"
+    """Return of the remarks those on columns that predict the label on their own."""
     return [
-        Finding(name, what, done, "kept")
+        replace(GIVEAWAY, column=name)
         for index, name in enumerate(frame.names)
         if index not in frame.left_out
         and _gives_away(_codes(frame, index), y, index in frame.text, is_class)
