@@ -44,7 +44,7 @@ from torch import nn
 from lessvfl import algorithm
 from lessvfl.core.lifted import Graph
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Labels, SelectPlan, TrainPlan
+from lessvfl.core.plans import Labels, RowOrder, SelectPlan, TrainPlan
 from lessvfl.core.solve import in_order
 from lessvfl.party import Holding, Party
 from lessvfl.wire.inprocess import InProcess
@@ -64,7 +64,7 @@ class Case:
     components: int
     n_samples: int
     batch: int
-    shuffle: bool
+    row_order: RowOrder
     optimizer: str
     n_classes: int = 6  # a softmax, as on Activity
 
@@ -83,8 +83,8 @@ class Case:
         return n_epochs * (self.n_samples // self.batch)
 
 
-PAPER = Case("paper", 4, 267, 16, 10_000, 1000, False, "adam")
-DEFAULT = Case("default", 3, 40, 4, 2048, 128, True, "adamw")
+PAPER = Case("paper", 4, 267, 16, 10_000, 1000, "file", "adam")
+DEFAULT = Case("default", 3, 40, 4, 2048, 128, "shuffle", "adamw")
 
 
 def quiet(event: object) -> None:
@@ -178,7 +178,7 @@ def joint(
     server, fusion = make_parties(case, R, device, plain)
     y = torch.randint(0, case.n_classes, (R, case.n_samples), device=device)
     labels = Labels(y, "multiclass", tuple(range(R)))
-    how = (case.batch, case.shuffle, case.optimizer, 0.01)
+    how = (case.batch, case.row_order, case.optimizer, 0.01)
     plan = TrainPlan("train", n_epochs, *how, bits=bits)
 
     def work() -> None:
@@ -194,7 +194,7 @@ def stage3(
     seeds = tuple(range(R))
     net = MLP.create(case.widths, "tanh", seeds, "party", torch.float32, device)
     X = torch.randn(R, case.n_samples, case.columns, device=device)
-    plan = SelectPlan("select_features", n_epochs, case.batch, False, 0.001, (0.01,))
+    plan = SelectPlan("select_features", n_epochs, case.batch, "file", 0.001, (0.01,))
     batches = plan.batches(case.n_samples, seeds, "party")
     n_components = net.output_mask.sum(dim=1)
 
@@ -237,7 +237,7 @@ class Loop:
             order = torch.randperm(self.case.n_samples, device=self.y.device)
             for start in range(0, self.case.n_samples, self.case.batch):
                 rows = slice(start, start + self.case.batch)
-                yield order[rows] if self.case.shuffle else rows
+                yield order[rows] if self.case.row_order == "shuffle" else rows
 
     def whole(self) -> None:
         """Train all networks as one module with one optimiser."""

@@ -72,7 +72,7 @@ BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
 KINDS: list[Any] = [
     messages.Describe(),
     messages.Description("lab", 120, 4),
-    messages.Begin(TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)),
+    messages.Begin(TrainPlan("train", 1.5, 100, "file", "adam", 0.01, None)),
     messages.Embedding("train", BLOCK),
     messages.Done("train", (False,)),
     messages.Done("train", (True,), messages.Block(torch.ones(1, 4), (4,))),

@@ -204,7 +204,7 @@ run/less-vfl-auto/sgd-bits-4                breast-cancer {half} optimizer=sgd b
 run/less-vfl/adamw-bits-16                  breast-cancer {half} optimizer=adamw
     bits=16 columns=random split=first
 run/local-lasso/nadam-unshuffled            breast-cancer {half} optimizer=nadam
-    shuffle=False empty_party=constant lam_party=10
+    row_order=file empty_party=constant lam_party=10
 run/group-lasso/rmsprop-bits-8              breast-cancer {half} optimizer=rmsprop
     bits=8 lam_party=9
 run/plain/adagrad-cosine                    breast-cancer optimizer=adagrad

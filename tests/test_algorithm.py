@@ -45,7 +45,7 @@ def table(n, d, seed=0, correlation=0.3):
 
 
 def plan(stage, n_epochs, step_size, lam, **more):
-    return SelectPlan(stage, n_epochs, 10**6, False, step_size, lam, **more)
+    return SelectPlan(stage, n_epochs, 10**6, "file", step_size, lam, **more)
 
 
 def stage3(net, X, observe=quiet, who="party 'a'", membership=None, **more):
@@ -395,7 +395,7 @@ def two_parties():
 
 
 def train_plan(stage):
-    return TrainPlan(stage, 2, 20, True, "adam", 0.05)
+    return TrainPlan(stage, 2, 20, "shuffle", "adam", 0.05)
 
 
 STAGES = algorithm.Stages(

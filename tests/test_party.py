@@ -33,8 +33,8 @@ from lessvfl.wire.messages import (
 CPU = torch.device("cpu")
 F64 = torch.float64
 D, E = 5, 3
-PLAN = TrainPlan("train", 1, 8, False, "sgd", 0.1)  # steps of 8, 8 and 4 rows
-SELECT = SelectPlan("select_features", 30, 10, True, 0.02, (1.5,))
+PLAN = TrainPlan("train", 1, 8, "file", "sgd", 0.1)  # steps of 8, 8 and 4 rows
+SELECT = SelectPlan("select_features", 30, 10, "shuffle", 0.02, (1.5,))
 EVERYTHING_GOES = dataclasses.replace(SELECT, n_epochs=1, lam=(1e6,))
 BOTH: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 LASSO = dataclasses.replace(PLAN, stage="joint_lasso", n_epochs=2, lam=(0.6,))

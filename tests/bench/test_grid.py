@@ -87,7 +87,7 @@ each_kind = pytest.mark.parametrize(
         {"profile": "official-code"},
         {"profile": "official-code", "n_classes": 3, "dtype": "float32"},
         {"profile": "official-code", "activation": "tanh"},
-        {"profile": "official-code", "shuffle": True},
+        {"profile": "official-code", "row_order": "shuffle"},
         {"profile": "official-code", "batch_size": 10},
         {"profile": "official-code", "spurious": (0.8, 0.25, 0.1, 0.0)},
         {"profile": "paper"},

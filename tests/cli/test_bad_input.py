@@ -316,7 +316,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "no such activation": (run_of(activation="sine"), "'activation'", "tanh", "'sine'"),
     "no such optimiser": (run_of(optimizer="lbfgs"), "'optimizer'", "adam"),
     "no widths": (run_of(hidden="64,wide"), "'hidden'", "64,32", "'64,wide'"),
-    "no flag": (run_of(shuffle="maybe"), "'shuffle'", "true or false"),
+    "no flag": (run_of(pairs="maybe"), "'pairs'", "true or false"),
     "module without input groups": (
         run_of(party_net="nets.py:no_groups"),
         "input groups",

@@ -64,9 +64,9 @@ def test_its_state_is_all_there_is_to_take_up():
     assert [one.is_last(s) for s in steps] == [other.is_last(s) for s in steps]
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_rows_held_out_are_in_no_step_and_the_first_of_a_sample(shuffle):
-    plan = TrainPlan("train", 8, 64, shuffle, "adam", 0.1, schedule="watched")
+@pytest.mark.parametrize("row_order", ["file", "shuffle", "blocks"])
+def test_rows_held_out_are_in_no_step_and_the_first_of_a_sample(row_order):
+    plan = TrainPlan("train", 8, 64, row_order, "adam", 0.1, schedule="watched")
     batches = plan.batches(2000, (3, 4))
     assert batches.n_held_out == 200
     held = sample_rows(2000, 200, (3, 4))
@@ -83,11 +83,11 @@ def test_rows_held_out_are_in_no_step_and_the_first_of_a_sample(shuffle):
 
 
 def test_few_rows_are_all_trained_with_and_many_are_not_all_watched():
-    plan = TrainPlan("train", 20, 64, True, "adam", 0.1, schedule="watched")
+    plan = TrainPlan("train", 20, 64, "shuffle", "adam", 0.1, schedule="watched")
     assert plan.n_held_out(999) == 100
     assert plan.n_held_out(900) == 0
     assert plan.n_held_out(10**6) == 1000
-    usual = Batches(900, 64, (0,), ("train",), True)
+    usual = Batches(900, 64, (0,), ("train",), "shuffle")
     assert plan.batches(900, (0,)) == usual
 
 
@@ -97,7 +97,9 @@ def test_no_rows_are_held_out_where_a_watch_could_not_end_training():
     earliest = len(walk([1.0] * 99, 10_000))
     assert earliest == n_steps
     for n_epochs, n_rows in ((n_steps, 200), (n_steps - 1, 0)):
-        plan = TrainPlan("train", n_epochs, 2000, True, "adam", 0.1, schedule="watched")
+        plan = TrainPlan(
+            "train", n_epochs, 2000, "shuffle", "adam", 0.1, schedule="watched"
+        )
         assert plan.n_held_out(2000) == n_rows
 
 

@@ -91,7 +91,7 @@ def test_the_matching_loss_is_that_of_rows(reduction, batch, by_layers):
     for _ in range(2):
         net = masked(a_net())
         plan = SelectPlan(
-            "select_features", 1, 8, False, 0.1, (0.1,), reduction=reduction
+            "select_features", 1, 8, "file", 0.1, (0.1,), reduction=reduction
         )
         loss = algorithm.matching_loss(net, rows(20, 2, 5), plan)
         with torch.no_grad():
@@ -110,13 +110,13 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("row_order", ["file", "shuffle"])
 @pytest.mark.parametrize("method", QUICK)
 def test_a_run_by_maps_and_moments_is_that_by_layers_and_rows(
-    method, shuffle, by_layers
+    method, row_order, by_layers
 ):
     """In double precision: the same supports and scores, numbers to 1e-9."""
-    options = {"shuffle": shuffle, "dtype": "float64", **QUICK[method]}
+    options = {"row_order": row_order, "dtype": "float64", **QUICK[method]}
     job = a_job(method, "official-code", spurious=0.5, **options)
     ours = simulate(job, [0, 1])
     by_layers()

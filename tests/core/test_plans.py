@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
 
+from lessvfl.core import plans
 from lessvfl.core.plans import Batches, sample_rows, stream, take
 from lessvfl.terms import stream_seed
 
@@ -13,13 +16,13 @@ CPU = torch.device("cpu")
 
 
 def shuffled(batches, epoch):
-    rows = batches.epoch(epoch, CPU)
+    rows = list(batches.epoch(epoch, CPU))
     assert all(isinstance(some, Tensor) for some in rows)
     return torch.cat(rows, dim=1)
 
 
 def test_batches_cover_every_row_once_an_epoch():
-    batches = Batches(10, 4, (3, 4), ("train",), True)
+    batches = Batches(10, 4, (3, 4), ("train",), "shuffle")
     assert batches.n_per_epoch == 3
     rows = shuffled(batches, 0)
     assert rows.shape == (2, 10)
@@ -28,7 +31,7 @@ def test_batches_cover_every_row_once_an_epoch():
     again = shuffled(batches, 0)
     assert torch.equal(rows, again)
     assert not torch.equal(rows, shuffled(batches, 1))
-    fixed = Batches(10, 4, (3, 4), ("train",), False)
+    fixed = Batches(10, 4, (3, 4), ("train",), "file")
     assert fixed.epoch(0, CPU) == [slice(0, 4), slice(4, 8), slice(8, 10)]
 
 
@@ -36,7 +39,7 @@ def test_batches_cover_every_row_once_an_epoch():
     ("n_epochs", "n_steps"), [(0, 0), (0.01, 1), (0.5, 2), (1, 3), (2.5, 8)]
 )
 def test_fractional_epochs_are_steps(n_epochs, n_steps):
-    batches = Batches(10, 4, (0,), ("train",), False)
+    batches = Batches(10, 4, (0,), ("train",), "file")
     assert batches.n_steps(n_epochs) == n_steps
     assert len(list(batches.steps(n_epochs, CPU))) == n_steps
 
@@ -68,3 +71,31 @@ def test_a_renamed_stage_keeps_its_stream():
         torch.rand(3, generator=stream(7, name)) for name in ("train_first", "settle")
     ]
     assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("n_samples", [5, 16, 100])
+def test_blocks_come_whole_and_hold_every_row_once(n_samples, monkeypatch):
+    """Rows of a block stand together; the order of blocks and rows is the seed's."""
+    monkeypatch.setattr(plans, "BLOCK", 16)
+    batches = Batches(n_samples, 7, (3, 4), ("train",), "blocks")
+    first = shuffled(batches, 0)
+    assert [sorted(order) for order in first.tolist()] == [[*range(n_samples)]] * 2
+    for order in first.tolist():
+        visits = [block for block, _ in itertools.groupby(row // 16 for row in order)]
+        assert sorted(visits) == [*range(-(-n_samples // 16))]
+    assert torch.equal(first, shuffled(batches, 0))
+    if n_samples > 5:
+        assert not torch.equal(first, shuffled(batches, 1))
+        assert not torch.equal(first[0], first[1])
+    sizes = [rows.shape[1] for rows in batches.epoch(0, CPU)]
+    assert sizes == [7] * (n_samples // 7) + [n_samples % 7] * (n_samples % 7 > 0)
+    alone = Batches(n_samples, 7, (4,), ("train",), "blocks")
+    assert torch.equal(shuffled(alone, 0)[0], first[1])
+
+
+def test_a_few_of_very_many_rows_are_drawn_one_by_one(monkeypatch):
+    monkeypatch.setattr(plans, "MANY_ROWS", 100)
+    drawn = sample_rows(1000, 200, (0, 1))
+    assert drawn.shape == (2, 200)
+    assert all(len(set(rows)) == 200 for rows in drawn.tolist())
+    assert 0 <= int(drawn.min()) and int(drawn.max()) < 1000

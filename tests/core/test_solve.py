@@ -133,7 +133,7 @@ def test_the_state_of_an_optimiser_goes_out_and_in():
 
 def test_every_batch_of_every_epoch_is_a_step_until_told_to_stop():
     x = torch.zeros(2, dtype=F64, requires_grad=True)
-    batches = Batches(5, 2, (0,), ("train",), False)
+    batches = Batches(5, 2, (0,), ("train",), "file")
     seen, epochs = [], []
 
     def loss(rows):

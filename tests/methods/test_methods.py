@@ -202,10 +202,10 @@ def test_group_lasso_at_lambda_zero_is_plain_vfl():
         lam_party=0.0,
         joint_epochs=3,
         train_epochs=0,
-        shuffle=False,
+        row_order="file",
         optimizer="sgd",
     )
-    plain = job_of("plain", train_epochs=3, shuffle=False, optimizer="sgd")
+    plain = job_of("plain", train_epochs=3, row_order="file", optimizer="sgd")
     (one,), (other,) = simulate.simulate(lasso, [0]), simulate.simulate(plain, [0])
     for party, same in zip(one.model.parties, other.model.parties, strict=True):
         for name, tensor in party.net.state().items():
@@ -213,7 +213,7 @@ def test_group_lasso_at_lambda_zero_is_plain_vfl():
 
 
 def test_plain_vfl_is_sgd_on_the_joint_network():
-    job = job_of("plain", train_epochs=3, shuffle=False, optimizer="sgd")
+    job = job_of("plain", train_epochs=3, row_order="file", optimizer="sgd")
     (start,) = simulate.simulate(job_of("plain", train_epochs=0), [0])
     (run,) = simulate.simulate(job, [0])
     nets = [party.net for party in start.model.parties]

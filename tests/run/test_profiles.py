@@ -82,7 +82,7 @@ def test_official_code(method, name):
     found = flat(method, "official-code", name)
     batch_size, step_size, lam_scale = COMMON[name]
     check(found, NETWORK | LEARNING | BY_METHOD[method])
-    check(found, {"activation": "none", "shuffle": False, "batch_size": batch_size})
+    check(found, {"activation": "none", "row_order": "file", "batch_size": batch_size})
     check(found, {"uneven": "drop", "noise": "range", "empty_party": "frozen"})
     if method in SELECTING:
         check(found, {"party_step_size": step_size, "lam_scale": lam_scale})
@@ -99,7 +99,10 @@ def test_paper(method, name):
     """What the text says; all else as in the released code."""
     found = flat(method, "paper", name)
     check(found, NETWORK | LEARNING | BY_METHOD[method])
-    check(found, {"activation": "tanh", "shuffle": True, "batch_size": COMMON[name][0]})
+    check(
+        found,
+        {"activation": "tanh", "row_order": "shuffle", "batch_size": COMMON[name][0]},
+    )
     check(found, {"uneven": "drop", "noise": "range", "empty_party": "constant"})
     if method in SELECTING:
         check(found, {"party_step_size": 0.01, "lam_scale": 1})
@@ -117,7 +120,7 @@ def test_default(method):
     published = PUBLISHED if method == "less-vfl" else {}
     found = flat(method, "default", overrides=published)
     check(found, NETWORK | LEARNING | BY_METHOD[method])
-    check(found, {"activation": "tanh", "shuffle": True, "scale": "auto"})
+    check(found, {"activation": "tanh", "row_order": "shuffle", "scale": "auto"})
     check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})
 
 
@@ -246,8 +249,8 @@ def test_published_settings_of_less_vfl_are_what_default_changes():
 
 def test_numbers_of_numpy_become_plain():
     given = {"batch_size": np.int64(5), "learning_rate": np.float32(0.5)}
-    found = flat("plain", "default", overrides=given | {"shuffle": np.bool_(False)})
-    check(found, {"batch_size": 5, "learning_rate": 0.5, "shuffle": False})
+    found = flat("plain", "default", overrides=given | {"row_order": "file"})
+    check(found, {"batch_size": 5, "learning_rate": 0.5, "row_order": "file"})
     assert type(found["batch_size"]) is int
     assert type(found["learning_rate"]) is float
 

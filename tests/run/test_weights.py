@@ -22,7 +22,7 @@ from lessvfl.run.fitted import load_model
 # Whole batches in float64: nothing depends on the order or the number of rows.
 WHOLE: dict[str, Any] = {
     "batch_size": 10000,
-    "shuffle": False,
+    "row_order": "file",
     "dtype": "float64",
     "scale": "none",
     "scale_labels": False,

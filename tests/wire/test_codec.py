@@ -45,9 +45,9 @@ from lessvfl.wire.messages import (
 )
 
 BLOCK = Block(torch.arange(24.0).view(2, 3, 4), (4, 2))
-TRAIN = TrainPlan("train", 1.5, 100, False, "adam", 0.01, None)
-LASSO = TrainPlan("joint_lasso", 3, 100, True, "sgd", 0.01, (0.1, 0.2))
-PARTY = SelectPlan("select_features", 150, 100, True, 0.01, (1.0,), 10.0, "mean")
+TRAIN = TrainPlan("train", 1.5, 100, "file", "adam", 0.01, None)
+LASSO = TrainPlan("joint_lasso", 3, 100, "shuffle", "sgd", 0.01, (0.1, 0.2))
+PARTY = SelectPlan("select_features", 150, 100, "shuffle", 0.01, (1.0,), 10.0, "mean")
 WELCOME = Welcome("r", (0,), "plain", {}, ("a",), "none")
 MESSAGES = [
     Describe(),

@@ -37,8 +37,8 @@ from lessvfl.wire.messages import (
 from lessvfl.wire.parties import Parties, bill_line, concatenate
 
 CPU = torch.device("cpu")
-PLAN = TrainPlan("train", 1, 4, False, "sgd", 0.1)
-SELECT = SelectPlan("select_features", 1, 10, False, 0.01, (0.0,))
+PLAN = TrainPlan("train", 1, 4, "file", "sgd", 0.1)
+SELECT = SelectPlan("select_features", 1, 10, "file", 0.01, (0.0,))
 EVERYTHING_GOES = dataclasses.replace(SELECT, lam=(1e6,))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,7 +18,11 @@ from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
+RowOrder = Literal["shuffle", "blocks", "file"]
+ROW_ORDERS: tuple[RowOrder, ...] = ("shuffle", "blocks", "file")
 
+BLOCK = 1 << 14  # rows that stand together in a table and are read together
+MANY_ROWS = 1 << 20  # from here on a few rows are drawn one by one
 
 HELD_OUT = 0.1  # share of the rows by which the server sees when training is over
 MOST_HELD_OUT, FEWEST_HELD_OUT = 1000, 100
@@ -51,8 +56,22 @@ def shuffled(
 
 
 def sample_rows(n_samples: int, n_rows: int, seeds: Sequence[int]) -> Tensor:
-    """Return rows drawn without replacement, (R, n_rows), the same for everybody."""
-    return shuffled(n_samples, seeds, "sample")[:, :n_rows]
+    """Return rows drawn without replacement, (R, n_rows), the same for everybody.
+
+    Few of very many are drawn one by one, so that memory is that of the sample.
+    """
+    if n_samples < MANY_ROWS or 4 * n_rows > n_samples:
+        return shuffled(n_samples, seeds, "sample")[:, :n_rows]
+    return torch.stack([_draw(n_samples, n_rows, stream(s, "sample")) for s in seeds])
+
+
+def _draw(n_samples: int, n_rows: int, generator: torch.Generator) -> Tensor:
+    """Return different rows, in the order in which they are drawn."""
+    drawn: dict[int, None] = {}
+    while len(drawn) < n_rows:
+        more = torch.randint(n_samples, (n_rows,), generator=generator)
+        drawn.update(dict.fromkeys(more.tolist()))
+    return torch.tensor(list(drawn)[:n_rows])
 
 
 def take(table: Tensor, rows: Rows) -> Tensor:
@@ -107,15 +126,17 @@ class Labels:
 class Batches:
     """The mini-batches of a stage, the same wherever they are derived.
 
-    Row order comes from the seeds and a name, so it is never sent. Without shuffling,
-    batches are slices in file order; the last one may be smaller.
+    Row order comes from the seeds and a name, so it is never sent. Rows come in a new
+    random order every epoch ("shuffle"); or blocks of rows that stand together do, and
+    the rows of each ("blocks"), so that a table is read in long runs; or as they stand
+    ("file"), in batches that are slices. The last batch may be smaller.
     """
 
     n_samples: int
     batch_size: int
     seeds: tuple[int, ...]  # one for each replica
     name: tuple[str, ...]  # of the random stream: the stage, and who acts alone
-    shuffle: bool  # every epoch anew
+    row_order: RowOrder
     n_held_out: int = 0  # rows that no step uses: the first that a sample would have
 
     @property
@@ -134,26 +155,57 @@ class Batches:
             return 0
         return max(1, round(n_epochs * self.n_per_epoch))
 
-    def order(self, epoch: int, device: torch.device) -> Tensor:
-        """Return the order of the rows in an epoch, (1, N) or (R, N)."""
-        distinct = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
-        order = torch.arange(self.n_used).expand(len(distinct), -1)
-        if self.shuffle:
-            order = shuffled(self.n_used, distinct, *self.name, "rows", epoch)
-        if self.n_held_out:
-            rest = sample_rows(self.n_samples, self.n_samples, distinct)
-            used = rest[:, self.n_held_out :].sort(dim=1).values
-            order = torch.gather(used, 1, order)
-        return order.to(device)
-
-    def epoch(self, index: int, device: torch.device) -> list[Rows]:
+    def epoch(self, index: int, device: torch.device) -> Iterable[Rows]:
         """Return the batches of one epoch in order."""
         starts = range(0, self.n_used, self.batch_size)
         cuts = [slice(s, min(s + self.batch_size, self.n_used)) for s in starts]
-        if not self.shuffle and not self.n_held_out:
+        if self.row_order == "file" and not self.n_held_out:
             return list(cuts)
+        if self.row_order == "blocks":
+            return self._from_blocks(index, device)
         order = self.order(index, device)
         return [order[:, cut] for cut in cuts]
+
+    @property
+    def _distinct(self) -> tuple[int, ...]:
+        """Return the seeds, one where all are equal."""
+        return self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
+
+    def order(self, epoch: int, device: torch.device) -> Tensor:
+        """Return the order of the rows in an epoch, (1, N) or (R, N)."""
+        order = torch.arange(self.n_used).expand(len(self._distinct), -1)
+        if self.row_order == "shuffle":
+            order = shuffled(self.n_used, self._distinct, *self.name, "rows", epoch)
+        return self._used(order).to(device)
+
+    def _used(self, places: Tensor) -> Tensor:
+        """Return the rows at places among those used, (len(seeds), n)."""
+        if not self.n_held_out:
+            return places
+        held = sample_rows(self.n_samples, self.n_held_out, self._distinct)
+        before = held.sort(dim=1).values - torch.arange(self.n_held_out)
+        return places + torch.searchsorted(before, places.contiguous(), right=True)
+
+    def _from_blocks(self, epoch: int, device: torch.device) -> Iterator[Rows]:
+        """Yield the batches of an epoch, with the rows of few blocks at hand."""
+        own = [self._places(seed, epoch) for seed in self._distinct]
+        for batch in zip(*own, strict=True):
+            yield self._used(torch.stack(batch)).to(device)
+
+    def _places(self, seed: int, epoch: int) -> Iterator[Tensor]:
+        """Yield the batches of one seed: blocks in random order, and their rows."""
+        name = (*self.name, "rows", epoch)
+        n_blocks = -(-self.n_used // BLOCK)
+        ready = torch.zeros(0, dtype=torch.long)
+        for block in torch.randperm(n_blocks, generator=stream(seed, *name)).tolist():
+            size = min(BLOCK, self.n_used - block * BLOCK)
+            rows = torch.randperm(size, generator=stream(seed, *name, block))
+            ready = torch.cat([ready, block * BLOCK + rows])
+            while len(ready) >= self.batch_size:
+                yield ready[: self.batch_size]
+                ready = ready[self.batch_size :]
+        if len(ready):
+            yield ready
 
     def steps(
         self, n_epochs: float, device: torch.device
@@ -161,9 +213,9 @@ class Batches:
         """Yield (epoch, rows) for every step of `n_epochs`."""
         left = self.n_steps(n_epochs)
         for epoch in range(math.ceil(n_epochs)):
-            for rows in self.epoch(epoch, device)[:left]:
+            for rows in itertools.islice(self.epoch(epoch, device), left):
                 yield epoch, rows
-            left -= self.n_per_epoch
+            left = max(0, left - self.n_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -173,7 +225,7 @@ class TrainPlan:
     stage: Stage
     n_epochs: float
     batch_size: int
-    shuffle: bool
+    row_order: RowOrder
     optimizer: str
     learning_rate: float
     lam: tuple[float, ...] | None = None  # group lasso weights of joint proximal steps
@@ -189,7 +241,7 @@ class TrainPlan:
             self.batch_size,
             seeds,
             (self.stage,),
-            self.shuffle,
+            self.row_order,
             self.n_held_out(n_samples),
         )
 
@@ -239,7 +291,7 @@ class SelectPlan:
     stage: Stage
     n_epochs: int
     batch_size: int
-    shuffle: bool
+    row_order: RowOrder
     step_size: float
     lam: tuple[float, ...]  # the penalty's weight, of every replica or of all
     lam_scale: float = 1.0  # multiplies it (the released code's hidden factor)
@@ -254,7 +306,7 @@ class SelectPlan:
     def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
         """Return the mini-batches of the server or of one party."""
         name = (self.stage, *who)
-        return Batches(n_samples, self.batch_size, seeds, name, self.shuffle)
+        return Batches(n_samples, self.batch_size, seeds, name, self.row_order)
 
     def weights(self, like: Tensor) -> Tensor:
         """Return the acting weight of every replica, (R,) or (1,)."""

@@ -11,7 +11,14 @@ from lessvfl import settings
 from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels, SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.core.plans import (
+    ROW_ORDERS,
+    Labels,
+    RowOrder,
+    SelectPlan,
+    ShadowPlan,
+    TrainPlan,
+)
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
@@ -47,8 +54,11 @@ class Joint(settings.Section):
         settings.a_float(open_low=True), 0.01, "learning rate of joint training"
     )
     batch_size: int = settings.setting(settings.an_int(1), 1000, "rows of one step")
-    shuffle: bool = settings.setting(
-        settings.a_flag(), True, "reshuffle the rows every epoch, by the shared seed"
+    row_order: RowOrder = settings.setting(
+        settings.one_of(*ROW_ORDERS),
+        "shuffle",
+        "rows of an epoch, by the shared seed: in random order; blocks of neighbours "
+        "in random order, for tables on disk; or as they stand",
     )
     train_epochs: float = settings.setting(
         settings.a_float(), 100, "epochs after selection; all of them for plain"
@@ -82,7 +92,7 @@ class Joint(settings.Section):
             stage,
             n_epochs,
             self.batch_size,
-            self.shuffle,
+            self.row_order,
             self.optimizer,
             self.learning_rate,
             None if lam is None else spread(lam),
@@ -161,7 +171,7 @@ class PartySelection(Joint):
             "select_features",
             self.party_epochs,
             self.batch_size,
-            self.shuffle,
+            self.row_order,
             self.party_step_size,
             spread(self.lam_party),
             self.lam_scale,

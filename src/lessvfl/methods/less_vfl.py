@@ -46,7 +46,7 @@ class Config(PartySelection):
             "select_components",
             self.server_epochs,
             self.batch_size,
-            self.shuffle,
+            self.row_order,
             self.server_step_size,
             spread(self.lam_server),
             tolerance=self.plateau_tolerance,

@@ -61,7 +61,7 @@ _PUBLISHED_DATA = {
 
 _OFFICIAL = {
     "activation": "none",
-    "shuffle": False,
+    "row_order": "file",
     "party_step_size": 0.001,
     "lam_scale": 10.0,
     "reduction": "mean",

@@ -38,7 +38,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.core.plans import ROW_ORDERS, SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
@@ -215,6 +215,8 @@ def _read_plan(cls: Any, values: Any) -> Any:
         if not _is_number(values[name]):
             raise ValueError(f"a plan whose {name} is no number")
     _stage(values["stage"])
+    if values.get("row_order", ROW_ORDERS[0]) not in ROW_ORDERS:
+        raise ValueError("a plan with another order of rows")
     return cls(**values)
 
 

@@ -44,18 +44,18 @@ class _Loop:
     def __post_init__(self) -> None:
         self.device = self.params[0].device
         first = self.batches[0]
-        if first.shuffle:
+        if first.row_order == "shuffle":
             self._order = self._new_order(0).to(self.device)
             starts = range(0, first.n_samples, first.batch_size)
             parts = [self._order[..., s : s + first.batch_size] for s in starts]
             self._rows: list[Rows] = [*parts]
         else:
-            self._rows = first.epoch(0, self.device)
+            self._rows = list(first.epoch(0, self.device))
         self._replay = self._record() if self.device.type == "cuda" else self._run
 
     def epoch(self, index: int) -> list[Tensor]:
         """Run one epoch."""
-        if self.batches[0].shuffle:
+        if self.batches[0].row_order == "shuffle":
             self._order.copy_(self._new_order(index))
         self._replay()
         return []

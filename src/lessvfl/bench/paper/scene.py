@@ -214,4 +214,4 @@ class Scene:
     def batches(self, config: Any, stage: Stage, *who: str) -> Batches:
         """Return the mini-batches of a stage."""
         name, n_rows = (stage, *who), self.tables.X.shape[2]
-        return Batches(n_rows, config.batch_size, self.seeds, name, config.shuffle)
+        return Batches(n_rows, config.batch_size, self.seeds, name, config.row_order)

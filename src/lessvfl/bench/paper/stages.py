@@ -299,7 +299,7 @@ def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -
         whole, added = collapse()
         return whole - start, added - start_added
 
-    if batches.shuffle or 2 * batches.batch_size < X.shape[3]:
+    if batches.row_order != "file" or 2 * batches.batch_size < X.shape[3]:
 
         def by_rows(rows: Rows) -> Tensor:
             X_b = _take(X, rows)[..., :D].flatten(0, 1)

@@ -108,7 +108,7 @@ def train(
     lams = torch.tensor(plan.lams, device=device)
     draws = stream(seed, "stg", "noise")
     optimizer = torch.optim.Adam([*net.parameters(), mu], plan.learning_rate)
-    batches = Batches(len(X), plan.batch_size, (seed,), ("stg",), shuffle=True)
+    batches = Batches(len(X), plan.batch_size, (seed,), ("stg",), "shuffle")
     n_epochs = plan.n_steps / batches.n_per_epoch
     for _, rows in batches.steps(n_epochs, device):
         noise = SIGMA * torch.randn(1, n_features, generator=draws).to(device)

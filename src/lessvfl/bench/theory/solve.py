@@ -134,7 +134,7 @@ def _plan(
     stage: Stage, lam: float, X: Tensor, n_steps: int, step_size: float
 ) -> SelectPlan:
     weights = (lam,) * X.shape[0]
-    return _FullBatch(stage, n_steps // PASSES, X.shape[1], False, step_size, weights)
+    return _FullBatch(stage, n_steps // PASSES, X.shape[1], "file", step_size, weights)
 
 
 def _with_ones(H: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
     params = [*net.parameters(), *fusion.parameters()]
     n_rows, n_steps = X.shape[1], sum(PRETRAIN_STEPS)
     plan = TrainPlan(
-        "pretrain", n_steps, n_rows, False, "adam", LEARNING_RATE, schedule="cosine"
+        "pretrain", n_steps, n_rows, "file", "adam", LEARNING_RATE, schedule="cosine"
     )
     optimizer = OPTIMIZERS[plan.optimizer](params, plan.learning_rate)
     for step in range(n_steps):
