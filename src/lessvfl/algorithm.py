@@ -314,7 +314,7 @@ def less_vfl(
 
         def find() -> Tensor:
             observe(Event("embed", 0, 1))
-            H = concatenate(parties.embed("embed", "train"))  # lines 1-4
+            H = parties.embed_all()  # lines 1-4
             observe(Event("embed", 1, 1))
             loss = stored_risk(fusion, H, labels)
             batches = plan.batches(labels.y.shape[1], labels.seeds)

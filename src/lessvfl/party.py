@@ -27,6 +27,7 @@ from lessvfl.core.plans import (
     SelectPlan,
     ShadowPlan,
     TrainPlan,
+    parts,
     sample_rows,
     take,
 )
@@ -87,6 +88,11 @@ class Training:
     h: Tensor | None = None  # the embedding whose gradient is awaited
 
 
+def cut_columns(X: Tensor, used: Tensor) -> Tensor:
+    """Return the columns of a table (S, N, columns) that are in use, in memory."""
+    return X[:, :, used]
+
+
 @dataclass(frozen=True)
 class Holding:
     """What a party brings into a run; what it selects later is not in here."""
@@ -95,6 +101,7 @@ class Holding:
     X_test: Tensor
     groups: Tensor  # (columns,), the feature of every column
     must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
+    cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # for tables on disk, theirs
 
 
 class Party:
@@ -145,7 +152,7 @@ class Party:
         self._slots = torch.ones(R, len(self._pool), dtype=torch.bool, device=device)
         self._outputs = torch.ones(R, net.n_outputs, dtype=torch.bool, device=device)
         self._training: Training | None = None
-        self._memory = Memory()
+        self._memory = Memory(len(holding.groups))
         self._selected: list[dict[str, Any]] = []  # how, of every replica
 
     def handle(self, request: messages.Request) -> messages.Reply:
@@ -334,7 +341,10 @@ class Party:
         self._has_selected = True
         if self.empty == "frozen":
             self._pretrained = self.net.narrow()
-            self._frozen = {which: self._forward(which) for which in ("train", "test")}
+            everything = slice(None)
+            self._frozen = {
+                which: self._forward(which, everything) for which in ("train", "test")
+            }
 
     def _select_by_shadows(self, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again."""
@@ -495,8 +505,8 @@ class Party:
         self._groups = kept
         self.net = self.net.narrow(slots=slots)
         used = columns.any(dim=0)
-        self.X_train = self.X_train[:, :, used]
-        self.X_test = self.X_test[:, :, used]
+        self.X_train = self._holding.cut(self.X_train, used)
+        self.X_test = self._holding.cut(self.X_test, used)
         self._is_empty = ~self.kept.any(dim=1) | ~self.net.output_mask.any(dim=1)
         self._any_empty = bool(self._is_empty.any())
         if self.empty == "constant" and self._any_empty:
@@ -549,20 +559,33 @@ class Party:
 
     # ----------------------------------------------------------------------- embeddings
 
-    def _forward(self, which: str, rows: Rows = slice(None)) -> Tensor:
+    def _forward(self, which: str, rows: Rows) -> Tensor:
         X = self.X_train if which == "train" else self.X_test
         with torch.no_grad():
             return self.net(take(X, rows))
 
     def _embed(self, request: messages.Embed) -> messages.Embedding:
-        rows: Rows = slice(None)
+        rows: Rows
         if request.n_rows is not None:
             n_samples = self.X_train.shape[1]
             drawn = sample_rows(n_samples, request.n_rows, self.seeds)
             rows = drawn.to(self.X_train.device)
+        else:
+            rows = self.part_of(request)
         h = self._embed_rows(request.rows, rows)
         block = self._block(h, request.bits, request.stage, request.rows)
         return messages.Embedding(request.stage, block)
+
+    def part_of(self, request: messages.Embed) -> slice:
+        """Return the rows of the part that is asked for."""
+        X = self.X_train if request.rows == "train" else self.X_test
+        found = parts(X.shape[1])
+        if request.part >= len(found):
+            sentence = (
+                f"Party '{self.name}' must be asked for rows that it has. Got others."
+            )
+            raise ProtocolError(sentence, public=sentence)
+        return found[request.part]
 
     def _embed_rows(self, which: Literal["train", "test"], rows: Rows) -> Tensor:
         self.net.train(False)

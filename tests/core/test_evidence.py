@@ -392,7 +392,7 @@ def test_a_row_counts_once_as_it_was_seen_last():
 
 
 def test_memory_holds_what_was_exchanged_and_gives_it_once():
-    memory = evidence.Memory()
+    memory = evidence.Memory(3)
     assert memory.tensors() == []
     h, g = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
     memory.add(slice(0, 3), h[:, :3], g[:, :3] / 3)  # gradients of a mean over rows
@@ -401,7 +401,7 @@ def test_memory_holds_what_was_exchanged_and_gives_it_once():
     assert rows.tolist() == [[0, 1, 2, 7, 9]] * 2
     assert torch.equal(seen, h)
     assert torch.allclose(gradient, g)  # of every row by itself again
-    again = evidence.Memory()
+    again = evidence.Memory(3)
     again.restore(memory.tensors())
     assert all(map(torch.equal, memory.take(), (rows, seen, gradient)))
     assert memory.tensors() == []

@@ -17,6 +17,7 @@ import pytest
 
 from lessvfl import data, report, settings
 from lessvfl.core import ending, plans
+from lessvfl.data import stored
 from lessvfl.errors import (
     ConfigError,
     LessVFLError,
@@ -87,9 +88,14 @@ def own_settings(method: str, profile: str = "default") -> dict[str, Any]:
 
 @functools.cache
 def simulated(
-    method: str, profile: str = "default", seed: int = 0, weighted: bool = False
+    method: str,
+    profile: str = "default",
+    seed: int = 0,
+    weighted: bool = False,
+    row_order: str | None = None,
 ):
     own = own_settings(method, profile) | (WEIGHTED if weighted else {})
+    own |= {} if row_order is None else {"row_order": row_order}
     resolved = profiles.resolve(method, profile, a_dataset(), own)
     dataset = replace(a_dataset(), weight=ROWS_WEIGH if weighted else None)
     job = simulate.Job(dataset, resolved, parties=HELD, device="cpu")
@@ -220,6 +226,7 @@ def run_all(
     seeds=(0,),
     evaluation="epochs",
     dies_at=None,
+    table_of=a_table,
     **more,
 ):
     """Run to the end; return the server's record and what the parties wrote.
@@ -231,7 +238,7 @@ def run_all(
 
     def make(name):
         config = party_config(name, tmp_path, **more)
-        party = Mortal(name, config, a_table(name))
+        party = Mortal(name, config, table_of(name))
         party.left = left.pop(name, 10**9)
         return party
 
@@ -323,6 +330,42 @@ def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
     assert bill["resent_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "profile", "row_order"),
+    [
+        ("less-vfl-auto", "default", "blocks"),
+        ("less-vfl-auto", "default", "shuffle"),
+        ("less-vfl", "paper", "blocks"),
+        ("less-vfl", "official-code", "file"),
+        ("group-lasso", "default", "blocks"),
+    ],
+)
+def test_rows_on_disk_give_the_same_bits_and_the_same_bill(
+    tmp_path, method, profile, row_order, monkeypatch
+):
+    """Also where a party dies, and where rows are sent and scored in many parts."""
+    monkeypatch.setattr(plans, "BLOCK", 16)
+    monkeypatch.setattr(plans, "PART", 50)
+    monkeypatch.setattr(stored, "AT_ONCE", 200)
+
+    def on_disk(name):
+        path = tmp_path / f"{name}.parquet"
+        data.write_columns(path, a_table(name), np.arange(150))
+        found, _ = data.open_columns(path, "row", "disk")
+        assert isinstance(found, data.StoredTable)
+        return found
+
+    own = {"row_order": row_order}
+    dies_at = {"clinic": 16}
+    record, wrote = run_all(
+        tmp_path, method, profile, own=own, dies_at=dies_at, table_of=on_disk
+    )
+    simulated.cache_clear()  # it was not in blocks and parts of these sizes
+    compare(record, wrote, simulated(method, profile, row_order=row_order))
+    simulated.cache_clear()
+    assert not list(tmp_path.rglob("rows-*"))
 
 
 WEIGHTED = {"class_weight": {"1": 3.0}}

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from lessvfl import data
+from lessvfl.core import plans
+from lessvfl.core.plans import parts
 from lessvfl.errors import DivergenceError
 from lessvfl.run import profiles, simulate
 from lessvfl.run.recorder import Recorder
@@ -125,7 +127,7 @@ class Answering:
     def __init__(self, *blocks):
         self.blocks = blocks
 
-    def embed(self, stage, rows):
+    def embed(self, stage, rows, part=0):
         return self.blocks
 
 
@@ -177,9 +179,11 @@ class Telling(Answering):
                 blocks[1][:] = silent
         self.dtype = dtype
 
-    def embed(self, stage, rows):
+    def embed(self, stage, rows, part=0):
         self.asked.append((stage, rows))
-        return [torch.tensor(block, dtype=self.dtype) for block in self.values[rows]]
+        some = parts(self.rows[rows])[part]
+        blocks = self.values[rows]
+        return [torch.tensor(block[:, some], dtype=self.dtype) for block in blocks]
 
 
 def fuse(H):
@@ -220,6 +224,13 @@ def watched(telling, task="binary", threshold=None, epoch=N_EPOCHS):
     return recorder, labels
 
 
+@pytest.fixture(params=[plans.PART, 7])
+def _in_parts(request, monkeypatch):
+    """Have rows come at once, or a few at a time."""
+    monkeypatch.setattr(plans, "PART", request.param)
+
+
+@pytest.mark.usefixtures("_in_parts")
 @pytest.mark.parametrize("n_test", [40, 0])
 @pytest.mark.parametrize(
     ("task", "threshold"),
@@ -250,7 +261,7 @@ def test_the_score_without_a_party_by_its_definition(task, threshold, n_test):
 def test_the_value_of_parties_costs_no_message():
     telling = Telling()
     watched(telling)
-    assert telling.asked == [("evaluate", "test"), ("evaluate", "train")]
+    assert telling.asked == [("evaluate", "train"), ("evaluate", "test")]
 
 
 def test_nobody_is_left_out_before_the_end():
@@ -259,6 +270,7 @@ def test_nobody_is_left_out_before_the_end():
     assert recorder.without == [None, None]
 
 
+@pytest.mark.usefixtures("_in_parts")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_who_always_says_the_same_is_not_missed(task, dtype):

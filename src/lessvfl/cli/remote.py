@@ -286,9 +286,9 @@ def party(
         return
     _need_predict({"--data": table})
     name, credentials = party_identity(own, insecure)
-    frame, ids = data.load_columns(Path(own.data), own.id)
+    own_table, ids = data.open_columns(Path(own.data), own.id, own.storage)
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
-    process = PartyProcess(name, own, frame, ids, status)
+    process = PartyProcess(name, own, own_table, ids, status)
     if process.has_finished:
         results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))

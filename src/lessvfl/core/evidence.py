@@ -42,6 +42,8 @@ EULER = 0.5772
 HOPELESS = 0.5  # an estimated share of useless features from which a path ends,
 MANY = 20  # where it keeps more features than that
 PAIR_COPIES = 2  # orders of the rows in which pairs are looked at for chance
+# The most rows a party remembers, the latest: a look holds their columns in memory.
+MOST_ROWS, MOST_CELLS = 20_000, 1 << 23
 
 
 def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
@@ -58,9 +60,13 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
 
 
 class Memory:
-    """What a party remembers of joint training: rows, embeddings and gradients."""
+    """What a party remembers of joint training: rows, embeddings and gradients.
 
-    def __init__(self) -> None:
+    Of many rows it remembers the latest, fewer where there are many columns.
+    """
+
+    def __init__(self, n_columns: int) -> None:
+        self.most_rows = max(MOST_ROWS, MOST_CELLS // max(1, n_columns))
         self._seen: list[tuple[Tensor, ...]] = []
 
     def add(self, rows: slice | Tensor, h: Tensor, gradient: Tensor) -> None:
@@ -69,10 +75,14 @@ class Memory:
             rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
         rows = rows.expand(gradient.shape[0], -1)
         self._seen.append((rows, h.detach(), gradient * gradient.shape[1]))
+        n_rows = sum(seen[0].shape[1] for seen in self._seen)
+        while n_rows - self._seen[0][0].shape[1] >= self.most_rows:
+            n_rows -= self._seen.pop(0)[0].shape[1]
 
     def tensors(self) -> list[Tensor]:
         """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing."""
-        return [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
+        found = [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
+        return [part[:, -self.most_rows :] for part in found]
 
     def restore(self, tensors: Sequence[Tensor]) -> None:
         """Take up what :meth:`tensors` gave."""

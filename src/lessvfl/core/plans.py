@@ -23,6 +23,7 @@ ROW_ORDERS: tuple[RowOrder, ...] = ("shuffle", "blocks", "file")
 
 BLOCK = 1 << 14  # rows that stand together in a table and are read together
 MANY_ROWS = 1 << 20  # from here on a few rows are drawn one by one
+PART = 1 << 16  # rows that are embedded, sent and scored together, where all are
 
 HELD_OUT = 0.1  # share of the rows by which the server sees when training is over
 MOST_HELD_OUT, FEWEST_HELD_OUT = 1000, 100
@@ -84,6 +85,12 @@ def take(table: Tensor, rows: Rows) -> Tensor:
         return table[0][rows]
     replicas = torch.arange(table.shape[0], device=table.device).unsqueeze(1)
     return table[replicas, rows]
+
+
+def parts(n_rows: int) -> list[slice]:
+    """Return all rows in order, as many at a time as are embedded together."""
+    starts = range(0, n_rows, PART)
+    return [slice(start, min(start + PART, n_rows)) for start in starts]
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ class Batches:
 
     def _places(self, seed: int, epoch: int) -> Iterator[Tensor]:
         """Yield the batches of one seed: blocks in random order, and their rows."""
-        name = (*self.name, "rows", epoch)
+        name: tuple[str | int, ...] = (*self.name, "rows", epoch)
         n_blocks = -(-self.n_used // BLOCK)
         ready = torch.zeros(0, dtype=torch.long)
         for block in torch.randperm(n_blocks, generator=stream(seed, *name)).tolist():

@@ -17,6 +17,8 @@ from lessvfl.data.frame import (
     Frame,
     PartyTable,
     Problem,
+    Table,
+    digest_of,
 )
 from lessvfl.data.labels import LabelConfig, check_labels, check_weights
 from lessvfl.data.problem import (
@@ -28,6 +30,7 @@ from lessvfl.data.problem import (
 )
 from lessvfl.data.sets import describe, is_file, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows
+from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import frame_of, from_arrays, label_name
 
 __all__ = [
@@ -39,10 +42,14 @@ __all__ = [
     "LabelConfig",
     "PartyTable",
     "Problem",
+    "Scratch",
+    "StoredTable",
+    "Table",
     "changes",
     "check_labels",
     "check_weights",
     "describe",
+    "digest_of",
     "features_of",
     "frame_of",
     "from_arrays",
@@ -58,6 +65,7 @@ __all__ = [
     "load_rows",
     "match_columns",
     "names",
+    "open_columns",
     "prepare",
     "raw_frame",
     "read_parties",

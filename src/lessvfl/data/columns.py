@@ -87,7 +87,10 @@ def settle(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
 
 
 def follow(frame: Frame, settled: Frame, owner: str) -> Frame:
-    """Return a second table whose texts are read as those of the first were."""
+    """Return a second table whose texts are read as those of the first were.
+
+    `owner` says whose rows these are.
+    """
     where = {name: index for index, name in enumerate(settled.names)}
     numeric, text = frame.numeric.copy(), dict(frame.text)
     boolean, dates, readings = set(frame.boolean), set(frame.dates), {}
@@ -101,7 +104,7 @@ def follow(frame: Frame, settled: Frame, owner: str) -> Frame:
         values = read_texts(text.pop(index), reading)
         if values is None:
             raise DataError(
-                f"Column '{name}' of the test rows of '{owner}' must hold "
+                f"Column '{name}' of {owner} must hold "
                 f"{KINDS[reading.kind]}, as in its other rows. Got other texts."
             )
         numeric[:, index] = values

@@ -1,4 +1,4 @@
-"""Tables of the user: .npz, .csv, .parquet and Excel files."""
+"""Tables of the user: .npz, .npy, .csv, Parquet, Arrow and Excel files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from lessvfl.settings import near
 from lessvfl.terms import Task, listed
 
 EXCEL = (".xlsx", ".xls")
-SUFFIXES = (".npz", ".csv", ".parquet", *EXCEL)
+ARROW = (".parquet", ".arrow", ".feather")
+SUFFIXES = (".npz", ".csv", ".parquet", *EXCEL, ".arrow", ".feather", ".npy")
 LABELS = ("label", "y", "target", "class")
 # Names that a label often has, for advice alone.
 LIKELY = (
@@ -98,7 +99,30 @@ def _texts(names: NDArray[Any] | None) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
+def is_array(path: Path) -> bool:
+    """Tell whether a file is one array, without names."""
+    return path.suffix.lower() == ".npy"
+
+
+def arrow_files(path: Path) -> list[Path]:
+    """Return the files of a table: itself, or those of a folder in order of names."""
+    if not path.is_dir():
+        return [path]
+    found = (one for one in path.rglob("*") if one.suffix.lower() in ARROW)
+    return sorted(one for one in found if one.is_file())
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file, mapped from disk; its columns are x0, x1."""
+    try:
+        cells: NDArray[Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise unreadable(path, error) from None
+    return cells
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """Return what is said of a file that cannot be read."""
     line = " ".join(str(error).split()).rstrip(".")
     return DataError(f"The data file '{path}' must be readable. Got this: {line}.")
 
@@ -182,24 +206,43 @@ class RawTable:
 def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
     """Read a file of rows and columns; of a .csv file `texts` as they are written."""
     import pyarrow
-    from pyarrow import parquet
 
     suffix = path.suffix.lower()
     try:
         if suffix in EXCEL:
             raw = _read_excel(path)
-        elif suffix == ".parquet":
-            raw = RawTable(parquet.ParquetFile(path).read())
+        elif suffix in ARROW or path.is_dir():
+            raw = _read_arrow(path)
+        elif is_array(path):
+            frame = tables.frame_of(read_array(path))
+            columns = map(pyarrow.array, frame.numeric.T)
+            raw = RawTable(pyarrow.table(list(columns), list(frame.names)))
         else:
             raw = _read_csv(path, texts)
     except DataError:
         raise
     except (pyarrow.ArrowException, csv.Error, OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     tables.checked_names(raw.names, None)
     if raw.table.num_rows == 0:
         raise DataError(f"The data file '{path}' must have rows. Got none.")
     return raw
+
+
+def _read_arrow(path: Path) -> RawTable:
+    """Read a Parquet or Arrow file, or a folder of them."""
+    import pyarrow
+    from pyarrow import feather, parquet
+
+    tables = [
+        parquet.ParquetFile(one).read()
+        if one.suffix.lower() == ".parquet"
+        else feather.read_table(one)
+        for one in arrow_files(path)
+    ]
+    if len(tables) == 1:
+        return RawTable(tables[0])
+    return RawTable(pyarrow.concat_tables(tables, promote_options="permissive"))
 
 
 def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
@@ -495,6 +538,13 @@ def load_labels(
 
 def check_file(path: Path) -> None:
     """Refuse a file of another kind, or that is not there."""
+    if path.is_dir():
+        if not arrow_files(path):
+            allowed = f"{', '.join(ARROW[:-1])} or {ARROW[-1]}"
+            raise DataError(
+                f"A folder of data must hold {allowed} files. Got none in '{path}'."
+            )
+        return
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"A data file must end in {', '.join(SUFFIXES)}. Got '{path}'.")
     if not path.is_file():
@@ -507,7 +557,7 @@ def _read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     if not set(needed) <= set(arrays):
         wanted = " and ".join(f"'{name}'" for name in needed)
         many = "arrays" if len(needed) > 1 else "array"

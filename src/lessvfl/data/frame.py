@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from lessvfl.data.encode import Encoding
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.int64]  # of rows in a table
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,39 @@ class Finding:
     what: str
     done: str
     level: Literal["stops", "left out", "changed", "kept"]
+
+
+class Table(Protocol):
+    """A table of named columns, in memory or on disk, read by batches of rows."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its columns."""
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+
+    @property
+    def look(self) -> Frame:
+        """Return the table itself, or as many of its rows as tell what it holds."""
+
+    def take(self, rows: Places) -> Table:
+        """Return the table of these rows, in this order."""
+
+    def settled(self, look: Frame) -> Table:
+        """Return the same table, its texts read as in `look`."""
+
+    def digest(self) -> str:
+        """Return a digest of all cells."""
+
+    def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield the columns that may be in memory together, with many rows each."""
+
+    def batches(
+        self, names: Sequence[str], n_rows: int
+    ) -> Iterator[tuple[Places, Frame]]:
+        """Yield places and cells of so many rows at a time, every row once."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +109,7 @@ class Frame:
         """Return the names of the columns that are left out."""
         return frozenset(self.names[index] for index in self.left_out)
 
-    def take(self, rows: NDArray[np.int64]) -> Frame:
+    def take(self, rows: Places | slice) -> Frame:
         """Return the table of these rows, in this order."""
         text = {index: cells[rows] for index, cells in self.text.items()}
         return replace(self, numeric=self.numeric[rows], text=text)
@@ -102,9 +138,49 @@ class Frame:
             self.findings,
         )
 
+    @property
+    def look(self) -> Frame:
+        """Return the table itself."""
+        return self
+
+    def settled(self, look: Frame) -> Frame:
+        """Return what was settled of it."""
+        return look
+
+    def digest(self) -> str:
+        """Return a digest of all cells."""
+        found = hashlib.sha256(np.ascontiguousarray(self.numeric).tobytes())
+        for place in sorted(self.text):
+            found.update(digest_of(self.text[place]))
+        return found.hexdigest()
+
+    def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield all columns at once: they are in memory."""
+        yield names
+
+    def batches(
+        self, names: Sequence[str], n_rows: int
+    ) -> Iterator[tuple[Places, Frame]]:
+        """Yield places and cells of so many rows at a time, in order."""
+        own = self.select(names)
+        places = np.arange(self.n_rows, dtype=np.int64)
+        for start in range(0, self.n_rows, n_rows):
+            some = places[start : start + n_rows]
+            yield some, own if len(some) == self.n_rows else own.take(some)
+
     def texts(self, index: int) -> NDArray[np.object_]:
         """Return the texts of a column, all missing where it has none."""
         return self.text.get(index, np.full(self.n_rows, None, dtype=object))
+
+
+def digest_of(values: NDArray[Any] | None) -> bytes:
+    """Return a digest of an array of numbers or of anything that prints apart."""
+    if values is None:
+        return b"none"
+    if values.dtype == object or values.dtype.kind in "US":
+        text = json.dumps([None if v is None else str(v) for v in values.tolist()])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).digest()
 
 
 @dataclass(frozen=True)

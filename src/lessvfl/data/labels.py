@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.encode import QUARTILE, is_heavy
 from lessvfl.data.frame import Dataset, Floats, Frame
+from lessvfl.data.learn import QUARTILE, is_heavy
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
 from lessvfl.terms import listed

@@ -37,6 +37,7 @@ def prepare(
     seed: int = 0,
     groups: Mapping[str, Sequence[str]] | None = None,
     labels: LabelConfig = AS_THEY_ARE,
+    in_order: bool = False,
 ) -> Problem:
     """Split a data set among parties and into train and test rows.
 
@@ -58,6 +59,8 @@ def prepare(
         Columns (names or globs) of one party that are one feature.
     labels : LabelConfig
         How much rows and classes weigh, and the loss.
+    in_order : bool
+        Whether training and test rows stay in the order of the table.
 
     Returns
     -------
@@ -78,7 +81,7 @@ def prepare(
     shares = plant.shares_of(spurious, len(dealt))
     feature_of = features_of(dealt, groups)
     held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
-    train, test, own = _rows(dataset, config, seed)
+    train, test, own = _rows(dataset, config, seed, in_order)
     bounds = _bounds(train, test, held) if config.scale == "global" else (0.0, 1.0)
 
     encodings, matrices, counts = [], [], CellCounts()
@@ -194,14 +197,14 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
 
 
 def _rows(
-    dataset: Dataset, config: DataConfig, seed: int
+    dataset: Dataset, config: DataConfig, seed: int, in_order: bool
 ) -> tuple[Frame, Frame, LabelRows]:
     """Return train and test tables with their labels."""
     if dataset.X_test is not None and dataset.y_test is not None:
         own = LabelRows(dataset.y, dataset.y_test, dataset.weight)
         parts = dataset.X, dataset.X_test, own
     else:
-        train, test = split.split_rows(dataset, config, seed)
+        train, test = split.split_rows(dataset, config, seed, in_order)
         X = dataset.X
         parts = X.take(train), X.take(test), label_rows(dataset, train, test)
     if len(np.unique(parts[2].y_train)) < 2:

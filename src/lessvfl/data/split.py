@@ -165,9 +165,9 @@ def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
 
 
 def split_rows(
-    dataset: Dataset, config: DataConfig, seed: int
+    dataset: Dataset, config: DataConfig, seed: int, in_order: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows to train on and the rows to test on."""
+    """Return the rows to train on and the rows to test on, perhaps as they stand."""
     n = dataset.X.n_rows
     n_train = int(n * (1.0 - config.test_share) + 1e-9)
     if n_train < 1:
@@ -186,7 +186,8 @@ def split_rows(
     sizes = {"train_size": n_train, "test_size": n - n_train}
     state = stream_seed(seed, "split") % 2**32
     parts = train_test_split(rows, **sizes, stratify=classes, random_state=state)
-    return np.asarray(parts[0]), np.asarray(parts[1])
+    order = np.sort if in_order else np.asarray
+    return order(parts[0]), order(parts[1])
 
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:

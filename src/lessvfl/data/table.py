@@ -78,7 +78,7 @@ def from_arrays(
     if X_test is not None:
         named = isinstance(X_test, Frame) or hasattr(X_test, "columns")
         raw = frame_of(X_test, None if named else frame.names)
-        frame_test = follow(raw, frame, name)
+        frame_test = follow(raw, frame, f"the test rows of '{name}'")
         cells_test = label_cells(y_test, frame_test, name)
     codes, task, label_names = _code_labels([*cells, *cells_test], name, task)
     n = frame.n_rows

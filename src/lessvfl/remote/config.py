@@ -101,7 +101,9 @@ class Common(settings.Section):
     )
     key: str | None = setting(or_none(a_text()), None, "its key")
     ca: str | None = setting(or_none(a_text()), None, "the CA's certificate")
-    data: str = setting(a_text(), "", "the table: .npz, .csv or .parquet")
+    data: str = setting(
+        a_text(), "", "the table: a file, or a folder of Parquet or Arrow files"
+    )
     id: str | None = setting(or_none(a_text()), None, "the column of ids")
     threads: int = setting(an_int(1), 1, "threads to compute with, the same for all")
     device: str = setting(one_of("cpu", "cuda", "auto"), "cpu", "where to compute")
@@ -163,6 +165,11 @@ class PartyConfig(Common):
     )
     as_is: tuple[str, ...] | None = setting(
         or_none(_names()), None, "columns of numbers that are not scaled"
+    )
+    storage: str = setting(
+        one_of("auto", "memory", "disk"),
+        "auto",
+        "where its rows are while it trains; auto: on disk from 1 GiB on",
     )
     scale_range: tuple[float, float] | None = setting(
         or_none(_range()), None, "low and high that all numbers are scaled by"

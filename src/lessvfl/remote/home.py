@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from lessvfl import __version__
-from lessvfl.data import Frame
+from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 
@@ -115,7 +115,7 @@ class Home:
 
 
 def facts_of(
-    frame: Frame,
+    table: Table,
     ids: NDArray[Any] | None,
     config: Mapping[str, Any],
     code: str | None,
@@ -125,15 +125,13 @@ def facts_of(
 
     That is a config, the `code` of a network (``FILE.py:FUNCTION``), and versions.
     """
-    columns = [(name, i in frame.text) for i, name in enumerate(frame.names)]
-    cells = hashlib.sha256(np.ascontiguousarray(frame.numeric).tobytes())
-    for place in sorted(frame.text):
-        cells.update(_digest(frame.text[place]))
+    texts = table.look.text
+    columns = [(name, i in texts) for i, name in enumerate(table.names)]
     return {
-        "ids": _digest(ids).hex(),
+        "ids": digest_of(ids).hex(),
         "columns": hashlib.sha256(json.dumps(columns).encode()).hexdigest(),
-        "cells": cells.hexdigest(),
-        **{name: _digest(values).hex() for name, values in more.items()},
+        "cells": table.digest(),
+        **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
         "code of the network": "none" if code is None else _code_digest(code),
         **{f"version of {name}": one for name, one in versions().items()},
@@ -146,13 +144,3 @@ def _code_digest(spec: str) -> str:
     if not where.endswith(".py"):
         where = str(sys.modules[where].__file__)
     return hashlib.sha256(Path(where).read_bytes()).hexdigest()
-
-
-def _digest(values: NDArray[Any] | None) -> bytes:
-    """Return a digest of an array of numbers or of anything that prints apart."""
-    if values is None:
-        return b"none"
-    if values.dtype == object or values.dtype.kind in "US":
-        text = json.dumps([None if v is None else str(v) for v in values.tolist()])
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).digest()

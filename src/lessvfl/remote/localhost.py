@@ -212,7 +212,8 @@ def write_folders(
     n_rows = len(problem.y_train) + len(problem.y_test)
     rows = places = np.arange(n_rows)
     if dataset.y_test is None:
-        parts = data.split_rows(dataset, job.settings.data, seeds[0])
+        own = job.settings
+        parts = data.split_rows(dataset, own.data, seeds[0], own.keeps_order)
         places = np.argsort(np.concatenate(parts))
     labels = _label_table(dataset)
     np.savez(base / "server" / "labels.npz", **labels)

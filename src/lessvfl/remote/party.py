@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from torch import Tensor
 from lessvfl import data, settings
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.core.plans import SECRET, stream
-from lessvfl.data import Encoding, Finding, Frame
+from lessvfl.core.plans import PART, SECRET, stream
+from lessvfl.data import Encoding, Finding, Frame, Scratch, StoredTable, Table
 from lessvfl.errors import (
     ConfigError,
     LessVFLError,
@@ -35,13 +36,13 @@ from lessvfl.errors import (
     ProtocolError,
     RecordError,
 )
-from lessvfl.party import Party
+from lessvfl.party import Party, cut_columns
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.remote.policy import Budget, Judge
-from lessvfl.run.build import Builder, clamp_batch
+from lessvfl.run.build import Builder, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
 from lessvfl.run.profiles import Settings
@@ -65,10 +66,20 @@ _LASTING = (
 )
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """A party's rows of one seed as it trains on them, and how they came about."""
+
+    seed: int
+    encoding: Encoding
+    train: Tensor
+    test: Tensor
+
+
 class PartyProcess:
     """A party's side of a run: ``handle(message) -> reply``.
 
-    `frame` is its table in its own order, `ids` whom the rows are about; `status` is
+    `table` are its rows in its own order, `ids` whom the rows are about; `status` is
     told how far the run is. It holds its run folder until it is closed.
     """
 
@@ -76,19 +87,20 @@ class PartyProcess:
         self,
         name: str,
         config: PartyConfig,
-        frame: Frame,
+        table: Table,
         ids: NDArray[Any] | None = None,
         status: Status | None = None,
     ) -> None:
         self.name = name
         self.status = status or Status("", "", "", [SERVER], side=name)
         self.config = config
-        self.whole, self.findings = data.settle(frame)
-        self.frame: Frame | None = None  # of the common rows, in the common order
+        look, self.findings = data.settle(table.look)
+        self.whole = table.settled(look)
+        self.table: Table | None = None  # of the common rows, in the common order
         self._ids = None if ids is None else Ids(ids, config.id or "id")
         where = f"party '{name}'"
-        names = data.match_columns(frame.names, config.columns, where)
-        self._columns = data.usable(name, names, self.whole)
+        names = data.match_columns(table.names, config.columns, where)
+        self._columns = data.usable(name, names, look)
         as_is = data.match_columns(names, config.as_is, where) if config.as_is else ()
         self._as_is = as_is
         self._groups = data.features_of({name: names}, config.groups)
@@ -101,13 +113,14 @@ class PartyProcess:
         if config.party_net is not None:
             find_factory(config.party_net)
         lasting = {key: getattr(config, key) for key in _LASTING}
-        facts = facts_of(frame, ids, lasting, config.party_net)
+        facts = facts_of(table, ids, lasting, config.party_net)
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
         self.budget = Budget(self.folder / "spent.safetensors", self.judge)
         self.party: Party | None = None
-        self.encoding: Encoding | None = None
+        self._scratch = Scratch(self.folder)
+        self._encoded: Encoded | None = None  # of the seed at hand
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
         self.ledger = Ledger(1)  # what it sent and was sent
         self._aligner: PartyAligner | None = None
@@ -121,13 +134,13 @@ class PartyProcess:
         # Of the stage of joint training at hand.
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
-        self._encoding(self.whole)
+        self._encoding(look)
 
     def changes(self) -> list[Finding]:
         """Return what was done to read its own columns, for its own eyes."""
         most = self.config.max_categories
         names = data.match_columns(self.whole.names, self.config.columns, self.name)
-        return data.changes(self.whole, self.findings, names, most)
+        return data.changes(self.whole.look, self.findings, names, most)
 
     def close(self) -> None:
         """Let go of the run folder."""
@@ -197,7 +210,7 @@ class PartyProcess:
             self._is_trained = False
         elif isinstance(message, messages.Embed):
             rows = message.rows
-            if message.stage == "evaluate":
+            if message.stage == "evaluate" and message.part == 0:
                 self._look(rows)
         self._show(message)
         reply = party.handle(message)
@@ -277,6 +290,7 @@ class PartyProcess:
                 if components is not None and not _are_places(components, n_outputs):
                     raise self._misfit("components that it has")
             case messages.Embed("evaluate", _, None):
+                party.part_of(message)
                 self._check_evaluation()
             case messages.Embed("embed", "train", n_rows):
                 n_samples = party.X_train.shape[1]
@@ -308,7 +322,7 @@ class PartyProcess:
 
     def _welcomed(self, message: control.Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
-        self._aligner = self.frame = self.party = self._rows = None
+        self._aligner = self.table = self.party = self._rows = None
         self._settings = self.judge.settings(
             message, len(self._columns), self.config.party_net is not None
         )
@@ -319,7 +333,7 @@ class PartyProcess:
         known = self._aligned()
         if known is None or "rows" not in known.tensors:
             return False
-        self.frame = self.whole.take(known.tensors["rows"].numpy())
+        self.table = self.whole.take(known.tensors["rows"].numpy())
         return True
 
     @property
@@ -381,7 +395,7 @@ class PartyProcess:
         self.home.begin()
         tensor = torch.from_numpy(np.ascontiguousarray(rows))
         self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
-        self.frame = self.whole.take(rows)
+        self.table = self.whole.take(rows)
         return control.Agreed()
 
     def _new_aligner(self) -> PartyAligner:
@@ -406,12 +420,12 @@ class PartyProcess:
         """Begin the run of one seed, on common rows alone, the same ones every time."""
         if self._welcome is None or message.seed not in self._welcome.seeds:
             raise self._too_early("all seeds")
-        if self.frame is None:
+        if self.table is None:
             raise PolicyError(
                 f"Party '{self.name}' aligns its rows before anything else. Got a run "
                 "without it."
             )
-        self.judge.rows(message, self.frame.n_rows)
+        self.judge.rows(message, self.table.n_rows)
         path = self._place(message.seed) / "rows.safetensors"
         rows = {"train": message.train, "test": message.test}
         if not path.is_file():
@@ -451,31 +465,43 @@ class PartyProcess:
 
     def _build(self) -> Party:
         """Return a fresh party on its rows, as the simulator would build it."""
-        rows, agreed, frame = self._rows, self._settings, self.frame
-        if rows is None or agreed is None or frame is None:
+        rows, agreed, table = self._rows, self._settings, self.table
+        if rows is None or agreed is None or table is None:
             raise self._too_early("its rows")
         whole = self._own(agreed)
-        train, test = frame.take(rows.train), frame.take(rows.test)
-        encoding = self._encoding(train)
         assert self._welcome is not None
         config = clamp_batch(whole.config, len(rows.train))
         self._plans = config.plans(len(self._welcome.parties))
-        n_rows = max(len(rows.train), len(rows.test))
-        self.judge.memory(whole.net, len(encoding.groups), n_rows)
         private = self._private_seed(rows.seed)
         build = Builder(whole, [rows.seed], self.config.device, private=[private])
-
-        def encode(frame: Frame) -> Tensor:
-            return build.rows([encoding.apply(frame)[0]])
-
-        self.encoding = encoding
+        if self._encoded is None or self._encoded.seed != rows.seed:
+            self._encoded = None  # let go of the rows of another seed first
+            train, test = table.take(rows.train), table.take(rows.test)
+            encoding = self._encoding(train)
+            both = [self._encode(build, encoding, part) for part in (train, test)]
+            self._encoded = Encoded(rows.seed, encoding, both[0], both[1])
+        own = self._encoded
+        n_rows = min(PART, max(len(rows.train), len(rows.test)))
+        self.judge.memory(whole.net, len(own.encoding.groups), n_rows)
+        on_disk = isinstance(table, StoredTable)
+        cut = functools.partial(cut_stored, self._scratch) if on_disk else cut_columns
         return build.party(
             self.name,
-            (encode(train), encode(test)),
-            encoding.groups,
-            encoding.features,
+            (own.train, own.test),
+            own.encoding.groups,
+            own.encoding.features,
             self.status.observe,
+            cut,
         )
+
+    def _encode(self, build: Builder, encoding: Encoding, table: Table) -> Tensor:
+        """Return encoded rows, in memory or on disk as the table is."""
+        if isinstance(table, StoredTable):
+            rows = plural(table.n_rows, "row")
+            self.status.do(f"encoding {rows} on disk")
+            return build.stored_rows(table, encoding, self._scratch)
+        assert isinstance(table, Frame)
+        return build.rows([encoding.apply(table)[0]])
 
     def _own(self, agreed: Settings) -> Settings:
         """Return what was agreed with what this party decides for itself."""
@@ -490,7 +516,7 @@ class PartyProcess:
             config = dataclasses.replace(config, must_keep=self.config.must_keep)
         return dataclasses.replace(agreed, net=net, config=config)
 
-    def _encoding(self, train: Frame) -> Encoding:
+    def _encoding(self, train: Table) -> Encoding:
         """Learn from its training rows how to encode its columns."""
         own = self.config
         return Encoding.fit(
@@ -565,18 +591,19 @@ class PartyProcess:
         `of_server` is a digest of the fusion network that this network goes with.
         """
         party = self._ready()
-        assert self.encoding is not None
+        assert self._encoded is not None
         assert self._welcome is not None
         assert self._rows is not None
         if not self._is_trained:
             raise self._too_early("to train to the end")
         seed, outcome = self._rows.seed, party.outcome(0)
-        fitted = FittedParty.of(self.encoding, outcome, self.config.party_net)
+        encoding = self._encoded.encoding
+        fitted = FittedParty.of(encoding, outcome, self.config.party_net)
         place = f"party{self._welcome.parties.index(self.name)}"
         model = fitted.save(self.folder / NETWORKS / f"seed-{seed}" / place)
         own = {
             "seed": seed,
-            **party_numbers(self.encoding.features, outcome),
+            **party_numbers(encoding.features, outcome),
             "rows": {rows: self._n_rows(rows) for rows in ("train", "test")},
             "components": {
                 "kept": fitted.n_components,

@@ -230,7 +230,8 @@ class ServerProcess:
         if table.is_test is not None:
             places = np.arange(table.n_rows, dtype=np.int64)
             return places[~table.is_test], places[table.is_test]
-        return split_rows(table.dataset, self.settings.data, self.seed)
+        own = self.settings
+        return split_rows(table.dataset, own.data, self.seed, own.keeps_order)
 
     # -------------------------------------------------------------------------- running
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.plans import Labels
-from lessvfl.data import Problem
+from lessvfl.data import Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.methods.base import Joint
-from lessvfl.party import Holding, Party
+from lessvfl.party import Holding, Party, cut_columns
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Observer, PartyId, Task
 
@@ -76,6 +76,11 @@ def n_outputs(task: Task, n_classes: int) -> int:
     return n_classes if task == "multiclass" else 1
 
 
+def cut_stored(on: Scratch, X: Tensor, used: Tensor) -> Tensor:
+    """Return the columns of a table on disk (1, N, columns) that are in use."""
+    return torch.from_numpy(on.cut(X[0].numpy(), used.numpy())).unsqueeze(0)
+
+
 class Builder:
     """Builds everything of a run out of its settings, seeds and device.
 
@@ -101,6 +106,14 @@ class Builder:
     def rows(self, tables: Tables) -> Tensor:
         """Return an array a replica as a tensor (S, N, ...), shared where equal."""
         return self._stack(tables).to(self.device, self.dtype)
+
+    def stored_rows(
+        self, table: StoredTable, encoding: Encoding, on: Scratch
+    ) -> Tensor:
+        """Return the encoded rows of a table on disk as a tensor (1, N, columns)."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        rows = on.encode(table, encoding, dtype)
+        return torch.from_numpy(rows).unsqueeze(0)
 
     def labels(self, y: Tables, task: Task) -> Tensor:
         """Return labels (S, N): class numbers, or numbers of the networks' format."""
@@ -168,6 +181,7 @@ class Builder:
         groups: np.ndarray[Any, Any],
         features: Sequence[str],
         observe: Observer = lambda event: None,
+        cut: Callable[[Tensor, Tensor], Tensor] = cut_columns,
     ) -> Party:
         """Return a fresh party on its training and test rows."""
         config: Any = self.settings.config
@@ -176,7 +190,7 @@ class Builder:
         return Party(
             name,
             self.party_network(name, tables[0].shape[2]),
-            Holding(*tables, owner, must_keep),
+            Holding(*tables, owner, must_keep, cut),
             self.seeds,
             config.empty_party,
             observe,

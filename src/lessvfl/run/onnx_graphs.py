@@ -24,7 +24,7 @@ from lessvfl.core.lifted import Lifted
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import MLP, Network
 from lessvfl.data import Encoding
-from lessvfl.data.encode import EncodedColumn
+from lessvfl.data.learn import EncodedColumn
 from lessvfl.errors import NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package

@@ -141,6 +141,11 @@ class Settings:
     labels: LabelConfig
     config: Joint
 
+    @property
+    def keeps_order(self) -> bool:
+        """Tell whether training and test rows stay in the order of the table."""
+        return self.config.row_order == "blocks"
+
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""
         own = (self.data, self.net, self.labels, self.config)

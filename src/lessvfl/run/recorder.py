@@ -8,8 +8,9 @@ components at their mean over the training rows.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import metrics
+from lessvfl.core.plans import parts
 from lessvfl.data import Problem
 from lessvfl.errors import DivergenceError
 from lessvfl.party import Party
@@ -105,17 +107,26 @@ class Recorder:
 
     def _add_points(self, event: Event) -> None:
         assert self._server is not None
-        test_blocks = self._embed("test", self.y_test)
-        test = self._measure(event, test_blocks, self.y_test)
-        train_blocks = self._embed("train", self.y_train)
-        train = self._measure(event, train_blocks, self.y_train)
-        if _is_last(event):
+        nothing: list[Scores] = [{} for _ in self.curves]
+        last = _is_last(event)
+        of_train = _Asked(self._server, "train", self.y_train.shape[1], last)
+        of_test = _Asked(self._server, "test", self.y_test.shape[1])
+        (train,) = self._scores(event, of_train, self.y_train)
+        means = of_train.means() if last else []
+        rest: list[list[Scores]] = []
+        if of_test.n_rows:
+            test, *rest = self._scores(event, of_test, self.y_test, means)
+        else:
+            test = nothing
+            if means:
+                _, *rest = self._scores(event, of_train, self.y_train, means)
+        if means:
             names = self._server.names
-            self.means = dict(zip(names, map(_mean, train_blocks), strict=True))
-            if test_blocks:
-                self.without = self._leave_out(event, test_blocks, self.y_test)
-            else:
-                self.without = self._leave_out(event, train_blocks, self.y_train)
+            self.means = dict(zip(names, means, strict=True))
+            self.without = [
+                {name: scores[r] for name, scores in zip(names, rest, strict=True)}
+                for r in range(len(self.curves))
+            ]
         removed = self._removed_shares()
         ledger = self._server.ledger
         for r, curve in enumerate(self.curves):
@@ -125,40 +136,34 @@ class Recorder:
         if self.curves[0][-1][name] is not None:
             self.scored(self.curves[0][-1][name], name)
 
-    def _embed(self, rows: Literal["train", "test"], y: Tensor) -> list[Tensor]:
-        """Ask for the blocks of rows, none where there are no such rows."""
-        assert self._server is not None
-        return self._server.embed("evaluate", rows) if y.shape[1] else []
+    def _scores(
+        self, event: Event, asked: _Asked, y: Tensor, means: Sequence[Tensor] = ()
+    ) -> list[list[Scores]]:
+        """Return the scores of every replica, and those with each block at its mean."""
+        found: list[list[Tensor]] = [[] for _ in range(1 + len(means))]
+        for n_rows, blocks in asked:
+            found[0].append(self._fuse(event, blocks, n_rows))
+            for m, mean in enumerate(means):
+                same = mean.to(blocks[m]).unsqueeze(1).expand_as(blocks[m])
+                others = [*blocks[:m], same, *blocks[m + 1 :]]
+                found[1 + m].append(self._fuse(event, others, n_rows))
+        return [self._measure(torch.cat(z, dim=1), y) for z in found]
 
-    def _measure(
-        self, event: Event, blocks: Sequence[Tensor], y: Tensor
-    ) -> list[Scores]:
-        """Return the scores of every replica."""
-        if not blocks:
-            return [{} for _ in self.curves]
+    def _fuse(self, event: Event, blocks: Sequence[Tensor], n_rows: int) -> Tensor:
+        """Return what the fusion network says of rows, (R, n, outputs)."""
         assert event.fusion is not None
         with torch.no_grad():
-            z = event.fusion(concatenate(blocks)).expand(-1, y.shape[1], -1)
+            z = event.fusion(concatenate(blocks)).expand(-1, n_rows, -1)
         self._refuse_infinite(event, [*blocks, z])
+        return z
+
+    def _measure(self, z: Tensor, y: Tensor) -> list[Scores]:
+        """Return the scores of every replica."""
         found = metrics.measure(z, y, self.task, self._offsets(z))
         columns = [values.tolist() for values in found.values()]
         return [
             {k: None if v != v else v for k, v in zip(found, row, strict=True)}  # NaN
             for row in zip(*columns, strict=True)
-        ]
-
-    def _leave_out(
-        self, event: Event, blocks: list[Tensor], y: Tensor
-    ) -> list[dict[PartyId, Scores] | None]:
-        """Return by party the scores of every replica with its block at its mean."""
-        found = {}
-        for m, (name, mean) in enumerate(self.means.items()):
-            same = mean.to(blocks[m]).unsqueeze(1).expand_as(blocks[m])
-            others = [*blocks[:m], same, *blocks[m + 1 :]]
-            found[name] = self._measure(event, others, y)
-        return [
-            {name: scores[r] for name, scores in found.items()}
-            for r in range(len(self.curves))
         ]
 
     def _offsets(self, z: Tensor) -> Tensor | None:
@@ -196,8 +201,60 @@ def _is_last(event: Event) -> bool:
     return event.stage == "train" and event.epoch >= event.n_epochs
 
 
-def _mean(block: Tensor) -> Tensor:
-    """Return the mean over the rows, (R, E_m); that of equal values is their value."""
+class _Asked:
+    """The embeddings of all training or test rows, asked for part by part.
+
+    One part is asked for once; of several, one at a time is in memory. Means are taken
+    on the way where they are wanted.
+    """
+
+    def __init__(
+        self,
+        server: Parties,
+        rows: Literal["train", "test"],
+        n_rows: int,
+        average: bool = False,
+    ) -> None:
+        self.n_rows = n_rows
+        self._average = average
+        self._ask = functools.partial(server.embed, "evaluate", rows)
+        self._parts = parts(n_rows)
+        self._only: list[Tensor] = []
+        self._seen: list[list[tuple[Tensor, Tensor, Tensor]]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, list[Tensor]]]:
+        """Yield, for each part, its number of rows and the block of every party."""
+        self._seen = []
+        for number, part in enumerate(self._parts):
+            blocks = self._only or self._ask(part=number)
+            if len(self._parts) == 1:
+                self._only = blocks
+            if self._average:
+                self._seen.append([_mean(block) for block in blocks])
+            yield part.stop - part.start, blocks
+
+    def means(self) -> list[Tensor]:
+        """Return the means (R, E_m) of all that was seen last, a party each.
+
+        That of equal values is their value.
+        """
+        shares = [(part.stop - part.start) / self.n_rows for part in self._parts]
+        found = []
+        for of_party in zip(*self._seen, strict=True):
+            first = of_party[0][1]
+            same = torch.stack(
+                [alike & (one == first) for _, one, alike in of_party]
+            ).all(dim=0)
+            mean = of_party[0][0]
+            if len(of_party) > 1:
+                own = zip(shares, of_party, strict=True)
+                mean = torch.stack([share * one[0] for share, one in own]).sum(dim=0)
+            found.append(torch.where(same, first, mean))
+        return found
+
+
+def _mean(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean over the rows, the first row, and where all equal it, (R, E)."""
     block = block.double().contiguous()  # so that every transport gives the same bits
     same = (block == block[:, :1]).all(dim=1)
-    return torch.where(same, block[:, 0], block.mean(dim=1))
+    return block.mean(dim=1), block[:, 0], same

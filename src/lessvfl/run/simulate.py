@@ -98,6 +98,7 @@ class Job:
             seed=seed,
             groups=self.groups,
             labels=self.settings.labels,
+            in_order=self.settings.keeps_order,
         )
 
 

@@ -442,7 +442,12 @@ KINDS: list[MessageKind] = [
         repeats=True,
     ),
     _plain_kind(
-        messages.Embed, stage=_stage, rows=_rows, n_rows=_or_none(_whole), bits=_whole
+        messages.Embed,
+        stage=_stage,
+        rows=_rows,
+        n_rows=_or_none(_whole),
+        bits=_whole,
+        part=_whole,
     ),
     _plain_kind(messages.Select, components=_or_none(_components), plan=_select_plan),
     MessageKind(

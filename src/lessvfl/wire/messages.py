@@ -119,12 +119,13 @@ class Descend:
 
 @dataclass(frozen=True)
 class Embed:
-    """Ask for the embeddings of all training or all test rows, or of a sample."""
+    """Ask for the embeddings of training or test rows in order, or of a sample."""
 
     stage: Stage
     rows: Literal["train", "test"]
     n_rows: int | None = None  # of a sample, drawn by the common seed
     bits: int = 32
+    part: int = 0  # of all rows, so many of which are sent together (core/plans.PART)
 
 
 @dataclass(frozen=True)

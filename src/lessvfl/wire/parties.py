@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, parts
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId, Stage
 from lessvfl.wire import coding, messages
@@ -132,10 +132,10 @@ class Parties:
     ) -> list[Tensor]:
         """Send dL/dH (R, b, E); return the next batch's blocks, none at the end."""
         sizes = [self.sizes[name] for name in self.names]
-        parts = dict(zip(self.names, torch.split(gradient, sizes, dim=2), strict=True))
+        own = dict(zip(self.names, torch.split(gradient, sizes, dim=2), strict=True))
         requests: dict[PartyId, messages.Billed] = {
             name: messages.Descend(plan.stage, block, rate, last)
-            for name, block in self._down(plan, step, seeds, parts).items()
+            for name, block in self._down(plan, step, seeds, own).items()
         }
         replies = self._exchange(requests)
         if any(isinstance(reply, messages.Done) for reply in replies.values()):
@@ -148,14 +148,14 @@ class Parties:
         plan: TrainPlan,
         step: int,
         seeds: Sequence[int],
-        parts: Mapping[PartyId, Tensor],
+        gradients: Mapping[PartyId, Tensor],
     ) -> dict[PartyId, messages.Block]:
         """Return the gradient of every party that takes part, as it is sent.
 
         Blocks of one shape are rounded in one go.
         """
         names = self._active()
-        own = [parts[name].contiguous() for name in names]
+        own = [gradients[name].contiguous() for name in names]
         widths = [self._widths[name] for name in names]
         streams = [("down", plan.stage, name, step) for name in names]
         alike = len({values.shape for values in own}) == 1
@@ -182,12 +182,20 @@ class Parties:
         rows: Literal["train", "test"],
         n_rows: int | None = None,
         bits: int = 32,
+        part: int = 0,
     ) -> list[Tensor]:
-        """Return the blocks (R, N, E_m) of all training or test rows, or of some."""
+        """Return the blocks (R, N, E_m) of a part of the rows in order, or of some."""
         requests = dict.fromkeys(
-            self._active(), messages.Embed(stage, rows, n_rows, bits)
+            self._active(), messages.Embed(stage, rows, n_rows, bits, part)
         )
         return self._blocks(self._exchange(requests))
+
+    def embed_all(self) -> Tensor:
+        """Return the embeddings of all training rows, (R, N, E): H of stage 2."""
+        n_parts = len(parts(self.n_samples))
+        blocks = (self.embed("embed", "train", part=part) for part in range(n_parts))
+        found = [concatenate(some) for some in blocks]
+        return found[0] if n_parts == 1 else torch.cat(found, dim=1)
 
     def select_features(
         self, kept: Tensor | None, plan: SelectPlan | ShadowPlan

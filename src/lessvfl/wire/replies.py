@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lessvfl.core.plans import TrainPlan
+from lessvfl.core.plans import TrainPlan, parts
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.parties import Parties
@@ -77,10 +77,11 @@ class ReplyRules:
     def _rows_due(self, party: PartyId, request: Any) -> int | None:
         """Return how many rows a reply must have; None: the end of the stage."""
         match request:
-            case messages.Embed(_, rows, n_rows):
+            case messages.Embed(_, rows, n_rows, part=part):
                 if n_rows is not None:
                     return n_rows
-                return self.n_train if rows == "train" else self.n_test
+                some = parts(self.n_train if rows == "train" else self.n_test)[part]
+                return int(some.stop - some.start)
             case messages.Begin(plan, done):
                 self._at[party] = (plan, done)
             case messages.Descend(last=last):

@@ -127,7 +127,7 @@ class _FullBatch(SelectPlan):
     """A plan whose every step takes all rows: noise would bring features back."""
 
     def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
-        return _Passes(n_samples, n_samples, seeds, (self.stage, *who), False)
+        return _Passes(n_samples, n_samples, seeds, (self.stage, *who), "file")
 
 
 def _plan(

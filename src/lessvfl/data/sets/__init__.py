@@ -135,6 +135,7 @@ def is_file(text: str) -> bool:
         any(mark in text for mark in separators)
         or text.lower().endswith(files.SUFFIXES)
         or Path(text).is_file()
+        or bool(files.arrow_files(Path(text)) if Path(text).is_dir() else ())
     )
 
 

@@ -1,0 +1,369 @@
+"""Learning how to encode: what one pass over a column's training rows tells of it.
+
+A column is seen in batches of rows, so a table may be larger than memory. Counts, sums,
+extremes and categories are of all rows; medians and ranks are of all rows up to `CHUNK`
+and of rows spaced evenly beyond. What a column needs of cells that are filled in or
+replaced by ranks takes a second pass over that column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.frame import Floats, Frame, Places, Reading
+from lessvfl.data.readings import calendar
+from lessvfl.errors import DataError
+
+ColumnKind = Literal["numeric", "boolean", "date", "categorical"]
+Bounds = tuple[float, float]
+
+QUARTILE = NormalDist().inv_cdf(0.75)  # of a standard normal number
+HEAVY = 1.75  # deviation against the middle half's, 1 for a bell curve
+MOST_KNOTS = 256
+CHUNK = 1 << 16  # rows that are seen together, and the most whose ranks are taken
+
+AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """How one source column is encoded: fill, then (x - shift) / scale, or one-hot.
+
+    A column of heavy tails has `knots`, values whose normal scores are `levels`; others
+    lie on the lines between them. They come before shift and scale. A date becomes day,
+    month, weekday and days since `first`, each with a shift and a scale in `parts`.
+    """
+
+    name: str
+    feature: str  # the feature it belongs to: its own name unless grouped with others
+    kind: ColumnKind
+    fill: float | str  # what a missing cell becomes, before shift and scale
+    shift: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()
+    constant: bool = False  # one value in all training rows
+    knots: tuple[float, ...] = ()
+    levels: tuple[float, ...] = ()
+    first: float = 0.0  # training day of a date, in days since 1970-01-01
+    parts: tuple[tuple[float, float], ...] = ()
+    reading: Reading | None = None  # of texts; None: as numbers are usually written
+
+    @property
+    def width(self) -> int:
+        """Return the number of encoded columns."""
+        if self.kind == "date":
+            return len(self.parts)
+        return len(self.categories) if self.kind == "categorical" else 1
+
+
+@dataclass(frozen=True)
+class How:
+    """How a party's columns are to be encoded."""
+
+    party: str
+    scale: str = "auto"
+    bounds: Bounds = (0.0, 1.0)  # for scale=global
+    max_categories: int = 64
+
+
+class Learner(Protocol):
+    """What learns one column, of texts or of numbers."""
+
+    of_texts: bool
+
+    def see(self, places: Places, cells: NDArray[Any]) -> None:
+        """Look at some rows, in the first pass."""
+
+    @property
+    def unsure(self) -> bool:
+        """Tell whether a second pass is needed, once the first is over."""
+
+    def see_again(self, cells: NDArray[Any]) -> None:
+        """Look at the same rows, in the second pass."""
+
+    def column(self) -> EncodedColumn:
+        """Return what was learnt."""
+
+
+def learner_of(how: How, name: str, frame: Frame, n_rows: int, as_is: bool) -> Learner:
+    """Return what learns a column of that name; `frame` says what it holds."""
+    index = frame.names.index(name)
+    if as_is:
+        return _AsIs(how, name)
+    if index in frame.dates:
+        return _Date(how, name)
+    if index in frame.text:
+        return _Text(how, name)
+    return _Number(how, name, index in frame.boolean, n_rows)
+
+
+@dataclass
+class Spread:
+    """Number, mean and variance of values that come in parts."""
+
+    n: int = 0
+    mean: Any = 0.0  # of every column, where the parts have several
+    variance: Any = 0.0
+
+    def add(self, values: Floats) -> None:
+        """Add values (n,) or (n, columns); those of one part come out as they are."""
+        if len(values) == 0:
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, variance = values.mean(axis=0), values.var(axis=0)
+            if self.n:
+                n = self.n + len(values)
+                own, other = self.n / n, len(values) / n
+                gap = mean - self.mean
+                mean = own * self.mean + other * mean
+                variance = own * self.variance + other * variance
+                variance = variance + own * other * gap * gap
+        self.n, self.mean, self.variance = self.n + len(values), mean, variance
+
+    @property
+    def deviation(self) -> Any:
+        """Return the standard deviation."""
+        return np.sqrt(self.variance)
+
+
+@dataclass
+class _AsIs:
+    """A column of numbers that is taken as it is."""
+
+    how: How
+    name: str
+    unsure: bool = False
+    of_texts: bool = False
+
+    def see(self, places: Places, cells: NDArray[Any]) -> None:
+        if np.isnan(cells).any():
+            must = "hold a number in every training row to be taken as it is"
+            raise wrong(self.how.party, self.name, must, "missing cells or texts")
+
+    def see_again(self, cells: NDArray[Any]) -> None:
+        raise AssertionError("one pass tells all")
+
+    def column(self) -> EncodedColumn:
+        return EncodedColumn(self.name, self.name, "numeric", AS_IS_FILL)
+
+
+@dataclass
+class _Number:
+    """A column of numbers or truth values: fill, shift and scale, perhaps ranks."""
+
+    how: How
+    name: str
+    boolean: bool
+    n_rows: int
+    present: Spread = field(default_factory=Spread)
+    whole: Spread = field(default_factory=Spread)  # filled in, and replaced by ranks
+    low: float = math.inf
+    high: float = -math.inf
+    n_missing: int = 0
+    sample: list[Floats] = field(default_factory=list)
+    fill: float = math.nan  # not yet decided
+    knots: tuple[float, ...] = ()
+    levels: tuple[float, ...] = ()
+    of_texts: bool = False
+
+    def see(self, places: Places, cells: NDArray[Any]) -> None:
+        is_there = ~np.isnan(cells)
+        present = cells[is_there]
+        if not np.isfinite(present).all():
+            raise infinite(self.how.party, self.name)
+        self.n_missing += len(cells) - len(present)
+        self.present.add(present)
+        if len(present):
+            self.low = min(self.low, float(present.min()))
+            self.high = max(self.high, float(present.max()))
+        stride = -(-self.n_rows // CHUNK)
+        self.sample.append(present[places[is_there] % stride == 0])
+
+    @property
+    def is_constant(self) -> bool:
+        return self.low == self.high
+
+    @property
+    def unsure(self) -> bool:
+        if math.isnan(self.fill):
+            self._decide()
+        scaled = self.how.scale in ("auto", "standardize") and not self.is_constant
+        return scaled and bool(self.n_missing or self.knots)
+
+    def _decide(self) -> None:
+        """Choose what a missing cell becomes, and whether ranks take over."""
+        if self.present.n == 0:
+            raise all_missing(self.how.party, self.name)
+        if self.boolean:  # a tie is filled with False
+            n_true = round(self.present.mean * self.present.n)
+            self.fill = float(2 * n_true > self.present.n)
+        elif self.is_constant:
+            self.fill = self.low  # the mean of equal numbers need not equal them
+        else:
+            self.fill = float(self.present.mean)
+        sample = np.concatenate(self.sample)
+        if self.how.scale == "auto" and is_heavy(sample, self.present.deviation):
+            self.fill = float(np.median(sample))  # a mean may lie far outside
+            self.knots, self.levels = _normal_scores(sample)
+        self.sample.clear()
+
+    def see_again(self, cells: NDArray[Any]) -> None:
+        full = np.where(np.isnan(cells), self.fill, cells)
+        if self.knots:
+            full = np.interp(full, self.knots, self.levels)
+        self.whole.add(full)
+
+    def column(self) -> EncodedColumn:
+        spread = self.whole if self.unsure else self.present
+        shift, width = 0.0, 1.0
+        if self.how.scale == "global":
+            low, high = self.how.bounds
+            shift, width = low, high - low
+        elif self.how.scale in ("auto", "standardize"):
+            shift, width = float(spread.mean), float(spread.deviation)
+            if self.is_constant:
+                shift, width = self.fill, 1.0
+        if not np.isfinite([self.fill, shift, width]).all():
+            raise infinite(self.how.party, self.name)
+        return EncodedColumn(
+            self.name,
+            self.name,
+            "boolean" if self.boolean else "numeric",
+            self.fill,
+            shift,
+            width or 1.0,
+            constant=self.is_constant,
+            knots=self.knots,
+            levels=self.levels,
+        )
+
+
+@dataclass
+class _Text:
+    """A column of categories."""
+
+    how: How
+    name: str
+    tally: Counter[str] = field(default_factory=Counter)
+    unsure: bool = False
+    of_texts: bool = True
+
+    def see(self, places: Places, cells: NDArray[Any]) -> None:
+        self.tally.update(cell for cell in cells if cell is not None)
+
+    def see_again(self, cells: NDArray[Any]) -> None:
+        raise AssertionError("one pass tells all")
+
+    def column(self) -> EncodedColumn:
+        tally = self.tally
+        if not tally:
+            raise all_missing(self.how.party, self.name)
+        often = sorted(tally, key=lambda text: (-tally[text], text))
+        categories = tuple(sorted(often[: self.how.max_categories]))
+        fill = max(categories, key=lambda text: tally[text])  # a tie: the first by name
+        column = EncodedColumn(
+            self.name, self.name, "categorical", fill, categories=categories
+        )
+        return replace(column, constant=len(categories) == 1)
+
+
+@dataclass
+class _Date:
+    """A column of dates: fill, first day, and shift and scale of every part."""
+
+    how: How
+    name: str
+    present: Spread = field(default_factory=Spread)
+    parts: Spread = field(default_factory=Spread)
+    first: float = math.inf
+    last: float = -math.inf
+    lows: list[Floats] = field(default_factory=list)
+    highs: list[Floats] = field(default_factory=list)
+    of_texts: bool = False
+
+    def see(self, places: Places, cells: NDArray[Any]) -> None:
+        present = cells[~np.isnan(cells)]
+        self.present.add(present)
+        if len(present):
+            self.first = min(self.first, float(present.min()))
+            self.last = max(self.last, float(present.max()))
+
+    @property
+    def unsure(self) -> bool:
+        if self.present.n == 0:
+            raise all_missing(self.how.party, self.name)
+        return True
+
+    @property
+    def fill(self) -> float:
+        return float(np.round(self.present.mean))
+
+    def see_again(self, cells: NDArray[Any]) -> None:
+        values = calendar(np.where(np.isnan(cells), self.fill, cells), self.first)
+        self.parts.add(values)
+        self.lows.append(values.min(axis=0))
+        self.highs.append(values.max(axis=0))
+
+    def column(self) -> EncodedColumn:
+        shift, width = self.parts.mean, self.parts.deviation
+        if self.how.scale == "none":
+            shift, width = np.zeros_like(shift), np.ones_like(width)
+        elif self.how.scale == "global":  # every part from 0 to 1, whatever others have
+            shift = np.min(self.lows, axis=0)
+            width = np.max(self.highs, axis=0) - shift
+        pairs = zip(shift.tolist(), width.tolist(), strict=True)
+        return EncodedColumn(
+            self.name,
+            self.name,
+            "date",
+            self.fill,
+            constant=self.first == self.last,
+            first=self.first,
+            parts=tuple((low, wide or 1.0) for low, wide in pairs),
+        )
+
+
+def is_heavy(values: Floats, deviation: float | None = None) -> bool:
+    """Tell whether a few values spread much further than the middle half does.
+
+    `deviation` is that of all values, where these are only some.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = np.quantile(values, [0.25, 0.75])
+        usual = (high - low) / (2 * QUARTILE)
+        spread = values.std() if deviation is None else deviation
+        return bool(usual > 0 and not spread <= HEAVY * usual)
+
+
+def _normal_scores(present: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return values and the normal scores of their ranks; equal values share one."""
+    edge = 0.5 / len(present)
+    ranks = np.linspace(edge, 1 - edge, min(len(present), MOST_KNOTS))
+    knots, place = np.unique(np.quantile(present, ranks), return_inverse=True)
+    means = np.bincount(place, ranks) / np.bincount(place)
+    levels = tuple(NormalDist().inv_cdf(float(rank)) for rank in means)
+    return tuple(knots.tolist()), levels
+
+
+def wrong(party: str, name: str, must: str, got: str) -> DataError:
+    """Return what is said of a column that cannot be used."""
+    return DataError(f"Column '{name}' of party '{party}' must {must}. Got {got}.")
+
+
+def infinite(party: str, name: str) -> DataError:
+    """Return what is said of a column with numbers that are none."""
+    got = "infinite (inf) or too large values"
+    return wrong(party, name, "hold finite numbers", got)
+
+
+def all_missing(party: str, name: str) -> DataError:
+    """Return what is said of a column without a value."""
+    must = "have a value in some training row"
+    return wrong(party, name, must, "only missing cells")

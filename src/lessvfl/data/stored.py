@@ -1,0 +1,385 @@
+"""Tables larger than memory: read by batches, and encoded rows kept in a file.
+
+A party's file (Parquet, one file or a folder of them, Arrow IPC, or a ``.npy`` array)
+is read in batches of rows. What its columns hold is told by rows spaced evenly over it.
+Encoded rows are written once, in the order of the run, to a file without a name that
+ends with the process, and mapped into memory: whatever takes rows of a tensor reads
+just these.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from lessvfl.data.columns import follow
+from lessvfl.data.encode import Encoding
+from lessvfl.data.files import (
+    ARROW,
+    RawTable,
+    arrow_files,
+    check_file,
+    is_array,
+    load_columns,
+    load_ids,
+    read_array,
+    unreadable,
+)
+from lessvfl.data.frame import Frame, Places, Table
+from lessvfl.data.learn import CHUNK
+from lessvfl.data.table import checked_names, frame_of
+from lessvfl.errors import DataError
+
+AT_ONCE = 1 << 21  # cells of a table that are read together
+LEAST_ROWS = 1000  # that tell what columns hold, however many these are
+LARGE = 1 << 27  # cells from which on a table stays on disk: 1 GiB in memory
+BLOCK_BYTES = 1 << 24  # of encoded rows that are written together
+
+
+class _Source(Protocol):
+    """A file of rows, or several that follow each other."""
+
+    names: tuple[str, ...]
+    n_rows: int
+
+    def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
+        """Yield raw rows in order, at most so many at a time."""
+
+
+class _ArrowFiles:
+    """Parquet or Arrow IPC files whose rows follow each other."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+        schemas, self.n_rows = [], 0
+        for path in paths:
+            with _Opened(path) as file:
+                schemas.append(file.names)
+                self.n_rows += file.n_rows
+        self.names = checked_names(schemas[0], None)
+        for path, names in zip(paths, schemas, strict=True):
+            if set(names) != set(self.names):
+                odd = sorted(set(names) ^ set(self.names))[0]
+                raise DataError(
+                    f"All files of a table must have the same columns. Got '{path}' "
+                    f"and '{paths[0]}', of which one alone has '{odd}'."
+                )
+
+    def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
+        """Yield raw rows, file by file."""
+        for path in self.paths:
+            with _Opened(path) as file:
+                for table in file.batches(names, n_rows):
+                    yield RawTable(table).frame(names)
+
+
+class _Opened:
+    """One Parquet or Arrow IPC file, mapped into memory.
+
+    A scanner of ``pyarrow.dataset`` holds whole row groups, which by default are a
+    million rows; this reads pages as they are asked for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow
+        from pyarrow import ipc, parquet
+
+        self._path = path
+        try:
+            if path.suffix.lower() == ".parquet":
+                self._file: Any = parquet.ParquetFile(path, memory_map=True)
+                schema = self._file.schema_arrow
+                self.n_rows = self._file.metadata.num_rows
+            else:
+                self._file = ipc.open_file(pyarrow.memory_map(str(path)))
+                schema = self._file.schema
+                sizes = range(self._file.num_record_batches)
+                self.n_rows = sum(self._file.get_batch(i).num_rows for i in sizes)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(path, error) from None
+        self.names = RawTable(schema.empty_table()).names
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        close = getattr(self._file, "close", None)
+        if close is not None:
+            close()
+
+    def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
+        """Yield some columns of so many rows at a time, or fewer."""
+        import pyarrow
+
+        try:
+            for batch in self._read(list(names), n_rows):
+                yield pyarrow.Table.from_batches([batch]).select(list(names))
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(self._path, error) from None
+
+    def _read(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        if hasattr(self._file, "iter_batches"):
+            yield from self._file.iter_batches(n_rows, columns=names, use_threads=False)
+            return
+        for number in range(self._file.num_record_batches):
+            batch = self._file.get_batch(number).select(names)
+            for start in range(0, batch.num_rows, n_rows):
+                yield batch.slice(start, n_rows)
+
+
+class _Array:
+    """A ``.npy`` file of numbers, mapped into memory; its columns are x0, x1, ..."""
+
+    def __init__(self, path: Path) -> None:
+        self._cells = read_array(path)
+        self.names = frame_of(self._cells[:0]).names
+        self.n_rows = len(self._cells)
+
+    def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
+        """Yield raw rows."""
+        columns = [self.names.index(name) for name in names]
+        for start in range(0, self.n_rows, n_rows):
+            cells = self._cells[start : start + n_rows, columns]
+            yield frame_of(cells, names)
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table on disk: some of its rows, in the order asked for.
+
+    `look` are rows that tell what its columns hold; texts are read as these were.
+    """
+
+    path: Path
+    source: _Source
+    look: Frame
+    rows: Places | None = None  # None: all, as they stand
+
+    @classmethod
+    def open(cls, path: Path, without: str | None = None) -> StoredTable:
+        """Open a table on disk, without the column of that name (its ids)."""
+        source = _source(path)
+        if source.n_rows == 0:
+            raise DataError(f"The data file '{path}' must have rows. Got none.")
+        names = tuple(name for name in source.names if name != without)
+        if not names:
+            raise DataError(f"The data file '{path}' must have columns. Got none.")
+        whole = cls(path, source, Frame(names, np.empty((0, len(names)))))
+        return replace(whole, look=whole._spaced())
+
+    def _spaced(self) -> Frame:
+        """Return some rows, spaced evenly: fewer of many columns."""
+        n_rows = max(LEAST_ROWS, min(CHUNK, AT_ONCE // len(self.names)))
+        stride = -(-self.n_rows // n_rows)
+        rows = np.arange(0, self.n_rows, stride, dtype=np.int64)
+        parts = []
+        for names in self.together(self.names):
+            few = replace(self, rows=rows).batches(names, CHUNK)
+            parts.append(_below([frame for _, frame in few]))
+        return _beside(parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its columns."""
+        return self.look.names
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+        return self.source.n_rows if self.rows is None else len(self.rows)
+
+    def settled(self, look: Frame) -> StoredTable:
+        """Return the same table, its texts read as in `look`."""
+        return replace(self, look=look)
+
+    def take(self, rows: Places) -> StoredTable:
+        """Return the table of these rows, in this order."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield columns, few enough to have many rows of them in memory."""
+        size = max(1, AT_ONCE // min(CHUNK, self.source.n_rows))
+        for start in range(0, len(names), size):
+            yield names[start : start + size]
+
+    def batches(
+        self, names: Sequence[str], n_rows: int
+    ) -> Iterator[tuple[Places, Frame]]:
+        """Yield places and cells of so many rows at a time, as they stand on disk."""
+        waiting: list[tuple[Places, Frame]] = []
+        n_waiting = 0
+        for places, frame in self._pieces(names, n_rows):
+            waiting.append((places, frame))
+            n_waiting += len(places)
+            while n_waiting >= n_rows:
+                places, frame = _joined(waiting)
+                yield places[:n_rows], frame.take(slice(n_rows))
+                waiting = [(places[n_rows:], frame.take(slice(n_rows, None)))]
+                n_waiting -= n_rows
+        if n_waiting:
+            yield _joined(waiting)
+
+    def _pieces(
+        self, names: Sequence[str], n_rows: int
+    ) -> Iterator[tuple[Places, Frame]]:
+        """Yield the rows of this table among every few rows of the file."""
+        order, rows = self._in_file_order
+        end = 0
+        for frame in self.source.frames(names, n_rows):
+            start, end = end, end + frame.n_rows
+            if rows is None:
+                places, own = np.arange(start, end, dtype=np.int64), frame
+            else:
+                first, last = np.searchsorted(rows, [start, end])
+                places = np.arange(first, last, dtype=np.int64)
+                own = frame.take(rows[first:last] - start)
+            if len(places):
+                yield places if order is None else order[places], self._read(own)
+
+    @functools.cached_property
+    def _in_file_order(self) -> tuple[Places | None, Places | None]:
+        """Return the rows as they stand on disk, and the places that these have."""
+        if self.rows is None or (np.diff(self.rows) > 0).all():
+            return None, self.rows
+        order = np.argsort(self.rows, kind="stable")
+        return order, self.rows[order]
+
+    def _read(self, frame: Frame) -> Frame:
+        """Read texts as those of the first look were; before it, take them raw."""
+        if self.look.n_rows == 0:
+            return frame
+        return follow(frame, self.look, f"the rows of '{self.path.name}'")
+
+    def digest(self) -> str:
+        """Return a digest of the bytes on disk."""
+        found = hashlib.sha256()
+        for path in [self.path] if self.path.is_file() else arrow_files(self.path):
+            found.update(path.name.encode())
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+        return found.hexdigest()
+
+
+def open_columns(
+    path: Path, id_column: str | None, storage: str
+) -> tuple[Table, NDArray[Any] | None]:
+    """Open a party's own table in memory or on disk, with its ids.
+
+    With `storage` auto it stays on disk where its cells would take a gigabyte or more.
+    """
+    check_file(path)
+    readable = path.is_dir() or is_array(path) or path.suffix.lower() in ARROW
+    if storage == "disk" and not readable:
+        raise DataError(
+            f"The 'storage' setting must be memory or auto for '{path.name}': on disk "
+            f"stay folders and files that end in {', '.join(ARROW)} or .npy. Got disk."
+        )
+    if storage == "memory" or not readable:
+        return load_columns(path, id_column)
+    table = StoredTable.open(path, id_column)
+    if storage == "auto" and table.n_rows * len(table.names) < LARGE:
+        return load_columns(path, id_column)
+    ids = None if id_column is None else load_ids(path, id_column)
+    return table, ids
+
+
+def _source(path: Path) -> _Source:
+    return _Array(path) if is_array(path) else _ArrowFiles(arrow_files(path))
+
+
+def _below(frames: Sequence[Frame]) -> Frame:
+    """Return the rows of tables with the same columns, one below the other."""
+    first = frames[0]
+    if len(frames) == 1:
+        return first
+    numeric = np.concatenate([frame.numeric for frame in frames])
+    indices = {index for frame in frames for index in frame.text}
+    text = {
+        index: np.concatenate([frame.texts(index) for frame in frames])
+        for index in sorted(indices)
+    }
+    return replace(first, numeric=numeric, text=text)
+
+
+def _beside(frames: Sequence[Frame]) -> Frame:
+    """Return the columns of tables with the same rows, side by side."""
+    starts = np.cumsum([0, *(len(frame.names) for frame in frames)]).tolist()
+    pairs = list(zip(frames, starts, strict=False))
+
+    def marked(name: str) -> frozenset[int]:
+        return frozenset(i + at for one, at in pairs for i in getattr(one, name))
+
+    def mapped(name: str) -> dict[int, Any]:
+        return {i + at: v for one, at in pairs for i, v in getattr(one, name).items()}
+
+    return Frame(
+        tuple(name for frame in frames for name in frame.names),
+        np.concatenate([frame.numeric for frame in frames], axis=1),
+        mapped("text"),
+        marked("boolean"),
+        marked("dates"),
+        marked("categories"),
+        left_out=mapped("left_out"),
+    )
+
+
+def _joined(pieces: Sequence[tuple[Places, Frame]]) -> tuple[Places, Frame]:
+    if len(pieces) == 1:
+        return pieces[0]
+    places = np.concatenate([places for places, _ in pieces])
+    return places, _below([frame for _, frame in pieces])
+
+
+# ------------------------------------------------------------------------- encoded rows
+
+
+class Scratch:
+    """Room on disk for encoded rows, in files without a name in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def encode(
+        self, table: StoredTable, encoding: Encoding, dtype: DTypeLike
+    ) -> NDArray[Any]:
+        """Return the encoded rows of a table, (N, columns), mapped from disk."""
+        width = len(encoding.groups)
+        found = self._new((table.n_rows, width), dtype)
+        n_rows = max(1, AT_ONCE // max(1, 4 * width))
+        for places, frame in table.batches(encoding.names, n_rows):
+            found[places] = encoding.apply(frame)[0]
+        return found
+
+    def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return some columns of rows (N, columns), mapped from disk."""
+        n_rows, columns = len(rows), np.flatnonzero(used)
+        found = self._new((n_rows, len(columns)), rows.dtype)
+        step = max(1, BLOCK_BYTES // max(1, rows[:1].nbytes))
+        for start in range(0, n_rows, step):
+            found[start : start + step] = rows[start : start + step, columns]
+        return found
+
+    def _new(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any]:
+        """Return zeros in a new file; there is room for all of them."""
+        n_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+        if n_bytes == 0:
+            return np.zeros(shape, dtype)
+        with tempfile.TemporaryFile(dir=self.folder, prefix="rows-") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, n_bytes)
+            except OSError as error:
+                raise DataError(
+                    f"The run folder '{self.folder}' must have room for "
+                    f"{n_bytes / 2**20:,.0f} MiB of encoded rows. Got this: "
+                    f"{error.strerror}."
+                ) from None
+            return np.memmap(file, dtype, "r+", shape=shape)

@@ -1,0 +1,211 @@
+"""Tables on disk: what is learnt and encoded there is what memory would give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import feather, parquet
+
+from lessvfl import data
+from lessvfl.data import Scratch, StoredTable, encode, learn, stored
+from lessvfl.data.encode import Encoding
+from lessvfl.errors import DataError
+
+N_ROWS = 1000
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch):
+    """Have tables of a thousand rows come in many pieces."""
+    for module in (learn, stored, encode):
+        monkeypatch.setattr(module, "CHUNK", 64)
+    monkeypatch.setattr(stored, "AT_ONCE", 500)
+    monkeypatch.setattr(stored, "LEAST_ROWS", 40)
+    monkeypatch.setattr(stored, "BLOCK_BYTES", 1000)
+
+
+@pytest.fixture
+def table() -> pyarrow.Table:
+    """Return a table of every kind of column."""
+    rng = np.random.default_rng(0)
+    gaps = rng.normal(size=N_ROWS)
+    gaps[rng.random(N_ROWS) < 0.1] = np.nan
+    days = pyarrow.array(rng.integers(0, 9000, N_ROWS).astype("int32"))
+    return pyarrow.table(
+        {
+            "row": np.arange(N_ROWS),
+            "number": rng.normal(size=N_ROWS),
+            "float32": rng.normal(size=N_ROWS).astype("float32"),
+            "heavy": rng.standard_cauchy(N_ROWS),
+            "gaps": pyarrow.array(gaps, from_pandas=True),
+            "same": np.full(N_ROWS, 0.1),
+            "letter": np.array(list("abcd"))[rng.integers(0, 4, N_ROWS)],
+            "yes": np.array(["yes", "no"])[rng.integers(0, 2, N_ROWS)],
+            "truth": rng.random(N_ROWS) < 0.5,
+            "day": days.cast(pyarrow.date32()),
+            "written": np.array([f"{v:.2f}" for v in rng.normal(size=N_ROWS)]),
+        }
+    )
+
+
+def written(table: pyarrow.Table, folder: Path, kind: str) -> Path:
+    """Write a table as one file or several, its row groups of odd sizes."""
+    if kind == "arrow":
+        feather.write_feather(table, folder / "t.arrow", chunksize=130)
+        return folder / "t.arrow"
+    if kind == "feather":
+        feather.write_feather(table, folder / "t.feather", "uncompressed")
+        return folder / "t.feather"
+    if kind == "parquet":
+        parquet.write_table(table, folder / "t.parquet", row_group_size=170)
+        return folder / "t.parquet"
+    (folder / "t").mkdir()
+    for i, start in enumerate(range(0, N_ROWS, 300)):
+        path = folder / "t" / f"part-{i}.parquet"
+        parquet.write_table(table.slice(start, 300), path, row_group_size=70)
+    return folder / "t"
+
+
+KINDS = ["parquet", "folder", "arrow", "feather"]
+
+
+def both(path: Path) -> tuple[data.Frame, StoredTable]:
+    """Return a table in memory and on disk, both settled."""
+    raw, ids = data.load_columns(path, "row")
+    assert ids is not None
+    on_disk = StoredTable.open(path, "row")
+    look, _ = data.settle(on_disk.look)
+    return data.settle(raw)[0], on_disk.settled(look)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", ["auto", "standardize", "none"])
+def test_rows_in_order_are_learnt_and_encoded_to_the_bit(kind, scale, table, tmp_path):
+    in_memory, on_disk = both(written(table, tmp_path, kind))
+    rows = np.sort(np.random.default_rng(1).permutation(N_ROWS)[:800])
+    found = [
+        Encoding.fit("p", some.take(rows), in_memory.names, scale=scale)
+        for some in (in_memory, on_disk)
+    ]
+    assert found[0] == found[1]
+    right = found[0].apply(in_memory.take(rows))[0].astype(np.float32)
+    encoded = Scratch(tmp_path).encode(on_disk.take(rows), found[1], "float32")
+    assert np.array_equal(encoded, right)
+
+
+def test_rows_in_any_order_stand_where_they_were_asked_for(table, tmp_path):
+    in_memory, on_disk = both(written(table, tmp_path, "folder"))
+    rows = np.random.default_rng(1).permutation(N_ROWS)[:800]
+    twice = np.random.default_rng(2).permutation(800)[:500]
+    some = on_disk.take(rows).take(twice)
+    learnt = Encoding.fit("p", some, in_memory.names)
+    right = learnt.apply(in_memory.take(rows).take(twice))[0].astype(np.float32)
+    assert np.array_equal(Scratch(tmp_path).encode(some, learnt, "float32"), right)
+    again = Encoding.fit("p", in_memory.take(rows).take(twice), in_memory.names)
+    for column, other in zip(learnt.columns, again.columns, strict=True):
+        assert column.shift == pytest.approx(other.shift, rel=1e-12, abs=1e-14)
+        assert column.scale == pytest.approx(other.scale, rel=1e-12)
+
+
+def test_columns_are_cut_on_disk(tmp_path):
+    rows = np.arange(60.0, dtype=np.float32).reshape(20, 3)
+    used = np.array([True, False, True])
+    assert np.array_equal(Scratch(tmp_path).cut(rows, used), rows[:, used])
+    assert Scratch(tmp_path).cut(rows, ~used & used).shape == (20, 0)
+
+
+def test_encoded_rows_leave_no_file_behind(table, tmp_path):
+    _, on_disk = both(written(table, tmp_path, "parquet"))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    encoding = Encoding.fit("p", on_disk, ["number"])
+    encoded = Scratch(folder).encode(on_disk, encoding, "float32")
+    assert isinstance(encoded, np.memmap)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"must have room for .* MiB of encoded rows"):
+        Scratch(tmp_path)._new((1 << 40, 1 << 20), "float32")
+
+
+def test_an_array_without_names_stays_on_disk(tmp_path):
+    cells = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    np.save(tmp_path / "t.npy", cells)
+    on_disk = StoredTable.open(tmp_path / "t.npy")
+    assert on_disk.names == ("x0", "x1", "x2")
+    in_memory, _ = data.load_columns(tmp_path / "t.npy")
+    assert np.array_equal(in_memory.numeric, cells)
+    kept = on_disk.take(np.arange(50, 150))
+    whole = Encoding.fit("p", kept, ["x2"])
+    assert whole == Encoding.fit("p", in_memory.take(np.arange(50, 150)), ["x2"])
+
+
+def test_storage_is_decided_by_size_unless_it_is_said(table, tmp_path, monkeypatch):
+    path = written(table, tmp_path, "folder")
+    kinds = {
+        storage: type(data.open_columns(path, "row", storage)[0]).__name__
+        for storage in ("memory", "disk", "auto")
+    }
+    assert kinds == {"memory": "Frame", "disk": "StoredTable", "auto": "Frame"}
+    monkeypatch.setattr(stored, "LARGE", 10 * N_ROWS)
+    large, ids = data.open_columns(path, "row", "auto")
+    assert isinstance(large, StoredTable)
+    assert ids is not None
+    assert ids.tolist() == list(range(N_ROWS))
+
+
+def other_cells(path: Path) -> None:
+    parquet.write_table(
+        pyarrow.table({"a": [1.0, 2.0], "b": [1, 2]}), path / "1.parquet"
+    )
+    parquet.write_table(pyarrow.table({"a": [1.0], "c": [1]}), path / "2.parquet")
+
+
+def broken(path: Path) -> None:
+    (path / "1.parquet").write_bytes(b"PAR1 and no more")
+
+
+def no_rows(path: Path) -> None:
+    parquet.write_table(
+        pyarrow.table({"a": pyarrow.array([], "int64")}), path / "1.parquet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            other_cells,
+            "same columns. Got .*2.parquet' and .* of which one alone has 'b'",
+        ),
+        (broken, "must be readable"),
+        (no_rows, "must have rows. Got none"),
+        (lambda path: None, "must hold .parquet, .arrow or .feather files. Got none"),
+    ],
+)
+def test_a_bad_folder_is_one_sentence(make, sentence, tmp_path):
+    make(tmp_path)
+    with pytest.raises(DataError, match=sentence):
+        data.open_columns(tmp_path, None, "disk")
+
+
+def test_a_csv_file_cannot_stay_on_disk(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="'storage' setting must be memory or auto"):
+        data.open_columns(tmp_path / "t.csv", None, "disk")
+
+
+def test_texts_that_the_look_did_not_have_are_refused(table, tmp_path):
+    cells = table["written"].to_pylist()
+    cells[777] = "many"
+    place = table.column_names.index("written")
+    odd = table.set_column(place, "written", pyarrow.array(cells))
+    on_disk = StoredTable.open(written(odd, tmp_path, "parquet"), "row")
+    look, _ = data.settle(on_disk.look)
+    assert "written" in [look.names[i] for i in look.readings], "row 777 is not in it"
+    with pytest.raises(DataError, match=r"'written' of the rows of 't\.parquet'"):
+        Encoding.fit("p", on_disk.settled(look), ["written"])
