@@ -50,6 +50,7 @@ N_TRUE = 10  # columns of a party that the label is made of
 NOISE = 0.4  # beside a score of deviation 1
 LOOK_SECONDS = 0.1
 Scores = NDArray[np.float64]
+Line = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ def make(
     seed, compression = more["seed"], more["compression"]
     if n_columns // n_parties < N_TRUE:
         raise SystemExit(f"There must be {N_TRUE} columns for each party at least.")
+    if n_files > (most := -(-n_rows // CHUNK)):
+        raise SystemExit(f"Of files there must be {most} at most. Got {n_files}.")
     parts = np.array_split(np.arange(n_columns), n_parties)
     shares = [Share.draw(m, len(part), seed) for m, part in enumerate(parts)]
     certificates.init(out, [share.name for share in shares])
@@ -99,8 +102,9 @@ def make(
     right = write_tables(out, shares, n_rows, n_files, seed, compression)
     data = "columns.parquet" if n_files == 1 else "columns"
     for share in shares:
-        side = out / share.name
-        fill_in(side / "party.yaml", data=data, id="row", align="none")
+        common = {"data": data, "id": "row", "align": "none"}
+        # The same result every time; a party would keep to its own secret.
+        fill_in(out / share.name / "party.yaml", seed_private="shared", **common)
     fill_in(
         out / "server" / "server.yaml",
         data="labels.parquet",
@@ -198,7 +202,7 @@ def fill_in(path: Path, **values: Any) -> None:
 # ------------------------------------------------------------------------------ running
 
 
-def run(base: Path, settings: Sequence[str], threads: int) -> dict[str, float]:
+def run(base: Path, settings: Sequence[str], threads: int) -> Line:
     """Run what was made; print and return what it took."""
     truth = json.loads((base / "truth.json").read_text(encoding="utf-8"))
     names = list(truth["informative"])
@@ -235,7 +239,7 @@ def run(base: Path, settings: Sequence[str], threads: int) -> dict[str, float]:
     return line
 
 
-def compare(base: Path, truth: Mapping[str, Sequence[str]]) -> dict[str, float]:
+def compare(base: Path, truth: Mapping[str, Sequence[str]]) -> Line:
     """Return how many columns the parties found, missed and kept without reason."""
     found = missed = false = 0
     for name, true in truth.items():
@@ -276,7 +280,7 @@ def run_sides(
 
 def grow(given: argparse.Namespace, options: dict[str, Any]) -> None:
     """Make and run tables of several sizes; print the ratios to the first."""
-    lines: list[dict[str, float]] = []
+    lines: list[Line] = []
     for times in map(int, given.times.split(",")):
         with tempfile.TemporaryDirectory(dir=given.out) as scratch:
             base = Path(scratch) / "table"
@@ -288,11 +292,12 @@ def grow(given: argparse.Namespace, options: dict[str, Any]) -> None:
         print("ratio to the first:", ", ".join(ratios))
 
 
-def show(lines: Sequence[Mapping[str, float]]) -> None:
+def show(lines: Sequence[Line]) -> None:
     """Print a table."""
     print("  ".join(f"{name:>10}" for name in lines[0]))
     for line in lines:
-        print("  ".join(f"{value:>10,.4g}" for value in line.values()), flush=True)
+        cells = (f"{v:,}" if isinstance(v, int) else f"{v:.4g}" for v in line.values())
+        print("  ".join(f"{cell:>10}" for cell in cells), flush=True)
 
 
 def main() -> None:
