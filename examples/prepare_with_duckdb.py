@@ -36,8 +36,8 @@ COPY (
 ) TO '{folder}/clinic.parquet' (FORMAT parquet)
 """
 AGGREGATES = ", ".join(
-    f"avg(value) FILTER (test = '{test}') AS {test}_mean, "
-    f"stddev(value) FILTER (test = '{test}') AS {test}_spread"
+    f"avg(value) FILTER (WHERE test = '{test}') AS {test}_mean, "
+    f"stddev(value) FILTER (WHERE test = '{test}') AS {test}_spread"
     for test in TESTS
 )
 
