@@ -13,7 +13,7 @@ from lessvfl import methods
 
 FOLDER = Path(__file__).parent.parent / "examples"
 
-TESTED = {"own_table", "own_network", "compare_methods"}
+TESTED = {"own_table", "own_network", "compare_methods", "prepare_with_duckdb"}
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -34,6 +34,14 @@ def test_own_table_keeps_what_the_label_depends_on(
     printed = capsys.readouterr().out
     assert "missing cells were filled in" in printed
     assert "Test accuracy" in printed
+
+
+def test_aggregates_of_raw_tables_are_kept_and_noise_is_not() -> None:
+    kept = load("prepare_with_duckdb")(n_patients=1000)
+    assert kept == {
+        "clinic": ("age", "glucose_mean", "crp_spread"),
+        "insurer": ("claims",),
+    }
 
 
 def test_own_network_keeps_the_significant_features() -> None:
