@@ -1,8 +1,9 @@
 """A large table on disk: made chunk by chunk, then run between processes.
 
     python benchmarks/big_table.py make --rows 1000000 --columns 1000 --out DIR
-    python benchmarks/big_table.py run DIR
-    python benchmarks/big_table.py grow --rows 20000 --columns 100 --times 1,4,16
+    python benchmarks/big_table.py run DIR --set row_order=blocks
+    python benchmarks/big_table.py same DIR --set row_order=blocks
+    python benchmarks/big_table.py grow --rows 125000 --columns 500 --parties 2
 
 `make` writes a kit, every party's columns (float32 in Parquet, a file or a folder of
 `--files`) and the server's labels, all with the id column ``row``, in chunks, so that
@@ -15,7 +16,10 @@ how often the label is the sign of what it was made of, which no model can beat 
 anonymous memory (RssAnon, looked at ten times a second) and of all its memory (VmHWM,
 kept by the kernel; it includes libraries and pages of files), and for the run the wall
 time, bytes, features found, missed and false, and test accuracy. Settings are given
-with `--set`.
+with `--set`, `--storage` says where parties have their rows, and `--memory` how many
+MiB of private memory the kernel lets a party have (RLIMIT_DATA): with less it fails.
+
+`same` runs in memory and on disk, and compares features, scores and bill.
 
 `grow` makes and runs a table of 1, 4 and 16 times as many rows, each after the other,
 and prints the ratios to the first.
@@ -26,6 +30,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -202,24 +207,26 @@ def fill_in(path: Path, **values: Any) -> None:
 # ------------------------------------------------------------------------------ running
 
 
-def run(base: Path, settings: Sequence[str], threads: int) -> Line:
+def run(base: Path, how: argparse.Namespace) -> Line:
     """Run what was made; print and return what it took."""
+    settings, threads = how.set, how.threads
     truth = json.loads((base / "truth.json").read_text(encoding="utf-8"))
     names = list(truth["informative"])
     address = f"127.0.0.1:{localhost.free_port()}"
-    own = dict(pair.split("=", 1) for pair in settings)
+    told = dict(pair.split("=", 1) for pair in settings)
     fill_in(
         base / "server" / "server.yaml",
         listen=address,
         threads=threads,
-        settings={name: yaml.safe_load(value) for name, value in own.items()},
+        settings={name: yaml.safe_load(value) for name, value in told.items()},
     )
     for name in names:
-        fill_in(base / name / "party.yaml", server=address, threads=threads)
+        own = {"server": address, "threads": threads, "storage": how.storage}
+        fill_in(base / name / "party.yaml", **own)
     for name in ("server", *names):
         shutil.rmtree(base / name / "run", ignore_errors=True)
     started = time.perf_counter()
-    peaks = run_sides(base, names, threads)
+    peaks = run_sides(base, names, threads, how.memory)
     line = {"rows": truth["rows"], "wall s": time.perf_counter() - started}
     for name, (anonymous, whole) in peaks.items():
         print(f"  {name:<8} RssAnon {anonymous:8,.0f} MiB   VmHWM {whole:8,.0f} MiB")
@@ -252,7 +259,7 @@ def compare(base: Path, truth: Mapping[str, Sequence[str]]) -> Line:
 
 
 def run_sides(
-    base: Path, names: Sequence[str], threads: int
+    base: Path, names: Sequence[str], threads: int, most: int | None
 ) -> dict[str, tuple[float, float]]:
     """Run server and parties to their end; return the peaks of their memory in MiB."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -261,6 +268,9 @@ def run_sides(
         for name in peaks:
             command = "server" if name == "server" else "party"
             processes[name] = localhost.start(base / name, command, threads)
+            if most is not None and name != "server":
+                limit = (most << 20, most << 20)
+                resource.prlimit(processes[name].pid, resource.RLIMIT_DATA, limit)
         while any(process.poll() is None for process in processes.values()):
             for name, process in processes.items():
                 with contextlib.suppress(OSError, LookupError):  # it has just ended
@@ -285,11 +295,37 @@ def grow(given: argparse.Namespace, options: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory(dir=given.out) as scratch:
             base = Path(scratch) / "table"
             make(base, n_rows=times * given.rows, **options)
-            lines.append(run(base, given.set, given.threads))
+            lines.append(run(base, given))
     show(lines)
     for line in lines[1:]:
         ratios = (f"{k} {line[k] / lines[0][k]:.2f}" for k in list(line)[:4])
         print("ratio to the first:", ", ".join(ratios))
+
+
+def same(given: argparse.Namespace) -> None:
+    """Run in memory and on disk; compare what comes of it."""
+    lines, found = [], []
+    for storage in ("memory", "disk"):
+        given.storage = storage
+        lines.append(run(given.folder, given))
+        names = json.loads((given.folder / "truth.json").read_text())["informative"]
+        of = {name: RunRecord.read(given.folder / name / "run") for name in names}
+        (numbers,) = RunRecord.read(given.folder / "server" / "run").runs
+        paid = numbers["communication"]
+        found.append(
+            {
+                "features": {name: one.runs[0]["features"] for name, one in of.items()},
+                "curve": numbers["curve"],
+                "bill": [paid["payload_bytes"], paid["rounds"], numbers["bill"]],
+            }
+        )
+    show(lines)
+    for name in found[0]:
+        print(
+            f"{name}: {'the same' if found[0][name] == found[1][name] else 'DIFFERS'}"
+        )
+    if found[0] != found[1]:
+        raise SystemExit(1)
 
 
 def show(lines: Sequence[Line]) -> None:
@@ -316,16 +352,23 @@ def main() -> None:
     running = argparse.ArgumentParser(add_help=False)
     running.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     running.add_argument("--threads", type=int, default=1)
+    running.add_argument("--storage", default="auto", help="auto, memory or disk")
+    running.add_argument("--memory", type=int, metavar="MIB", help="that a party has")
     one = commands.add_parser("make", parents=[making])
     one.add_argument("--out", type=Path, required=True, help="a new folder")
     one = commands.add_parser("run", parents=[running])
+    one.add_argument("folder", type=Path, help="what was made")
+    one = commands.add_parser("same", parents=[running])
     one.add_argument("folder", type=Path, help="what was made")
     one = commands.add_parser("grow", parents=[making, running])
     one.add_argument("--times", default="1,4,16", help="times the rows")
     one.add_argument("--out", type=Path, help="where tables are for a while")
     given = parser.parse_args()
     if given.command == "run":
-        show([run(given.folder, given.set, given.threads)])
+        show([run(given.folder, given)])
+        return
+    if given.command == "same":
+        same(given)
         return
     options = {
         "n_columns": given.columns,

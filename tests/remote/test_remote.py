@@ -1169,7 +1169,7 @@ def test_rows_in_any_order_are_aligned(tmp_path):
     order = mine[found.numpy()]
     assert sorted(order) == sorted(common)
     for name, party in parties.items():  # the rows of the same people, in that order
-        assert np.array_equal(party.frame.numeric, a_table(name, order).numeric)
+        assert np.array_equal(party.table.numeric, a_table(name, order).numeric)
     assert result.runs[0]["accuracy"]["final"] > 0.5
 
 

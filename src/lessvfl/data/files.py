@@ -403,7 +403,7 @@ def label_cells(raw: RawTable, name: str) -> NDArray[Any]:
         raise DataError(
             f"The label '{name}' must hold classes or numbers. Got {kind} cells."
         )
-    cells = np.array(column.to_pylist(), dtype=object)
+    cells = _values(column)
     if not pyarrow.types.is_string(kind):
         return cells
     reading = find_reading({cell for cell in cells if cell is not None}, raw.decimal)
@@ -579,4 +579,15 @@ def _column_of(
             f"The {what} of '{path}' must be one of its columns: "
             f"{', '.join(raw.names[:20])}. Got '{column}'."
         )
-    return np.array(raw.table.column(column).to_pylist(), dtype=object)
+    return _values(raw.table.column(column))
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return cells as they are; whole numbers and floats, none missing, as such."""
+    import pyarrow
+
+    types, kind = pyarrow.types, column.type
+    is_plain = types.is_integer(kind) or types.is_floating(kind)
+    if is_plain and column.null_count == 0:
+        return np.asarray(column.to_numpy())
+    return np.array(column.to_pylist(), dtype=object)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from lessvfl import data, methods
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.data import Dataset, Problem, split_rows
+from lessvfl.data import Dataset, Places, Problem, split_rows
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import Checkpoints, State, read_state, write_state
@@ -59,7 +59,6 @@ CHECKPOINT = "checkpoint.safetensors"
 # Settings of `lessvfl run` that a party decides on for itself.
 NOT_THE_SERVERS = ("scale", "max_categories", "must_keep", "party_net")
 
-Places = NDArray[np.int64]  # of rows in the common order
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
 

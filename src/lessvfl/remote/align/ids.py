@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,38 +34,40 @@ class Ids:
             raise AlignmentError(
                 f"Column '{column}' must be one column. Got {values.ndim} dimensions."
             )
-        if isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
-            values = values.tolist()  # times would turn into numbers
-        cells: list[Any] = list(values)
-        if not 1 <= len(cells) <= MAX_IDS:
+        if type(values) is np.ndarray and values.dtype.kind in "iu":
+            self._cells: Sequence[Any] | NDArray[Any] = values  # few bytes a row
+        elif isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
+            self._cells = values.tolist()  # times would turn into numbers
+        else:
+            self._cells = list(values)
+        n_rows = len(self._cells)
+        if not 1 <= n_rows <= MAX_IDS:
             raise AlignmentError(
-                f"Column '{column}' must hold 1 to {MAX_IDS} ids. "
-                f"Got {len(cells)} instead."
-            )
-        missing = sum(is_missing(cell) or cell == "" for cell in cells)
-        if missing:
-            raise AlignmentError(
-                f"Column '{column}' lacks an id in {missing} of "
-                f"{plural(len(cells), 'row')}; every row needs one."
+                f"Column '{column}' must hold 1 to {MAX_IDS} ids. Got {n_rows} instead."
             )
         self.column = column
-        self.type = _type_of(cells, column)
-        self.items = [f"{self.type[0]}:{cell}" for cell in cells]
-        repeated = len(cells) - len(set(self.items))
-        if repeated:
+        self.type = "whole numbers"
+        if isinstance(self._cells, np.ndarray):
+            n_different = len(np.unique(self._cells))
+        else:
+            self.type = _checked(self._cells, column)
+            n_different = len(set(self._cells))
+        if n_different < n_rows:
             raise AlignmentError(
-                f"Column '{column}' has {plural(repeated, 'duplicate id')} in "
-                f"{plural(len(cells), 'row')}; an id must stand in one row only."
+                f"Column '{column}' has {plural(n_rows - n_different, 'duplicate id')} "
+                f"in {plural(n_rows, 'row')}; an id must stand in one row only."
             )
-        try:
-            "".join(self.items).encode()
-        except UnicodeEncodeError:  # its own sentence shows the ids
-            raise AlignmentError(
-                f"Column '{column}' holds text that is not valid Unicode."
-            ) from None
+
+    @property
+    def items(self) -> list[str]:
+        """Return the id of every row, with its type."""
+        return list(self._items())
+
+    def _items(self) -> Iterator[str]:
+        return (f"{self.type[0]}:{cell}" for cell in self._cells)
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self._cells)
 
     def __repr__(self) -> str:
         """Tell everything but the ids."""
@@ -77,14 +79,36 @@ class Ids:
 
     def digests(self, key: bytes) -> list[bytes]:
         """Return a keyed digest of the id of every row."""
-        return [
-            hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
-            for item in self.items
-        ]
+        return list(self._digests(key))
+
+    def _digests(self, key: bytes) -> Iterator[bytes]:
+        for item in self._items():
+            yield hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
 
     def digest(self, key: bytes) -> bytes:
         """Return one keyed digest of all ids in order."""
-        return hmac.digest(key, b"".join(self.digests(key)), "sha256")[:DIGEST_BYTES]
+        whole = hmac.new(key, digestmod="sha256")
+        for digest in self._digests(key):
+            whole.update(digest)
+        return whole.digest()[:DIGEST_BYTES]
+
+
+def _checked(cells: Sequence[Any], column: str) -> str:
+    """Return the type of ids, or refuse what cannot be one."""
+    missing = sum(is_missing(cell) or cell == "" for cell in cells)
+    if missing:
+        raise AlignmentError(
+            f"Column '{column}' lacks an id in {missing} of "
+            f"{plural(len(cells), 'row')}; every row needs one."
+        )
+    found = _type_of(cells, column)
+    try:
+        "".join(map(str, cells)).encode()
+    except UnicodeEncodeError:  # its own sentence shows the ids
+        raise AlignmentError(
+            f"Column '{column}' holds text that is not valid Unicode."
+        ) from None
+    return found
 
 
 def _type_of(cells: Sequence[Any], column: str) -> str:
