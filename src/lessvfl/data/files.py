@@ -203,8 +203,13 @@ class RawTable:
         return replace(frame, decimal=self.decimal, findings=self.findings)
 
 
-def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
-    """Read a file of rows and columns; of a .csv file `texts` as they are written."""
+def read_table(
+    path: Path, texts: Collection[str] = (), only: str | None = None
+) -> RawTable:
+    """Read a file of rows and columns; of a .csv file `texts` as they are written.
+
+    Of Parquet and Arrow files the column `only` is read, where it is named and there.
+    """
     import pyarrow
 
     suffix = path.suffix.lower()
@@ -212,7 +217,7 @@ def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
         if suffix in EXCEL:
             raw = _read_excel(path)
         elif suffix in ARROW or path.is_dir():
-            raw = _read_arrow(path)
+            raw = _read_arrow(path, only)
         elif is_array(path):
             frame = tables.frame_of(read_array(path))
             columns = map(pyarrow.array, frame.numeric.T)
@@ -229,17 +234,22 @@ def read_table(path: Path, texts: Collection[str] = ()) -> RawTable:
     return raw
 
 
-def _read_arrow(path: Path) -> RawTable:
-    """Read a Parquet or Arrow file, or a folder of them."""
+def _read_arrow(path: Path, only: str | None) -> RawTable:
+    """Read a Parquet or Arrow file, or a folder of them, or one column."""
     import pyarrow
-    from pyarrow import feather, parquet
+    from pyarrow import feather, ipc, parquet
 
-    tables = [
-        parquet.ParquetFile(one).read()
-        if one.suffix.lower() == ".parquet"
-        else feather.read_table(one)
-        for one in arrow_files(path)
-    ]
+    tables = []
+    for one in arrow_files(path):
+        if one.suffix.lower() == ".parquet":
+            file = parquet.ParquetFile(one)
+            names = [only] if only in file.schema_arrow.names else None
+            tables.append(file.read(columns=names))
+        else:
+            with pyarrow.memory_map(str(one)) as mapped:
+                names = ipc.open_file(mapped).schema.names
+            chosen = [only] if only in names else None
+            tables.append(feather.read_table(one, columns=chosen))
     if len(tables) == 1:
         return RawTable(tables[0])
     return RawTable(pyarrow.concat_tables(tables, promote_options="permissive"))
@@ -447,7 +457,7 @@ def load_ids(path: Path, id_column: str) -> NDArray[Any]:
     check_file(path)
     if _is_npz(path):
         return _read_npz(path, [id_column])[id_column]
-    ids = _column_of(read_table(path), id_column, path, "ids")
+    ids = _column_of(read_table(path, only=id_column), id_column, path, "ids")
     assert ids is not None
     return ids
 

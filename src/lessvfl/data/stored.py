@@ -215,6 +215,8 @@ class StoredTable:
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
         """Yield places and cells of so many rows at a time, as they stand on disk."""
+        import pyarrow
+
         waiting: list[tuple[Places, Frame]] = []
         n_waiting = 0
         for places, frame in self._pieces(names, n_rows):
@@ -227,6 +229,7 @@ class StoredTable:
                 n_waiting -= n_rows
         if n_waiting:
             yield _joined(waiting)
+        pyarrow.default_memory_pool().release_unused()
 
     def _pieces(
         self, names: Sequence[str], n_rows: int
@@ -288,8 +291,7 @@ def open_columns(
     table = StoredTable.open(path, id_column)
     if storage == "auto" and table.n_rows * len(table.names) < LARGE:
         return load_columns(path, id_column)
-    ids = None if id_column is None else load_ids(path, id_column)
-    return table, ids
+    return table, None if id_column is None else load_ids(path, id_column)
 
 
 def _source(path: Path) -> _Source:
