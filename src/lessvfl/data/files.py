@@ -148,7 +148,9 @@ def load_rows(
     else:
         frame, labels = _read_labelled(path, label, columns, texts)
         names = None
-    return frame, tables.label_cells(labels, frame, path.stem), names
+    cells = tables.label_cells(labels, frame, path.stem)
+    written = cells.tolist() if isinstance(cells, np.ndarray) else cells
+    return frame, written, names
 
 
 def _read_labelled(

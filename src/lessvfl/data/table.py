@@ -74,13 +74,14 @@ def from_arrays(
     if (X_test is None) != (y_test is None):
         raise DataError(f"The test rows of '{name}' need both X_test and y_test.")
     cells = label_cells(y, frame, name)
-    frame_test, cells_test = None, []
+    frame_test, cells_test = None, cells[:0]
     if X_test is not None:
         named = isinstance(X_test, Frame) or hasattr(X_test, "columns")
         raw = frame_of(X_test, None if named else frame.names)
         frame_test = follow(raw, frame, f"the test rows of '{name}'")
         cells_test = label_cells(y_test, frame_test, name)
-    codes, task, label_names = _code_labels([*cells, *cells_test], name, task)
+    whole = cells if X_test is None else [*cells, *cells_test]
+    codes, task, label_names = _code_labels(whole, name, task)
     n = frame.n_rows
     y_test = None if X_test is None else codes[n:]
     data = Dataset(name, frame, codes[:n], task, label_names, frame_test, y_test)
@@ -176,8 +177,8 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, float | np.floating) and math.isnan(cell)
 
 
-def label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
-    """Return the labels of a table, or refuse where one is missing."""
+def label_cells(y: Any, frame: Frame, name: str) -> list[Any] | NDArray[Any]:
+    """Return the labels of a table, numbers as an array, or refuse a missing one."""
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -185,8 +186,12 @@ def label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
         raise DataError(
             f"The labels of '{name}' must be one column. Got shape {array.shape}."
         )
-    cells: list[Any] = array.tolist()
-    n_missing = sum(is_missing(cell) or cell == "" for cell in cells)
+    cells: list[Any] | NDArray[Any] = array
+    if array.dtype.kind in "iuf" and not isinstance(array, np.ma.MaskedArray):
+        n_missing = int(np.isnan(array).sum())
+    else:
+        cells = array.tolist()
+        n_missing = sum(is_missing(cell) or cell == "" for cell in cells)
     if n_missing:
         raise DataError(
             f"The labels of '{name}' must have no missing cells. "
@@ -201,7 +206,7 @@ def label_cells(y: Any, frame: Frame, name: str) -> list[Any]:
 
 
 def _code_labels(
-    cells: Sequence[Any], name: str, task: Task | None = None
+    cells: Sequence[Any] | NDArray[Any], name: str, task: Task | None = None
 ) -> tuple[NDArray[Any], Task, tuple[str, ...]]:
     """Code labels as 0..C-1, or as floats for regression.
 
@@ -236,9 +241,11 @@ def _code_labels(
             f"The labels of '{name}' must have two values for the task 'binary'. "
             f"Got {len(distinct)}."
         )
-    keys = cells if numbers is None else numbers
-    code = {value: index for index, value in enumerate(distinct)}
-    codes = np.array([code[key] for key in keys], dtype=np.int64)
+    if numbers is None:
+        code = {value: index for index, value in enumerate(distinct)}
+        codes = np.array([code[cell] for cell in cells], dtype=np.int64)
+    else:
+        codes = np.searchsorted(distinct, numbers).astype(np.int64)
     of_truth = isinstance(cells[0], bool)
     names = [label_name(bool(value) if of_truth else value) for value in distinct]
     return codes, "binary" if len(distinct) == 2 else "multiclass", tuple(names)
@@ -253,8 +260,10 @@ def label_name(cell: Any) -> str:
     return str(cell) if isinstance(cell, str | bool) else f"{float(cell):.17g}"
 
 
-def _numbers(cells: Sequence[Any]) -> Floats | None:
+def _numbers(cells: Sequence[Any] | NDArray[Any]) -> Floats | None:
     """Return labels as floats, or None where one of them is a text."""
+    if isinstance(cells, np.ndarray):
+        return cells.astype(np.float64)
     if any(isinstance(cell, str | bytes) for cell in cells):
         if all(isinstance(cell, str) for cell in cells):
             return None
