@@ -37,7 +37,7 @@ from torch import Tensor
 
 from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.remote import certificates
-from lessvfl.wire import codec, connection, dial, flight
+from lessvfl.wire import codec, dial, flight
 from lessvfl.wire.control import Agreed, Finish, Hello
 from lessvfl.wire.messages import Block, Descend, Embedding
 
@@ -48,7 +48,7 @@ METHOD = "/bench/Exchange"
 PATIENCE = 300.0
 
 Iteration = Callable[[], Any]
-Credentials = connection.Credentials
+Credentials = flight.Credentials
 
 
 def credentials_of(folder: Path, name: str) -> Credentials:
@@ -66,7 +66,7 @@ def answer(request: Any) -> Any:
 
 def our_party(folder: Path, name: str, address: str) -> None:
     """Answer the hub until it says that the run is over."""
-    where = dial.Address(address, credentials_of(folder, name))
+    where = flight.Address(address, credentials_of(folder, name))
     hello = Hello(name, 1, "cpu", {})
     dial.serve(where, hello, answer, patience=PATIENCE)
 
@@ -75,7 +75,9 @@ def our_party(folder: Path, name: str, address: str) -> None:
 def ours(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteration]]:
     """Connect parties over Flight; give what makes an iteration with a block."""
     server = credentials_of(folder, "server")
-    hub = flight.Hub("127.0.0.1:0", names, server, name_of=certificates.name_of_peer)
+    hub = flight.FlightHub(
+        "127.0.0.1:0", names, server, name_of=certificates.name_of_peer
+    )
 
     def prepare(values: Tensor) -> Iteration:
         block = Block(values, (values.shape[-1],))

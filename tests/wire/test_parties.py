@@ -17,8 +17,7 @@ from lessvfl.errors import PartyLostError, ProtocolError
 from lessvfl.party import Holding, Party
 from lessvfl.wire import dial
 from lessvfl.wire.control import Hello
-from lessvfl.wire.dial import Address
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (
@@ -288,9 +287,9 @@ def test_blocks_are_joined_in_the_order_of_the_parties():
 @contextmanager
 def over_flight(
     made: Mapping[str, Party],
-) -> Iterator[tuple[Hub, list[threading.Thread]]]:
+) -> Iterator[tuple[FlightHub, list[threading.Thread]]]:
     """Have every party dial a server on this machine, in a thread of its own."""
-    hub = Hub("127.0.0.1:0", list(made), None, silence=20)
+    hub = FlightHub("127.0.0.1:0", list(made), None, silence=20)
     threads = [
         threading.Thread(
             target=dial.serve,
