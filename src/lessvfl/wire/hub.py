@@ -151,7 +151,7 @@ class Hub:
         except GoneError as error:
             log.info("party '%s' is gone: %s", line.party if line else "?", error)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             with contextlib.suppress(GoneError):
                 stream.write(self._frame(Refusal.of(error)))
         finally:
@@ -279,11 +279,11 @@ class Hub:
                 if line.party not in self._lines:  # else it is back already
                     self.went(line.party)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             line.ended.set()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Have the server's thread raise an error of another thread."""
         log.error("a connection failed: %s", first_line(error))
         with self._changed:
