@@ -31,7 +31,6 @@ from lessvfl.wire.messages import (
     Request,
     Select,
     Traffic,
-    Transport,
 )
 from lessvfl.wire.parties import Parties, bill_line, concatenate
 
@@ -310,25 +309,6 @@ def over_flight(
     hub.close()
     for thread in threads:
         thread.join(20)
-
-
-def test_every_transport_gives_the_same_bits_and_the_same_bill():
-    def results(transport: Transport):
-        parties = Parties(transport, ["a", "b"], Ledger(1))
-        train(parties)
-        kept = torch.tensor([[True, True, False, False, True, False]])
-        parties.select_features(kept, dataclasses.replace(SELECT, lam=(1.0,)))
-        return parties.embed("embed", "train"), parties.state()
-
-    local = {name: make_party(name) for name in "ab"}
-    far = {name: make_party(name) for name in "ab"}
-    h, state = results(InProcess({n: party.handle for n, party in local.items()}))
-    with over_flight(far) as (hub, _):
-        h_far, state_far = results(hub)
-        assert all(hub.traffic[name].up > 0 for name in far)
-    assert state_far == state
-    for mine, theirs in zip(h, h_far, strict=True):
-        assert torch.equal(mine, theirs)
 
 
 def test_closing_sends_every_party_home_and_takes_no_more():

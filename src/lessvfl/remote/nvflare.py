@@ -335,11 +335,12 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     path = local / "lessvfl" / run / f"{site}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    _allow(local, ServerController if is_server else PartyExecutor)
+    component = ServerController if is_server else PartyExecutor
+    allow(local, f"{__name__}.{component.__name__}")
     return path
 
 
-def _allow(local: Path, component: type) -> None:
+def allow(local: Path, name: str) -> None:
     """Put a class on the list of those that a site lets jobs build."""
     own, default = local / "resources.json", local / "resources.json.default"
     given = next((file for file in (own, default) if file.is_file()), None)
@@ -347,7 +348,7 @@ def _allow(local: Path, component: type) -> None:
     if given is not None:
         values = json.loads(given.read_text(encoding="utf-8"))
     allowed = values.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
-    if (name := f"{__name__}.{component.__name__}") not in allowed:
+    if name not in allowed:
         allowed.append(name)
         _write_json(own, values)
 
