@@ -85,6 +85,7 @@ def test_a_run_in_flares_simulator_is_that_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what FLARE uses
 def test_a_run_in_a_provisioned_system_is_that_of_one_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -70,6 +70,11 @@ class Federation:
         made = self.folder / "kits" / "lessvfl" / "prod_00"
         self.kits = {name: made / name for name in (*self.sites, ADMIN)}
         self.kits["server"] = made / HOST
+        # By default all FLARE servers of a machine keep their jobs in one folder.
+        resources = made / HOST / "local" / "resources.json.default"
+        text = resources.read_text(encoding="utf-8")
+        text = text.replace("/tmp/nvflare", str(self.folder / "store"))
+        resources.write_text(text, encoding="utf-8")
 
     def start(self, name: str) -> None:
         """Start the server or a site, as FLARE's own script does."""

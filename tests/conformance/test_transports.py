@@ -379,6 +379,22 @@ def test_a_message_that_is_lost_ends_the_stream_and_nothing_else(flare, sender):
     assert done == 5
 
 
+@pytest.mark.parametrize("first", [1, 2], ids=["in order", "with a gap"])
+def test_a_site_cannot_fill_the_servers_memory(flare, first):
+    """A stream ends when too much waits in it, whoever reads."""
+    from lessvfl.wire.nvflare import MOST_FRAMES
+
+    with connected(flare, {"a": agree}) as (hub, _):
+        (stream,) = hub._streams._streams.values()
+        for place in range(first, first + 2 * MOST_FRAMES):
+            stream.take(place, memoryview(b"more"))
+        assert hub._streams._streams == {}
+        with pytest.raises(PartyLostError, match="'a' is missing"):
+            hub.send({"a": Save("train-1")})
+        hub.wait(10)  # it dials again
+        assert hub.send({"a": Save("train-2")}) == {"a": Agreed()}
+
+
 def test_a_server_that_is_gone_is_noticed(flare):
     with connected(flare, {"a": agree}):
         stream = flare.server("b").connect()

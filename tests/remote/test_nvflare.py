@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 pytest.importorskip("nvflare")
 
+from examples.nvflare.federation import Federation, kill_process, wait_for_job
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContextManager
@@ -24,7 +26,7 @@ from tests.remote.test_remote import a_dataset
 from lessvfl import __version__
 from lessvfl.errors import ConfigError
 from lessvfl.remote import localhost, nvflare, server
-from lessvfl.remote.config import ServerConfig
+from lessvfl.remote.config import ServerConfig, read
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job, simulate
 
@@ -358,3 +360,66 @@ def test_a_folder_that_is_no_workspace_is_refused(tmp_path):
     (tmp_path / "party.yaml").write_text("data: own.csv\n")
     with pytest.raises(ConfigError, match="must be a folder of FLARE"):
         nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+
+
+# ------------------------------------------------------------------- a whole system
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what FLARE uses
+def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch):
+    """In a provisioned system: each ends the job, and submitted again it goes on."""
+    monkeypatch.undo()  # reports are made
+    job = a_job(train_epochs=30)
+    with Federation(tmp_path / "flare", SITES) as flare:
+        flare.provision()
+        for name in ("server", *SITES):
+            flare.start(name)
+        with flare.session() as session:
+            flare.wait_for_sites(session)
+            for run in ("killed", "aborted", "missing", "server"):
+                base = tmp_path / run
+                out = prepare_kits(base, flare, run, job)
+                if run == "missing":
+                    own = flare.kits["party1"] / "local" / "lessvfl" / run
+                    (own / "party1.yaml").rename(own / "elsewhere.yaml")
+                job_id = session.submit_job(str(out))
+                if run != "missing":
+                    wait_for_file(base / "sides" / "server" / "run" / CHECKPOINT)
+                victim = {"killed": "party1", "server": "server"}.get(run)
+                for pid in flare.job_processes(victim) if victim else ():
+                    kill_process(pid)
+                if run == "aborted":
+                    session.abort_job(job_id)
+                assert wait_for_job(session, job_id) != "FINISHED:COMPLETED"
+                assert not (base / "sides" / "server" / "run" / "record.jsonl").exists()
+                if run == "missing":
+                    (own / "elsewhere.yaml").rename(own / "party1.yaml")
+                job_id = session.submit_job(str(out))
+                assert wait_for_job(session, job_id) == "FINISHED:COMPLETED"
+                check(base, job)
+        said = (flare.kits["server"] / "console.txt").read_text()
+    assert "Party 'party1' is missing: " in said
+    assert "'party1' must have its own config of run 'missing'. Got none." in said
+
+
+def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:
+    """Give every site a config of a run; return the job."""
+    base.mkdir()
+    sides = base / "sides"
+    localhost.write_folders(job, job.problem(0), [0], sides, 1, 1, 3)
+    for name in ("server", *SITES):
+        path = config_of(base, name)
+        values = yaml.safe_load(path.read_text()) | {"wait": 20.0}
+        path.write_text(yaml.safe_dump(values))
+        nvflare.install(path, flare.kits[name], run, name)
+    config = read(ServerConfig, config_of(base, "server"))
+    nvflare.write_job(config, run, base / "job")
+    return base / "job"
+
+
+def wait_for_file(path: Path, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.01)

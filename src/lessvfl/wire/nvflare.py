@@ -38,6 +38,7 @@ FRAME, ASK = "frame", "ask"  # topics
 STREAM, PLACE, SENT = "lessvfl.stream", "lessvfl.place", "lessvfl.sent"  # headers
 LAST = "lessvfl.last"  # header: the stream ends here
 ASK_SECONDS = 3.0  # without a frame, before the other side is asked
+MOST_FRAMES = 64  # that wait to be read; both sides speak in turn
 BROKEN = "the connection broke"
 
 StreamKey = tuple[str, str]  # the cell at the other end, and the id of a stream
@@ -63,6 +64,9 @@ class CellStream:
             while self._n_taken in self._early:
                 self._frames.put(self._early.pop(self._n_taken))
                 self._n_taken += 1
+            n_waiting = len(self._early) + self._frames.qsize()
+        if n_waiting > MOST_FRAMES:
+            self.end(GoneError("the other side sent more than it was asked for"))
 
     def read(self) -> memoryview:
         """Return the next frame; ask from time to time whether there will be one."""
