@@ -315,6 +315,10 @@ def test_a_site_cannot_go_by_another_name(flare):
     error = Side(flare, "b", agree, Hello("a", 1, "cpu", {})).ended()
     assert "must go by the name in its startup kit, 'b'" in str(error)
     assert hub.connected == ()
+    end = time.monotonic() + 5
+    while hub._streams._streams and time.monotonic() < end:
+        time.sleep(0.01)
+    assert hub._streams._streams == {}  # nothing is left of it
     hub.close()
 
 

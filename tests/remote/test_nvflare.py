@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -257,6 +258,19 @@ def test_a_site_without_its_config_is_named_without_its_paths(tmp_path, caplog):
     assert f"must be the file '{missing}'" in caplog.text
 
 
+@pytest.mark.parametrize("value", [True, None])
+def test_a_site_whose_logs_flare_would_send_does_not_take_part(tmp_path, value):
+    """FLARE does so by default, and they name features, columns and files."""
+    prepare(tmp_path)
+    path = tmp_path / "party1" / "local" / "resources.json"
+    values = json.loads(path.read_text()) | {"allow_log_streaming": value}
+    if value is None:
+        del values["allow_log_streaming"]
+    path.write_text(json.dumps(values))
+    said = str(System(tmp_path).run())
+    assert "Site 'party1' must keep its logs to itself" in said
+
+
 def test_a_server_without_its_config_names_the_file(tmp_path):
     prepare(tmp_path)
     missing = tmp_path / "server" / "local" / "lessvfl" / RUN / "server.yaml"
@@ -352,6 +366,7 @@ def test_a_site_keeps_what_it_allowed_before(tmp_path):
     assert found == {
         "format_version": 2,
         "class_allow_list": ["own.Class", "lessvfl.remote.nvflare.PartyExecutor"],
+        "allow_log_streaming": False,
         "x": 1,
     }
 
@@ -373,11 +388,13 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
     job = a_job(train_epochs=30)
     with Federation(tmp_path / "flare", SITES) as flare:
         flare.provision()
+        for name in SITES:
+            nvflare.keep_logs(flare.kits[name] / "local")
         for name in ("server", *SITES):
             flare.start(name)
         with flare.session() as session:
             flare.wait_for_sites(session)
-            for run in ("killed", "aborted", "missing", "server"):
+            for run in ("job", "site", "aborted", "missing", "server"):
                 base = tmp_path / run
                 out = prepare_kits(base, flare, run, job)
                 if run == "missing":
@@ -386,19 +403,28 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
                 job_id = session.submit_job(str(out))
                 if run != "missing":
                     wait_for_file(base / "sides" / "server" / "run" / CHECKPOINT)
-                victim = {"killed": "party1", "server": "server"}.get(run)
+                victim = {"job": "party1", "server": "server"}.get(run)
                 for pid in flare.job_processes(victim) if victim else ():
                     kill_process(pid)
+                if run == "site":
+                    flare.kill("party1")
+                    flare.start("party1")
                 if run == "aborted":
                     session.abort_job(job_id)
                 assert wait_for_job(session, job_id) != "FINISHED:COMPLETED"
                 assert not (base / "sides" / "server" / "run" / "record.jsonl").exists()
                 if run == "missing":
                     (own / "elsewhere.yaml").rename(own / "party1.yaml")
+                flare.wait_for_sites(session)
                 job_id = session.submit_job(str(out))
                 assert wait_for_job(session, job_id) == "FINISHED:COMPLETED"
                 check(base, job)
         said = (flare.kits["server"] / "console.txt").read_text()
+        kept = [path.read_bytes() for path in flare.kits["server"].rglob("*.txt")]
+        kept += [path.read_bytes() for path in (flare.folder / "store").rglob("*_*")]
+        own = (flare.kits["party1"] / "console.txt").read_text()
+    assert "must be the file" in own
+    assert not any(b"must be the file" in text for text in kept)
     assert "Party 'party1' is missing: " in said
     assert "'party1' must have its own config of run 'missing'. Got none." in said
 
@@ -423,3 +449,34 @@ def wait_for_file(path: Path, seconds: float = 120.0) -> None:
     while not path.exists():
         assert time.monotonic() < end, path
         time.sleep(0.01)
+
+
+# ------------------------------------------------------------------- the command line
+
+
+def test_the_commands_write_a_job_and_a_sites_config(tmp_path, run_cli):
+    (tmp_path / "server.yaml").write_text("parties: [clinic, bank]\nout: churn\n")
+    (tmp_path / "party.yaml").write_text("data: own.csv\n")
+    (tmp_path / "kit" / "local").mkdir(parents=True)
+    of_server = ("--config", tmp_path / "server.yaml")
+    done = run_cli("nvflare", "job", *of_server, "--out", tmp_path / "job")
+    assert done.code == 0
+    assert "a job of run 'churn' for clinic, bank" in done.out + done.err
+    assert json.loads((tmp_path / "job" / "meta.json").read_text())["name"] == "churn"
+    of_site = ("--config", tmp_path / "party.yaml", "--workspace", tmp_path / "kit")
+    done = run_cli("nvflare", "site", *of_site, "--site", "clinic", "--name", "churn")
+    assert done.code == 0
+    assert (tmp_path / "kit" / "local" / "lessvfl" / "churn" / "clinic.yaml").is_file()
+    again = run_cli("nvflare", "job", *of_server, "--out", tmp_path / "job")
+    assert again.code == 2
+    assert "must be new" in again.err
+
+
+def test_without_flare_the_commands_say_what_to_install(tmp_path, run_cli, monkeypatch):
+    (tmp_path / "server.yaml").write_text("parties: [clinic]\n")
+    monkeypatch.delitem(sys.modules, "lessvfl.remote.nvflare")
+    monkeypatch.setitem(sys.modules, "nvflare.apis.controller_spec", None)
+    where = ("--config", tmp_path / "server.yaml", "--out", tmp_path / "job")
+    done = run_cli("nvflare", "job", *where)
+    assert done.code == 2
+    assert "pip install 'lessvfl[nvflare]'" in done.err

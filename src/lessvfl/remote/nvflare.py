@@ -46,6 +46,8 @@ from lessvfl.wire.hub import STOPPED
 from lessvfl.wire.nvflare import FlareHub, FlareServer
 
 TASK = "lessvfl"
+RESOURCES = "resources.json"  # what a site says of itself, in its folder local
+STREAMING = "allow_log_streaming"  # there: whether FLARE sends logs to the server
 PEER = "lessvfl.server"  # header of the task: the server's cell
 KIND, REASON = "lessvfl.kind", "lessvfl.reason"  # headers of a reply: what went wrong
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a run or a site: never a path
@@ -92,6 +94,17 @@ def config_file(context: FLContext, run: object, name: str) -> Path:
             public=f"'{name}' must have its own config of run '{run}'. Got none.",
         )
     return path
+
+
+def check_logs(context: FLContext, name: str) -> None:
+    """Refuse to take part where FLARE would send this site's logs to the server."""
+    local = Path(context.get_workspace().get_site_config_dir())
+    if _resources(local).get(STREAMING) is not False:
+        sentence = (
+            f"Site '{name}' must keep its logs to itself: '{STREAMING}' must be false "
+            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
+        )
+        raise ConfigError(sentence, public=sentence)
 
 
 @contextlib.contextmanager
@@ -247,6 +260,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     def _take_part(self, peer: str, fl_ctx: FLContext, signal: Signal) -> None:
         name = fl_ctx.get_identity_name()
         check_version(self._version, f"Site '{name}'")
+        check_logs(fl_ctx, name)
         own = read(PartyConfig, config_file(fl_ctx, self._run, name))
         set_up(own)
         frame, ids = data.load_columns(Path(own.data), own.id)
@@ -315,7 +329,9 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     """Put a side's config of a run into its own FLARE workspace, and allow its class.
 
     Paths in the config become absolute. `site` is the name of the site, or ``server``.
-    FLARE builds no component of a class that is not on the site's own list.
+    FLARE builds no component of a class that is not on the site's own list. By default
+    FLARE sends a site's logs to the server; that is switched off at a site, since they
+    name files, columns and the features that it keeps.
 
     Returns where the config is.
     """
@@ -337,20 +353,32 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     component = ServerController if is_server else PartyExecutor
     allow(local, f"{__name__}.{component.__name__}")
+    if not is_server:
+        keep_logs(local)
     return path
 
 
 def allow(local: Path, name: str) -> None:
     """Put a class on the list of those that a site lets jobs build."""
-    own, default = local / "resources.json", local / "resources.json.default"
-    given = next((file for file in (own, default) if file.is_file()), None)
-    values: dict[str, Any] = {"format_version": 2}
-    if given is not None:
-        values = json.loads(given.read_text(encoding="utf-8"))
+    values = _resources(local)
     allowed = values.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
     if name not in allowed:
         allowed.append(name)
-        _write_json(own, values)
+        _write_json(local / RESOURCES, values)
+
+
+def keep_logs(local: Path) -> None:
+    """Have FLARE keep a site's logs at the site, once it is started again."""
+    _write_json(local / RESOURCES, _resources(local) | {STREAMING: False})
+
+
+def _resources(local: Path) -> dict[str, Any]:
+    """Return what a site says of itself; its own file goes before FLARE's."""
+    for path in (local / RESOURCES, local / f"{RESOURCES}.default"):
+        if path.is_file():
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return values
+    return {"format_version": 2}
 
 
 def _write_json(path: Path, values: Any) -> None:
