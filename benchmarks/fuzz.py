@@ -67,7 +67,7 @@ PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a 
 LONGEST = 90.0  # seconds without any progress, after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
 SHARES = {"reply": 0.03, "greeting": 0.2, "stranger": 0.02}  # the others: decode
-ERRORS = (connection.GoneError, *connection.LOST)
+ERRORS = (connection.GoneError, *flight.LOST)
 BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
 KINDS: list[Any] = [
     messages.Describe(),
@@ -223,15 +223,13 @@ def read_many(n: int, seed: int, read: Counter[str]) -> None:
 def server(folder: Path, n_decode: int, seed: int) -> None:
     """Run after run, until told to stop; tell of each how it ended."""
     stop, read, memory = threading.Event(), Counter[str](), []
-    logger = logging.getLogger("lessvfl.wire.flight")
+    logger = logging.getLogger("lessvfl.wire.hub")
     logger.addHandler(Reasons(logging.WARNING))
     logger.propagate = False
     logging.getLogger("lessvfl.remote.server").setLevel(logging.ERROR)
     own, name_of = folder / "kit" / "server", certificates.name_of_peer
-    credentials = connection.Credentials(
-        own / "cert.pem", own / "key.pem", own / "ca.pem"
-    )
-    hub = flight.Hub(
+    credentials = flight.Credentials(own / "cert.pem", own / "key.pem", own / "ca.pem")
+    hub = flight.FlightHub(
         "127.0.0.1:0", PARTIES, credentials, silence=PATIENCE, name_of=name_of
     )
     say(port=hub.port)
@@ -330,10 +328,10 @@ class Attack:
         self.sent[way] += 1
         self.sent[f"{way}: {how}"] += 1
 
-    def credentials(self, name: str, base: str = "kit") -> connection.Credentials:
+    def credentials(self, name: str, base: str = "kit") -> flight.Credentials:
         """Return somebody's certificate; the CA is always ours."""
         own, ca = self.folder / base / name, self.folder / "kit" / name / "ca.pem"
-        return connection.Credentials(own / "cert.pem", own / "key.pem", ca)
+        return flight.Credentials(own / "cert.pem", own / "key.pem", ca)
 
     def party(self, name: str, run: str) -> PartyProcess:
         """Return an honest party, with a run folder of its own for every run."""
@@ -363,7 +361,7 @@ class Attack:
 
     def honest(self, name: str) -> None:
         """Take part in run after run."""
-        address = dial.Address(f"127.0.0.1:{self.port}", self.credentials(name))
+        address = flight.Address(f"127.0.0.1:{self.port}", self.credentials(name))
         while not self.over.is_set():
             handle = functools.partial(self.handle, name)
             try:
@@ -382,7 +380,7 @@ class Attack:
     def lab(self) -> None:
         """Take part, but reply with something else after some exchanges."""
         rng, client = random.Random(self.seed), self.connect("lab")
-        to = arrow.FlightDescriptor.for_command(connection.COMMAND)
+        to = arrow.FlightDescriptor.for_command(flight.COMMAND)
         while not self.over.is_set():
             with contextlib.suppress(*ERRORS):
                 writer, reader = client.do_exchange(to)
@@ -396,7 +394,7 @@ class Attack:
         left = rng.choice((rng.randrange(9), rng.randrange(60)))
         writer.write_metadata(encode(WireFrame(hello("lab"), 0)))
         while True:
-            frame = decode(connection.read_frame(reader))
+            frame = decode(flight.FlightStream(reader, None).read())
             if isinstance(frame.message, control.Farewell | control.Refusal):
                 return
             reply = self.handle("lab", frame.message)
@@ -416,7 +414,7 @@ class Attack:
         taken = f"reply, {how} of {kind}: TAKEN"
         with contextlib.suppress(*ERRORS):
             writer.write_metadata(bad)
-            answer = decode(connection.read_frame(reader)).message
+            answer = decode(flight.FlightStream(reader, None).read()).message
             if not isinstance(answer, control.Refusal):
                 self.found[taken] += 1
         lasted = time.monotonic() - began
@@ -438,7 +436,7 @@ class Attack:
         commands.append(arrow.FlightDescriptor.for_path("lessvfl"))
         while self.goes_on("greeting"):
             how = rng.choice((*HOW, "command", "unfit", "empty"))
-            to = arrow.FlightDescriptor.for_command(connection.COMMAND)
+            to = arrow.FlightDescriptor.for_command(flight.COMMAND)
             if how == "unfit":
                 own = dataclasses.replace(bank, **rng.choice(unfit))
                 bad = encode(WireFrame(own, 0))
@@ -458,7 +456,7 @@ class Attack:
             writer, reader = client.do_exchange(to, arrow.FlightCallOptions(timeout=9))
             with contextlib.closing(writer):
                 writer.write_metadata(bad)
-                answer = decode(connection.read_frame(reader)).message
+                answer = decode(flight.FlightStream(reader, None).read()).message
                 if not isinstance(answer, control.Refusal):
                     self.sent["greeting: as the bank"] += 1  # it was away
         except (*ERRORS, ProtocolError) as error:

@@ -77,7 +77,7 @@ def take_part(folder: Path, number: int, address: str) -> None:
     widths = NET.party_widths(N_COLUMNS)
     net = MLP.create(widths, NET.activation, SEEDS, name, *WHERE, NET.input_scale)
     party = Party(name, net, Holding(X, X[:, :0], torch.arange(N_COLUMNS)), SEEDS)
-    where = dial.Address(address, credentials_of(folder, name))
+    where = flight.Address(address, credentials_of(folder, name))
     dial.serve(where, Hello(name, 1, "cpu", {}), party.handle, patience=PATIENCE)
 
 
@@ -119,7 +119,7 @@ def started(
 class Timed:
     """A transport that notes when each gradient goes out, and the time spent so far."""
 
-    hub: flight.Hub
+    hub: flight.FlightHub
     processes: list[int]  # of the parties
     marks: list[tuple[float, float, float]] = field(default_factory=list)
 
@@ -177,7 +177,7 @@ def measure(n_parties: int, n_processes: int, iterations: int, warm_up: int) -> 
         certificates.init(folder, names)
         secrets = credentials_of(folder, "server")
         name_of = certificates.name_of_peer
-        hub = flight.Hub("127.0.0.1:0", names, secrets, name_of=name_of)
+        hub = flight.FlightHub("127.0.0.1:0", names, secrets, name_of=name_of)
         address = f"127.0.0.1:{hub.port}"
         with started(folder, n_parties, n_processes, address) as processes:
             try:

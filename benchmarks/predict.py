@@ -217,11 +217,11 @@ def wire(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
     from lessvfl.cli import remote
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.predict import Predictor
-    from lessvfl.wire.flight import Hub
+    from lessvfl.wire.flight import FlightHub
 
     own = read(ServerConfig, folder / "server" / "server.yaml")
     secrets = remote.server_credentials(own, False)
-    hub = Hub(own.listen, own.parties, secrets, name_of=certificates.name_of_peer)
+    hub = FlightHub(own.listen, own.parties, secrets, name_of=certificates.name_of_peer)
     predictor = Predictor(own, data.load_ids(Path(own.data), "row"), hub)
     asked, rng = predictor.parties, np.random.default_rng(given.seed)
     with (

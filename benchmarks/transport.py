@@ -10,19 +10,25 @@ other load on the machine hits all; a ratio is that of two medians of one round,
 table shows the median and the range of these ratios.
 
     python benchmarks/transport.py
+    python benchmarks/transport.py --nvflare
     python benchmarks/transport.py --parties 2,8,32
 
-The second command gives the time of one iteration against the number of parties, with
+The second command times FLARE, too (``benchmarks/transport_nvflare.py``): ``flare`` is
+all that a run does over it, ``aux`` FLARE's own public call with the same bytes. The
+third command gives the time of one iteration against the number of parties, with
 small blocks: it grows no faster than linearly if the time per party does not grow.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import itertools
 import multiprocessing
 import queue
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +43,7 @@ from torch import Tensor
 
 from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.remote import certificates
-from lessvfl.wire import codec, connection, dial, flight
+from lessvfl.wire import codec, dial, flight
 from lessvfl.wire.control import Agreed, Finish, Hello
 from lessvfl.wire.messages import Block, Descend, Embedding
 
@@ -48,7 +54,8 @@ METHOD = "/bench/Exchange"
 PATIENCE = 300.0
 
 Iteration = Callable[[], Any]
-Credentials = connection.Credentials
+Series = Callable[[int], list[float]]  # how many iterations -> milliseconds of each
+Credentials = flight.Credentials
 
 
 def credentials_of(folder: Path, name: str) -> Credentials:
@@ -66,7 +73,7 @@ def answer(request: Any) -> Any:
 
 def our_party(folder: Path, name: str, address: str) -> None:
     """Answer the hub until it says that the run is over."""
-    where = dial.Address(address, credentials_of(folder, name))
+    where = flight.Address(address, credentials_of(folder, name))
     hello = Hello(name, 1, "cpu", {})
     dial.serve(where, hello, answer, patience=PATIENCE)
 
@@ -75,7 +82,9 @@ def our_party(folder: Path, name: str, address: str) -> None:
 def ours(folder: Path, names: list[str]) -> Iterator[Callable[[Tensor], Iteration]]:
     """Connect parties over Flight; give what makes an iteration with a block."""
     server = credentials_of(folder, "server")
-    hub = flight.Hub("127.0.0.1:0", names, server, name_of=certificates.name_of_peer)
+    hub = flight.FlightHub(
+        "127.0.0.1:0", names, server, name_of=certificates.name_of_peer
+    )
 
     def prepare(values: Tensor) -> Iteration:
         block = Block(values, (values.shape[-1],))
@@ -226,7 +235,29 @@ def timed(iterate: Iteration, n: int) -> list[float]:
     return [1e3 * (b - a) for a, b in itertools.pairwise(marks)]
 
 
-def compare(n_parties: int, sizes: list[str], rounds: int, iterations: int) -> float:
+@contextmanager
+def over_flare(folder: Path, names: list[str]) -> Iterator[Callable[[str], Any]]:
+    """Start a FLARE system; give what makes the series of a size."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    import transport_nvflare
+
+    folder.mkdir()
+    with transport_nvflare.flare_system(folder, names) as connection:
+
+        def ask(way: str, size: str, n: int) -> list[float]:
+            connection.send((way, SHAPES[size], n))
+            found: list[float] = connection.recv()
+            return found
+
+        yield lambda size: {
+            "flare": functools.partial(ask, "nvflare", size),
+            "aux": functools.partial(ask, "aux", size),
+        }
+
+
+def compare(
+    n_parties: int, sizes: list[str], rounds: int, iterations: int, flare: bool = False
+) -> float:
     """Time all in turn and print what came out; return our last median in ms."""
     names = [f"party{m}" for m in range(n_parties)]
     mine = 0.0
@@ -234,22 +265,28 @@ def compare(n_parties: int, sizes: list[str], rounds: int, iterations: int) -> f
         folder = Path(scratch) / "kit"
         certificates.init(folder, names)
         with (
+            over_flare(Path(scratch) / "flare", names)
+            if flare
+            else contextlib.nullcontext(lambda size: {}) as over_cells,
             ours(folder, names) as our_way,
             over_grpc(folder, names, works=False) as bare,
             over_grpc(folder, names, works=True) as same_work,
         ):
             for size in sizes:
                 values = torch.randn(SHAPES[size])
-                ways = {
+                here = {
                     "ours": our_way(values),
                     "gRPC": bare(values),
                     "gRPC+": same_work(values),
                 }
+                ways: dict[str, Series] = {
+                    name: functools.partial(timed, way) for name, way in here.items()
+                } | over_cells(size)
                 n = max(10, iterations // FEWER[size])
                 found: dict[str, list[list[float]]] = {name: [] for name in ways}
                 for number in range(rounds + 1):  # the first is for warming up
                     for name in list(ways)[:: 1 if number % 2 else -1]:
-                        found[name].append(timed(ways[name], n))
+                        found[name].append(ways[name](n))
                 for name, (_, *series) in found.items():
                     ms = sorted(itertools.chain(*series))
                     middle = statistics.median(ms)
@@ -282,13 +319,15 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=400, help="a round, of 4 KiB")
+    parser.add_argument("--nvflare", action="store_true", help="time FLARE, too")
     parser.add_argument("--parties", help="numbers of parties, as in 2,8,32")
     given = parser.parse_args()
     use_threads(1)
     keep_freed_memory()
     print("parties   block   way  iterations/s  median ms   p95 ms  ms/party")
     if given.parties is None:
-        compare(N_PARTIES, list(SHAPES), given.rounds, given.iterations)
+        sizes = list(SHAPES)
+        compare(N_PARTIES, sizes, given.rounds, given.iterations, given.nvflare)
         return
     counts = sorted(int(part) for part in given.parties.split(","))
     share = [compare(n, ["4 KiB"], given.rounds, given.iterations) / n for n in counts]

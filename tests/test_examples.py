@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from lessvfl import methods
 FOLDER = Path(__file__).parent.parent / "examples"
 
 TESTED = {"own_table", "own_network", "compare_methods", "prepare_with_duckdb"}
+ON_FLARE = {"simulator", "provisioned"}
+SHARED = {"sides", "federation"}  # what those two are made of
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -24,6 +27,8 @@ def load(name: str) -> Callable[..., Any]:
 
 def test_every_example_is_tested_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == TESTED
+    found = {path.stem for path in (FOLDER / "nvflare").glob("*.py")}
+    assert found == ON_FLARE | SHARED
 
 
 def test_own_table_keeps_what_the_label_depends_on(
@@ -68,3 +73,31 @@ def test_compare_methods_prints_a_line_for_each(
     assert set(sent) == set(methods.METHODS)
     assert min(sent.values()) > 0
     assert "compare.html" in capsys.readouterr().out
+
+
+def flare(name: str) -> Callable[..., bool]:
+    """Return the main of an example with FLARE."""
+    pytest.importorskip("nvflare")
+    main: Callable[..., bool] = importlib.import_module(f"examples.nvflare.{name}").main
+    return main
+
+
+FEW = {"pretrain_epochs": 1, "train_epochs": 1, "server_epochs": 2, "party_epochs": 2}
+
+
+def test_a_run_in_flares_simulator_is_that_of_one_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert flare("simulator")(settings=FEW)
+    assert "same to the bit" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what FLARE uses
+def test_a_run_in_a_provisioned_system_is_that_of_one_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert flare("provisioned")(settings=FEW)
+    printed = capsys.readouterr().out
+    assert "FINISHED:COMPLETED" in printed
+    assert "same to the bit" in printed

@@ -45,7 +45,8 @@ ONLY_IN: dict[str, set[str]] = {
     # A run measures itself with tensors.
     "sklearn": {"bench", "data", "estimator", "run.scores"},
     "matplotlib": {"report"},
-    "pyarrow": {"data", "wire.connection", "wire.dial", "wire.flight"},
+    "pyarrow": {"data", "wire.flight"},
+    "nvflare": {"remote.nvflare", "wire.nvflare"},
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},
     "onnx": {"run.onnx_builder"},

@@ -74,7 +74,7 @@ class Simple(threading.Thread):
 
     def __init__(self, hub, name, handle=lambda message: Agreed(), **more):
         super().__init__(daemon=True)
-        self.address = dial.Address(f"127.0.0.1:{hub.port}", None)
+        self.address = flight.Address(f"127.0.0.1:{hub.port}", None)
         self.hello = Hello(name, 1, "cpu", {})
         self.handle, self.more = handle, {"patience": 5.0} | more
         self.error: BaseException | None = None
@@ -91,15 +91,13 @@ class Simple(threading.Thread):
 def a_raw_party(hub, name="clinic", hello=None):
     """Connect without the rules of a party; give what writes and reads frames."""
     client = arrow.connect(f"grpc+tcp://127.0.0.1:{hub.port}")
-    to = arrow.FlightDescriptor.for_command(connection.COMMAND)
+    to = arrow.FlightDescriptor.for_command(flight.COMMAND)
     writer, reader = client.do_exchange(to)
     greeting = WireFrame(hello or Hello(name, 1, "cpu", {}), 0)
-    connection.write_frame(writer, codec.encode(greeting))
-    yield (
-        (lambda data: connection.write_frame(writer, data)),
-        (lambda: connection.read_frame(reader)),
-    )
-    dial._hang_up(client, writer, reader)
+    stream = flight.FlightStream(reader, writer, client)
+    stream.write(codec.encode(greeting))
+    yield stream.write, stream.read
+    stream.close()
 
 
 class InThread(threading.Thread):
@@ -240,13 +238,11 @@ def test_a_name_of_no_form_of_ours_is_refused_and_ends_nothing(tmp_path):
 
     certificates.init(tmp_path, ["clinic"])
     own, server = (
-        connection.Credentials(
-            folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
-        )
+        flight.Credentials(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
         for folder in (tmp_path / "clinic", tmp_path / "server")
     )
-    hub = flight.Hub("127.0.0.1:0", ["clinic"], server, name_of=no_name)
-    address = dial.Address(f"127.0.0.1:{hub.port}", own)
+    hub = flight.FlightHub("127.0.0.1:0", ["clinic"], server, name_of=no_name)
+    address = flight.Address(f"127.0.0.1:{hub.port}", own)
     hello = Hello("clinic", 1, "cpu", {})
     with pytest.raises(ConfigError, match=r"\(protocol\): A party's name must be"):
         dial.serve(address, hello, lambda message: Agreed(), patience=1)
@@ -324,7 +320,7 @@ def test_closing_does_not_wait_for_who_does_not_listen():
         assert go.wait(20)
         return Agreed()
 
-    hub = flight.Hub("127.0.0.1:0", tuple(HELD), None, silence=20)
+    hub = flight.FlightHub("127.0.0.1:0", tuple(HELD), None, silence=20)
     slow, other = Simple(hub, "clinic", compute), Simple(hub, "bank")
     hub.wait(5)
     ask(hub)

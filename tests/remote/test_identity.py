@@ -8,10 +8,9 @@ import pytest
 
 from lessvfl.errors import ConfigError, PartyLostError
 from lessvfl.remote import certificates
-from lessvfl.wire.connection import Credentials
 from lessvfl.wire.control import Agreed, Finish, Hello
-from lessvfl.wire.dial import Address, serve
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.dial import serve
+from lessvfl.wire.flight import Address, Credentials, FlightHub
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def credentials(folder):
 
 
 def a_hub(kits, **more):
-    return Hub(
+    return FlightHub(
         "127.0.0.1:0",
         ("clinic", "bank"),
         credentials(kits / "ours" / "server"),
@@ -108,4 +107,4 @@ def test_no_certificate_is_no_connection(kits):
 
 def test_missing_files_are_one_sentence(tmp_path):
     with pytest.raises(ConfigError, match="must be files that can be read"):
-        Hub("127.0.0.1:0", ("clinic",), credentials(tmp_path))
+        FlightHub("127.0.0.1:0", ("clinic",), credentials(tmp_path))

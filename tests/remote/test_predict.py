@@ -39,8 +39,7 @@ from lessvfl.status import Status
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Ask, Declined, Open
-from lessvfl.wire.dial import Address
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.messages import Block
 
 N = 240
@@ -114,7 +113,7 @@ class Side(threading.Thread):
 
 @contextlib.contextmanager
 def a_hub():
-    hub = Hub("127.0.0.1:0", tuple(HELD), None, silence=20.0)
+    hub = FlightHub("127.0.0.1:0", tuple(HELD), None, silence=20.0)
     try:
         yield hub
     finally:

@@ -40,8 +40,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
-from lessvfl.wire.dial import Address
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.messages import Begin, Block, Descend, Done, Select
 
 # Aligned by their number alone: the point of other tests.
@@ -160,7 +159,7 @@ class Side(threading.Thread):
 
 @contextlib.contextmanager
 def a_hub(**more):
-    hub = Hub("127.0.0.1:0", tuple(HELD), None, **{"silence": 20.0} | more)
+    hub = FlightHub("127.0.0.1:0", tuple(HELD), None, **{"silence": 20.0} | more)
     try:
         yield hub
     finally:
@@ -1120,12 +1119,12 @@ def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):
 @pytest.mark.parametrize("address", ["10.0.0.1:8815", "example.org:80", "8815", ":1"])
 def test_without_encryption_only_loopback(address):
     with pytest.raises(ConfigError, match="must be"):
-        Hub(address, ("clinic",), None)
+        FlightHub(address, ("clinic",), None)
 
 
 def test_a_port_in_use_is_one_sentence():
     with a_hub() as hub, pytest.raises(ConfigError, match="able to listen at"):
-        Hub(f"127.0.0.1:{hub.port}", ("clinic",), None).close()
+        FlightHub(f"127.0.0.1:{hub.port}", ("clinic",), None).close()
 
 
 # ---------------------------------------------------------------------------- alignment

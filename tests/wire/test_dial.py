@@ -7,12 +7,12 @@ import re
 import pytest
 
 from lessvfl.errors import PartyLostError
-from lessvfl.wire import connection, dial
+from lessvfl.wire import dial, flight
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Hello
 
 HELLO = Hello("clinic", 1, "cpu", {})
-ADDRESS = dial.Address("10.1.2.3:8815", None)
+ADDRESS = flight.Address("10.1.2.3:8815", None)
 
 
 class Clock:
@@ -123,6 +123,6 @@ SAID = {
 @pytest.mark.parametrize("said", SAID)
 def test_nobody_reads_what_the_engine_says(said):
     error = OSError(f"Flight returned unavailable error, with message: {said}. gRPC")
-    reason = connection.reason_of(error)
+    reason = flight.reason_of(error)
     assert SAID[said] in reason
     assert not re.search("gRPC|ipv4|Flight|SSL_|metadata", reason)

@@ -17,8 +17,7 @@ from lessvfl.errors import PartyLostError, ProtocolError
 from lessvfl.party import Holding, Party
 from lessvfl.wire import dial
 from lessvfl.wire.control import Hello
-from lessvfl.wire.dial import Address
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (
@@ -32,7 +31,6 @@ from lessvfl.wire.messages import (
     Request,
     Select,
     Traffic,
-    Transport,
 )
 from lessvfl.wire.parties import Parties, bill_line, concatenate
 
@@ -288,9 +286,9 @@ def test_blocks_are_joined_in_the_order_of_the_parties():
 @contextmanager
 def over_flight(
     made: Mapping[str, Party],
-) -> Iterator[tuple[Hub, list[threading.Thread]]]:
+) -> Iterator[tuple[FlightHub, list[threading.Thread]]]:
     """Have every party dial a server on this machine, in a thread of its own."""
-    hub = Hub("127.0.0.1:0", list(made), None, silence=20)
+    hub = FlightHub("127.0.0.1:0", list(made), None, silence=20)
     threads = [
         threading.Thread(
             target=dial.serve,
@@ -311,25 +309,6 @@ def over_flight(
     hub.close()
     for thread in threads:
         thread.join(20)
-
-
-def test_every_transport_gives_the_same_bits_and_the_same_bill():
-    def results(transport: Transport):
-        parties = Parties(transport, ["a", "b"], Ledger(1))
-        train(parties)
-        kept = torch.tensor([[True, True, False, False, True, False]])
-        parties.select_features(kept, dataclasses.replace(SELECT, lam=(1.0,)))
-        return parties.embed("embed", "train"), parties.state()
-
-    local = {name: make_party(name) for name in "ab"}
-    far = {name: make_party(name) for name in "ab"}
-    h, state = results(InProcess({n: party.handle for n, party in local.items()}))
-    with over_flight(far) as (hub, _):
-        h_far, state_far = results(hub)
-        assert all(hub.traffic[name].up > 0 for name in far)
-    assert state_far == state
-    for mine, theirs in zip(h, h_far, strict=True):
-        assert torch.equal(mine, theirs)
 
 
 def test_closing_sends_every_party_home_and_takes_no_more():

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.cli import bench, check, ending, kit, model, remote, run
+from lessvfl.cli import bench, check, ending, kit, model, nvflare, remote, run
 from lessvfl.cli.options import DataDir, Profile
 from lessvfl.errors import LessVFLWarning
 
@@ -39,6 +39,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show.")
 app.add_typer(data_app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(kit.app, name="kit")
+app.add_typer(nvflare.app, name="nvflare")
 check.register(app)
 run.register(app)
 remote.register(app)

@@ -167,13 +167,13 @@ def as_party(
     """Answer predictions with the network that training left."""
     from lessvfl import data, report
     from lessvfl.remote.predict import PredictingParty, texts_in_training
-    from lessvfl.wire import dial
+    from lessvfl.wire import dial, flight
 
     name, credentials = remote.party_identity(own, insecure)
     texts = texts_in_training(own)
     frame, ids = data.load_columns(table or Path(own.data), own.id, texts)
     process = PredictingParty(name, own, frame, ids)
-    address = dial.Address(own.server, credentials, own.server_name)
+    address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)
         remote.start(own, log_json, stack)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from lessvfl.remote.config import Common, PartyConfig, ServerConfig
     from lessvfl.run.record import RunRecord
     from lessvfl.terms import Task
-    from lessvfl.wire.connection import Credentials
-    from lessvfl.wire.flight import Hub
+    from lessvfl.wire.flight import Credentials, FlightHub
+    from lessvfl.wire.hub import Hub
 
 # How long the status page answers after the end, for who looks at it now and then, and
 # for the page itself, which looks once a second.
@@ -64,7 +64,7 @@ def start(
 def credentials_of(config: Common, insecure: bool) -> Credentials | None:
     """Return the files that say who this is, or None where that was asked for."""
     from lessvfl.errors import ConfigError
-    from lessvfl.wire.connection import Credentials
+    from lessvfl.wire.flight import Credentials
 
     files = (config.certificate, config.key, config.ca)
     if insecure:
@@ -90,12 +90,12 @@ def server_credentials(own: Common, insecure: bool) -> Credentials | None:
     return credentials
 
 
-def listen(own: ServerConfig, credentials: Credentials | None) -> Hub:
+def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
     """Take the server's port, for the parties that its config names."""
     from lessvfl.remote import certificates
-    from lessvfl.wire.flight import Hub
+    from lessvfl.wire.flight import FlightHub
 
-    return Hub(
+    return FlightHub(
         own.listen,
         own.parties,
         credentials,
@@ -276,7 +276,7 @@ def party(
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.party import SERVER, PartyProcess
     from lessvfl.status import Status, terminal
-    from lessvfl.wire import dial
+    from lessvfl.wire import dial, flight
 
     own = read(PartyConfig, config)
     if predict:
@@ -293,7 +293,7 @@ def party(
         results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))
         return
-    address = dial.Address(own.server, credentials, own.server_name)
+    address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
         for line in check.first_lines(((None, o) for o in process.changes()), own.data):

@@ -29,6 +29,7 @@ from lessvfl.terms import Task
 
 ALIGNMENTS = ("psi", "plain", "none")
 REVEALS = ("nothing", "counts", "features")
+PATHS = ("certificate", "key", "ca", "data", "out")  # relative to the file
 
 
 def _are_names(value: Any) -> bool:
@@ -244,7 +245,7 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
         found["seeds"] = (found["seeds"],)
     if "policy" in found:
         found["policy"] = read_policy(found["policy"])
-    for name in ("certificate", "key", "ca", "data", "out"):
+    for name in PATHS:
         if isinstance(found.get(name), str):
             found[name] = str((path.parent / found[name]).resolve())
     own = found.get("policy")

@@ -49,7 +49,7 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
 from lessvfl.terms import PartyId, plural
 from lessvfl.wire import control, messages
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.hub import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, wrong_kind

@@ -12,44 +12,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from pyarrow import flight
+from typing import Any, Protocol
 
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.terms import time_text
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.connection import (
-    CLOSE_SECONDS,
-    COMMAND,
-    LOST,
-    OVER,
-    Credentials,
-    GoneError,
-    first_line,
-    location,
-    read_frame,
-    reason_of,
-    start_thread,
-    write_frame,
-)
+from lessvfl.wire.connection import OVER, GoneError, Stream
 from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
 
 BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
 LINE_SECONDS = 60.0  # between two lines about a server that is not there
-KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where the server is, and who the party is."""
+class Server(Protocol):
+    """Where the server is, and how to get there: what an engine offers a party."""
 
-    server: str
-    credentials: Credentials | None
-    server_name: str = "localhost"
+    @property
+    def server(self) -> str:
+        """Return what it is called in a sentence."""
+        ...
+
+    def connect(self) -> Stream:
+        """Dial it, or raise a GoneError."""
+        ...
 
 
 def _nothing(*what: int) -> None:
@@ -66,7 +54,7 @@ class Listener:
 
 
 def serve(
-    address: Address,
+    address: Server,
     hello: Hello,
     handle: Callable[[Any], Any],
     *,
@@ -127,7 +115,7 @@ def serve(
         )
 
 
-def _say_again(address: Address, how: str, why: GoneError, how_long: str) -> None:
+def _say_again(address: Server, how: str, why: GoneError, how_long: str) -> None:
     """Say in one line that there is no connection, and for how long to try."""
     where = address.server
     log.info("The server %s %s (%s); trying again, %s", where, how, why, how_long)
@@ -145,12 +133,12 @@ class _Voice:
     """What a party says over one connection: replies, and signs of life before them."""
 
     def __init__(
-        self, writer: Any, beat: float, carried: Callable[[int, int], None]
+        self, stream: Stream, beat: float, carried: Callable[[int, int], None]
     ) -> None:
-        self._writer = writer
+        self._stream = stream
         self._carried = carried
         self._beat = beat
-        self._lock = threading.Lock()  # of the writer, and of what is computed
+        self._lock = threading.Lock()  # of what is written, and of what is computed
         self._at: tuple[WireFrame, float] | None = None  # the request, and since when
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -167,7 +155,7 @@ class _Voice:
         data = codec.encode(WireFrame(message, number, run))
         with self._lock:
             self._at = None
-            write_frame(self._writer, data)
+            self._stream.write(data)
         self._carried(len(data), 0)
 
     def took(self, data: memoryview) -> None:
@@ -185,68 +173,30 @@ class _Voice:
                     continue  # idle, or quick
                 asked = self._at[0]
                 sign = codec.encode(WireFrame(Busy(), asked.number, asked.run))
-                write_frame(self._writer, sign)
+                self._stream.write(sign)
 
 
 def _answer(
-    address: Address,
+    address: Server,
     hello: Hello,
     handle: Callable[[Any], Any],
     beat: float,
     carried: Callable[[int, int], None] = _nothing,
 ) -> None:
     """Answer requests over one connection until the server says farewell."""
-    where = location(address.server, address.credentials is not None)
-    options: dict[str, Any] = {
-        "generic_options": [
-            ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
-            ("grpc.keepalive_timeout_ms", 20_000),
-        ]
-    }
-    if address.credentials is not None:
-        certificate, key, ca = address.credentials.read()
-        options |= {
-            "tls_root_certs": ca,
-            "cert_chain": certificate,
-            "private_key": key,
-            "override_hostname": address.server_name,
-        }
-    try:
-        client = flight.connect(where, **options)
-        descriptor = flight.FlightDescriptor.for_command(COMMAND)
-        writer, reader = client.do_exchange(descriptor)
-    except LOST as error:
-        raise GoneError(reason_of(error)) from None
-    voice = _Voice(writer, beat, carried)
+    stream = address.connect()
+    voice = _Voice(stream, beat, carried)
     try:
         voice.say(hello, 0)
-        _converse(voice, reader, handle)
+        _converse(voice, stream, handle)
     finally:
         voice.close()
-        _hang_up(client, writer, reader)
+        stream.close()
 
 
-def _hang_up(client: Any, writer: Any, reader: Any) -> None:
-    """End a connection, whether or not the server listens."""
-
-    def close() -> None:
-        try:
-            writer.close()
-        except LOST as error:
-            log.debug("closing: %s", first_line(error))
-
-    closing = start_thread("lessvfl-close", close)
-    if closing is not None:
-        closing.join(CLOSE_SECONDS)
-        if closing.is_alive():
-            reader.cancel()
-            closing.join(CLOSE_SECONDS)
-    client.close()
-
-
-def _converse(voice: _Voice, reader: Any, handle: Callable[[Any], Any]) -> None:
+def _converse(voice: _Voice, stream: Stream, handle: Callable[[Any], Any]) -> None:
     while True:
-        data = read_frame(reader)
+        data = stream.read()
         voice.took(data)
         try:
             frame = codec.decode(data)

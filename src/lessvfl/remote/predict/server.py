@@ -38,7 +38,7 @@ from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
-from lessvfl.wire.flight import Hub
+from lessvfl.wire.hub import Hub
 from lessvfl.wire.replies import wrong_kind
 
 LONGEST = 60.0  # seconds for a reply

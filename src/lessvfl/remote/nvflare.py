@@ -1,0 +1,386 @@
+"""Server and parties as a job of NVIDIA FLARE.
+
+The job holds no code and no settings of anybody: the name of the run, the version of
+lessvfl, and which sites are its parties. Every site reads its own config from
+``local/lessvfl/<run>/<site>.yaml`` in its FLARE workspace, the server from
+``local/lessvfl/<run>/server.yaml``; see docs/nvflare.md.
+
+FLARE builds :class:`ServerController` in the server's process of a job and
+:class:`PartyExecutor` in every site's. FLARE does not start a site's process again
+within a job. So a job that ends early is submitted once more, and goes on with the run
+from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+from lessvfl import __version__, data, report
+from lessvfl.core.device import keep_freed_memory, use_threads
+from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
+from lessvfl.remote.config import PATHS, Common, PartyConfig, ServerConfig, read
+from lessvfl.remote.party import SERVER, PartyProcess
+from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.status import Status, StatusServer
+from lessvfl.wire import dial
+from lessvfl.wire.control import printable
+from lessvfl.wire.hub import STOPPED
+from lessvfl.wire.nvflare import FlareHub, FlareServer
+
+TASK = "lessvfl"
+RESOURCES = "resources.json"  # what a site says of itself, in its folder local
+STREAMING = "allow_log_streaming"  # there: whether FLARE sends logs to the server
+PEER = "lessvfl.server"  # header of the task: the server's cell
+KIND, REASON = "lessvfl.kind", "lessvfl.reason"  # headers of a reply: what went wrong
+NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a run or a site: never a path
+LOOK_SECONDS = 0.2  # between two looks at whether FLARE has aborted the job
+END_SECONDS = 60.0  # for the parties to write their reports
+
+
+class AbortedError(LessVFLError):
+    """FLARE has aborted the job."""
+
+    kind = "aborted"
+    public = "The job was aborted; submitted again, it goes on with the run."
+
+
+def plain_name(what: str, name: object) -> str:
+    """Return a name that may become part of a path and of FLARE's addresses."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise ConfigError(
+            f"The name of a {what} must be of at most 63 letters, digits, '-' and '_'. "
+            f"Got {printable(str(name))[:80]!r}."
+        )
+    return name
+
+
+def check_version(version: object, who: str) -> None:
+    """Refuse a job of another version of lessvfl."""
+    if version != __version__:
+        sentence = (
+            f"{who} must have lessvfl {printable(str(version))[:40]}, as the job says. "
+            f"Got {__version__}."
+        )
+        raise ConfigError(sentence, public=sentence)
+
+
+def config_file(context: FLContext, run: object, name: str) -> Path:
+    """Return a side's own config of a run, which lies in its FLARE workspace."""
+    run, name = plain_name("run", run), plain_name("site", name)
+    local = Path(context.get_workspace().get_site_config_dir())
+    path = local.resolve() / "lessvfl" / run / f"{name}.yaml"
+    if not path.is_file():
+        raise ConfigError(
+            f"The config of '{name}' for run '{run}' must be the file '{path}'. Got no "
+            "such file.",
+            public=f"'{name}' must have its own config of run '{run}'. Got none.",
+        )
+    return path
+
+
+def check_logs(context: FLContext, name: str) -> None:
+    """Refuse to take part where FLARE would send this site's logs to the server."""
+    local = Path(context.get_workspace().get_site_config_dir())
+    if _resources(local).get(STREAMING) is not False:
+        sentence = (
+            f"Site '{name}' must keep its logs to itself: '{STREAMING}' must be false "
+            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
+        )
+        raise ConfigError(sentence, public=sentence)
+
+
+@contextlib.contextmanager
+def watching(signal: Signal, aborted: Callable[[AbortedError], None]) -> Iterator[None]:
+    """Tell when FLARE aborts the job."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            if signal.triggered:
+                aborted(AbortedError(AbortedError.public))
+                return
+
+    threading.Thread(target=look, name="lessvfl-abort", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def set_up(own: Common) -> None:
+    """Compute with as many threads as the config says."""
+    use_threads(own.threads)
+    keep_freed_memory()
+
+
+class ServerController(Controller):  # type: ignore[misc]
+    """The server's side of a job: runs every seed with the sites that are parties."""
+
+    def __init__(self, run: str, version: str, parties: Sequence[str]) -> None:
+        super().__init__()
+        self._run, self._version, self._parties = run, version, tuple(parties)
+        self._hub: FlareHub | None = None
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing yet."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing more."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """End the job when FLARE has given a site up."""
+        if event_type == EventType.CLIENT_DISCONNECTED and self._hub is not None:
+            name = fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME)
+            why = "FLARE has lost its site; submit the job again to go on with the run"
+            self._hub.fail(PartyLostError([name], why))
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run to the end; what goes wrong is one sentence and the end of the job."""
+        try:
+            self._serve(abort_signal, fl_ctx)
+        except AbortedError as error:
+            self.log_info(fl_ctx, str(error))
+        except LessVFLError as error:
+            self.system_panic(str(error), fl_ctx)
+
+    def _serve(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        check_version(self._version, "The server")
+        own = read(ServerConfig, config_file(fl_ctx, self._run, SERVER))
+        if set(own.parties) != set(self._parties):
+            raise ConfigError(
+                "The sites of the job must be the parties of the server's config, "
+                f"{', '.join(own.parties)}. Got {', '.join(self._parties)}."
+            )
+        set_up(own)
+        kind: Any = own.task
+        dataset, ids, is_test = data.load_labels(
+            Path(own.data), own.label, own.id, own.sample_weight, kind
+        )
+        names = (self._run, own.method, Path(own.data).name)
+        status = Status(*names, own.parties)
+        cell = fl_ctx.get_engine().get_cell()
+        hub = self._hub = FlareHub(cell, own.parties, silence=own.silence)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(watching(abort_signal, hub.fail))
+            if own.status is not None:
+                stack.enter_context(StatusServer(status, own.status))
+            try:
+                table = LabelTable(dataset, is_test, ids)
+                process = ServerProcess(own, table, hub, status, resume=True)
+                stack.callback(process.close)
+                task = self._invite(cell.get_fqcn(), own.parties, fl_ctx)
+                process.run()
+            except BaseException as error:
+                hub.close(error)
+                raise
+            hub.close()
+            report.build(Path(own.out))
+            self._wait_for(task, abort_signal)
+
+    def _invite(self, peer: str, parties: Sequence[str], fl_ctx: FLContext) -> Task:
+        """Have every site begin, and tell it where the server is."""
+        request = Shareable()
+        request.set_header(PEER, peer)
+        task = Task(TASK, request, result_received_cb=self._ended)
+        self.broadcast(task, fl_ctx, list(parties), min_responses=len(parties))
+        return task
+
+    def _ended(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        """Hear how a site's part ended; one that went wrong ends the job."""
+        name, reply = client_task.client.name, client_task.result
+        code = reply.get_return_code()
+        if code in (ReturnCode.OK, ReturnCode.TASK_ABORTED):
+            return
+        kind, reason = reply.get_header(KIND), reply.get_header(REASON)
+        said = f"({kind}): {printable(str(reason))}"
+        if reason is None:
+            said = f"({code}): its log says why."
+        if self._hub is not None:
+            sentence = f"Party '{name}' stops {said}"
+            self._hub.fail(ProtocolError(sentence, public=STOPPED))
+
+    def _wait_for(self, task: Task, abort_signal: Signal) -> None:
+        """Let the parties end; who does not is not waited for much longer."""
+        end = time.monotonic() + END_SECONDS
+        while task.completion_status is None and time.monotonic() < end:
+            if abort_signal.triggered:
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def process_result_of_unknown_task(self, *given: Any) -> None:
+        """Ignore what came too late."""
+
+
+class PartyExecutor(Executor):  # type: ignore[misc]
+    """A site's side of a job: takes part in the run as the party of the site's name."""
+
+    def __init__(self, run: str, version: str) -> None:
+        super().__init__()
+        self._run, self._version = run, version
+
+    def execute(
+        self,
+        task_name: str,
+        shareable: Shareable,
+        fl_ctx: FLContext,
+        abort_signal: Signal,
+    ) -> Shareable:
+        """Take part to the end; the server hears what it may of what goes wrong."""
+        try:
+            self._take_part(str(shareable.get_header(PEER)), fl_ctx, abort_signal)
+        except AbortedError as error:
+            self.log_info(fl_ctx, str(error))
+            return make_reply(ReturnCode.TASK_ABORTED)
+        except LessVFLError as error:
+            self.log_error(fl_ctx, str(error), fire_event=False)
+            reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            reply.set_header(KIND, error.kind)
+            reply.set_header(REASON, error.public)
+            return reply
+        return make_reply(ReturnCode.OK)
+
+    def _take_part(self, peer: str, fl_ctx: FLContext, signal: Signal) -> None:
+        name = fl_ctx.get_identity_name()
+        check_version(self._version, f"Site '{name}'")
+        check_logs(fl_ctx, name)
+        own = read(PartyConfig, config_file(fl_ctx, self._run, name))
+        set_up(own)
+        frame, ids = data.load_columns(Path(own.data), own.id)
+        names = (self._run, "", Path(own.data).name)
+        status = Status(*names, [SERVER], side=name)
+        process = PartyProcess(name, own, frame, ids, status)
+        with contextlib.closing(process):
+            # Also where its own run is over: the server may not know of that yet.
+            server = FlareServer(fl_ctx.get_engine().get_cell(), peer)
+            with watching(signal, server.abort):
+                dial.serve(
+                    server,
+                    process.hello(),
+                    process.handle,
+                    patience=own.wait,
+                    is_over=lambda: process.has_finished,
+                    listener=process.listener(),
+                )
+            report.build(Path(own.out))
+
+
+def write_job(config: ServerConfig, run: str, out: Path) -> None:
+    """Write a job for FLARE to a new folder: who takes part in which run."""
+    plain_name("run", run)
+    for party in config.parties:
+        if plain_name("site", party) == SERVER:
+            raise ConfigError("The name of a site must not be 'server'. Got that.")
+    if out.exists():
+        raise ConfigError(f"The folder '{out}' must be new. Got one that exists.")
+    given = {"run": run, "version": __version__}
+    server = {
+        "format_version": 2,
+        "workflows": [
+            {
+                "id": "lessvfl",
+                "path": f"{__name__}.{ServerController.__name__}",
+                "args": given | {"parties": list(config.parties)},
+            }
+        ],
+    }
+    site = {
+        "format_version": 2,
+        "executors": [
+            {
+                "tasks": [TASK],
+                "executor": {
+                    "path": f"{__name__}.{PartyExecutor.__name__}",
+                    "args": given,
+                },
+            }
+        ],
+    }
+    meta = {
+        "name": run,
+        "resource_spec": {},
+        "min_clients": len(config.parties),
+        "mandatory_clients": list(config.parties),
+        "deploy_map": {"server": ["server"], "parties": list(config.parties)},
+    }
+    _write_json(out / "meta.json", meta)
+    _write_json(out / "server" / "config" / "config_fed_server.json", server)
+    _write_json(out / "parties" / "config" / "config_fed_client.json", site)
+
+
+def install(config: Path, workspace: Path, run: str, site: str) -> Path:
+    """Put a side's config of a run into its own FLARE workspace, and allow its class.
+
+    Paths in the config become absolute. `site` is the name of the site, or ``server``.
+    FLARE builds no component of a class that is not on the site's own list. By default
+    FLARE sends a site's logs to the server; that is switched off at a site, since they
+    name files, columns and the features that it keeps.
+
+    Returns where the config is.
+    """
+    run, site = plain_name("run", run), plain_name("site", site)
+    is_server = site == SERVER
+    read(ServerConfig if is_server else PartyConfig, config)  # what is wrong with it
+    local = workspace / "local"
+    if not local.is_dir():
+        raise ConfigError(
+            f"The workspace must be a folder of FLARE with 'local' in it. Got "
+            f"'{workspace}'."
+        )
+    values = {"out": "run"} | yaml.safe_load(config.read_text(encoding="utf-8"))
+    for name in PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = str((config.parent / values[name]).resolve())
+    path = local / "lessvfl" / run / f"{site}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    component = ServerController if is_server else PartyExecutor
+    allow(local, f"{__name__}.{component.__name__}")
+    if not is_server:
+        keep_logs(local)
+    return path
+
+
+def allow(local: Path, name: str) -> None:
+    """Put a class on the list of those that a site lets jobs build."""
+    values = _resources(local)
+    allowed = values.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
+    if name not in allowed:
+        allowed.append(name)
+        _write_json(local / RESOURCES, values)
+
+
+def keep_logs(local: Path) -> None:
+    """Have FLARE keep a site's logs at the site, once it is started again."""
+    _write_json(local / RESOURCES, _resources(local) | {STREAMING: False})
+
+
+def _resources(local: Path) -> dict[str, Any]:
+    """Return what a site says of itself; its own file goes before FLARE's."""
+    for path in (local / RESOURCES, local / f"{RESOURCES}.default"):
+        if path.is_file():
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return values
+    return {"format_version": 2}
+
+
+def _write_json(path: Path, values: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

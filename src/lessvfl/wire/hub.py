@@ -1,0 +1,468 @@
+"""The server's end of a transport between machines: who may join, and every exchange.
+
+The server sends a request, the party its reply, in turn: every frame carries the number
+of its exchange. While a party computes it sends a sign of life every few seconds, so
+that slow is not silent. A party that crashes may look like a normal end of its stream,
+so both sides say farewell.
+
+What carries the frames is an engine: :mod:`lessvfl.wire.flight` or
+:mod:`lessvfl.wire.nvflare`. It hands each stream to :meth:`Hub.attend` in a thread of
+its own, with the name that it has proved of whoever is at the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
+from lessvfl.terms import PartyId
+from lessvfl.wire import codec
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.connection import (
+    CLOSE_SECONDS,
+    OVER,
+    GoneError,
+    Stream,
+    first_line,
+    start_thread,
+)
+from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.messages import Reply, Request, Traffic
+
+LARGEST_HELLO = 1 << 16
+SMALL = 1 << 16  # what is longer is worth a thread of its own
+STOPPED = "Another party has stopped the run."  # what the others hear of it
+FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
+
+log = logging.getLogger(__name__)
+
+Order = tuple[WireFrame, bytes]  # what to send
+Answer = tuple[
+    WireFrame, memoryview | WireFrame | ProtocolError
+]  # what was sent, what came
+
+
+@dataclass
+class _Line:
+    """One party's open stream, as the server's threads see it."""
+
+    party: PartyId
+    hello: Hello
+    stream: Stream
+    requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
+    replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
+    heard: float = field(default_factory=time.monotonic)  # the last sign of life
+    ended: threading.Event = field(default_factory=threading.Event)
+    last: bytes | None = None  # what to say before the stream ends
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
+
+    def ask(self, order: Order) -> None:
+        """Have a request sent, and its reply taken."""
+        self.heard = time.monotonic()
+        self.requests.put(order)
+
+    def say(self, data: bytes) -> None:
+        """Send a frame."""
+        with self.lock:
+            self.stream.write(data)
+
+    def say_last(self) -> None:
+        """Send the last words, once, whichever thread comes to it."""
+        with self.lock:
+            last, self.last = self.last, None
+            if last is not None:
+                self.stream.write(last)
+
+    def end(self, last: bytes | None) -> None:
+        """Have the stream end after its last words."""
+        self.last = last
+        self.requests.put(None)
+
+
+class Hub:
+    """The server's side: takes parties in and exchanges frames with them.
+
+    `admit` is told a party's Hello and returns why it is refused, or None; `refused` is
+    told of every connection that was turned away; `silence` are the seconds that a
+    party which owes a reply may give no sign of life, `limit` the most bytes of a
+    reply's arrays. An engine listens, calls :meth:`attend` and has a :meth:`stop`.
+    """
+
+    named_in = "certificate"  # where a party's name stands
+
+    def __init__(
+        self,
+        parties: Sequence[PartyId],
+        *,
+        admit: Callable[[Hello], str | None] = lambda hello: None,
+        silence: float = 60.0,
+        limit: int = codec.MAX_BODY,
+        refused: Callable[[str, str], None] = lambda who, why: None,
+    ) -> None:
+        self.parties = tuple(parties)
+        self.admit = admit
+        self.silence = silence
+        self.limit = limit
+        self.refused = refused
+        self.came: Callable[[PartyId], None] = lambda party: None
+        self.went: Callable[[PartyId], None] = lambda party: None
+        self.carried: Callable[[PartyId, Any, memoryview, bytes], None] = (
+            lambda party, request, up, down: None
+        )
+        self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
+        # Whether a party that dials again takes the place of its own connection, which
+        # may be dead: nobody notices while nothing is exchanged.
+        self.newest_stays = False
+        self.longest = math.inf  # seconds for a reply, whatever signs of life come
+        self.number = 0
+        self.run_id = bytes(16)
+        self._bytes = {party: [0, 0] for party in self.parties}  # up, down
+        self._lines: dict[PartyId, _Line] = {}
+        self._changed = threading.Condition()
+        self._closing: Farewell | Refusal | None = None  # what is said at the end
+        self._failure: BaseException | None = None  # in a thread of a stream
+        self._stopping: threading.Thread | None = None
+
+    # ------------------------------------------------------------- one thread a stream
+
+    def attend(
+        self, stream: Stream, who: Callable[[], str | None], greets: bool = True
+    ) -> None:
+        """Take in the party at the other end, and carry its frames until it goes.
+
+        `who` returns its proven name, None where nothing proves one; without `greets`
+        it is known to say something else than a greeting. An error of ours is raised in
+        the server's thread; raised here, it would be told to the party with all that it
+        says.
+        """
+        line: _Line | None = None
+        try:
+            line = self._greet(stream, who, greets)
+            if line is not None:
+                self._carry(line)
+        except GoneError as error:
+            log.info("party '%s' is gone: %s", line.party if line else "?", error)
+        except BaseException as error:
+            self.fail(error)
+            with contextlib.suppress(GoneError):
+                stream.write(self._frame(Refusal.of(error)))
+        finally:
+            if line is not None:
+                self._drop(line)
+
+    def stop(self) -> None:
+        """Stop listening; the streams are over."""
+        raise NotImplementedError
+
+    def _greet(
+        self, stream: Stream, who: Callable[[], str | None], greets: bool
+    ) -> _Line | None:
+        """Check who dials; return its line, or say why not."""
+        proven: str | None = None
+        try:
+            try:
+                proven = who()
+            except LessVFLError as error:  # a name of no form of ours
+                raise ProtocolError(str(error)) from None
+            data = stream.read()
+            if len(data) > LARGEST_HELLO:
+                raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
+            if codec.kind_of(data) is not Hello or not greets:
+                raise ProtocolError("A party must greet first. Got something else.")
+            hello = codec.decode(data, LARGEST_HELLO).message
+        except GoneError:
+            nothing = "A party must greet first. Got nothing."
+            refusal = Refusal(ProtocolError.kind, nothing)
+            self._refuse(proven or "somebody", refusal, stream)
+            return None
+        except ProtocolError as error:  # it names lengths of what came, and no more
+            self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
+            return None
+        name = hello.party if proven is None else proven
+        line = _Line(name, hello, stream)
+        with self._changed:
+            refused = self._objection(name, hello)
+            if refused is None:
+                self.came(name)
+                before = self._lines.get(name)
+                self._lines[name] = line
+                self._changed.notify_all()
+                if before is not None:
+                    before.end(None)
+                    before.replies.put(None)  # who waits for it waits no longer
+        if refused is not None:
+            self._refuse(name, refused, stream)
+            return None
+        return line
+
+    def _objection(self, name: str, hello: Hello) -> Refusal | None:
+        """Return why a party may not join now; it hears of no other party."""
+        if name not in self.parties:
+            return Refusal("config", f"The server does not expect {name[:80]!r}.")
+        if hello.party != name:
+            return Refusal(
+                "config",
+                f"A party must go by the name in its {self.named_in}, '{name}'. "
+                f"Got {hello.party[:80]!r}.",
+            )
+        if isinstance(self._closing, Refusal):
+            return self._closing
+        if self._failure is not None:
+            return Refusal.of(self._failure)
+        if self._closing is not None:
+            return OVER
+        if name in self._lines and not self.newest_stays:
+            taken = f"Party '{name}' must connect once. It is connected already."
+            return Refusal("config", taken, final=False)
+        reason = self.admit(hello)
+        return None if reason is None else Refusal("config", reason[:2000])
+
+    def _refuse(self, who: str, refusal: Refusal, stream: Stream) -> None:
+        reason = printable(refusal.reason)
+        log.warning("refused '%s': %s", printable(who), reason)
+        self.refused(who, reason)
+        with contextlib.suppress(GoneError):
+            stream.write(codec.encode(WireFrame(refusal, 0, self.run_id)))
+
+    def _carry(self, line: _Line) -> None:
+        """Carry requests and replies until the server ends the stream."""
+        while (order := line.requests.get()) is not None:
+            frame, down = order
+            line.say(down)
+            line.heard = time.monotonic()
+            self._count(line.party, down=len(down))
+            up = self._listen(line, frame)
+            if isinstance(up, ProtocolError):
+                line.replies.put((frame, up))
+                continue
+            self.carried(line.party, frame.message, up, down)
+            read = up if len(up) <= SMALL else self._read(frame, up)
+            line.replies.put((frame, read))
+            if codec.kind_of(up) is Refusal:
+                return
+        line.say_last()
+
+    def _listen(self, line: _Line, sent: WireFrame) -> memoryview | ProtocolError:
+        """Return the frame that is no sign of life, or what is wrong with these."""
+        asked, n_beats = line.heard, 0
+        while True:
+            up = line.stream.read()
+            line.heard = time.monotonic()
+            self._count(line.party, up=len(up))
+            if codec.kind_of(up) is not Busy:
+                return up
+            n_beats += 1
+            frame = self._read(sent, up)
+            if isinstance(frame, ProtocolError):
+                return frame
+            if n_beats > FREE_BEATS + line.heard - asked:
+                return ProtocolError(
+                    "Signs of life must not come more often than once a second. Got "
+                    f"{n_beats} in {line.heard - asked:.1f} seconds."
+                )
+
+    def _drop(self, line: _Line) -> None:
+        line.replies.put(None)
+        try:
+            with self._changed:
+                if self._lines.get(line.party) is line:
+                    del self._lines[line.party]
+                self._changed.notify_all()
+                if line.party not in self._lines:  # else it is back already
+                    self.went(line.party)
+        except BaseException as error:
+            self.fail(error)
+        finally:
+            line.ended.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Have the server's thread raise an error of another thread."""
+        log.error("a connection failed: %s", first_line(error))
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+            for line in self._lines.values():
+                line.replies.put(None)
+
+    # ------------------------------------------------------------- the server's thread
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def connected(self) -> tuple[PartyId, ...]:
+        """Return who is connected now."""
+        with self._changed:
+            return tuple(self._lines)
+
+    def hello(self, party: PartyId) -> Hello:
+        """Return how a connected party greeted."""
+        with self._changed:
+            return self._lines[party].hello
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all parties are connected, or raise naming those who are not."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            self._raise_failure()
+            while missing := [p for p in self.parties if p not in self._lines]:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise PartyLostError(missing, f"away for {seconds:g} seconds")
+                self._changed.wait(min(left, 1.0))
+                self._raise_failure()
+
+    def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
+        """Send every request, then take every reply, or raise."""
+        return self.send(requests)
+
+    def send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
+        """Exchange messages of any kind, those around a run included."""
+        self.number += 1
+        with self._changed:
+            self._raise_failure()
+            lines = {p: self._lines[p] for p in requests if p in self._lines}
+        if missing := [party for party in requests if party not in lines]:
+            raise PartyLostError(missing, "not connected")
+        later = []  # small ones are all written before the first goes out
+        orders: dict[int, Order] = {}  # what goes to several is written once
+        for party, request in requests.items():
+            if id(request) not in orders:
+                frame = WireFrame(request, self.number, self.run_id)
+                orders[id(request)] = (frame, codec.encode(frame))
+            order = orders[id(request)]
+            if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
+                lines[party].ask(order)
+            else:
+                later.append((lines[party], order))
+        for line, order in later:
+            line.ask(order)
+        return {
+            party: self._reply(line, requests[party]) for party, line in lines.items()
+        }
+
+    def _reply(self, line: _Line, request: Any) -> Any:
+        """Return a party's reply to this exchange; late ones to earlier are dropped."""
+        end = time.monotonic() + self.longest
+        while True:
+            left = min(line.heard + self.silence, end) - time.monotonic()
+            try:
+                answer = line.replies.get(timeout=max(0.0, left))
+            except queue.Empty:
+                if min(line.heard + self.silence, end) > time.monotonic():
+                    continue  # it gave a sign of life in the meantime
+                why = f"no sign of life for {self.silence:g} seconds"
+                if end <= time.monotonic():
+                    why = f"no reply for {self.longest:g} seconds"
+                self._hang_up(line, Refusal("lost", f"Got {why}.", final=False))
+                raise PartyLostError([line.party], why) from None
+            if answer is None:
+                self._raise_failure()
+                raise PartyLostError([line.party], "connection lost")
+            sent, came = answer
+            if sent.number != self.number:
+                continue  # late, of an exchange that was given up
+            if isinstance(came, memoryview):
+                came = self._read(sent, came)
+            if isinstance(came, ProtocolError):
+                self.cut_off(line.party, str(came))
+            reply = came.message
+            if isinstance(reply, Refusal):
+                said = f"({reply.kind}): {printable(reply.reason)}"
+                raise ProtocolError(
+                    f"Party '{line.party}' stops {said}", public=STOPPED
+                )
+            complaint = self.check(line.party, request, reply)
+            if complaint is not None:
+                self.cut_off(line.party, complaint)
+            return reply
+
+    def _read(self, sent: WireFrame, data: memoryview) -> WireFrame | ProtocolError:
+        """Read a reply to what was sent, or return what is wrong with it."""
+        try:
+            frame = codec.decode(data, self.limit)
+        except ProtocolError as error:
+            return error
+        if (frame.number, frame.run) == (sent.number, sent.run):
+            return frame
+        return ProtocolError(
+            "A reply must be of the exchange and the run that it answers. Got "
+            f"exchange {frame.number} in place of {sent.number}, or another run."
+        )
+
+    def cut_off(self, party: PartyId, why: str) -> NoReturn:
+        """Hang up on who sent something else than was asked for."""
+        self.hang_up(party, Refusal("protocol", printable(why), final=False))
+        self.refused(party, why)
+        log.warning("party '%s' sent no proper reply: %s", party, why)
+        raise PartyLostError([party], why)
+
+    @property
+    def traffic(self) -> dict[PartyId, Traffic]:
+        """Return the bytes on the wire so far."""
+        return {party: Traffic(*both) for party, both in self._bytes.items()}
+
+    def _count(self, party: PartyId, up: int = 0, down: int = 0) -> None:
+        both = self._bytes[party]
+        both[0] += up
+        both[1] += down
+
+    def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
+        """End the connection of a party; it may come back."""
+        with self._changed:
+            line = self._lines.get(party)
+        if line is not None:
+            self._hang_up(line, why)
+
+    def _hang_up(self, line: _Line, why: Refusal | None) -> None:
+        """End one connection; another one that the party has made since stays."""
+        with self._changed:
+            if self._lines.get(line.party) is line:
+                del self._lines[line.party]
+        line.end(None if why is None else self._frame(why))
+
+    def _frame(self, message: Any) -> bytes:
+        return codec.encode(WireFrame(message, self.number, self.run_id))
+
+    def close(self, error: BaseException | None = None) -> bool:
+        """Say farewell to all, or why a run ends early, and stop listening.
+
+        A party that does not listen is not waited for. Returns whether all connections
+        are over; one that is not keeps a thread that cannot be ended.
+        """
+        end = time.monotonic() + CLOSE_SECONDS
+        with self._changed:
+            if self._closing is None:
+                self._closing = Farewell() if error is None else Refusal.of(error)
+            lines = list(self._lines.values())
+        for line in lines:
+            line.end(self._frame(self._closing))
+        for line in lines:
+            # Who computes a reply has a thread here that waits for it: another speaks.
+            if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
+                start_thread("lessvfl-farewell", _quietly(line.say_last))
+        for line in lines:
+            line.ended.wait(max(0.0, end - time.monotonic()))
+        if self._stopping is None:
+            self._stopping = start_thread("lessvfl-shutdown", self.stop)
+        if self._stopping is None:
+            return False
+        self._stopping.join(max(0.2, end - time.monotonic()))
+        return not self._stopping.is_alive()
+
+
+def _quietly(say: Callable[[], None]) -> Callable[[], None]:
+    def work() -> None:
+        with contextlib.suppress(GoneError):
+            say()
+
+    return work

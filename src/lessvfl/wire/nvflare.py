@@ -1,0 +1,273 @@
+"""NVIDIA FLARE as the engine: frames between the cells of one job.
+
+FLARE's messages know no streams, so a stream is made here of single messages without
+replies over a channel of our own: each carries the id of its stream and its place in
+it, for FLARE hands messages over in threads, in any order. A side that waits asks the
+other now and then whether the stream is still there, and how much was sent: a process
+that died, a connection that broke and a message that was lost all end the stream, and
+the party opens another.
+
+Who a party is comes from FLARE, which lets a site's messages through only with that
+site's own token; see :func:`site_of`. This is the fastest way that FLARE offers (its
+CellNet, which all its other ways are made of); the numbers are in docs/nvflare.md.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import CellMessageHeaderKeys
+
+from lessvfl.errors import ProtocolError
+from lessvfl.terms import PartyId
+from lessvfl.wire import codec
+from lessvfl.wire.connection import GoneError, start_thread
+from lessvfl.wire.control import Hello
+from lessvfl.wire.hub import Hub
+
+CHANNEL = "lessvfl"
+FRAME, ASK = "frame", "ask"  # topics
+STREAM, PLACE, SENT = "lessvfl.stream", "lessvfl.place", "lessvfl.sent"  # headers
+LAST = "lessvfl.last"  # header: the stream ends here
+ASK_SECONDS = 3.0  # without a frame, before the other side is asked
+MOST_FRAMES = 64  # that wait to be read; both sides speak in turn
+BROKEN = "the connection broke"
+
+StreamKey = tuple[str, str]  # the cell at the other end, and the id of a stream
+
+
+class CellStream:
+    """One end of a stream between two cells."""
+
+    def __init__(self, lines: CellStreams, peer: str, name: str) -> None:
+        self.key: StreamKey = (peer, name)
+        self.n_sent = 0
+        self._lines = lines
+        self._n_taken = 0
+        self._early: dict[int, memoryview | None] = {}  # came before their turn
+        self._frames: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._over: BaseException | None = None
+
+    def take(self, place: int, frame: memoryview | None) -> None:
+        """Put a frame where it belongs; None is the end."""
+        with self._lock:
+            self._early[place] = frame
+            while self._n_taken in self._early:
+                self._frames.put(self._early.pop(self._n_taken))
+                self._n_taken += 1
+            n_waiting = len(self._early) + self._frames.qsize()
+        if n_waiting > MOST_FRAMES:
+            self.end(GoneError("the other side sent more than it was asked for"))
+
+    def read(self) -> memoryview:
+        """Return the next frame; ask from time to time whether there will be one."""
+        is_late = False
+        while True:
+            if self._over is not None:
+                raise self._over
+            try:
+                frame = self._frames.get(timeout=ASK_SECONDS)
+            except queue.Empty:
+                n_sent = self._lines.ask(self.key)
+                if n_sent is None or (is_late and n_sent > self._n_taken):
+                    self.end(GoneError(BROKEN))
+                else:  # what is on its way now must be here the next time
+                    is_late = n_sent > self._n_taken
+                continue
+            if frame is None:
+                self.end(GoneError(BROKEN))
+                continue
+            return frame
+
+    def write(self, data: bytes) -> None:
+        """Send a frame."""
+        if self._over is not None:
+            raise self._over
+        if not self._lines.send(self.key, self.n_sent, data):
+            raise GoneError(BROKEN)
+        self.n_sent += 1
+
+    def close(self) -> None:
+        """Tell the other end that nothing will follow, if it listens."""
+        if self._over is None:
+            self._lines.send(self.key, self.n_sent, None)
+        self.end(GoneError(BROKEN))
+
+    def end(self, why: BaseException) -> None:
+        """Have whoever reads or writes here raise this."""
+        self._over = self._over or why
+        self._frames.put(None)
+        self._lines.forget(self.key)
+
+
+class CellStreams:
+    """All streams of one cell: sends their frames, and hands over what comes.
+
+    `opened` is told of a stream that another cell opens; None refuses them.
+    """
+
+    def __init__(
+        self, cell: Any, opened: Callable[[CellStream, Message], None] | None = None
+    ) -> None:
+        self._cell = getattr(cell, "core_cell", cell)  # messages as they are
+        self._opened = opened
+        self._streams: dict[StreamKey, CellStream] = {}
+        self._lock = threading.Lock()
+        self._cell.register_request_cb(CHANNEL, FRAME, self._came)
+        self._cell.register_request_cb(CHANNEL, ASK, self._asked)
+
+    def open(self, peer: str) -> CellStream:
+        """Open a stream to another cell."""
+        stream = CellStream(self, peer, secrets.token_hex(8))
+        with self._lock:
+            self._streams[stream.key] = stream
+        return stream
+
+    def end_all(self, why: BaseException) -> None:
+        """End every stream."""
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.end(why)
+
+    def forget(self, key: StreamKey) -> None:
+        """Take no more frames of a stream."""
+        with self._lock:
+            self._streams.pop(key, None)
+
+    def send(self, key: StreamKey, place: int, frame: bytes | None) -> bool:
+        """Send one frame, None at the end; tell whether it is on its way."""
+        peer, name = key
+        headers = {STREAM: name, PLACE: place, LAST: frame is None}
+        message = Message(headers, frame)
+        try:
+            errors = self._cell.fire_and_forget(
+                CHANNEL, FRAME, peer, message, optional=True
+            )
+        except RuntimeError:  # the cell has stopped
+            return False
+        return not errors.get(peer)
+
+    def ask(self, key: StreamKey) -> int | None:
+        """Return how many frames the other end has sent; None where it is not there."""
+        peer, name = key
+        try:
+            reply = self._cell.send_request(
+                *(CHANNEL, ASK, peer, Message({STREAM: name})),
+                timeout=ASK_SECONDS,
+                optional=True,
+            )
+        except RuntimeError:
+            return None
+        if reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK:
+            return None
+        sent = reply.get_header(SENT)
+        return sent if isinstance(sent, int) else None
+
+    def _asked(self, message: Message) -> Message:
+        stream = self._streams.get(_key(message))
+        if stream is None:
+            return make_reply(ReturnCode.INVALID_REQUEST)
+        reply = make_reply(ReturnCode.OK)
+        reply.set_header(SENT, stream.n_sent)
+        return reply
+
+    def _came(self, message: Message) -> None:
+        key, place = _key(message), message.get_header(PLACE)
+        frame = None if message.get_header(LAST) else memoryview(message.payload or b"")
+        if not isinstance(place, int):
+            return
+        is_new, begins = False, place == 0 and frame is not None
+        with self._lock:
+            stream = self._streams.get(key)
+            if stream is None and self._opened is not None and begins:
+                stream = self._streams[key] = CellStream(self, *key)
+                is_new = True
+        if stream is None:
+            return  # of one that is over
+        if is_new and self._opened is not None:
+            self._opened(stream, message)
+        stream.take(place, frame)
+
+
+def _key(message: Message) -> StreamKey:
+    origin = message.get_header(MessageHeaderKey.ORIGIN)
+    return str(origin), str(message.get_header(STREAM))
+
+
+def site_of(message: Message) -> str:
+    """Return the site that a message is from.
+
+    FLARE's server lets a message through if its token is signed for the name that it
+    bears, and if that site registered with the cell that the message comes from.
+    """
+    name = message.get_header(CellMessageHeaderKeys.CLIENT_NAME)
+    origin = str(message.get_header(MessageHeaderKey.ORIGIN))
+    if not isinstance(name, str) or name not in FQCN.split(origin):
+        raise ProtocolError("A stream must be of a FLARE site. Got another one.")
+    return name
+
+
+class FlareHub(Hub):
+    """A hub at the server's cell of a job."""
+
+    named_in = "startup kit"
+
+    def __init__(
+        self,
+        cell: Any,
+        parties: Sequence[PartyId],
+        *,
+        admit: Callable[[Hello], str | None] = lambda hello: None,
+        silence: float = 60.0,
+        limit: int = codec.MAX_BODY,
+        refused: Callable[[str, str], None] = lambda who, why: None,
+    ) -> None:
+        super().__init__(
+            parties, admit=admit, silence=silence, limit=limit, refused=refused
+        )
+        # A site has one process in a job: one that dials again has lost its stream.
+        self.newest_stays = True
+        self._streams = CellStreams(cell, self._opened)
+
+    def _opened(self, stream: CellStream, message: Message) -> None:
+        def carry() -> None:
+            self.attend(stream, lambda: site_of(message))
+            stream.close()
+
+        start_thread("lessvfl-stream", carry)
+
+    def stop(self) -> None:
+        """End what is left of the streams."""
+        self._streams.end_all(GoneError(BROKEN))
+
+
+class FlareServer:
+    """The server as a party's cell of a job reaches it: the cell `peer`."""
+
+    server = "of the FLARE job"
+
+    def __init__(self, cell: Any, peer: str) -> None:
+        self._streams = CellStreams(cell)
+        self._peer = peer
+        self._aborted: BaseException | None = None
+
+    def connect(self) -> CellStream:
+        """Open a stream."""
+        if self._aborted is not None:
+            raise self._aborted
+        return self._streams.open(self._peer)
+
+    def abort(self, error: BaseException) -> None:
+        """Have whoever talks to the server raise an error, now and from now on."""
+        self._aborted = error
+        self._streams.end_all(error)
