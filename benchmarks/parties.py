@@ -42,8 +42,8 @@ from lessvfl.core.plans import Labels, TrainPlan
 from lessvfl.party import Holding, Party
 from lessvfl.remote import certificates
 from lessvfl.wire import dial, flight
-from lessvfl.wire.connection import Credentials
 from lessvfl.wire.control import Hello
+from lessvfl.wire.flight import Credentials
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.messages import Descend, Reply, Request, Traffic
 from lessvfl.wire.parties import Parties, concatenate

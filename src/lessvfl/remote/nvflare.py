@@ -263,10 +263,10 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         check_logs(fl_ctx, name)
         own = read(PartyConfig, config_file(fl_ctx, self._run, name))
         set_up(own)
-        frame, ids = data.load_columns(Path(own.data), own.id)
+        table, ids = data.open_columns(Path(own.data), own.id, own.storage)
         names = (self._run, "", Path(own.data).name)
         status = Status(*names, [SERVER], side=name)
-        process = PartyProcess(name, own, frame, ids, status)
+        process = PartyProcess(name, own, table, ids, status)
         with contextlib.closing(process):
             # Also where its own run is over: the server may not know of that yet.
             server = FlareServer(fl_ctx.get_engine().get_cell(), peer)
