@@ -580,7 +580,7 @@ class Party:
         """Return the rows of the part that is asked for."""
         X = self.X_train if request.rows == "train" else self.X_test
         found = parts(X.shape[1])
-        if request.part >= len(found):
+        if not 0 <= request.part < len(found):
             sentence = (
                 f"Party '{self.name}' must be asked for rows that it has. Got others."
             )

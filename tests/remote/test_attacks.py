@@ -521,6 +521,10 @@ def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
         Embed("embed", "train", 5, 0),
         Embed("evaluate", "test", 150),
         Embed("evaluate", "test", bits=5),
+        Embed("evaluate", "test", part=1),
+        Embed("evaluate", "test", part=-1),
+        Embed("embed", "train", part=1),
+        Embed("embed", "train", 50, part=1),
     ],
 )
 def test_requests_that_no_run_has(tmp_path, message):

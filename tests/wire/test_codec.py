@@ -56,6 +56,7 @@ MESSAGES = [
     Begin(LASSO, 7),
     Descend("train", BLOCK),
     Embed("evaluate", "test"),
+    Embed("evaluate", "train", part=3),
     Select(None, PARTY),
     Select(((0, 3), ()), PARTY),
     Embedding("train", BLOCK, ahead=True),

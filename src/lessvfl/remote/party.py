@@ -301,8 +301,11 @@ class PartyProcess:
                     raise self._misfit("the rows that training leaves out, when due")
             case messages.Embed():
                 raise self._misfit("training rows, or all rows to score")
-        if isinstance(message, messages.Embed) and message.bits not in BITS:
-            raise self._misfit("4, 8, 16 or 32 bits a value")
+        if isinstance(message, messages.Embed):
+            if message.bits not in BITS:
+                raise self._misfit("4, 8, 16 or 32 bits a value")
+            if message.n_rows is not None and message.part != 0:
+                raise self._misfit("rows of a sample, or a part of all rows")
         return message
 
     def _misfit(self, what: str) -> ProtocolError:
