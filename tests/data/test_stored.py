@@ -128,7 +128,7 @@ def test_encoded_rows_leave_no_file_behind(table, tmp_path):
 
 
 def test_a_full_disk_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"must have room for .* MiB of encoded rows"):
+    with pytest.raises(DataError, match=r"must have room for .* MiB of rows"):
         Scratch(tmp_path)._new((1 << 40, 1 << 20), "float32")
 
 

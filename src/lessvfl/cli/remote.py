@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -169,16 +169,12 @@ def server(
             "--allow-missing": allow_missing or None,
         }
     )
-    from lessvfl import data
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
     from lessvfl.status import Status, StatusServer, file, terminal
 
     own = read(ServerConfig, config)
-    task: Any = own.task
-    dataset, ids, is_test = data.load_labels(
-        Path(own.data), own.label, own.id, own.sample_weight, task
-    )
+    table = LabelTable.load(own)
     credentials = server_credentials(own, insecure)
     names = (Path(own.out).name, own.method, Path(own.data).name)
     status = Status(*names, own.parties)
@@ -190,14 +186,13 @@ def server(
             if own.status is not None:
                 page = stack.enter_context(StatusServer(status, own.status))
                 log.info("status page: %s", page.url)
-            table = LabelTable(dataset, is_test, ids)
             process = ServerProcess(own, table, hub, status, resume)
             with (
                 file.write(status, status_file),
                 terminal.show(status, quiet=quiet, log=log if log_json else None),
             ):
                 record = process.run()
-                status.ended(scores=_scores(record, dataset.task))
+                status.ended(scores=_scores(record, table.dataset.task))
         except BaseException as error:
             status.ended(ending.sentence(error) or type(error).__name__)
             close_hub(hub, error)

@@ -545,6 +545,7 @@ def load_labels(
     dataset = tables.from_arrays(
         nothing, y, name=path.stem, task=task, sample_weight=weight
     )
+    dataset = replace(dataset, X=Frame((), nothing[:, :0].copy()))
     return _with_label_names(dataset, arrays), ids, is_test
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ from lessvfl.errors import DataError
 AT_ONCE = 1 << 21  # cells of a table that are read together
 LEAST_ROWS = 1000  # that tell what columns hold, however many these are
 LARGE = 1 << 27  # cells from which on a table stays on disk: 1 GiB in memory
-BLOCK_BYTES = 1 << 24  # of encoded rows that are written together
+BLOCK_BYTES = 1 << 20  # of encoded rows that are written together
 
 
 class _Source(Protocol):
@@ -203,6 +204,8 @@ class StoredTable:
 
     def take(self, rows: Places) -> StoredTable:
         """Return the table of these rows, in this order."""
+        if len(rows) == self.n_rows and (np.diff(rows) == 1).all():
+            return self
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
     def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -345,7 +348,7 @@ def _joined(pieces: Sequence[tuple[Places, Frame]]) -> tuple[Places, Frame]:
 
 
 class Scratch:
-    """Room on disk for encoded rows, in files without a name in one folder."""
+    """Room on disk for rows in use, in files without a name in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -361,6 +364,14 @@ class Scratch:
             found[places] = encoding.apply(frame)[0]
         return found
 
+    def keep(self, values: NDArray[Any] | None) -> NDArray[Any] | None:
+        """Return values mapped from disk; few ones, or no numbers, as they are."""
+        if values is None or values.nbytes < BLOCK_BYTES or values.dtype == object:
+            return values
+        found = self._new(values.shape, values.dtype)
+        found[:] = values
+        return found
+
     def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
         """Return some columns of rows (N, columns), mapped from disk."""
         n_rows, columns = len(rows), np.flatnonzero(used)
@@ -370,9 +381,9 @@ class Scratch:
             found[start : start + step] = rows[start : start + step, columns]
         return found
 
-    def _new(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any]:
+    def _new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return zeros in a new file; there is room for all of them."""
-        n_bytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
+        n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         if n_bytes == 0:
             return np.zeros(shape, dtype)
         with tempfile.TemporaryFile(dir=self.folder, prefix="rows-") as file:
@@ -381,7 +392,7 @@ class Scratch:
             except OSError as error:
                 raise DataError(
                     f"The run folder '{self.folder}' must have room for "
-                    f"{n_bytes / 2**20:,.0f} MiB of encoded rows. Got this: "
+                    f"{n_bytes / 2**20:,.0f} MiB of rows. Got this: "
                     f"{error.strerror}."
                 ) from None
             return np.memmap(file, dtype, "r+", shape=shape)

@@ -170,10 +170,7 @@ class ServerController(Controller):  # type: ignore[misc]
                 f"{', '.join(own.parties)}. Got {', '.join(self._parties)}."
             )
         set_up(own)
-        kind: Any = own.task
-        dataset, ids, is_test = data.load_labels(
-            Path(own.data), own.label, own.id, own.sample_weight, kind
-        )
+        table = LabelTable.load(own)
         names = (self._run, own.method, Path(own.data).name)
         status = Status(*names, own.parties)
         cell = fl_ctx.get_engine().get_cell()
@@ -183,7 +180,6 @@ class ServerController(Controller):  # type: ignore[misc]
             if own.status is not None:
                 stack.enter_context(StatusServer(status, own.status))
             try:
-                table = LabelTable(dataset, is_test, ids)
                 process = ServerProcess(own, table, hub, status, resume=True)
                 stack.callback(process.close)
                 task = self._invite(cell.get_fqcn(), own.parties, fl_ctx)

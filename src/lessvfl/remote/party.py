@@ -440,7 +440,10 @@ class PartyProcess:
                 f"Party '{self.name}' has one set of training and test rows a seed. "
                 "Got another one."
             )
-        self._rows = message
+        keep: Any = self._scratch.keep  # many rows are mapped from disk
+        self._rows = dataclasses.replace(
+            message, train=keep(message.train), test=keep(message.test)
+        )
         seeds = self._welcome.seeds
         number = seeds.index(message.seed) + 1
         if self._shown != (number, len(seeds)):  # it is told again after a break

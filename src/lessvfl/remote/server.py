@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from lessvfl import data, methods
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.data import Dataset, Places, Problem, split_rows
+from lessvfl.data import Dataset, Places, Problem, Scratch, split_rows
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import Checkpoints, State, read_state, write_state
@@ -72,6 +72,22 @@ class LabelTable:
     dataset: Dataset  # without columns
     is_test: NDArray[np.bool_] | None = None
     ids: NDArray[Any] | None = None  # whom its rows are about
+
+    @classmethod
+    def load(cls, config: ServerConfig) -> LabelTable:
+        """Load the label holder's own table; many rows stay on disk."""
+        task: Any = config.task
+        where = (Path(config.data), config.label, config.id, config.sample_weight)
+        dataset, ids, is_test = data.load_labels(*where, task)
+        Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(dataset, is_test, ids).kept(Scratch(Path(config.out)))
+
+    def kept(self, on: Scratch) -> LabelTable:
+        """Return the same table, what is large of it mapped from disk."""
+        own = self.dataset
+        y: Any = on.keep(own.y)
+        dataset = dataclasses.replace(own, y=y, weight=on.keep(own.weight))
+        return LabelTable(dataset, on.keep(self.is_test), on.keep(self.ids))
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
         """Return the table of these rows, in this order."""
@@ -146,6 +162,7 @@ class ServerProcess:
         )
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
+        self._scratch = Scratch(self.folder)
         self.seed = config.seeds[0]  # of the run at hand
         self.resent = 0
         self._n_offers: int | None = None  # of an alignment at hand
@@ -230,7 +247,10 @@ class ServerProcess:
             places = np.arange(table.n_rows, dtype=np.int64)
             return places[~table.is_test], places[table.is_test]
         own = self.settings
-        return split_rows(table.dataset, own.data, self.seed, own.keeps_order)
+        parts = split_rows(table.dataset, own.data, self.seed, own.keeps_order)
+        train: Any = self._scratch.keep(parts[0])
+        test: Any = self._scratch.keep(parts[1])
+        return train, test
 
     # -------------------------------------------------------------------------- running
 
@@ -343,14 +363,19 @@ class ServerProcess:
 
     def _table(self) -> LabelTable:
         """Return the labels of the common rows, once these are known."""
-        rows = read_state(self.folder / "rows.safetensors").tensors["rows"]
-        return self.table.take(np.asarray(rows.numpy()))
+        rows = read_state(self.folder / "rows.safetensors").tensors["rows"].numpy()
+        if len(rows) == self.table.n_rows and (np.diff(rows) == 1).all():
+            return self.table
+        return self.table.take(rows).kept(self._scratch)
 
     def _problem(self, dataset: Dataset, train: Places, test: Places) -> Problem:
         """Return the labels of the run at hand."""
         own = self.settings
         rows = data.label_rows(dataset, train, test)
-        return data.labels_alone(dataset, rows, own.data, own.labels)
+        found = data.labels_alone(dataset, rows, own.data, own.labels)
+        y_train: Any = self._scratch.keep(found.y_train)
+        y_test: Any = self._scratch.keep(found.y_test)
+        return dataclasses.replace(found, y_train=y_train, y_test=y_test)
 
     def _wire_bytes(self) -> Counter[str]:
         """Return the bytes on the wire so far, of all parties."""
