@@ -3,9 +3,9 @@
     python benchmarks/scale.py
     python benchmarks/scale.py --parties 4 --rows 1e6 --columns 250 --batch 512
 
-Bytes and rounds follow from the settings of ``less-vfl-auto`` (docs/protocol.md); all
-else is a slope, measured by the command that stands beside it in `SLOPES`. Nothing is
-run here. What a run cannot have, because of a limit in the code, is said at the end.
+Bytes and rounds follow from the settings of ``less-vfl-auto`` (docs/protocol.md); the
+rest are slopes, each measured by the command beside it in `SLOPES`, on 2 cores of a
+Neoverse-N1. Nothing is run here. The last lines say what the code does not take.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from lessvfl.remote.align.ids import MAX_IDS
 from lessvfl.wire.codec import MAX_BODY
 
-GB, MIB = 1e9, 2**20
+MIB = 2**20
 LINKS = {  # bits a second, seconds of a round trip
-    "1 Gbit/s, 1 ms (one campus)": (1e9, 0.001),
-    "1 Gbit/s, 20 ms (one country)": (1e9, 0.020),
-    "100 Mbit/s, 50 ms (far, or a small line)": (1e8, 0.050),
+    "1 Gbit/s, 1 ms": (1e9, 0.001),
+    "1 Gbit/s, 20 ms": (1e9, 0.020),
+    "100 Mbit/s, 50 ms": (1e8, 0.050),
 }
 
 
@@ -34,13 +34,119 @@ class Slope:
 
 
 SLOPES = {
-    "server CPU": Slope(0.87e-3, "s a party and round", "parties.py"),
-    "server memory": Slope(0.54 * MIB, "bytes a party", "parties.py"),
-    "server rows": Slope(0.0, "bytes a row", "big_table.py grow"),
-    "party rows": Slope(0.0, "bytes a row", "big_table.py grow"),
-    "party base": Slope(0.0, "bytes", "big_table.py grow"),
-    "prepare": Slope(0.0, "s a cell", "big_table.py run"),
-    "step": Slope(0.0, "s a row and epoch", "big_table.py run"),
-    "align party": Slope(0.45e-3, "s an id", "alignment.py"),
-    "align server": Slope(0.17e-3, "s an id and party", "alignment.py"),
+    "round": Slope(0.87e-3, "s of the server a party and round", "parties.py"),
+    "connection": Slope(0.54 * MIB, "bytes of the server a party", "parties.py"),
+    "label": Slope(0, "bytes of the server a row", "big_table.py grow"),
+    "place": Slope(0, "bytes of a party a row", "big_table.py grow"),
+    "base": Slope(0, "bytes of a party", "big_table.py grow"),
+    "prepare": Slope(0, "s of a party a cell", "big_table.py run"),
+    "row": Slope(0, "s of a party a row and epoch", "big_table.py run"),
+    "point": Slope(0.45e-3, "s of a party an id", "alignment.py"),
+    "offer": Slope(0.17e-3, "s of the server an id and party", "alignment.py"),
 }
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the default method."""
+
+    parties: int
+    rows: float
+    columns: int  # of each party
+    batch: int
+    epochs: float  # of training after the second look
+    components: int = 4
+    bits: int = 4
+    train_share: float = 0.8
+
+    @property
+    def passes(self) -> float:
+        """Return the epochs of training rows that are exchanged."""
+        return 0.5 + 1 + self.epochs  # pre-training, before the second look, after it
+
+    @property
+    def rounds(self) -> float:
+        """Return the exchanges: steps of 1,000 rows, of half a batch, and of one."""
+        rows = self.train_share * self.rows
+        return rows * (0.5 / 1000 + 1 / (self.batch / 2) + self.epochs / self.batch)
+
+    @property
+    def party_bytes(self) -> float:
+        """Return the bytes of one party, both ways."""
+        a_row = 2 * self.components * self.bits / 8
+        return a_row * self.train_share * self.rows * self.passes
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return what it takes, in words."""
+        of = {name: slope.value for name, slope in SLOPES.items()}
+        rows, m = self.rows, self.parties
+        server = m * of["connection"] + rows * of["label"]
+        party = of["base"] + rows * of["place"]
+        seconds = rows * self.columns * of["prepare"]
+        seconds += self.train_share * rows * self.passes * of["row"]
+        links = [
+            (
+                f"on their way, {name}",
+                f"{time_text(self.rounds * trip)} of round trips, "
+                f"{time_text(8 * self.party_bytes / speed)} of a party's bytes, "
+                f"{time_text(8 * m * self.party_bytes / speed)} of the server's",
+            )
+            for name, (speed, trip) in LINKS.items()
+        ]
+        return [
+            ("rounds", f"{self.rounds:,.0f}"),
+            ("bytes of a party", bytes_text(self.party_bytes)),
+            ("bytes of the server", bytes_text(m * self.party_bytes)),
+            *links,
+            ("processor of the server", time_text(self.rounds * m * of["round"])),
+            ("processor of a party", time_text(seconds)),
+            ("memory of the server", bytes_text(server)),
+            ("memory of a party", bytes_text(party)),
+            ("disk of a party, encoded rows", bytes_text(4 * rows * self.columns)),
+            ("private alignment, a party", time_text(rows * of["point"])),
+            ("private alignment, the server", time_text(rows * m * of["offer"])),
+        ]
+
+
+def bytes_text(n: float) -> str:
+    """Return a number of bytes with the unit that suits it."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:,.3g} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+def time_text(seconds: float) -> str:
+    """Return a time with the unit that suits it."""
+    for unit, most, size in (("s", 120, 1), ("min", 7200, 60), ("h", 172_800, 3600)):
+        if seconds < most:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds / 86_400:,.3g} days"
+
+
+def main() -> None:
+    """Print the slopes, and what a run takes by them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parties", type=int, default=1000)
+    parser.add_argument("--rows", type=float, default=1e9)
+    parser.add_argument("--columns", type=int, default=250, help="of each party")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--epochs", type=float, default=4.0)
+    run = Run(**vars(parser.parse_args()))
+    for name, slope in SLOPES.items():
+        print(f"{name:<12}{slope.value:>12.3g} {slope.unit:<36}{slope.command}")
+    print(
+        f"\n{run.parties:,} parties of {run.columns:,} columns, {run.rows:,.0f} rows, "
+        f"steps of {run.batch:,}, {run.epochs:g} epochs after the second look"
+    )
+    for what, took in run.lines():
+        print(f"{what:<34}{took}")
+    print(f"\nrows whose places fit into one message: {MAX_BODY // 8:,}")
+    print(f"ids of one table that can be aligned: {MAX_IDS:,}")
+
+
+if __name__ == "__main__":
+    main()
