@@ -24,7 +24,7 @@ from nvflare.apis.signal import Signal
 from tests.conformance.networks import Cell, Cells
 from tests.remote.test_remote import a_dataset
 
-from lessvfl import __version__
+from lessvfl import __version__, report
 from lessvfl.errors import ConfigError
 from lessvfl.remote import localhost, nvflare, server
 from lessvfl.remote.config import ServerConfig, read
@@ -41,7 +41,7 @@ SITES = ("party0", "party1")
 def built(monkeypatch) -> list[Path]:
     """Return whose report was asked for; it is made elsewhere."""
     asked: list[Path] = []
-    monkeypatch.setattr(nvflare.report, "build", asked.append)
+    monkeypatch.setattr(report, "build", asked.append)
     monkeypatch.setattr(server, "STAY_SECONDS", 0.1)
     return asked
 
@@ -422,8 +422,8 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
         said = (flare.kits["server"] / "console.txt").read_text()
         kept = [path.read_bytes() for path in flare.kits["server"].rglob("*.txt")]
         kept += [path.read_bytes() for path in (flare.folder / "store").rglob("*_*")]
-        own = (flare.kits["party1"] / "console.txt").read_text()
-    assert "must be the file" in own
+        of_site = (flare.kits["party1"] / "console.txt").read_text()
+    assert "must be the file" in of_site
     assert not any(b"must be the file" in text for text in kept)
     assert "Party 'party1' is missing: " in said
     assert "'party1' must have its own config of run 'missing'. Got none." in said
