@@ -14,6 +14,7 @@ import argparse
 from dataclasses import dataclass
 
 from lessvfl.remote.align.ids import MAX_IDS
+from lessvfl.terms import bytes_text, time_text
 from lessvfl.wire.codec import MAX_BODY
 
 MIB = 2**20
@@ -106,23 +107,6 @@ class Run:
             ("private alignment, a party", time_text(rows * of["point"])),
             ("private alignment, the server", time_text(rows * m * of["offer"])),
         ]
-
-
-def bytes_text(n: float) -> str:
-    """Return a number of bytes with the unit that suits it."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if n < 1000 or unit == "TB":
-            return f"{n:,.3g} {unit}"
-        n /= 1000
-    raise AssertionError
-
-
-def time_text(seconds: float) -> str:
-    """Return a time with the unit that suits it."""
-    for unit, most, size in (("s", 120, 1), ("min", 7200, 60), ("h", 172_800, 3600)):
-        if seconds < most:
-            return f"{seconds / size:,.3g} {unit}"
-    return f"{seconds / 86_400:,.3g} days"
 
 
 def main() -> None:

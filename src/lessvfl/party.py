@@ -573,7 +573,8 @@ class Party:
         else:
             rows = self.part_of(request)
         h = self._embed_rows(request.rows, rows)
-        block = self._block(h, request.bits, request.stage, request.rows)
+        name = (request.stage, request.rows, *([request.part] if request.part else []))
+        block = self._block(h, request.bits, *name)
         return messages.Embedding(request.stage, block)
 
     def part_of(self, request: messages.Embed) -> slice:

@@ -359,9 +359,11 @@ class Scratch:
         """Return the encoded rows of a table, (N, columns), mapped from disk."""
         width = len(encoding.groups)
         found = self._new((table.n_rows, width), dtype)
-        n_rows = max(1, AT_ONCE // max(1, 4 * width))
+        n_rows, n_written = max(1, AT_ONCE // max(1, 4 * width)), 0
         for places, frame in table.batches(encoding.names, n_rows):
             found[places] = encoding.apply(frame)[0]
+            n_written += len(places)
+        assert n_written == table.n_rows, "every row that was asked for is in the file"
         return found
 
     def keep(self, values: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -294,7 +294,8 @@ class PartyProcess:
                 self._check_evaluation()
             case messages.Embed("embed", "train", n_rows):
                 n_samples = party.X_train.shape[1]
-                if n_rows is not None and not 1 <= n_rows <= n_samples:
+                most = min(PART, n_samples)
+                if n_rows is not None and not 1 <= n_rows <= most:
                     raise self._misfit("rows that it has")
             case messages.Embed("train"):
                 if not party.is_look(message):
@@ -484,11 +485,11 @@ class PartyProcess:
             self._encoded = None  # let go of the rows of another seed first
             train, test = table.take(rows.train), table.take(rows.test)
             encoding = self._encoding(train)
+            n_rows = self._rows_at_once(config.empty_party == "frozen")
+            self.judge.memory(whole.net, len(encoding.groups), n_rows)
             both = [self._encode(build, encoding, part) for part in (train, test)]
             self._encoded = Encoded(rows.seed, encoding, both[0], both[1])
         own = self._encoded
-        n_rows = min(PART, max(len(rows.train), len(rows.test)))
-        self.judge.memory(whole.net, len(own.encoding.groups), n_rows)
         on_disk = isinstance(table, StoredTable)
         cut = functools.partial(cut_stored, self._scratch) if on_disk else cut_columns
         return build.party(
@@ -499,6 +500,12 @@ class PartyProcess:
             self.status.observe,
             cut,
         )
+
+    def _rows_at_once(self, frozen: bool) -> int:
+        """Return the most rows that pass the network together, whatever is asked."""
+        n_rows = max(self._n_rows("train"), self._n_rows("test"))
+        steps = [getattr(plan, "batch_size", 0) for plan in self._plans]
+        return n_rows if frozen else min(n_rows, max(PART, *steps))
 
     def _encode(self, build: Builder, encoding: Encoding, table: Table) -> Tensor:
         """Return encoded rows, in memory or on disk as the table is."""

@@ -35,7 +35,8 @@ class Ids:
                 f"Column '{column}' must be one column. Got {values.ndim} dimensions."
             )
         if type(values) is np.ndarray and values.dtype.kind in "iu":
-            self._cells: Sequence[Any] | NDArray[Any] = values  # few bytes a row
+            self._cells: Sequence[Any] | NDArray[Any] = values.view()  # 8 bytes a row
+            self._cells.flags.writeable = False
         elif isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
             self._cells = values.tolist()  # times would turn into numbers
         else:
