@@ -121,6 +121,13 @@ def read_array(path: Path) -> NDArray[Any]:
     return cells
 
 
+def release_unused() -> None:
+    """Give back the memory that the reader of a file keeps for the next one."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+
+
 def unreadable(path: Path, error: Exception) -> DataError:
     """Return what is said of a file that cannot be read."""
     line = " ".join(str(error).split()).rstrip(".")
@@ -546,6 +553,7 @@ def load_labels(
         nothing, y, name=path.stem, task=task, sample_weight=weight
     )
     dataset = replace(dataset, X=Frame((), nothing[:, :0].copy()))
+    release_unused()
     return _with_label_names(dataset, arrays), ids, is_test
 
 

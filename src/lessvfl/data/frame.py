@@ -149,7 +149,7 @@ class Frame:
 
     def digest(self) -> str:
         """Return a digest of all cells."""
-        found = hashlib.sha256(np.ascontiguousarray(self.numeric).tobytes())
+        found = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8))
         for place in sorted(self.text):
             found.update(digest_of(self.text[place]))
         return found.hexdigest()
@@ -180,7 +180,7 @@ def digest_of(values: NDArray[Any] | None) -> bytes:
     if values.dtype == object or values.dtype.kind in "US":
         text = json.dumps([None if v is None else str(v) for v in values.tolist()])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).view(np.uint8)).digest()
 
 
 @dataclass(frozen=True)

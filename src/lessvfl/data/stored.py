@@ -33,6 +33,7 @@ from lessvfl.data.files import (
     load_columns,
     load_ids,
     read_array,
+    release_unused,
     unreadable,
 )
 from lessvfl.data.frame import Frame, Places, Table
@@ -218,8 +219,6 @@ class StoredTable:
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
         """Yield places and cells of so many rows at a time, as they stand on disk."""
-        import pyarrow
-
         waiting: list[tuple[Places, Frame]] = []
         n_waiting = 0
         for places, frame in self._pieces(names, n_rows):
@@ -232,7 +231,7 @@ class StoredTable:
                 n_waiting -= n_rows
         if n_waiting:
             yield _joined(waiting)
-        pyarrow.default_memory_pool().release_unused()
+        release_unused()
 
     def _pieces(
         self, names: Sequence[str], n_rows: int

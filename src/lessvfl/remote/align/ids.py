@@ -34,7 +34,8 @@ class Ids:
             raise AlignmentError(
                 f"Column '{column}' must be one column. Got {values.ndim} dimensions."
             )
-        if type(values) is np.ndarray and values.dtype.kind in "iu":
+        masked = isinstance(values, np.ma.MaskedArray)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and not masked:
             self._cells: Sequence[Any] | NDArray[Any] = values.view()  # 8 bytes a row
             self._cells.flags.writeable = False
         elif isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
@@ -49,7 +50,8 @@ class Ids:
         self.column = column
         self.type = "whole numbers"
         if isinstance(self._cells, np.ndarray):
-            n_different = len(np.unique(self._cells))
+            in_order = bool((self._cells[1:] > self._cells[:-1]).all())
+            n_different = n_rows if in_order else len(np.unique(self._cells))
         else:
             self.type = _checked(self._cells, column)
             n_different = len(set(self._cells))
