@@ -144,6 +144,22 @@ def test_an_array_without_names_stays_on_disk(tmp_path):
     assert whole == Encoding.fit("p", in_memory.take(np.arange(50, 150)), ["x2"])
 
 
+def test_an_array_of_three_dimensions_is_named(tmp_path):
+    np.save(tmp_path / "t.npy", np.zeros((4, 3, 2)))
+    for storage in ("disk", "memory"):
+        with pytest.raises(DataError, match=r"t.npy' must have two .* \(4, 3, 2\)"):
+            data.open_columns(tmp_path / "t.npy", None, storage)
+
+
+def test_a_run_may_move_between_memory_and_disk(table, tmp_path):
+    path = written(table, tmp_path, "folder")
+    found = {
+        storage: data.open_columns(path, "row", storage)[0].digest()
+        for storage in ("memory", "disk")
+    }
+    assert found["memory"] == found["disk"]
+
+
 def test_storage_is_decided_by_size_unless_it_is_said(table, tmp_path, monkeypatch):
     path = written(table, tmp_path, "folder")
     kinds = {
@@ -165,6 +181,11 @@ def other_cells(path: Path) -> None:
     parquet.write_table(pyarrow.table({"a": [1.0], "c": [1]}), path / "2.parquet")
 
 
+def other_kinds(path: Path) -> None:
+    parquet.write_table(pyarrow.table({"a": [1.0, 2.0]}), path / "1.parquet")
+    parquet.write_table(pyarrow.table({"a": ["x"]}), path / "2.parquet")
+
+
 def broken(path: Path) -> None:
     (path / "1.parquet").write_bytes(b"PAR1 and no more")
 
@@ -180,8 +201,9 @@ def no_rows(path: Path) -> None:
     [
         (
             other_cells,
-            "same columns. Got .*2.parquet' and .* of which one alone has 'b'",
+            "same columns. Got '2.parquet' and .* of which one alone has 'b'",
         ),
+        (other_kinds, "'a' must be of one kind .* which have texts and numbers"),
         (broken, "must be readable"),
         (no_rows, "must have rows. Got none"),
         (lambda path: None, "must hold .parquet, .arrow or .feather files. Got none"),
@@ -189,8 +211,9 @@ def no_rows(path: Path) -> None:
 )
 def test_a_bad_folder_is_one_sentence(make, sentence, tmp_path):
     make(tmp_path)
-    with pytest.raises(DataError, match=sentence):
-        data.open_columns(tmp_path, None, "disk")
+    for storage in ("disk", "memory"):
+        with pytest.raises(DataError, match=sentence):
+            data.open_columns(tmp_path, None, storage)
 
 
 def test_a_csv_file_cannot_stay_on_disk(tmp_path):

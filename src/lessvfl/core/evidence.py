@@ -43,7 +43,7 @@ HOPELESS = 0.5  # an estimated share of useless features from which a path ends,
 MANY = 20  # where it keeps more features than that
 PAIR_COPIES = 2  # orders of the rows in which pairs are looked at for chance
 # The most rows a party remembers, the latest: a look holds their columns in memory.
-MOST_ROWS, MOST_CELLS = 20_000, 1 << 23
+MOST_CELLS, FEWEST_ROWS, MOST_ROWS = 1 << 23, 20_000, 1 << 17
 
 
 def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
@@ -66,7 +66,8 @@ class Memory:
     """
 
     def __init__(self, n_columns: int) -> None:
-        self.most_rows = max(MOST_ROWS, MOST_CELLS // max(1, n_columns))
+        n_rows = MOST_CELLS // max(1, n_columns)
+        self.most_rows = min(MOST_ROWS, max(FEWEST_ROWS, n_rows))
         self._seen: list[tuple[Tensor, ...]] = []
 
     def add(self, rows: slice | Tensor, h: Tensor, gradient: Tensor) -> None:

@@ -108,8 +108,39 @@ def arrow_files(path: Path) -> list[Path]:
     """Return the files of a table: itself, or those of a folder in order of names."""
     if not path.is_dir():
         return [path]
-    found = (one for one in path.rglob("*") if one.suffix.lower() in ARROW)
+    found = (one for one in path.iterdir() if one.suffix.lower() in ARROW)
     return sorted(one for one in found if one.is_file())
+
+
+def same_columns(paths: Sequence[Path], schemas: Sequence[Any]) -> None:
+    """Refuse files of one table whose columns differ in name or kind."""
+    first = {field.name: _kind(field.type) for field in schemas[0]}
+    for path, schema in zip(paths, schemas, strict=True):
+        own = {field.name: _kind(field.type) for field in schema}
+        pair = f"'{path.name}' and '{paths[0].name}' in '{path.parent}'"
+        if odd := sorted(set(own) ^ set(first)):
+            raise DataError(
+                f"All files of a table must have the same columns. Got {pair}, of "
+                f"which one alone has '{odd[0]}'."
+            )
+        for name, kind in own.items():
+            if kind != first[name]:
+                raise DataError(
+                    f"Column '{name}' must be of one kind in all files of a table. Got "
+                    f"{pair}, which have {kind} and {first[name]}."
+                )
+
+
+def _kind(kind: Any) -> str:
+    """Say what an arrow column holds."""
+    from pyarrow import types
+
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "numbers"
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return "dates"
+    texts = (types.is_string, types.is_large_string, types.is_dictionary)
+    return "texts" if any(is_one(kind) for is_one in texts) else str(kind)
 
 
 def read_array(path: Path) -> NDArray[Any]:
@@ -118,6 +149,11 @@ def read_array(path: Path) -> NDArray[Any]:
         cells: NDArray[Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise unreadable(path, error) from None
+    if cells.ndim != 2:
+        raise DataError(
+            f"The array of '{path}' must have two dimensions, rows and columns. Got "
+            f"shape {cells.shape}."
+        )
     return cells
 
 
@@ -248,8 +284,8 @@ def _read_arrow(path: Path, only: str | None) -> RawTable:
     import pyarrow
     from pyarrow import feather, ipc, parquet
 
-    tables = []
-    for one in arrow_files(path):
+    tables, paths = [], arrow_files(path)
+    for one in paths:
         if one.suffix.lower() == ".parquet":
             file = parquet.ParquetFile(one)
             names = [only] if only in file.schema_arrow.names else None
@@ -261,6 +297,7 @@ def _read_arrow(path: Path, only: str | None) -> RawTable:
             tables.append(feather.read_table(one, columns=chosen))
     if len(tables) == 1:
         return RawTable(tables[0])
+    same_columns(paths, [table.schema for table in tables])
     return RawTable(pyarrow.concat_tables(tables, promote_options="permissive"))
 
 
@@ -567,7 +604,10 @@ def check_file(path: Path) -> None:
             )
         return
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"A data file must end in {', '.join(SUFFIXES)}. Got '{path}'.")
+        raise DataError(
+            f"A data file must end in {', '.join(SUFFIXES)}, or be a folder of Parquet "
+            f"or Arrow files. Got '{path}'."
+        )
     if not path.is_file():
         raise DataError(f"The data file '{path}' must exist. Got no such file.")
 
@@ -598,7 +638,7 @@ def _column_of(
     if column not in raw.names:
         raise DataError(
             f"The {what} of '{path}' must be one of its columns: "
-            f"{', '.join(raw.names[:20])}. Got '{column}'."
+            f"{listed(raw.names, 20)}. Got '{column}'."
         )
     return _values(raw.table.column(column))
 

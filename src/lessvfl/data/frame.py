@@ -98,6 +98,7 @@ class Frame:
     left_out: Mapping[int, str] = field(default_factory=dict)
     decimal: str = ""
     findings: tuple[Finding, ...] = ()
+    source: str = ""  # a digest of the files that it was read from, where they may stay
 
     @property
     def n_rows(self) -> int:
@@ -148,7 +149,9 @@ class Frame:
         return look
 
     def digest(self) -> str:
-        """Return a digest of all cells."""
+        """Return a digest of all cells, or of the files that hold them."""
+        if self.source:
+            return self.source
         found = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8))
         for place in sorted(self.text):
             found.update(digest_of(self.text[place]))

@@ -34,6 +34,7 @@ from lessvfl.data.files import (
     load_ids,
     read_array,
     release_unused,
+    same_columns,
     unreadable,
 )
 from lessvfl.data.frame import Frame, Places, Table
@@ -65,16 +66,10 @@ class _ArrowFiles:
         schemas, self.n_rows = [], 0
         for path in paths:
             with _Opened(path) as file:
-                schemas.append(file.names)
+                schemas.append(file.schema)
                 self.n_rows += file.n_rows
-        self.names = checked_names(schemas[0], None)
-        for path, names in zip(paths, schemas, strict=True):
-            if set(names) != set(self.names):
-                odd = sorted(set(names) ^ set(self.names))[0]
-                raise DataError(
-                    f"All files of a table must have the same columns. Got '{path}' "
-                    f"and '{paths[0]}', of which one alone has '{odd}'."
-                )
+        same_columns(paths, schemas)
+        self.names = checked_names(RawTable(schemas[0].empty_table()).names, None)
 
     def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
         """Yield raw rows, file by file."""
@@ -99,16 +94,15 @@ class _Opened:
         try:
             if path.suffix.lower() == ".parquet":
                 self._file: Any = parquet.ParquetFile(path, memory_map=True)
-                schema = self._file.schema_arrow
+                self.schema = self._file.schema_arrow
                 self.n_rows = self._file.metadata.num_rows
             else:
                 self._file = ipc.open_file(pyarrow.memory_map(str(path)))
-                schema = self._file.schema
+                self.schema = self._file.schema
                 sizes = range(self._file.num_record_batches)
                 self.n_rows = sum(self._file.get_batch(i).num_rows for i in sizes)
         except (pyarrow.ArrowException, OSError) as error:
             raise unreadable(path, error) from None
-        self.names = RawTable(schema.empty_table()).names
 
     def __enter__(self) -> _Opened:
         return self
@@ -265,13 +259,8 @@ class StoredTable:
         return follow(frame, self.look, f"the rows of '{self.path.name}'")
 
     def digest(self) -> str:
-        """Return a digest of the bytes on disk."""
-        found = hashlib.sha256()
-        for path in [self.path] if self.path.is_file() else arrow_files(self.path):
-            found.update(path.name.encode())
-            with path.open("rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-        return found.hexdigest()
+        """Return a digest of the files that hold it."""
+        return _digest(self.path)
 
 
 def open_columns(
@@ -288,12 +277,24 @@ def open_columns(
             f"The 'storage' setting must be memory or auto for '{path.name}': on disk "
             f"stay folders and files that end in {', '.join(ARROW)} or .npy. Got disk."
         )
-    if storage == "memory" or not readable:
+    if not readable:
         return load_columns(path, id_column)
-    table = StoredTable.open(path, id_column)
-    if storage == "auto" and table.n_rows * len(table.names) < LARGE:
-        return load_columns(path, id_column)
+    table = None if storage == "memory" else StoredTable.open(path, id_column)
+    size = 0 if table is None else table.n_rows * len(table.names)
+    if table is None or (storage == "auto" and size < LARGE):
+        frame, ids = load_columns(path, id_column)
+        return replace(frame, source=_digest(path)), ids
     return table, None if id_column is None else load_ids(path, id_column)
+
+
+def _digest(path: Path) -> str:
+    """Return a digest of the bytes of a file, or of all files of a folder."""
+    found = hashlib.sha256()
+    for one in arrow_files(path):
+        found.update(one.name.encode())
+        with one.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
 def _source(path: Path) -> _Source:
