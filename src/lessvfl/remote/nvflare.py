@@ -174,7 +174,8 @@ class ServerController(Controller):  # type: ignore[misc]
         names = (self._run, own.method, Path(own.data).name)
         status = Status(*names, own.parties)
         cell = fl_ctx.get_engine().get_cell()
-        hub = self._hub = FlareHub(cell, own.parties, silence=own.silence)
+        job = fl_ctx.get_job_id()
+        hub = self._hub = FlareHub(cell, own.parties, job=job, silence=own.silence)
         with contextlib.ExitStack() as stack:
             stack.enter_context(watching(abort_signal, hub.fail))
             if own.status is not None:
