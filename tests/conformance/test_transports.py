@@ -18,7 +18,8 @@ from tests.wire.test_parties import SELECT, make_party, train
 
 from lessvfl.errors import ConfigError, PartyLostError, PolicyError, ProtocolError
 from lessvfl.remote.server import ServerProcess
-from lessvfl.wire import dial
+from lessvfl.wire import codec, dial
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Hello, Save
 from lessvfl.wire.inprocess import InProcess
@@ -458,6 +459,81 @@ def test_a_site_cannot_fill_the_servers_memory(flare, first):
             hub.send({"a": Save("train-1")})
         hub.wait(10)  # it dials again
         assert hub.send({"a": Save("train-2")}) == {"a": Agreed()}
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["in order", "with a gap"])
+@pytest.mark.parametrize(("size", "n"), [(4, 8), (1 << 20, 3)], ids=["many", "large"])
+def test_what_waits_to_be_read_is_bounded(flare, first, size, n):
+    """At either end: a reply or a request of the largest size, and little else."""
+    from tests.conformance.networks import Cell
+
+    from lessvfl.wire.nvflare import CellStreams
+
+    for name in ("a.job", "server.job"):
+        streams = CellStreams(Cell(flare.cells, name), limit=1 << 20)
+    stream = streams.open("a.job")
+    stream.write(b"speak")
+    for place in range(first, first + n):
+        stream.take(place, memoryview(bytes(size)))
+    assert list(streams._streams.values()) == [stream]
+    if first == 0:
+        assert len(stream.read()) == size  # makes room for another
+        stream.take(n, memoryview(bytes(size)))
+        n += 1
+        assert list(streams._streams.values()) == [stream]
+    stream.take(first + n, memoryview(bytes(size)))
+    assert streams._streams == {}
+    with pytest.raises(GoneError, match="more than it was asked for"):
+        stream.read()
+
+
+def test_who_is_not_admitted_yet_sends_a_greeting_and_nothing_else(flare):
+    asked, let_in = threading.Event(), threading.Event()
+
+    def admit(hello):
+        asked.set()
+        let_in.wait(10)
+
+    hub = flare.hub(("a",), admit=admit)
+    stream = flare.server("a").connect()
+    stream.write(codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0)))
+    assert asked.wait(10)
+    assert len(hub._streams._streams) == 1
+    stream.write(b"more")
+    end = time.monotonic() + 5
+    while hub._streams._streams and time.monotonic() < end:
+        time.sleep(0.01)
+    assert hub._streams._streams == {}
+    let_in.set()
+    hub.close()
+
+
+def test_a_long_greeting_is_refused_and_not_kept(network):
+    hub = network.hub(("a",))
+    long = Hello("a", 1, "cpu", {"torch": "2" * (1 << 16)})
+    error = Side(network, "a", agree, long).ended()
+    assert "A greeting must be short. Got 65" in str(error)
+    hub.close()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("payload", [np.ones(3), {"a": 1}, "text", None, [b"a"]])
+def test_what_is_no_bytes_is_dropped(flare, payload, place):
+    """FLARE hands over whatever a sender has had it encode."""
+    from nvflare.fuel.f3.message import Message
+    from tests.conformance.networks import Cell
+
+    from lessvfl.wire import nvflare
+
+    with connected(flare, {"a": agree}) as (hub, _):
+        (key,) = hub._streams._streams
+        name = "another" if place == 0 else key[1]
+        headers = {nvflare.STREAM: name, nvflare.PLACE: place, nvflare.LAST: False}
+        message = Cell(flare.cells, "a.job")._stamped(Message(headers), nvflare.FRAME)
+        message.payload = payload
+        hub._streams._came(message)
+        assert list(hub._streams._streams) == [key]
+        assert hub.connected == ("a",)
 
 
 def test_a_server_that_is_gone_is_noticed(flare):

@@ -33,14 +33,15 @@ from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import GoneError, start_thread
 from lessvfl.wire.control import Hello
-from lessvfl.wire.hub import Hub
+from lessvfl.wire.hub import LARGEST_HELLO, Hub, check_length
 
 CHANNEL = "lessvfl"
 FRAME, ASK = "frame", "ask"  # topics
 STREAM, PLACE, SENT = "lessvfl.stream", "lessvfl.place", "lessvfl.sent"  # headers
 LAST = "lessvfl.last"  # header: the stream ends here
 ASK_SECONDS = 3.0  # without a frame, before the other side is asked
-MOST_FRAMES = 64  # that wait to be read; both sides speak in turn
+MOST_FRAMES = 8  # that wait to be read; both sides speak in turn
+BESIDES = 2 * codec.MAX_FIELDS  # bytes that may wait besides the arrays of a frame
 BROKEN = "the connection broke"
 
 StreamKey = tuple[str, str]  # the cell at the other end, and the id of a stream
@@ -53,21 +54,35 @@ class CellStream:
         self.key: StreamKey = (peer, name)
         self.n_sent = 0
         self._lines = lines
-        self._n_taken = 0
+        self._has_spoken = False
+        self._n_taken = self._n_bytes = 0  # frames in their order, bytes to be read
         self._early: dict[int, memoryview | None] = {}  # came before their turn
         self._frames: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._over: BaseException | None = None
 
     def take(self, place: int, frame: memoryview | None) -> None:
-        """Put a frame where it belongs; None is the end."""
+        """Put a frame where it belongs; None is the end.
+
+        More than a side may have to say ends the stream. That is one short greeting as
+        long as nothing was said to it; then one frame of any size, and signs of life.
+        """
+        size = 0 if frame is None else len(frame)
         with self._lock:
-            self._early[place] = frame
+            if self._over is not None or place < self._n_taken or place in self._early:
+                return
+            n_waiting = len(self._early) + self._frames.qsize()
+            fits = n_waiting < MOST_FRAMES
+            fits &= self._n_bytes + size <= self._lines.most_bytes
+            if not self._has_spoken and frame is not None:
+                fits &= place == 0 and size <= LARGEST_HELLO
+            if fits:
+                self._early[place] = frame
+                self._n_bytes += size
             while self._n_taken in self._early:
                 self._frames.put(self._early.pop(self._n_taken))
                 self._n_taken += 1
-            n_waiting = len(self._early) + self._frames.qsize()
-        if n_waiting > MOST_FRAMES:
+        if not fits:
             self.end(GoneError("the other side sent more than it was asked for"))
 
     def read(self) -> memoryview:
@@ -88,12 +103,15 @@ class CellStream:
             if frame is None:
                 self.end(GoneError(BROKEN))
                 continue
+            with self._lock:
+                self._n_bytes -= len(frame)
             return frame
 
     def write(self, data: bytes) -> None:
         """Send a frame."""
         if self._over is not None:
             raise self._over
+        self._has_spoken = True
         if not self._lines.send(self.key, self.n_sent, data):
             raise GoneError(BROKEN)
         self.n_sent += 1
@@ -116,7 +134,8 @@ class CellStreams:
 
     `opened` is told of a stream that another cell opens, and has the name that `who`
     has found in its first message, or what is wrong with that; None refuses streams.
-    Later messages count only where `who` raises nothing.
+    Later messages count only where `who` raises nothing. `limit` are the most bytes of
+    a frame's arrays.
     """
 
     def __init__(
@@ -124,7 +143,9 @@ class CellStreams:
         cell: Any,
         opened: Callable[[CellStream, str | ProtocolError], None] | None = None,
         who: Callable[[Message], str] = lambda message: "",
+        limit: int = codec.MAX_BODY,
     ) -> None:
+        self.most_bytes = limit + BESIDES
         self._cell = getattr(cell, "core_cell", cell)  # messages as they are
         self._opened, self._who = opened, who
         self._streams: dict[StreamKey, CellStream] = {}
@@ -196,19 +217,28 @@ class CellStreams:
 
     def _came(self, message: Message) -> None:
         key, place = _key(message), message.get_header(PLACE)
-        frame = None if message.get_header(LAST) else memoryview(message.payload or b"")
+        frame: memoryview | None = None
+        if not message.get_header(LAST):
+            # FLARE hands over whatever the sender has had it encode.
+            if not isinstance(message.payload, bytes | bytearray | memoryview):
+                return
+            frame = memoryview(message.payload)
         if not isinstance(place, int):
             return
         proven = self._proven(message)
-        is_new, begins = False, place == 0 and frame is not None
+        is_new = False
         with self._lock:
             stream = self._streams.get(key)
-            if stream is None and self._opened is not None and begins:
+            if stream is None and self._opened and place == 0 and frame is not None:
                 stream = self._streams[key] = CellStream(self, *key)
                 is_new = True
         if stream is None:
             return  # of one that is over
-        if is_new and self._opened is not None:
+        if is_new and self._opened is not None and frame is not None:
+            try:
+                check_length(len(frame))
+            except ProtocolError as error:
+                proven = error
             self._opened(stream, proven)
         if not isinstance(proven, ProtocolError):
             stream.take(place, frame)
@@ -267,7 +297,9 @@ class FlareHub(Hub):
         )
         # A site has one process in a job: one that dials again has lost its stream.
         self.newest_stays = True
-        self._streams = CellStreams(cell, self._opened, lambda m: site_of(m, job))
+        self._streams = CellStreams(
+            cell, self._opened, lambda message: site_of(message, job), limit
+        )
 
     def _opened(self, stream: CellStream, proven: str | ProtocolError) -> None:
         def who() -> str:
