@@ -30,6 +30,7 @@ from lessvfl.remote import localhost, nvflare, server
 from lessvfl.remote.config import PartyConfig, ServerConfig, read
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job, simulate
+from lessvfl.wire.nvflare import FlareHub
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
@@ -325,21 +326,21 @@ def test_a_task_cannot_name_another_site_as_the_server(tmp_path, peer):
     assert not engine.cell.called  # nothing was sent or listened to
 
 
-def test_what_a_site_says_of_its_end_is_one_short_line(tmp_path):
+@pytest.mark.parametrize(("reason", "word"), [("why", "kind"), (None, "CODE")])
+def test_what_a_site_says_of_its_end_is_one_short_line(tmp_path, reason, word):
     system = System(tmp_path)
-    failed: list[Exception] = []
-    system.controller._hub = type("Hub", (), {"fail": failed.append})
-    for reason in ("why", None):
-        reply = make_reply("CODE\nforged: " + "A" * 5000)
-        reply.set_header(nvflare.KIND, "kind\nforged: " + "A" * 5000)
-        reply.set_header(nvflare.REASON, reason)
-        client = type("Client", (), {"name": "party1"})
-        ended = type("Ended", (), {"client": client, "result": reply})
-        system.controller._ended(ended, None)
-    for error, word in zip(failed, ("kind", "CODE"), strict=True):
-        assert str(error).isprintable()
-        assert str(error).startswith(f"Party 'party1' stops ({word} forged: AAA")
-        assert len(str(error)) < 150
+    hub = FlareHub(system.server.cell, SITES, job="job")
+    system.controller._hub = hub
+    reply = make_reply("CODE\nforged: " + "A" * 5000)
+    reply.set_header(nvflare.KIND, "kind\nforged: " + "A" * 5000)
+    reply.set_header(nvflare.REASON, reason)
+    client = type("Client", (), {"name": "party1"})
+    ended = type("Ended", (), {"client": client, "result": reply})
+    system.controller._ended(ended, None)
+    said = str(hub._failure)
+    assert said.isprintable()
+    assert said.startswith(f"Party 'party1' stops ({word} forged: AAA")
+    assert len(said) < 150
 
 
 @pytest.mark.parametrize(
