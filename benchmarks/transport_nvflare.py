@@ -76,7 +76,7 @@ class BenchController(Controller):
         use_threads(1)
         keep_freed_memory()
         engine = fl_ctx.get_engine()
-        hub = FlareHub(engine.get_cell(), self._names)
+        hub = FlareHub(engine.get_cell(), self._names, job=fl_ctx.get_job_id())
         request = Shareable()
         request.set_header(nvflare.PEER, engine.get_cell().get_fqcn())
         task = Task(nvflare.TASK, request)

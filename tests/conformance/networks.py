@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,6 +50,7 @@ class Cell:
 
     def __init__(self, cells: Cells, name: str) -> None:
         self.cells, self.name = cells, name
+        self.site, self.token = name.split(".")[0], str(uuid.uuid4())
         self.called: dict[str, Callable[[Any], Any]] = {}
         cells.cells[name] = self
 
@@ -67,7 +69,8 @@ class Cell:
         proof = {
             MessageHeaderKey.ORIGIN: self.name,
             MessageHeaderKey.TOPIC: topic,
-            CellMessageHeaderKeys.CLIENT_NAME: self.name.split(".")[0],
+            CellMessageHeaderKeys.CLIENT_NAME: self.site,
+            CellMessageHeaderKeys.TOKEN: self.token,
         }
         payload = message.payload
         copied = None if payload is None else bytes(payload)
@@ -117,7 +120,8 @@ class Flare:
     def hub(self, parties: Sequence[str], **more: Any) -> Hub:
         from lessvfl.wire.nvflare import FlareHub
 
-        return FlareHub(Cell(self.cells, "server.job"), parties, **more)
+        cell = Cell(self.cells, "server.job")
+        return FlareHub(cell, parties, job="job", **more)
 
     def server(self, party: str) -> Server:
         from lessvfl.wire.nvflare import FlareServer

@@ -18,7 +18,8 @@ from tests.wire.test_parties import SELECT, make_party, train
 
 from lessvfl.errors import ConfigError, PartyLostError, PolicyError, ProtocolError
 from lessvfl.remote.server import ServerProcess
-from lessvfl.wire import dial
+from lessvfl.wire import codec, dial
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Hello, Save
 from lessvfl.wire.inprocess import InProcess
@@ -322,8 +323,9 @@ def test_a_site_cannot_go_by_another_name(flare):
     hub.close()
 
 
-def test_a_message_of_another_site_is_not_taken_for_a_party(flare):
-    """Its stream is known by the cell that it comes from, not by its id alone."""
+@pytest.mark.parametrize("origin", ["b.job", "a.job"], ids=["own", "of the party"])
+def test_a_message_of_another_site_is_not_taken_for_a_party(flare, origin):
+    """Not even where it knows the id of the stream, or forges where it comes from."""
     from nvflare.fuel.f3.message import Message
     from tests.conformance.networks import Cell
 
@@ -331,27 +333,87 @@ def test_a_message_of_another_site_is_not_taken_for_a_party(flare):
 
     with connected(flare, {"a": agree}) as (hub, _):
         (key,) = hub._streams._streams
+        other = Cell(flare.cells, "b.job")
+        other.name = origin
         forged = {nvflare.STREAM: key[1], nvflare.PLACE: 1, nvflare.LAST: True}
+        to_server = (nvflare.CHANNEL, nvflare.FRAME, "server.job")
         for _ in range(3):
-            Cell(flare.cells, "b.job").fire_and_forget(
-                nvflare.CHANNEL, nvflare.FRAME, "server.job", Message(forged), True
-            )
+            other.fire_and_forget(*to_server, Message(forged), True)
         time.sleep(0.1)
+        asked = (nvflare.CHANNEL, nvflare.ASK, "server.job", Message(forged), 1, True)
+        assert other.send_request(*asked).get_header(nvflare.SENT) is None
         assert hub.send({"a": Save("train-1")}) == {"a": Agreed()}
 
 
-def test_a_message_without_a_proven_site_is_refused(flare):
+TOKEN = "f3b1c0de-0000-4000-8000-00000000000a"
+
+
+@pytest.mark.parametrize(
+    ("origin", "name", "token"),
+    [
+        ("clinic.job", None, TOKEN),
+        ("clinic.job", "bank", TOKEN),
+        ("clinic.job", "clinic", None),
+        # FLARE signs name and token as one text: that of ("clinic0", TOKEN), too.
+        ("clinic.job", "clinic", "0" + TOKEN),
+        ("clinic.job", "clinic", TOKEN[1:]),
+        ("clinic.job", "clinic", TOKEN.upper()),
+        ("clinic.job", "clinic", TOKEN.replace("-", "")),
+        ("clinic.job", "clinic", f"{{{TOKEN}}}"),
+        ("clinic.job", "clinic", 3),
+        ("clinic0.clinic", "clinic", TOKEN),
+        ("relay.clinic.job", "clinic", TOKEN),
+        ("clinic.job.more", "clinic", TOKEN),
+        ("clinic.other", "clinic", TOKEN),
+        ("clinic", "clinic", TOKEN),
+        (None, "clinic", TOKEN),
+    ],
+)
+def test_a_message_without_a_proven_site_is_refused(origin, name, token):
+    pytest.importorskip("nvflare")
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
     from nvflare.fuel.f3.message import Message
     from nvflare.private.defs import CellMessageHeaderKeys
 
     from lessvfl.wire.nvflare import site_of
 
-    of, name = MessageHeaderKey.ORIGIN, CellMessageHeaderKeys.CLIENT_NAME
-    assert site_of(Message({of: "clinic.job", name: "clinic"})) == "clinic"
-    for headers in ({of: "clinic.job"}, {of: "clinic.job", name: "bank"}):
-        with pytest.raises(ProtocolError, match="must be of a FLARE site"):
-            site_of(Message(headers))
+    keys = (
+        MessageHeaderKey.ORIGIN,
+        CellMessageHeaderKeys.CLIENT_NAME,
+        CellMessageHeaderKeys.TOKEN,
+    )
+    proven = Message(dict(zip(keys, ("clinic.job", "clinic", TOKEN), strict=True)))
+    assert site_of(proven, "job") == "clinic"
+    given = dict(zip(keys, (origin, name, token), strict=True))
+    with pytest.raises(ProtocolError, match="must be of a site of this FLARE job"):
+        site_of(Message({k: v for k, v in given.items() if v is not None}), "job")
+
+
+def test_a_site_whose_name_begins_with_a_partys_cannot_take_its_place(flare):
+    """What FLARE's signature holds for does not suffice; its stream is refused."""
+    from tests.conformance.networks import Cell
+
+    from lessvfl.wire.nvflare import FlareServer
+
+    told: list[tuple[str, str]] = []
+    handlers = {"site-1": agree}
+    with connected(flare, handlers, refused=lambda *what: told.append(what)) as (
+        hub,
+        _,
+    ):
+        cell = Cell(flare.cells, "site-10.site-1")
+        cell.site, cell.token = "site-1", "0" + cell.token
+        error = refused_at(FlareServer(cell, "server.job"), "site-1")
+        assert "must be of a site of this FLARE job" in str(error)
+        assert [who for who, _ in told] == ["somebody"]
+        assert hub.send({"site-1": Save("train-1")}) == {"site-1": Agreed()}
+
+
+def refused_at(server, name):
+    """Return how the server refuses who dials it so."""
+    with pytest.raises(ConfigError) as error:
+        dial.serve(server, Hello(name, 1, "cpu", {}), agree, patience=5.0)
+    return error.value
 
 
 @pytest.mark.parametrize("sender", ["server.job", "a.job"])
@@ -397,6 +459,81 @@ def test_a_site_cannot_fill_the_servers_memory(flare, first):
             hub.send({"a": Save("train-1")})
         hub.wait(10)  # it dials again
         assert hub.send({"a": Save("train-2")}) == {"a": Agreed()}
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["in order", "with a gap"])
+@pytest.mark.parametrize(("size", "n"), [(4, 8), (1 << 20, 3)], ids=["many", "large"])
+def test_what_waits_to_be_read_is_bounded(flare, first, size, n):
+    """At either end: a reply or a request of the largest size, and little else."""
+    from tests.conformance.networks import Cell
+
+    from lessvfl.wire.nvflare import CellStreams
+
+    for name in ("a.job", "server.job"):
+        streams = CellStreams(Cell(flare.cells, name), limit=1 << 20)
+    stream = streams.open("a.job")
+    stream.write(b"speak")
+    for place in range(first, first + n):
+        stream.take(place, memoryview(bytes(size)))
+    assert list(streams._streams.values()) == [stream]
+    if first == 0:
+        assert len(stream.read()) == size  # makes room for another
+        stream.take(n, memoryview(bytes(size)))
+        n += 1
+        assert list(streams._streams.values()) == [stream]
+    stream.take(first + n, memoryview(bytes(size)))
+    assert streams._streams == {}
+    with pytest.raises(GoneError, match="more than it was asked for"):
+        stream.read()
+
+
+def test_who_is_not_admitted_yet_sends_a_greeting_and_nothing_else(flare):
+    asked, let_in = threading.Event(), threading.Event()
+
+    def admit(hello):
+        asked.set()
+        let_in.wait(10)
+
+    hub = flare.hub(("a",), admit=admit)
+    stream = flare.server("a").connect()
+    stream.write(codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0)))
+    assert asked.wait(10)
+    assert len(hub._streams._streams) == 1
+    stream.write(b"more")
+    end = time.monotonic() + 5
+    while hub._streams._streams and time.monotonic() < end:
+        time.sleep(0.01)
+    assert hub._streams._streams == {}
+    let_in.set()
+    hub.close()
+
+
+def test_a_long_greeting_is_refused_and_not_kept(network):
+    hub = network.hub(("a",))
+    long = Hello("a", 1, "cpu", {"torch": "2" * (1 << 16)})
+    error = Side(network, "a", agree, long).ended()
+    assert "A greeting must be short. Got 65" in str(error)
+    hub.close()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("payload", [np.ones(3), {"a": 1}, "text", None, [b"a"]])
+def test_what_is_no_bytes_is_dropped(flare, payload, place):
+    """FLARE hands over whatever a sender has had it encode."""
+    from nvflare.fuel.f3.message import Message
+    from tests.conformance.networks import Cell
+
+    from lessvfl.wire import nvflare
+
+    with connected(flare, {"a": agree}) as (hub, _):
+        (key,) = hub._streams._streams
+        name = "another" if place == 0 else key[1]
+        headers = {nvflare.STREAM: name, nvflare.PLACE: place, nvflare.LAST: False}
+        message = Cell(flare.cells, "a.job")._stamped(Message(headers), nvflare.FRAME)
+        message.payload = payload
+        hub._streams._came(message)
+        assert list(hub._streams._streams) == [key]
+        assert hub.connected == ("a",)
 
 
 def test_a_server_that_is_gone_is_noticed(flare):

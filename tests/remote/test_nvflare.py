@@ -19,7 +19,7 @@ from examples.nvflare.federation import Federation, kill_process, wait_for_job
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContextManager
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from tests.conformance.networks import Cell, Cells
 from tests.remote.test_remote import a_dataset
@@ -27,9 +27,10 @@ from tests.remote.test_remote import a_dataset
 from lessvfl import __version__, report
 from lessvfl.errors import ConfigError
 from lessvfl.remote import localhost, nvflare, server
-from lessvfl.remote.config import ServerConfig, read
+from lessvfl.remote.config import PartyConfig, ServerConfig, read
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job, simulate
+from lessvfl.wire.nvflare import FlareHub
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
@@ -76,8 +77,8 @@ class Engine:
 class System:
     """The components of a job in one process, in place of FLARE's processes."""
 
-    def __init__(self, base: Path, versions=None) -> None:
-        self.base, self.cells = base, Cells()
+    def __init__(self, base: Path, versions=None, task=nvflare.TASK) -> None:
+        self.base, self.cells, self.task = base, Cells(), task
         self.signal = Signal()
         self.server = Engine(Cell(self.cells, "server.job"), base / "server")
         self.versions = {name: __version__ for name in SITES} | (versions or {})
@@ -101,7 +102,7 @@ class System:
             context = self.context(name, engine)
             request = Shareable()
             request.set_header(nvflare.PEER, task.data.get_header(nvflare.PEER))
-            reply = executor.execute(nvflare.TASK, request, context, self.signal)
+            reply = executor.execute(self.task, request, context, self.signal)
             self.codes[name] = reply.get_return_code()
 
             class Ended:
@@ -303,6 +304,45 @@ def test_what_a_site_says_in_its_log_does_not_reach_the_server(tmp_path, caplog)
     assert "columns.parquet" in caplog.text
 
 
+def test_a_task_of_another_name_is_not_begun(tmp_path):
+    prepare(tmp_path)
+    said = str(System(tmp_path, task="train").run())
+    assert "stops (TASK_UNKNOWN): its log says why." in said
+
+
+@pytest.mark.parametrize("peer", ["party0.job", "server.other", "server.job.x", "", 3])
+def test_a_task_cannot_name_another_site_as_the_server(tmp_path, peer):
+    """A site could have FLARE hand out a task, and so pass for the label holder."""
+    prepare(tmp_path)
+    system = System(tmp_path)
+    engine = Engine(Cell(system.cells, "party1.job"), tmp_path / "party1")
+    request = Shareable()
+    request.set_header(nvflare.PEER, peer)
+    executor = nvflare.PartyExecutor(RUN, __version__)
+    context = system.context("party1", engine)
+    reply = executor.execute(nvflare.TASK, request, context, system.signal)
+    said = reply.get_header(nvflare.REASON)
+    assert said == "A task must name the server of its own job. Got another cell."
+    assert not engine.cell.called  # nothing was sent or listened to
+
+
+@pytest.mark.parametrize(("reason", "word"), [("why", "kind"), (None, "CODE")])
+def test_what_a_site_says_of_its_end_is_one_short_line(tmp_path, reason, word):
+    system = System(tmp_path)
+    hub = FlareHub(system.server.cell, SITES, job="job")
+    system.controller._hub = hub
+    reply = make_reply("CODE\nforged: " + "A" * 5000)
+    reply.set_header(nvflare.KIND, "kind\nforged: " + "A" * 5000)
+    reply.set_header(nvflare.REASON, reason)
+    client = type("Client", (), {"name": "party1"})
+    ended = type("Ended", (), {"client": client, "result": reply})
+    system.controller._ended(ended, None)
+    said = str(hub._failure)
+    assert said.isprintable()
+    assert said.startswith(f"Party 'party1' stops ({word} forged: AAA")
+    assert len(said) < 150
+
+
 @pytest.mark.parametrize(
     "run", ["../x", "a/b", "", ".", "..", "a.b", "x" * 64, "/etc", "a\n", None, 3, "-a"]
 )
@@ -369,6 +409,29 @@ def test_a_site_keeps_what_it_allowed_before(tmp_path):
         "allow_log_streaming": False,
         "x": 1,
     }
+
+
+@pytest.mark.parametrize("net", ["nets.py:make", "own.nets:make"])
+def test_every_path_of_a_sites_config_is_found_from_its_workspace(tmp_path, net):
+    (tmp_path / "local").mkdir()
+    lines = (
+        "data: own.csv",
+        f"party_net: {net}",
+        "policy:",
+        "  predict_ids: consent.csv",
+        "  rounds: 3",
+    )
+    (tmp_path / "party.yaml").write_text("\n".join(lines))
+    path = nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    found = yaml.safe_load(path.read_text())
+    is_file = net.startswith("nets.py")
+    assert found["party_net"] == (f"{tmp_path}/{net}" if is_file else net)
+    assert found["policy"] == {
+        "predict_ids": str(tmp_path / "consent.csv"),
+        "rounds": 3,
+    }
+    before = read(PartyConfig, tmp_path / "party.yaml")
+    assert read(PartyConfig, path).policy == before.policy
 
 
 def test_a_folder_that_is_no_workspace_is_refused(tmp_path):

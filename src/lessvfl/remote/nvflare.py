@@ -32,6 +32,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from lessvfl import __version__, data, report
 from lessvfl.core.device import keep_freed_memory, use_threads
@@ -51,6 +52,7 @@ STREAMING = "allow_log_streaming"  # there: whether FLARE sends logs to the serv
 PEER = "lessvfl.server"  # header of the task: the server's cell
 KIND, REASON = "lessvfl.kind", "lessvfl.reason"  # headers of a reply: what went wrong
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a run or a site: never a path
+SHORT = 80  # characters of a name or a code of another side in a sentence
 LOOK_SECONDS = 0.2  # between two looks at whether FLARE has aborted the job
 END_SECONDS = 60.0  # for the parties to write their reports
 
@@ -67,7 +69,7 @@ def plain_name(what: str, name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise ConfigError(
             f"The name of a {what} must be of at most 63 letters, digits, '-' and '_'. "
-            f"Got {printable(str(name))[:80]!r}."
+            f"Got {printable(str(name), SHORT)!r}."
         )
     return name
 
@@ -105,6 +107,20 @@ def check_logs(context: FLContext, name: str) -> None:
             f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
         )
         raise ConfigError(sentence, public=sentence)
+
+
+def server_of(task: Shareable, context: FLContext) -> str:
+    """Return the server's cell that a task names; it must be that of this job.
+
+    That is ``server.<job>``; in FLARE's simulator ``server``, which a job elsewhere
+    cannot use: FLARE's own cell of that name knows nothing of lessvfl. A task may come
+    from another site, which would have itself taken for the label holder.
+    """
+    peer, root = task.get_header(PEER), FQCN.ROOT_SERVER
+    if peer not in (root, FQCN.join([root, str(context.get_job_id())])):
+        sentence = "A task must name the server of its own job. Got another cell."
+        raise ProtocolError(sentence, public=sentence)
+    return str(peer)
 
 
 @contextlib.contextmanager
@@ -174,7 +190,8 @@ class ServerController(Controller):  # type: ignore[misc]
         names = (self._run, own.method, Path(own.data).name)
         status = Status(*names, own.parties)
         cell = fl_ctx.get_engine().get_cell()
-        hub = self._hub = FlareHub(cell, own.parties, silence=own.silence)
+        job = fl_ctx.get_job_id()
+        hub = self._hub = FlareHub(cell, own.parties, job=job, silence=own.silence)
         with contextlib.ExitStack() as stack:
             stack.enter_context(watching(abort_signal, hub.fail))
             if own.status is not None:
@@ -206,9 +223,9 @@ class ServerController(Controller):  # type: ignore[misc]
         if code in (ReturnCode.OK, ReturnCode.TASK_ABORTED):
             return
         kind, reason = reply.get_header(KIND), reply.get_header(REASON)
-        said = f"({kind}): {printable(str(reason))}"
+        said = f"({printable(str(kind), SHORT)}): {printable(str(reason))}"
         if reason is None:
-            said = f"({code}): its log says why."
+            said = f"({printable(str(code), SHORT)}): its log says why."
         if self._hub is not None:
             sentence = f"Party '{name}' stops {said}"
             self._hub.fail(ProtocolError(sentence, public=STOPPED))
@@ -240,8 +257,14 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         abort_signal: Signal,
     ) -> Shareable:
         """Take part to the end; the server hears what it may of what goes wrong."""
+        if task_name != TASK:
+            shown = printable(str(task_name), SHORT)
+            sentence = f"The task must be '{TASK}'. Got '{shown}'."
+            self.log_error(fl_ctx, sentence, fire_event=False)
+            return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
-            self._take_part(str(shareable.get_header(PEER)), fl_ctx, abort_signal)
+            peer = server_of(shareable, fl_ctx)
+            self._take_part(peer, fl_ctx, abort_signal)
         except AbortedError as error:
             self.log_info(fl_ctx, str(error))
             return make_reply(ReturnCode.TASK_ABORTED)
@@ -341,9 +364,16 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
             f"'{workspace}'."
         )
     values = {"out": "run"} | yaml.safe_load(config.read_text(encoding="utf-8"))
+    folder = config.parent.resolve()
     for name in PATHS:
         if isinstance(values.get(name), str):
-            values[name] = str((config.parent / values[name]).resolve())
+            values[name] = str((folder / values[name]).resolve())
+    where, _, function = (values.get("party_net") or "").rpartition(":")
+    if where.endswith(".py"):
+        values["party_net"] = f"{(folder / where).resolve()}:{function}"
+    policy = values.get("policy") or {}
+    if policy.get("predict_ids") is not None:
+        policy["predict_ids"] = str((folder / policy["predict_ids"]).resolve())
     path = local / "lessvfl" / run / f"{site}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")

@@ -87,6 +87,12 @@ class _Line:
         self.requests.put(None)
 
 
+def check_length(n_bytes: int) -> None:
+    """Refuse a greeting that is longer than any of ours."""
+    if n_bytes > LARGEST_HELLO:
+        raise ProtocolError(f"A greeting must be short. Got {n_bytes} bytes.")
+
+
 class Hub:
     """The server's side: takes parties in and exchanges frames with them.
 
@@ -173,8 +179,7 @@ class Hub:
             except LessVFLError as error:  # a name of no form of ours
                 raise ProtocolError(str(error)) from None
             data = stream.read()
-            if len(data) > LARGEST_HELLO:
-                raise ProtocolError(f"A greeting must be short. Got {len(data)} bytes.")
+            check_length(len(data))
             if codec.kind_of(data) is not Hello or not greets:
                 raise ProtocolError("A party must greet first. Got something else.")
             hello = codec.decode(data, LARGEST_HELLO).message

@@ -7,8 +7,9 @@ other now and then whether the stream is still there, and how much was sent: a p
 that died, a connection that broke and a message that was lost all end the stream, and
 the party opens another.
 
-Who a party is comes from FLARE, which lets a site's messages through only with that
-site's own token; see :func:`site_of`. This is the fastest way that FLARE offers (its
+Who a party is comes from FLARE, which lets a site's messages through only with a token
+that it signed for that site; what it leaves open is checked of every message, see
+:func:`site_of`. This is the fastest way that FLARE offers (its
 CellNet, which all its other ways are made of); the numbers are in docs/nvflare.md.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import queue
 import secrets
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,14 +33,15 @@ from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import GoneError, start_thread
 from lessvfl.wire.control import Hello
-from lessvfl.wire.hub import Hub
+from lessvfl.wire.hub import LARGEST_HELLO, Hub, check_length
 
 CHANNEL = "lessvfl"
 FRAME, ASK = "frame", "ask"  # topics
 STREAM, PLACE, SENT = "lessvfl.stream", "lessvfl.place", "lessvfl.sent"  # headers
 LAST = "lessvfl.last"  # header: the stream ends here
 ASK_SECONDS = 3.0  # without a frame, before the other side is asked
-MOST_FRAMES = 64  # that wait to be read; both sides speak in turn
+MOST_FRAMES = 8  # that wait to be read; both sides speak in turn
+BESIDES = 2 * codec.MAX_FIELDS  # bytes that may wait besides the arrays of a frame
 BROKEN = "the connection broke"
 
 StreamKey = tuple[str, str]  # the cell at the other end, and the id of a stream
@@ -51,21 +54,35 @@ class CellStream:
         self.key: StreamKey = (peer, name)
         self.n_sent = 0
         self._lines = lines
-        self._n_taken = 0
+        self._has_spoken = False
+        self._n_taken = self._n_bytes = 0  # frames in their order, bytes to be read
         self._early: dict[int, memoryview | None] = {}  # came before their turn
         self._frames: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._over: BaseException | None = None
 
     def take(self, place: int, frame: memoryview | None) -> None:
-        """Put a frame where it belongs; None is the end."""
+        """Put a frame where it belongs; None is the end.
+
+        More than a side may have to say ends the stream. That is one short greeting as
+        long as nothing was said to it; then one frame of any size, and signs of life.
+        """
+        size = 0 if frame is None else len(frame)
         with self._lock:
-            self._early[place] = frame
+            if self._over is not None or place < self._n_taken or place in self._early:
+                return
+            n_waiting = len(self._early) + self._frames.qsize()
+            fits = n_waiting < MOST_FRAMES
+            fits &= self._n_bytes + size <= self._lines.most_bytes
+            if not self._has_spoken and frame is not None:
+                fits &= place == 0 and size <= LARGEST_HELLO
+            if fits:
+                self._early[place] = frame
+                self._n_bytes += size
             while self._n_taken in self._early:
                 self._frames.put(self._early.pop(self._n_taken))
                 self._n_taken += 1
-            n_waiting = len(self._early) + self._frames.qsize()
-        if n_waiting > MOST_FRAMES:
+        if not fits:
             self.end(GoneError("the other side sent more than it was asked for"))
 
     def read(self) -> memoryview:
@@ -86,12 +103,15 @@ class CellStream:
             if frame is None:
                 self.end(GoneError(BROKEN))
                 continue
+            with self._lock:
+                self._n_bytes -= len(frame)
             return frame
 
     def write(self, data: bytes) -> None:
         """Send a frame."""
         if self._over is not None:
             raise self._over
+        self._has_spoken = True
         if not self._lines.send(self.key, self.n_sent, data):
             raise GoneError(BROKEN)
         self.n_sent += 1
@@ -112,14 +132,22 @@ class CellStream:
 class CellStreams:
     """All streams of one cell: sends their frames, and hands over what comes.
 
-    `opened` is told of a stream that another cell opens; None refuses them.
+    `opened` is told of a stream that another cell opens, and has the name that `who`
+    has found in its first message, or what is wrong with that; None refuses streams.
+    Later messages count only where `who` raises nothing. `limit` are the most bytes of
+    a frame's arrays.
     """
 
     def __init__(
-        self, cell: Any, opened: Callable[[CellStream, Message], None] | None = None
+        self,
+        cell: Any,
+        opened: Callable[[CellStream, str | ProtocolError], None] | None = None,
+        who: Callable[[Message], str] = lambda message: "",
+        limit: int = codec.MAX_BODY,
     ) -> None:
+        self.most_bytes = limit + BESIDES
         self._cell = getattr(cell, "core_cell", cell)  # messages as they are
-        self._opened = opened
+        self._opened, self._who = opened, who
         self._streams: dict[StreamKey, CellStream] = {}
         self._lock = threading.Lock()
         self._cell.register_request_cb(CHANNEL, FRAME, self._came)
@@ -173,9 +201,15 @@ class CellStreams:
         sent = reply.get_header(SENT)
         return sent if isinstance(sent, int) else None
 
+    def _proven(self, message: Message) -> str | ProtocolError:
+        try:
+            return self._who(message)
+        except ProtocolError as error:
+            return error
+
     def _asked(self, message: Message) -> Message:
         stream = self._streams.get(_key(message))
-        if stream is None:
+        if stream is None or isinstance(self._proven(message), ProtocolError):
             return make_reply(ReturnCode.INVALID_REQUEST)
         reply = make_reply(ReturnCode.OK)
         reply.set_header(SENT, stream.n_sent)
@@ -183,20 +217,31 @@ class CellStreams:
 
     def _came(self, message: Message) -> None:
         key, place = _key(message), message.get_header(PLACE)
-        frame = None if message.get_header(LAST) else memoryview(message.payload or b"")
+        frame: memoryview | None = None
+        if not message.get_header(LAST):
+            # FLARE hands over whatever the sender has had it encode.
+            if not isinstance(message.payload, bytes | bytearray | memoryview):
+                return
+            frame = memoryview(message.payload)
         if not isinstance(place, int):
             return
-        is_new, begins = False, place == 0 and frame is not None
+        proven = self._proven(message)
+        is_new = False
         with self._lock:
             stream = self._streams.get(key)
-            if stream is None and self._opened is not None and begins:
+            if stream is None and self._opened and place == 0 and frame is not None:
                 stream = self._streams[key] = CellStream(self, *key)
                 is_new = True
         if stream is None:
             return  # of one that is over
-        if is_new and self._opened is not None:
-            self._opened(stream, message)
-        stream.take(place, frame)
+        if is_new and self._opened is not None and frame is not None:
+            try:
+                check_length(len(frame))
+            except ProtocolError as error:
+                proven = error
+            self._opened(stream, proven)
+        if not isinstance(proven, ProtocolError):
+            stream.take(place, frame)
 
 
 def _key(message: Message) -> StreamKey:
@@ -204,21 +249,35 @@ def _key(message: Message) -> StreamKey:
     return str(origin), str(message.get_header(STREAM))
 
 
-def site_of(message: Message) -> str:
-    """Return the site that a message is from.
+def site_of(message: Message, job: str) -> str:
+    """Return the site that a message of a job is from.
 
     FLARE's server lets a message through if its token is signed for the name that it
-    bears, and if that site registered with the cell that the message comes from.
+    bears. It signs both as one text, so that the signature for ("site-10", T) holds for
+    ("site-1", "0" + T) as well, and it compares where a message comes from only with
+    tokens that are in use. So the token must be of the one form that FLARE gives out,
+    and the message from the site's own cell of the job.
     """
     name = message.get_header(CellMessageHeaderKeys.CLIENT_NAME)
-    origin = str(message.get_header(MessageHeaderKey.ORIGIN))
-    if not isinstance(name, str) or name not in FQCN.split(origin):
-        raise ProtocolError("A stream must be of a FLARE site. Got another one.")
+    origin = message.get_header(MessageHeaderKey.ORIGIN)
+    is_whole = _is_uuid(message.get_header(CellMessageHeaderKeys.TOKEN))
+    if not isinstance(name, str) or not is_whole or origin != FQCN.join([name, job]):
+        raise ProtocolError(
+            "A message must be of a site of this FLARE job, connected to the server "
+            "without a relay. Got another one."
+        )
     return name
 
 
+def _is_uuid(token: object) -> bool:
+    try:
+        return isinstance(token, str) and str(uuid.UUID(token)) == token
+    except ValueError:
+        return False
+
+
 class FlareHub(Hub):
-    """A hub at the server's cell of a job."""
+    """A hub at the server's cell of the job with the id `job`."""
 
     named_in = "startup kit"
 
@@ -227,6 +286,7 @@ class FlareHub(Hub):
         cell: Any,
         parties: Sequence[PartyId],
         *,
+        job: str,
         admit: Callable[[Hello], str | None] = lambda hello: None,
         silence: float = 60.0,
         limit: int = codec.MAX_BODY,
@@ -237,11 +297,18 @@ class FlareHub(Hub):
         )
         # A site has one process in a job: one that dials again has lost its stream.
         self.newest_stays = True
-        self._streams = CellStreams(cell, self._opened)
+        self._streams = CellStreams(
+            cell, self._opened, lambda message: site_of(message, job), limit
+        )
 
-    def _opened(self, stream: CellStream, message: Message) -> None:
+    def _opened(self, stream: CellStream, proven: str | ProtocolError) -> None:
+        def who() -> str:
+            if isinstance(proven, ProtocolError):
+                raise proven
+            return proven
+
         def carry() -> None:
-            self.attend(stream, lambda: site_of(message))
+            self.attend(stream, who)
             stream.close()
 
         start_thread("lessvfl-stream", carry)
