@@ -434,6 +434,16 @@ def test_every_path_of_a_sites_config_is_found_from_its_workspace(tmp_path, net)
     assert read(PartyConfig, path).policy == before.policy
 
 
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_site_whose_resources_are_broken_is_told_and_left_alone(tmp_path, text):
+    (tmp_path / "party.yaml").write_text("data: own.csv\n")
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "resources.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"resources.json' must be a JSON object"):
+        nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    assert not (tmp_path / "local" / "lessvfl").exists()
+
+
 def test_a_folder_that_is_no_workspace_is_refused(tmp_path):
     (tmp_path / "party.yaml").write_text("data: own.csv\n")
     with pytest.raises(ConfigError, match="must be a folder of FLARE"):

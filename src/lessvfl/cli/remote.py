@@ -281,9 +281,10 @@ def party(
         return
     _need_predict({"--data": table})
     name, credentials = party_identity(own, insecure)
-    own_table, ids = data.open_columns(Path(own.data), own.id, own.storage)
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
-    process = PartyProcess(name, own, own_table, ids, status)
+    both = data.open_columns(Path(own.data), own.id, own.storage)
+    process = PartyProcess(name, own, *both, status)
+    del both  # what is large of it may be mapped from disk by now
     if process.has_finished:
         results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))

@@ -90,3 +90,10 @@ def keep_freed_memory(n_bytes: int = 1 << 28) -> None:
     trim_threshold, mmap_threshold = -1, -3
     mallopt(trim_threshold, n_bytes)
     mallopt(mmap_threshold, 1 << 25)  # the most that it takes
+
+
+def release_freed_memory() -> None:
+    """Give back what malloc keeps, after work that is done once in a run."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

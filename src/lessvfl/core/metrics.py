@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lessvfl.core.plans import parts
 from lessvfl.terms import Task
 
 MEASURES: dict[Task, tuple[str, ...]] = {
@@ -31,17 +32,19 @@ def measure(
     y = y.expand(z.shape[0], -1)
     if task == "regression":
         return {"r2": r2(z.squeeze(2), y)}
-    classes = y.long()
     n_classes = max(2, z.shape[2])
-    decided = z if offsets is None else z + offsets
-    right = is_right(decided.unsqueeze(2), classes)
-    hits = class_hits(right, classes, n_classes)
-    sizes = class_sizes(classes, n_classes)
+    hits, sizes = torch.zeros(1), torch.zeros(1, dtype=torch.long)
+    for part in parts(z.shape[1]):  # whole numbers: parts add up to the bit
+        classes = y[:, part].long()
+        decided = z[:, part] if offsets is None else z[:, part] + offsets
+        right = is_right(decided.unsqueeze(2), classes)
+        hits = hits.to(right.device) + class_hits(right, classes, n_classes).double()
+        sizes = sizes.to(right.device) + class_sizes(classes, n_classes)
     found = {
         "accuracy": accuracy(hits, sizes).squeeze(1),
         "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(1),
     }
-    return found | {"auc": auc(z.squeeze(2), classes)} if task == "binary" else found
+    return found | {"auc": auc(z.squeeze(2), y)} if task == "binary" else found
 
 
 def decision_offsets(threshold: Sequence[float] | None, n_outputs: int) -> list[float]:
@@ -103,11 +106,14 @@ def auc(scores: Tensor, y: Tensor) -> Tensor:
     """
     scores = scores.contiguous()
     ordered = scores.sort(dim=1).values
-    below = torch.searchsorted(ordered, scores)
-    not_above = torch.searchsorted(ordered, scores, right=True)
-    rank = (below + not_above + 1).double() / 2  # from 1, ties share their mean
     n_positive = y.sum(dim=1).double()
-    wins = (rank * y).sum(dim=1) - n_positive * (n_positive + 1) / 2
+    wins = -n_positive * (n_positive + 1) / 2
+    for part in parts(y.shape[1]):
+        some = scores[:, part].contiguous()
+        below = torch.searchsorted(ordered, some)
+        not_above = torch.searchsorted(ordered, some, right=True)
+        rank = (below + not_above + 1).double() / 2  # from 1, ties share their mean
+        wins = wins + (rank * y[:, part]).sum(dim=1)
     return wins / (n_positive * (y.shape[1] - n_positive))
 
 

@@ -152,7 +152,7 @@ class Frame:
         """Return a digest of all cells, or of the files that hold them."""
         if self.source:
             return self.source
-        found = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8))
+        found = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8).data)
         for place in sorted(self.text):
             found.update(digest_of(self.text[place]))
         return found.hexdigest()
@@ -183,7 +183,7 @@ def digest_of(values: NDArray[Any] | None) -> bytes:
     if values.dtype == object or values.dtype.kind in "US":
         text = json.dumps([None if v is None else str(v) for v in values.tolist()])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return hashlib.sha256(np.ascontiguousarray(values).view(np.uint8)).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).view(np.uint8).data).digest()
 
 
 @dataclass(frozen=True)

@@ -374,6 +374,7 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     policy = values.get("policy") or {}
     if policy.get("predict_ids") is not None:
         policy["predict_ids"] = str((folder / policy["predict_ids"]).resolve())
+    _resources(local)  # what is wrong with it is said before anything is written
     path = local / "lessvfl" / run / f"{site}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
@@ -402,7 +403,16 @@ def _resources(local: Path) -> dict[str, Any]:
     """Return what a site says of itself; its own file goes before FLARE's."""
     for path in (local / RESOURCES, local / f"{RESOURCES}.default"):
         if path.is_file():
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            try:
+                values = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                values = None
+            if not isinstance(values, dict):
+                raise ConfigError(
+                    f"The file '{path}' must be a JSON object, as FLARE writes it. Got "
+                    "something else.",
+                    public="A site's own file of resources must be a JSON object.",
+                )
             return values
     return {"format_version": 2}
 

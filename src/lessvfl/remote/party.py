@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl import data, settings
-from lessvfl.core.device import resolve_device
+from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.core.plans import PART, SECRET, stream
 from lessvfl.data import Encoding, Finding, Frame, Scratch, StoredTable, Table
@@ -97,7 +97,6 @@ class PartyProcess:
         look, self.findings = data.settle(table.look)
         self.whole = table.settled(look)
         self.table: Table | None = None  # of the common rows, in the common order
-        self._ids = None if ids is None else Ids(ids, config.id or "id")
         where = f"party '{name}'"
         names = data.match_columns(table.names, config.columns, where)
         self._columns = data.usable(name, names, look)
@@ -120,6 +119,8 @@ class PartyProcess:
         self.budget = Budget(self.folder / "spent.safetensors", self.judge)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
+        own: Any = self._scratch.keep(ids)
+        self._ids = None if own is None else Ids(own, config.id or "id")
         self._encoded: Encoded | None = None  # of the seed at hand
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
         self.ledger = Ledger(1)  # what it sent and was sent
@@ -489,6 +490,7 @@ class PartyProcess:
             self.judge.memory(whole.net, len(encoding.groups), n_rows)
             both = [self._encode(build, encoding, part) for part in (train, test)]
             self._encoded = Encoded(rows.seed, encoding, both[0], both[1])
+            release_freed_memory()
         own = self._encoded
         on_disk = isinstance(table, StoredTable)
         cut = functools.partial(cut_stored, self._scratch) if on_disk else cut_columns

@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 from lessvfl import data, methods
-from lessvfl.core.device import resolve_device
+from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.data import Dataset, Places, Problem, Scratch, split_rows
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
@@ -461,6 +461,7 @@ class ServerProcess:
         train, test = self._split(table)
         problem = self._problem(table.dataset, train, test)
         self._ask_all(control.Prepare(seed, train, test))
+        release_freed_memory()
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
         rules = ReplyRules((len(train), len(test)), size, build.dtype)
