@@ -7,6 +7,7 @@ from lessvfl.data.files import (
     load_ids,
     load_labels,
     load_rows,
+    release_unused,
     write_columns,
     write_table,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "prepare",
     "raw_frame",
     "read_parties",
+    "release_unused",
     "settle",
     "split_rows",
     "usable",

@@ -490,7 +490,6 @@ class PartyProcess:
             self.judge.memory(whole.net, len(encoding.groups), n_rows)
             both = [self._encode(build, encoding, part) for part in (train, test)]
             self._encoded = Encoded(rows.seed, encoding, both[0], both[1])
-            release_freed_memory()
         own = self._encoded
         on_disk = isinstance(table, StoredTable)
         cut = functools.partial(cut_stored, self._scratch) if on_disk else cut_columns
@@ -574,6 +573,8 @@ class PartyProcess:
     def _restore(self, tag: str | None) -> None:
         if self._rows is None:
             raise self._too_early("its rows")
+        data.release_unused()
+        release_freed_memory()  # of the preparation, and the message that told the rows
         self._begin_seed()
         if tag is None:
             return

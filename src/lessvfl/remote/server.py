@@ -461,6 +461,7 @@ class ServerProcess:
         train, test = self._split(table)
         problem = self._problem(table.dataset, train, test)
         self._ask_all(control.Prepare(seed, train, test))
+        data.release_unused()
         release_freed_memory()
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
