@@ -50,7 +50,7 @@ from pyarrow import parquet
 from lessvfl.remote import certificates, localhost
 from lessvfl.run.record import RunRecord
 
-CHUNK = 16_384  # rows of a row group, and of what is in memory at a time
+CHUNK = 65_536  # rows of a row group, and of what is in memory at a time
 N_TRUE = 10  # columns of a party that the label is made of
 NOISE = 0.4  # beside a score of deviation 1
 LOOK_SECONDS = 0.1

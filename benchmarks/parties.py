@@ -167,7 +167,7 @@ def measure(n_parties: int, n_processes: int, iterations: int, warm_up: int) -> 
         "train",
         (warm_up + iterations + 1) / n_each,
         BATCH,
-        True,
+        "shuffle",
         "adamw",
         0.01,
         bits=4,

@@ -35,13 +35,14 @@ class Slope:
 
 
 SLOPES = {
-    "round": Slope(0.87e-3, "s of the server a party and round", "parties.py"),
+    "round": Slope(0.86e-3, "s of the server a party and round", "parties.py"),
     "connection": Slope(0.54 * MIB, "bytes of the server a party", "parties.py"),
-    "label": Slope(0, "bytes of the server a row", "big_table.py grow"),
-    "place": Slope(0, "bytes of a party a row", "big_table.py grow"),
-    "base": Slope(0, "bytes of a party", "big_table.py grow"),
-    "prepare": Slope(0, "s of a party a cell", "big_table.py run"),
-    "row": Slope(0, "s of a party a row and epoch", "big_table.py run"),
+    "server": Slope(290 * MIB, "bytes of the server", "big_table.py grow"),
+    "label": Slope(160, "bytes of the server a row", "big_table.py grow"),
+    "place": Slope(60, "bytes of a party a row", "big_table.py grow"),
+    "base": Slope(440 * MIB, "bytes of a party", "big_table.py grow"),
+    "prepare": Slope(0.2e-6, "s of a party a cell", "big_table.py run"),
+    "row": Slope(20e-6, "s of a party a row and epoch", "big_table.py run"),
     "point": Slope(0.45e-3, "s of a party an id", "alignment.py"),
     "offer": Slope(0.17e-3, "s of the server an id and party", "alignment.py"),
 }
@@ -81,7 +82,7 @@ class Run:
         """Return what it takes, in words."""
         of = {name: slope.value for name, slope in SLOPES.items()}
         rows, m = self.rows, self.parties
-        server = m * of["connection"] + rows * of["label"]
+        server = of["server"] + m * of["connection"] + rows * of["label"]
         party = of["base"] + rows * of["place"]
         seconds = rows * self.columns * of["prepare"]
         seconds += self.train_share * rows * self.passes * of["row"]
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rows", type=float, default=1e9)
     parser.add_argument("--columns", type=int, default=250, help="of each party")
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--epochs", type=float, default=4.0)
+    parser.add_argument("--epochs", type=float, default=1.0)
     run = Run(**vars(parser.parse_args()))
     for name, slope in SLOPES.items():
         print(f"{name:<12}{slope.value:>12.3g} {slope.unit:<36}{slope.command}")
