@@ -221,11 +221,11 @@ def test_a_late_reply_is_dropped(network):
 
 def test_who_computes_for_long_is_not_silent(network):
     def answer(message):
-        time.sleep(1.0)
+        time.sleep(2.0)
         return Agreed()
 
-    hub = network.hub(("a",), silence=0.7)
-    Side(network, "a", answer, beat=0.35)
+    hub = network.hub(("a",), silence=1.5)
+    Side(network, "a", answer, beat=0.5)  # the first comes after one to two of these
     hub.wait(10)
     assert hub.send({"a": Save("train-1")}) == {"a": Agreed()}
     hub.close()
