@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from processes import credentials_of, running
 from torch import Tensor
 
 from lessvfl import algorithm
@@ -43,7 +44,6 @@ from lessvfl.party import Holding, Party
 from lessvfl.remote import certificates
 from lessvfl.wire import dial, flight
 from lessvfl.wire.control import Hello
-from lessvfl.wire.flight import Credentials
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.messages import Descend, Reply, Request, Traffic
 from lessvfl.wire.parties import Parties, concatenate
@@ -63,12 +63,6 @@ def columns_of(party: int) -> Tensor:
     """Return the columns (1, N, d) of one party."""
     generator = torch.Generator().manual_seed(party)
     return torch.randn(1, N_ROWS, N_COLUMNS, generator=generator)
-
-
-def credentials_of(folder: Path, name: str) -> Credentials:
-    """Return the files of the server or a party in a kit."""
-    where = folder / name
-    return Credentials(where / "cert.pem", where / "key.pem", where / "ca.pem")
 
 
 def take_part(folder: Path, number: int, address: str) -> None:
@@ -103,16 +97,8 @@ def started(
         )
         for first in range(min(n_parties, n_processes))
     ]
-    try:
-        for process in made:
-            process.start()
+    with running(made, 60):
         yield [int(process.pid or 0) for process in made]
-        for process in made:
-            process.join(60)
-        assert all(process.exitcode == 0 for process in made), "a party failed"
-    finally:
-        for process in made:
-            process.kill()
 
 
 @dataclass

@@ -37,10 +37,10 @@ class Slope:
 SLOPES = {
     "round": Slope(0.86e-3, "s of the server a party and round", "parties.py"),
     "connection": Slope(0.54 * MIB, "bytes of the server a party", "parties.py"),
-    "server": Slope(290 * MIB, "bytes of the server", "big_table.py grow"),
-    "label": Slope(160, "bytes of the server a row", "big_table.py grow"),
-    "place": Slope(60, "bytes of a party a row", "big_table.py grow"),
-    "base": Slope(440 * MIB, "bytes of a party", "big_table.py grow"),
+    "server": Slope(280 * MIB, "bytes of the server", "big_table.py grow"),
+    "label": Slope(38, "bytes of the server a row", "big_table.py grow"),
+    "place": Slope(17, "bytes of a party a row", "big_table.py grow"),
+    "base": Slope(460 * MIB, "bytes of a party", "big_table.py grow"),
     "prepare": Slope(0.2e-6, "s of a party a cell", "big_table.py run"),
     "row": Slope(20e-6, "s of a party a row and epoch", "big_table.py run"),
     "point": Slope(0.45e-3, "s of a party an id", "alignment.py"),
@@ -129,7 +129,8 @@ def main() -> None:
     )
     for what, took in run.lines():
         print(f"{what:<34}{took}")
-    print(f"\nrows whose places fit into one message: {MAX_BODY // 8:,}")
+    print(f"\nrows that one message can name, in blocks: {8 * MAX_BODY:,}")
+    print(f"rows that one message can name, shuffled: {MAX_BODY // 4:,}")
     print(f"ids of one table that can be aligned: {MAX_IDS:,}")
 
 

@@ -39,6 +39,7 @@ from typing import Any
 
 import grpc
 import torch
+from processes import credentials_of, running
 from torch import Tensor
 
 from lessvfl.core.device import keep_freed_memory, use_threads
@@ -55,13 +56,6 @@ PATIENCE = 300.0
 
 Iteration = Callable[[], Any]
 Series = Callable[[int], list[float]]  # how many iterations -> milliseconds of each
-Credentials = flight.Credentials
-
-
-def credentials_of(folder: Path, name: str) -> Credentials:
-    """Return the files of the server or a party in a kit."""
-    where = folder / name
-    return Credentials(where / "cert.pem", where / "key.pem", where / "ca.pem")
 
 
 def answer(request: Any) -> Any:
@@ -214,16 +208,8 @@ def started(
         context.Process(target=as_party, args=(target, folder, name, address))
         for name in names
     ]
-    try:
-        for process in made:
-            process.start()
+    with running(made, 30):
         yield
-        for process in made:
-            process.join(30)
-        assert all(process.exitcode == 0 for process in made), "a party failed"
-    finally:
-        for process in made:
-            process.kill()
 
 
 def timed(iterate: Iteration, n: int) -> list[float]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,15 @@ from examples.nvflare.federation import Federation, wait_for_job
 
 from lessvfl.remote import nvflare
 
-QUICK = {"pretrain_epochs": 2, "train_epochs": 2}
-
 
 def main(
     name: str = "breast-cancer",
-    settings: Mapping[str, Any] = QUICK,
+    settings: Mapping[str, Any] = sides.QUICK,
     base: Path | None = None,
 ) -> bool:
     """Run, and tell whether both runs are the same."""
-    with tempfile.TemporaryDirectory(prefix="lessvfl-nvflare-") as scratch:
-        base = base or Path(scratch)
-        job = sides.make_job(name, settings)
+    with sides.prepared(name, settings, base) as (base, job, names):
         folder = base / "sides"
-        names = sides.write_sides(job, folder)
         with Federation(base / "flare", names[1:]) as flare:
             print("provisioning: a server, three sites, an admin")
             flare.provision()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,18 @@ from lessvfl.run.simulate import Job, simulate
 
 RUN = "demo"
 SEED = 0
+QUICK = {"pretrain_epochs": 2, "train_epochs": 2}
+
+
+@contextlib.contextmanager
+def prepared(
+    name: str, settings: Mapping[str, Any], base: Path | None
+) -> Iterator[tuple[Path, Job, list[str]]]:
+    """Give a folder, what to run, and who takes part, whose sides are in the folder."""
+    with tempfile.TemporaryDirectory(prefix="lessvfl-nvflare-") as scratch:
+        base = base or Path(scratch)
+        job = make_job(name, settings)
+        yield base, job, write_sides(job, base / "sides")
 
 
 def make_job(name: str, settings: Mapping[str, Any]) -> Job:

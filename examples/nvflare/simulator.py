@@ -13,7 +13,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,17 @@ from examples.nvflare import sides
 
 from lessvfl.remote import nvflare
 
-QUICK = {"pretrain_epochs": 2, "train_epochs": 2}
 LONGEST = 600.0  # seconds
 
 
 def main(
     name: str = "breast-cancer",
-    settings: Mapping[str, Any] = QUICK,
+    settings: Mapping[str, Any] = sides.QUICK,
     base: Path | None = None,
 ) -> bool:
     """Run, and tell whether both runs are the same."""
-    with tempfile.TemporaryDirectory(prefix="lessvfl-nvflare-") as scratch:
-        base = base or Path(scratch)
-        job = sides.make_job(name, settings)
+    with sides.prepared(name, settings, base) as (base, job, names):
         folder, workspace = base / "sides", base / "workspace"
-        names = sides.write_sides(job, folder)
         (workspace / "local").mkdir(parents=True)
         for side in names:
             config = sides.config_of(folder, side)

@@ -26,6 +26,7 @@ from lessvfl.core.plans import (
     Rows,
     SelectPlan,
     TrainPlan,
+    parts,
     sample_rows,
     take,
 )
@@ -259,8 +260,8 @@ def matching_loss(net: Network, X: Tensor, plan: SelectPlan) -> Step:
     divisor = net.output_mask.sum(dim=1).clamp_min(1) if mean else 1
     if isinstance(net, MLP) and net.is_linear:
         return _linear_matching_loss(net, X, divisor)
-    with torch.no_grad():
-        target = net(X)  # h_m(θ̂_m; X_m), (R, N, |K_m|)
+    with torch.no_grad():  # h_m(θ̂_m; X_m), (R, N, |K_m|)
+        target = torch.cat([net(X[:, part]) for part in parts(X.shape[1])], dim=1)
 
     def loss(rows: Rows) -> Tensor:
         return proxy_loss(net(take(X, rows)), take(target, rows), divisor)

@@ -7,9 +7,14 @@ folders, configs and keys.
 from __future__ import annotations
 
 import csv
+import re
 import socket
 
+import numpy as np
 import pytest
+import torch
+
+from lessvfl.cli import ending
 
 SERVER = "listen: 127.0.0.1:0\nparties: [a, b]\ndata: fine.csv\nlabel: y\nid: id\n"
 PARTY = "server: 127.0.0.1:9\nname: a\ndata: fine.csv\nid: id\n"
@@ -229,3 +234,20 @@ def test_no_command_prints_the_help_alone(run_cli, group):
     assert result.code == 2
     assert "Usage: lessvfl" in result.out
     assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda: np.empty(1 << 55), lambda: torch.empty(1 << 55)],
+    ids=["numpy", "torch"],
+)
+def test_too_little_memory_is_one_sentence(ask):
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        ask()
+    text = ending.sentence(caught.value)
+    assert text is not None
+    assert re.fullmatch(
+        r"There must be memory .* Got too little \(.*allocate.*\); .*", text
+    )
+    assert ending.exit_code(caught.value) == 2
+    assert ending.sentence(RuntimeError("another bug")) is None

@@ -182,6 +182,17 @@ def test_files_of_other_content(tmp_path, name, content):
         load(str(tmp_path / name))
 
 
+def test_a_file_that_does_not_fit_into_memory(tmp_path, monkeypatch):
+    TABLE.to_parquet(tmp_path / "t.parquet")
+
+    def fail(self, **how):
+        raise pa.lib.ArrowMemoryError("malloc of size 33322880 failed")
+
+    monkeypatch.setattr(parquet.ParquetFile, "read", fail)
+    with pytest.raises(DataError, match=r"t\.parquet' must fit into memory.*'storage'"):
+        load(str(tmp_path / "t.parquet"))
+
+
 @pytest.mark.parametrize(
     ("arrays", "fragment"),
     [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessvfl.data import DataConfig, from_arrays, read_parties
+from lessvfl.data import DataConfig, from_arrays, read_parties, split
 from lessvfl.data.split import deal_columns, split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 
@@ -123,6 +123,61 @@ def test_stratified_rows_keep_the_shares_of_classes():
     data = from_arrays(np.arange(100.0)[:, None], y)
     _, test = split_rows(data, DataConfig(), 3)
     assert np.bincount(y[test]).tolist() == [12, 6, 2]
+
+
+@pytest.fixture
+def _many(monkeypatch):
+    """Have few rows be drawn as very many are."""
+    monkeypatch.setattr(split, "MANY_ROWS", 50)
+    monkeypatch.setattr(split, "BLOCK", 16)
+
+
+@pytest.mark.usefixtures("_many")
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("counts", [(60, 30, 10), (57, 41, 2), (33, 33, 34)])
+def test_of_many_rows_every_class_has_its_share(counts, in_order):
+    y = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], counts))
+    data = from_arrays(np.arange(100.0)[:, None], y)
+    train, test = split_rows(data, DataConfig(), 3, in_order)
+    assert sorted([*train, *test]) == list(range(100))
+    assert len(test) == 20
+    assert np.bincount(y[test], minlength=3) == pytest.approx(np.array(counts) / 5, 1)
+    assert (np.diff(train) > 0).all() == in_order
+    again, _ = split_rows(data, DataConfig(), 3, in_order)
+    other, _ = split_rows(data, DataConfig(), 4, in_order)
+    assert train.tolist() == again.tolist()
+    assert train.tolist() != other.tolist()
+
+
+@pytest.mark.usefixtures("_many")
+@pytest.mark.parametrize("regression", [False, True])
+def test_many_rows_are_drawn_alike_wherever_they_stand(regression):
+    data, n_seeds = table(64, regression=regression), 2000
+    drawn = np.zeros(64)
+    together = 0  # the first row with the last one
+    for seed in range(n_seeds):
+        _, test = split_rows(data, DataConfig(test_share=0.25), seed, in_order=True)
+        drawn[test] += 1
+        together += {0, 63} <= set(test.tolist())
+    assert drawn / n_seeds == pytest.approx(0.25, abs=0.05)
+    assert together / n_seeds == pytest.approx(0.25 * 15 / 63, abs=0.03)
+
+
+@pytest.mark.usefixtures("_many")
+@pytest.mark.parametrize("n_test", [1, 40, 99])
+def test_rows_beyond_what_numpy_draws_from(n_test, monkeypatch):
+    class Small(np.random.Generator):
+        def hypergeometric(self, ngood, nbad, nsample, size=None):
+            assert ngood + nbad < 30  # 10**9 in numpy, which refuses more
+            return super().hypergeometric(ngood, nbad, nsample, size)
+
+    monkeypatch.setattr(split, "MOST_DRAWN", 30)
+    y = np.random.default_rng(1).permutation(np.repeat([0, 1], (70, 30)))
+    for seed in range(50):
+        rng = Small(np.random.PCG64(seed))
+        is_test = split._draw_test_rows(100, n_test, y, rng)
+        assert is_test.sum() == n_test
+        assert abs(is_test[y == 1].sum() - 0.3 * n_test) < 1
 
 
 def test_no_test_rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pyarrow import feather, parquet
 
 from lessvfl import data
 from lessvfl.data import Scratch, StoredTable, encode, learn, stored
+from lessvfl.data import frame as data_frame
 from lessvfl.data.encode import Encoding
 from lessvfl.errors import DataError
 
@@ -92,7 +94,7 @@ def test_rows_in_order_are_learnt_and_encoded_to_the_bit(kind, scale, table, tmp
     ]
     assert found[0] == found[1]
     right = found[0].apply(in_memory.take(rows))[0].astype(np.float32)
-    encoded = Scratch(tmp_path).encode(on_disk.take(rows), found[1], "float32")
+    (encoded,), _ = Scratch(tmp_path).encode([on_disk.take(rows)], found[1], "float32")
     assert np.array_equal(encoded, right)
 
 
@@ -103,11 +105,59 @@ def test_rows_in_any_order_stand_where_they_were_asked_for(table, tmp_path):
     some = on_disk.take(rows).take(twice)
     learnt = Encoding.fit("p", some, in_memory.names)
     right = learnt.apply(in_memory.take(rows).take(twice))[0].astype(np.float32)
-    assert np.array_equal(Scratch(tmp_path).encode(some, learnt, "float32"), right)
+    (encoded,), _ = Scratch(tmp_path).encode([some], learnt, "float32")
+    assert np.array_equal(encoded, right)
     again = Encoding.fit("p", in_memory.take(rows).take(twice), in_memory.names)
     for column, other in zip(learnt.columns, again.columns, strict=True):
         assert column.shift == pytest.approx(other.shift, rel=1e-12, abs=1e-14)
         assert column.scale == pytest.approx(other.scale, rel=1e-12)
+
+
+def test_training_and_test_rows_are_read_together(table, tmp_path, monkeypatch):
+    in_memory, on_disk = both(written(table, tmp_path, "folder"))
+    order = np.random.default_rng(1).permutation(N_ROWS)
+    parts = np.sort(order[50:]), order[:50], order[:0]
+    encoding = Encoding.fit("p", in_memory, in_memory.names)
+    passes: list[int] = []
+    frames = type(on_disk.source).frames
+
+    def counted(self, names, n_rows):
+        passes.append(n_rows)
+        return frames(self, names, n_rows)
+
+    monkeypatch.setattr(type(on_disk.source), "frames", counted)
+    some = [on_disk.take(rows) for rows in parts]
+    encoded, counts = Scratch(tmp_path).encode(some, encoding, "float32")
+    assert counts == encoding.apply(in_memory)[1]
+    assert len(passes) == 1
+    for rows, found in zip(parts, encoded, strict=True):
+        right = encoding.apply(in_memory.take(rows))[0].astype(np.float32)
+        assert np.array_equal(found, right)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 16])
+def test_rows_as_they_stand(at_once, monkeypatch):
+    monkeypatch.setattr(data_frame, "AT_ONCE", at_once)
+    rows = np.arange(8)
+    assert data.are_all(rows, 8)
+    assert data.are_all(rows[:0], 0)
+    assert data.are_in_order(rows[::2])
+    for others in (rows[:7], rows[1:], rows[::-1], np.r_[0, rows[:7]], rows - 1):
+        assert not data.are_all(others, 8)
+    for border in range(7):
+        swapped = rows.copy()
+        swapped[[border, border + 1]] = swapped[[border + 1, border]]
+        assert not data.are_in_order(swapped)
+
+
+@pytest.mark.parametrize("n_rows", [10, N_ROWS + 10])
+def test_a_file_keeps_its_rows_during_a_run(n_rows, table, tmp_path):
+    _, on_disk = both(written(table, tmp_path, "parquet"))
+    encoding = Encoding.fit("p", on_disk, ["number"])
+    longer = pyarrow.concat_tables([table, table]).slice(0, n_rows)
+    written(longer, tmp_path, "parquet")
+    with pytest.raises(DataError, match=r"t.parquet' must keep its \d+ rows during"):
+        Scratch(tmp_path).encode([on_disk], encoding, "float32")
 
 
 def test_columns_are_cut_on_disk(tmp_path):
@@ -122,7 +172,7 @@ def test_encoded_rows_leave_no_file_behind(table, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     encoding = Encoding.fit("p", on_disk, ["number"])
-    encoded = Scratch(folder).encode(on_disk, encoding, "float32")
+    (encoded,), _ = Scratch(folder).encode([on_disk], encoding, "float32")
     assert isinstance(encoded, np.memmap)
     assert list(folder.iterdir()) == []
 
@@ -230,5 +280,7 @@ def test_texts_that_the_look_did_not_have_are_refused(table, tmp_path):
     on_disk = StoredTable.open(written(odd, tmp_path, "parquet"), "row")
     look, _ = data.settle(on_disk.look)
     assert "written" in [look.names[i] for i in look.readings], "row 777 is not in it"
-    with pytest.raises(DataError, match=r"'written' of the rows of 't\.parquet'"):
+    with pytest.raises(DataError, match=r"'written' of rows .* of 't.parquet'") as said:
         Encoding.fit("p", on_disk.settled(look), ["written"])
+    first, last = map(int, re.findall(r"rows (\d+) to (\d+)", str(said.value))[0])
+    assert first <= 778 <= last < first + 64

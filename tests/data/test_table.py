@@ -175,6 +175,12 @@ def test_labels(y, expected):
     assert labels(y) == expected
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+def test_classes_are_coded_alike_in_whatever_format(dtype):
+    y = np.array([2, 1, 0, 2]).astype(dtype) / 3  # no two formats have the same thirds
+    assert labels(y, task="multiclass")[1] == [2, 1, 0, 2]
+
+
 def test_whole_numbers_are_classes_up_to_a_hundred():
     assert labels(range(100))[0] == "multiclass"
     assert labels(range(101))[0] == "regression"
@@ -211,6 +217,7 @@ def test_a_test_frame_keeps_its_own_names():
         (np.eye(2), {}, "must be one column. Got shape"),
         ([0, 1, 0], {}, "Got 2 rows and 3 labels"),
         ([0.5, math.inf], {}, "must be finite"),
+        ([10**400, 0], {}, "must be numbers below 1.8e308"),
         (["a", "b"], {"task": "regression"}, "must be numbers for regression"),
         (np.array(["a", 1], dtype=object), {}, "all texts or all numbers"),
         (np.array([DAY, DAY]), {}, "Got date"),
@@ -233,3 +240,12 @@ def test_more_refused_labels():
         from_arrays(np.empty((0, 2)), [])
     with pytest.raises(DataError, match="Got 0 rows and 0 columns"):
         from_arrays(pd.DataFrame(), [])
+
+
+@pytest.mark.parametrize("y", [[0.5, 1.25, 2.5], [0, 1, 1]])
+def test_labels_are_the_data_sets_own(y):
+    given = np.array(y)
+    found = from_arrays(np.eye(3), given)
+    right = found.y.tolist()
+    given[:] = 0
+    assert found.y.tolist() == right

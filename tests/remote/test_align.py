@@ -183,6 +183,19 @@ def test_a_secret_of_another_length_is_refused_and_not_shown(secret: Any) -> Non
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("at_once", [1, 2, 1 << 16])
+def test_one_digest_of_all_ids_tells_them_apart(monkeypatch, at_once) -> None:
+    right = Ids(["1", "23", "t:4"]).digest(bytes(32))
+    monkeypatch.setattr(ids, "AT_ONCE", at_once)
+    assert Ids(["1", "23", "t:4"]).digest(bytes(32)) == right
+    others = (["12", "3", "t:4"], ["23", "1", "t:4"], ["1", "23t:t:4"], ["1", "23"])
+    found = [Ids(other).digest(bytes(32)) for other in others]
+    assert len({*found, right, Ids(["1", "23", "t:4"]).digest(bytes(31) + b"k")}) == 6
+    numbers = Ids(np.array([1, 23, 4])).digest(bytes(32))
+    assert numbers == Ids([1, 23, 4]).digest(bytes(32))
+    assert numbers != Ids(["1", "23", "4"]).digest(bytes(32))
+
+
 def test_without_ids_mode_none_warns_on_both_sides() -> None:
     holder = Aligner("none", Ids([1, 2]), 2, secret=fresh())
     party = PartyAligner("none", None, 2, secret=fresh())

@@ -76,7 +76,7 @@ class Server:
         return bytes(offer.data)
 
     def prepare(self, train=TRAIN, test=TEST, seed=0) -> None:
-        self.party.handle(Prepare(seed, train, test))
+        self.party.handle(listed(train, test, seed))
         self.party.handle(Restore(None))
 
     def begin(self) -> Server:
@@ -88,6 +88,12 @@ class Server:
     @property
     def plans(self):
         return self.party._plans
+
+
+def listed(train, test, seed=0) -> Prepare:
+    """Name rows by their places, whatever these are."""
+    places = np.concatenate([train, test]).astype(np.int32)
+    return Prepare(seed, len(train), len(test), places)
 
 
 def refused(*sentences):
@@ -223,6 +229,18 @@ def test_rows_are_different_common_rows(tmp_path, train, test):
     server.align()
     with refused("all common rows, each of them once"):
         server.prepare(np.array(train), np.array(test))
+
+
+@pytest.mark.parametrize(
+    ("n_train", "n_test", "n_bits"), [(160, 40, 39), (150, 40, 40), (161, 40, 40)]
+)
+def test_bits_of_rows_are_counted(tmp_path, n_train, n_test, n_bits):
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align()
+    bits = np.packbits(np.arange(n_train + n_test) >= n_train + n_test - n_bits)
+    with refused("all common rows, each of them once"):
+        server.party.handle(Prepare(0, n_train, n_test, bits))
 
 
 def test_one_person_is_not_trained_on_alone(tmp_path):
@@ -404,7 +422,7 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
             Server(party, train_epochs=n_epochs).welcome()
     server = Server(party).begin()
     party._is_trained = True  # as after seed 0
-    server.party.handle(Prepare(1, TRAIN, TEST))
+    server.party.handle(listed(TRAIN, TEST, seed=1))
     with refused("at the end alone"):
         server.party.handle(Embed("evaluate", "test"))
     with pytest.raises(ProtocolError, match="train to the end"):
@@ -463,7 +481,7 @@ def test_every_message_is_a_round_and_seeds_have_a_bound(tmp_path):
     server.align()
     with refused("allows 50 rounds"):
         for _ in range(50):
-            server.party.handle(Prepare(0, TRAIN, TEST))
+            server.party.handle(listed(TRAIN, TEST))
             server.party.handle(Save("train-1"))
 
 

@@ -26,7 +26,7 @@ from tests.remote.test_remote import a_dataset
 
 from lessvfl import __version__, report
 from lessvfl.errors import ConfigError
-from lessvfl.remote import localhost, nvflare, server
+from lessvfl.remote import certificates, localhost, nvflare, server
 from lessvfl.remote.config import PartyConfig, ServerConfig, read
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job, simulate
@@ -442,6 +442,27 @@ def test_a_site_whose_resources_are_broken_is_told_and_left_alone(tmp_path, text
     with pytest.raises(ConfigError, match=r"resources.json' must be a JSON object"):
         nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
     assert not (tmp_path / "local" / "lessvfl").exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ("clinik", "the name in its FLARE certificate, 'clinic'. Got 'clinik'"),
+        ("server", "the startup kit of a server. Got .* without 'server.crt'"),
+    ],
+)
+def test_another_sides_workspace_is_refused(tmp_path, site, words):
+    certificates.init(tmp_path / "kit", ["clinic"])
+    for folder in ("startup", "local"):
+        (tmp_path / folder).mkdir()
+    certificate = (tmp_path / "kit" / "clinic" / "cert.pem").read_bytes()
+    (tmp_path / "startup" / "client.crt").write_bytes(certificate)
+    config = tmp_path / "own.yaml"
+    config.write_text("data: own.csv\n")
+    with pytest.raises(ConfigError, match=words):
+        nvflare.install(config, tmp_path, RUN, site)
+    assert list((tmp_path / "local").iterdir()) == []
+    nvflare.install(config, tmp_path, RUN, "clinic")
 
 
 def test_a_folder_that_is_no_workspace_is_refused(tmp_path):

@@ -99,16 +99,28 @@ class Side(threading.Thread):
         super().__init__(daemon=True)
         self.party, self.port = party, port
         self.error: BaseException | None = None
+        self._over = threading.Event()
         self.start()
 
     def run(self) -> None:
-        address = Address(f"127.0.0.1:{self.port}", None)
+        address, party = Address(f"127.0.0.1:{self.port}", None), self.party
+        how: dict[str, Any] = {"patience": 20.0, "sleep": self._pause}
         try:
-            dial.serve(address, self.party.hello(), self.party.handle, patience=20.0)
+            dial.serve(address, party.hello(), party.handle, **how)
         except BaseException as error:
             self.error = error
         finally:
             self.party.close()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before it dials again; at the end of a test it does not."""
+        if self._over.wait(seconds):
+            raise InterruptedError
+
+    def end(self) -> None:
+        """Have it dial no more, and let go of its folder."""
+        self._over.set()
+        self.join(10)
 
 
 @contextlib.contextmanager
@@ -179,8 +191,8 @@ def a_session(out: Path, ids: Any = IDS, parties=None, **more: Any):
         finally:
             predictor.close()
             hub.close()
-            for side in sides.values():  # then their folders are free
-                side.join(10)
+            for side in sides.values():
+                side.end()
 
 
 def in_process(out: Path, rows: Any, seed: int = 0) -> Any:

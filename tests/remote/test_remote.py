@@ -20,6 +20,7 @@ from lessvfl.core import ending, plans
 from lessvfl.data import stored
 from lessvfl.errors import (
     ConfigError,
+    DataError,
     LessVFLError,
     PartyLostError,
     PolicyError,
@@ -639,9 +640,21 @@ def test_runs_of_another_session_do_not_count(tmp_path):
     assert over == [False, False]  # the party is done after the second seed alone
 
 
+def test_a_party_says_how_many_cells_it_filled_in(tmp_path, caplog):
+    def with_gaps(name):
+        frame = a_table(name)
+        frame.numeric[3:10, 0] = np.nan
+        return frame
+
+    with caplog.at_level("INFO", logger="lessvfl.remote.party"):
+        run_all(tmp_path, "less-vfl", table_of=with_gaps, evaluation="end")
+    said = [line for line in caplog.messages if "missing cells were filled in" in line]
+    assert [line.split()[0] for line in said] == ["7"] * len(HELD)
+
+
 def test_a_seed_that_was_not_told_is_refused(tmp_path):
     party = a_party("clinic", tmp_path)
-    rows = Prepare(5, np.arange(3), np.arange(2))
+    rows = Prepare(5, 1, 2, np.arange(3, dtype=np.int32))
     with pytest.raises(ProtocolError, match="must be told all seeds"):
         party.handle(rows)
     net = {"embedding_size": 2}
@@ -1186,3 +1199,17 @@ def test_rows_that_are_not_aligned_end_the_run(tmp_path):
         other.join(20)
     assert short.error is not None
     assert other.error is not None
+
+
+def test_a_row_is_left_to_train_on(tmp_path):
+    table = LabelTable(labels().dataset, np.full(150, True))
+    with a_hub() as hub:
+        sides = [Side(a_party(name, tmp_path), hub.port) for name in HELD]
+        for side in sides:
+            side.start()
+        server = ServerProcess(server_config(tmp_path), table, hub, a_status())
+        with pytest.raises(DataError, match="150 common rows, all of them marked"):
+            server.run()
+        hub.close()
+        for side in sides:
+            side.join(20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,16 @@ import torch
 import yaml
 
 from lessvfl import data
+from lessvfl.data import stored
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.remote import config, localhost
+from lessvfl.remote import config, localhost, party
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
-from lessvfl.status import terminal, words
+from lessvfl.status import Status, terminal, words
 
 # ------------------------------------------------------------------------------ configs
 
@@ -197,6 +199,26 @@ def test_bad_label_files(tmp_path, name, label, who, sentence):
     np.savez(tmp_path / "labels.npz", y=np.array([0, 1]))
     with pytest.raises(DataError, match=sentence):
         data.load_labels(tmp_path / name, label, who)
+
+
+@pytest.mark.parametrize(
+    ("marks", "got"),
+    [
+        ([0, 1, 0], "int64 of shape (3,)"),
+        ([False, True], "bool of shape (2,)"),
+        ([[False], [True], [False]], "bool of shape (3, 1)"),
+    ],
+)
+def test_test_rows_are_marked_by_a_truth_value_each(tmp_path, marks, got):
+    path = tmp_path / "labels.npz"
+    np.savez(path, y=[0, 1, 1], is_test=marks)
+    sentence = "must hold a truth value for each of 3 rows. Got " + got
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        data.load_labels(path)
+    np.savez(path, y=[0, 1, 1], is_test=[False, True, False])
+    is_test = data.load_labels(path)[2]
+    assert is_test is not None
+    assert is_test.tolist() == [False, True, False]
 
 
 def test_weights_in_the_file_of_labels(tmp_path):
@@ -586,3 +608,21 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
     assert not any(name in hello for name in (*frame.names, "left out"))
     with pytest.raises(DataError, match=r"Party 'clinic' must have a column.*'code'"):
         start(["code"])
+
+
+@pytest.mark.parametrize(("storage", "stays"), [("auto", "Frame"), ("disk", None)])
+def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatch):
+    """Rows on disk are mapped into the memory of the CPU."""
+    path = tmp_path / "own.parquet"
+    data.write_columns(path, data.frame_of(np.ones((60, 2))), np.arange(60))
+    monkeypatch.setattr(stored, "LARGE", 1)
+    monkeypatch.setattr(party, "resolve_device", lambda name: torch.device("cuda"))
+    own = PartyConfig(data=str(path), id="row", storage=storage, out=str(tmp_path))
+    status = Status("", "", "", ["server"])
+    if stays is None:
+        with pytest.raises(ConfigError, match="must be memory or auto with a GPU"):
+            PartyProcess.load("clinic", own, status)
+        return
+    process = PartyProcess.load("clinic", own, status)
+    assert type(process.whole).__name__ == stays
+    process.close()

@@ -14,7 +14,7 @@ from lessvfl.core import plans
 from lessvfl.core.plans import parts
 from lessvfl.errors import DivergenceError
 from lessvfl.run import profiles, simulate
-from lessvfl.run.recorder import Recorder
+from lessvfl.run.recorder import Recorder, _mean
 from lessvfl.run.simulate import Job
 from lessvfl.terms import Event
 from lessvfl.wire.ledger import Ledger
@@ -256,6 +256,12 @@ def test_the_score_without_a_party_by_its_definition(task, threshold, n_test):
             z = np.concatenate(blocks, axis=1) @ WEIGHTS[r]
             right = scores_of(z, labels[rows][r], task, offset)
             assert found[name] == pytest.approx(right)
+
+
+def test_means_on_the_way_hold_no_rows():
+    """Once, the first row of a part kept all of its rows in memory."""
+    kept = [one.untyped_storage().nbytes() for one in _mean(torch.ones(2, 1000, 3))]
+    assert max(kept) <= 2 * 3 * 8
 
 
 def test_the_value_of_parties_costs_no_message():

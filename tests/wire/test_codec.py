@@ -13,7 +13,7 @@ import torch
 
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ProtocolError
-from lessvfl.wire import codec
+from lessvfl.wire import codec, control
 from lessvfl.wire.codec import WireFrame, decode, encode, exchange_of, kind_of
 from lessvfl.wire.coding import Coded
 from lessvfl.wire.control import (
@@ -49,6 +49,8 @@ TRAIN = TrainPlan("train", 1.5, 100, "file", "adam", 0.01, None)
 LASSO = TrainPlan("joint_lasso", 3, 100, "shuffle", "sgd", 0.01, (0.1, 0.2))
 PARTY = SelectPlan("select_features", 150, 100, "shuffle", 0.01, (1.0,), 10.0, "mean")
 WELCOME = Welcome("r", (0,), "plain", {}, ("a",), "none")
+SORTED = Prepare.of(3, np.arange(3, 9), np.arange(3), in_order=True)
+UNSORTED = Prepare.of(3, np.array([2, 0]), np.array([1]), in_order=False)
 MESSAGES = [
     Describe(),
     Description("clinic", 10, 16),
@@ -67,7 +69,9 @@ MESSAGES = [
     Welcome("r1", (0, 1), "plain", {"hidden": 64, "party_net": None}, ("a",), "psi"),
     Align(b"\x00\xffabc"),
     Align(b""),
-    Prepare(3, np.arange(5), np.arange(0)),
+    Prepare.of(3, np.arange(5), np.arange(0), in_order=True),
+    SORTED,
+    UNSORTED,
     Save("train-150"),
     Restore("select_features-1"),
     Restore(None),
@@ -103,6 +107,23 @@ def test_a_frame_comes_back_as_it_was(message):
     frame = codec.decode(codec.encode(WireFrame(message, 41, b"r" * 16)))
     assert (frame.number, frame.run) == (41, b"r" * 16)
     same(message, frame.message)
+
+
+@pytest.mark.parametrize("n_rows", [1, 9, 64, 2 * 64 + 13])
+def test_rows_come_back_in_whatever_form(n_rows, monkeypatch):
+    monkeypatch.setattr(control, "AT_ONCE", 64)
+    order = np.random.default_rng(n_rows).permutation(n_rows)
+    train, test = order[: n_rows // 2], order[n_rows // 2 :]
+    for in_order in (False, True):
+        if in_order:
+            train, test = np.sort(train), np.sort(test)
+        message = Prepare.of(3, train, test, in_order)
+        got = codec.decode(codec.encode(WireFrame(message, 1))).message
+        for name, own in (("train", train), ("test", test)):
+            parts = [np.empty(0, dtype=np.int64), *got.places(name)]
+            assert np.concatenate(parts).tolist() == own.tolist()
+        assert (got.rows.nbytes == -(-n_rows // 8)) is in_order
+        assert got.digest() == message.digest()
 
 
 def test_every_kind_is_tried():
@@ -196,8 +217,14 @@ def without_field(name):
         (Hello("a", 1, "cpu", {}), with_field("versions", ["1"])),
         (Save("train-1"), with_field("tag", "../../etc/passwd")),
         (Save("train-1"), with_field("tag", 5)),
-        (Prepare(3, np.arange(3), np.arange(2)), lambda f, a: (f, [a[0] - 1, a[1]])),
-        (Prepare(3, np.arange(3), np.arange(2)), lambda f, a: (f, a[:1])),
+        (UNSORTED, lambda f, a: (f, [a[0] - 1])),
+        (UNSORTED, lambda f, a: (f, [a[0].long()])),
+        (UNSORTED, lambda f, a: (f, [a[0][:1]])),
+        (UNSORTED, lambda f, a: (f, [])),
+        (UNSORTED, with_field("n_test", -1)),
+        (SORTED, lambda f, a: (f, [a[0][:1]])),
+        (SORTED, with_field("n_train", 2**62)),
+        (SORTED, with_field("n_train", 20)),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0] - 1])),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0].reshape(1, 3)])),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0].double()])),

@@ -37,11 +37,26 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         what = f"'{error.filename}'" if error.filename else "A file"
         return f"{what} cannot be read or written: {error.strerror or error}."
+    if _is_out_of_memory(error):
+        said = str(error).strip().splitlines() or ["nothing more is known"]
+        return (
+            f"There must be memory for what is asked. Got too little ({said[-1]}); a "
+            "party's own table need not be in it, see 'storage' in its config."
+        )
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, UsageError):
         return _usage_sentence(error)
     return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory was too small; torch says so in words of its own."""
+    words = ("DefaultCPUAllocator", "CUDA out of memory")
+    is_of_torch = isinstance(error, RuntimeError) and any(
+        w in str(error) for w in words
+    )
+    return isinstance(error, MemoryError) or is_of_torch
 
 
 def _usage_sentence(error: Any) -> str:
@@ -60,8 +75,8 @@ def _usage_sentence(error: Any) -> str:
 def leave(error: BaseException) -> NoReturn:
     """End the process after an error, or after the SystemExit of a command.
 
-    Errors of ours, of the file system and of the command line are one line and exit
-    code 2.
+    Errors of ours, of the file system, of the command line and too little memory are
+    one line and exit code 2.
     """
     text = sentence(error)
     if text:
@@ -84,4 +99,4 @@ def exit_code(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return 130
-    return 2 if isinstance(error, (LessVFLError, OSError, UsageError)) else 1
+    return 1 if sentence(error) is None else 2

@@ -267,11 +267,10 @@ def party(
     ] = None,
 ) -> None:
     """Take part in a run as one party, or answer predictions."""
-    from lessvfl import data
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.party import SERVER, PartyProcess
     from lessvfl.status import Status, terminal
-    from lessvfl.wire import dial, flight
+    from lessvfl.wire import flight
 
     own = read(PartyConfig, config)
     if predict:
@@ -282,9 +281,7 @@ def party(
     _need_predict({"--data": table})
     name, credentials = party_identity(own, insecure)
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
-    both = data.open_columns(Path(own.data), own.id, own.storage)
-    process = PartyProcess(name, own, *both, status)
-    del both  # what is large of it may be mapped from disk by now
+    process = PartyProcess.load(name, own, status)
     if process.has_finished:
         results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))
@@ -295,14 +292,7 @@ def party(
         for line in check.first_lines(((None, o) for o in process.changes()), own.data):
             log.info("%s", line)
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
-            dial.serve(
-                address,
-                process.hello(),
-                process.handle,
-                patience=own.wait,
-                is_over=lambda: process.has_finished,
-                listener=process.listener(),
-            )
+            process.serve(address)
             status.ended()
         _tell_party(Path(own.out))
     ending.threads_hang(True)  # a thread of the engine may be about to end

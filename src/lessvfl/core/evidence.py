@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,8 @@ class Memory:
     def __init__(self, n_columns: int) -> None:
         n_rows = MOST_CELLS // max(1, n_columns)
         self.most_rows = min(MOST_ROWS, max(FEWEST_ROWS, n_rows))
-        self._seen: list[tuple[Tensor, ...]] = []
+        self._seen: deque[tuple[Tensor, ...]] = deque()
+        self._n_rows = 0
 
     def add(self, rows: slice | Tensor, h: Tensor, gradient: Tensor) -> None:
         """Keep what a batch says of its rows; the gradient is one row's own again."""
@@ -76,9 +78,10 @@ class Memory:
             rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
         rows = rows.expand(gradient.shape[0], -1)
         self._seen.append((rows, h.detach(), gradient * gradient.shape[1]))
-        n_rows = sum(seen[0].shape[1] for seen in self._seen)
-        while n_rows - self._seen[0][0].shape[1] >= self.most_rows:
-            n_rows -= self._seen.pop(0)[0].shape[1]
+        self._n_rows += rows.shape[1]
+        while self._n_rows - (oldest := self._seen[0][0].shape[1]) >= self.most_rows:
+            self._seen.popleft()
+            self._n_rows -= oldest
 
     def tensors(self) -> list[Tensor]:
         """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing."""
@@ -87,12 +90,13 @@ class Memory:
 
     def restore(self, tensors: Sequence[Tensor]) -> None:
         """Take up what :meth:`tensors` gave."""
-        self._seen = [tuple(tensors)] if tensors else []
+        self._seen = deque([tuple(tensors)] if tensors else [])
+        self._n_rows = tensors[0].shape[1] if tensors else 0
 
     def take(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return what :meth:`tensors` gives, and forget it."""
         rows, h, gradient = self.tensors()
-        self._seen = []
+        self.restore([])
         return rows, h, gradient
 
 

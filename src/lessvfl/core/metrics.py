@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,13 +34,14 @@ def measure(
     if task == "regression":
         return {"r2": r2(z.squeeze(2), y)}
     n_classes = max(2, z.shape[2])
-    hits, sizes = torch.zeros(1), torch.zeros(1, dtype=torch.long)
+    found_hits, found_sizes = [], []
     for part in parts(z.shape[1]):  # whole numbers: parts add up to the bit
         classes = y[:, part].long()
         decided = z[:, part] if offsets is None else z[:, part] + offsets
         right = is_right(decided.unsqueeze(2), classes)
-        hits = hits.to(right.device) + class_hits(right, classes, n_classes).double()
-        sizes = sizes.to(right.device) + class_sizes(classes, n_classes)
+        found_hits.append(class_hits(right, classes, n_classes).double())
+        found_sizes.append(class_sizes(classes, n_classes))
+    hits, sizes = torch.stack(found_hits).sum(dim=0), torch.stack(found_sizes).sum(0)
     found = {
         "accuracy": accuracy(hits, sizes).squeeze(1),
         "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(1),
@@ -105,8 +107,8 @@ def auc(scores: Tensor, y: Tensor) -> Tensor:
     The share of (positive, negative) pairs in the right order, ties counting half.
     """
     scores = scores.contiguous()
-    ordered = scores.sort(dim=1).values
-    n_positive = y.sum(dim=1).double()
+    ordered = _sorted(scores)
+    n_positive = y.sum(dim=1, dtype=torch.double)
     wins = -n_positive * (n_positive + 1) / 2
     for part in parts(y.shape[1]):
         some = scores[:, part].contiguous()
@@ -115,6 +117,13 @@ def auc(scores: Tensor, y: Tensor) -> Tensor:
         rank = (below + not_above + 1).double() / 2  # from 1, ties share their mean
         wins = wins + (rank * y[:, part]).sum(dim=1)
     return wins / (n_positive * (y.shape[1] - n_positive))
+
+
+def _sorted(scores: Tensor) -> Tensor:
+    """Return scores in order; torch would remember eight bytes of places for each."""
+    if scores.device.type != "cpu":
+        return scores.sort(dim=1).values
+    return torch.from_numpy(np.sort(scores.numpy(force=True), axis=1))
 
 
 def r2(predicted: Tensor, y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
@@ -185,13 +186,13 @@ class Batches:
             order = shuffled(self.n_used, self._distinct, *self.name, "rows", epoch)
         return self._used(order).to(device)
 
-    def _used(self, places: Tensor, gaps: Tensor | None = None) -> Tensor:
+    def _used(self, places: Tensor) -> Tensor:
         """Return the rows at places among those used, (len(seeds), n)."""
         if not self.n_held_out:
             return places
-        gaps = self._gaps() if gaps is None else gaps
-        return places + torch.searchsorted(gaps, places.contiguous(), right=True)
+        return places + torch.searchsorted(self._gaps, places.contiguous(), right=True)
 
+    @functools.cached_property
     def _gaps(self) -> Tensor:
         """Return at which places rows are left out: before each, how many are used."""
         held = sample_rows(self.n_samples, self.n_held_out, self._distinct)
@@ -199,10 +200,9 @@ class Batches:
 
     def _from_blocks(self, epoch: int, device: torch.device) -> Iterator[Rows]:
         """Yield the batches of an epoch, with the rows of few blocks at hand."""
-        gaps = self._gaps()
         own = [self._places(seed, epoch) for seed in self._distinct]
         for batch in zip(*own, strict=True):
-            yield self._used(torch.stack(batch), gaps).to(device)
+            yield self._used(torch.stack(batch)).to(device)
 
     def _places(self, seed: int, epoch: int) -> Iterator[Tensor]:
         """Yield the batches of one seed: blocks in random order, and their rows."""

@@ -1,7 +1,7 @@
 """From a table to a problem: `load` a data set, `prepare` it for the parties."""
 
 from lessvfl.data.columns import changes, left_out_sentences, settle, usable
-from lessvfl.data.encode import Encoding
+from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
     load_columns,
     load_ids,
@@ -20,6 +20,8 @@ from lessvfl.data.frame import (
     Places,
     Problem,
     Table,
+    are_all,
+    are_in_order,
     digest_of,
 )
 from lessvfl.data.labels import LabelConfig, check_labels, check_weights
@@ -36,6 +38,7 @@ from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import frame_of, from_arrays, label_name
 
 __all__ = [
+    "CellCounts",
     "DataConfig",
     "Dataset",
     "Encoding",
@@ -48,6 +51,8 @@ __all__ = [
     "Scratch",
     "StoredTable",
     "Table",
+    "are_all",
+    "are_in_order",
     "changes",
     "check_labels",
     "check_weights",

@@ -91,6 +91,8 @@ def follow(frame: Frame, settled: Frame, owner: str) -> Frame:
 
     `owner` says whose rows these are.
     """
+    if not settled.readings:
+        return frame
     where = {name: index for index, name in enumerate(settled.names)}
     numeric, text = frame.numeric.copy(), dict(frame.text)
     boolean, dates, readings = set(frame.boolean), set(frame.dates), {}

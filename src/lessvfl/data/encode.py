@@ -26,6 +26,7 @@ from lessvfl.data.learn import (
 )
 from lessvfl.data.readings import calendar, read_texts
 from lessvfl.errors import ConfigError, DataError
+from lessvfl.terms import plural
 
 # How texts are read in a column that had none, or others, when it was learnt.
 PLAIN: dict[str, Reading] = {
@@ -46,6 +47,23 @@ class CellCounts:
 
     def __add__(self, other: CellCounts) -> CellCounts:
         return CellCounts(self.imputed + other.imputed, self.unseen + other.unseen)
+
+    def sentences(self) -> list[str]:
+        """Return in words what was done to cells; nothing where nothing was."""
+        filled = plural(self.imputed, "missing cell was", "missing cells were")
+        new = plural(self.unseen, "test cell holds", "test cells hold")
+        both = (
+            (
+                self.imputed,
+                f"{filled} filled in by the mean or the most frequent value "
+                "of the party's training rows.",
+            ),
+            (
+                self.unseen,
+                f"{new} a category that no training row has, encoded as zeros.",
+            ),
+        )
+        return [sentence for count, sentence in both if count]
 
 
 @dataclass(frozen=True)
@@ -78,10 +96,11 @@ class Encoding:
         """
         how = How(party, scale, bounds, max_categories)
         look = table.look.select(names)
+        place = {name: index for index, name in enumerate(names)}
         found: dict[str, EncodedColumn] = {}
         for some in table.together(names):
             learners = {
-                name: learner_of(how, name, look, table.n_rows, name in as_is)
+                name: learner_of(how, look, place[name], table.n_rows, name in as_is)
                 for name in some
             }
             for places, frame in table.batches(some, CHUNK):

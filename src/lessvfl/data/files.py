@@ -22,7 +22,7 @@ from lessvfl.data.labels import take_weights
 from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
 from lessvfl.settings import near
-from lessvfl.terms import Task, listed
+from lessvfl.terms import Task, listed, plural
 
 EXCEL = (".xlsx", ".xls")
 ARROW = (".parquet", ".arrow", ".feather")
@@ -166,6 +166,12 @@ def release_unused() -> None:
 
 def unreadable(path: Path, error: Exception) -> DataError:
     """Return what is said of a file that cannot be read."""
+    if isinstance(error, MemoryError):  # as that of Arrow is
+        return DataError(
+            f"The data file '{path}' must fit into memory. Got too little of it; a "
+            "party between machines may leave its rows on disk, see 'storage' in its "
+            "config."
+        )
     line = " ".join(str(error).split()).rstrip(".")
     return DataError(f"The data file '{path}' must be readable. Got this: {line}.")
 
@@ -585,11 +591,15 @@ def load_labels(
         others = (id_column, sample_weight)
         names = [name for name in raw.names if name not in others]
         y = label_cells(raw, label_column(names, label, path))
-    nothing = np.zeros((len(y), 1))
-    dataset = tables.from_arrays(
-        nothing, y, name=path.stem, task=task, sample_weight=weight
-    )
-    dataset = replace(dataset, X=Frame((), nothing[:, :0].copy()))
+    dataset = tables.from_labels(y, path.stem, task, weight)
+    if is_test is not None and (
+        is_test.dtype != np.bool_ or is_test.shape != dataset.y.shape
+    ):
+        raise DataError(
+            f"The array 'is_test' of '{path}' must hold a truth value for each of "
+            f"{plural(len(dataset.y), 'row')}. Got {is_test.dtype} of shape "
+            f"{is_test.shape}."
+        )
     release_unused()
     return _with_label_names(dataset, arrays), ids, is_test
 

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]  # of rows in a table
+AT_ONCE = 1 << 16  # places that are looked at together
+
+
+def are_in_order(rows: Places) -> bool:
+    """Tell whether rows come as they stand in their table, each once."""
+    starts = range(0, len(rows), AT_ONCE)
+    return all((np.diff(rows[at : at + AT_ONCE + 1]) > 0).all() for at in starts)
+
+
+def are_all(rows: Places, n_rows: int) -> bool:
+    """Tell whether rows are all of a table, as they stand."""
+    is_last = rows[-1:] == n_rows - 1
+    return len(rows) == n_rows and bool(is_last.all()) and are_in_order(rows)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,28 +73,35 @@ class How:
     max_categories: int = 64
 
 
-class Learner(Protocol):
-    """What learns one column, of texts or of numbers."""
+@dataclass
+class Learner:
+    """What learns one column; one pass over its rows tells all, unless it is unsure."""
 
-    of_texts: bool
+    how: How
+    name: str
+    of_texts: ClassVar[bool] = False
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
         """Look at some rows, in the first pass."""
+        raise NotImplementedError
 
     @property
     def unsure(self) -> bool:
         """Tell whether a second pass is needed, once the first is over."""
+        return False
 
     def see_again(self, cells: NDArray[Any]) -> None:
         """Look at the same rows, in the second pass."""
+        raise AssertionError("one pass tells all")
 
     def column(self) -> EncodedColumn:
         """Return what was learnt."""
+        raise NotImplementedError
 
 
-def learner_of(how: How, name: str, frame: Frame, n_rows: int, as_is: bool) -> Learner:
-    """Return what learns a column of that name; `frame` says what it holds."""
-    index = frame.names.index(name)
+def learner_of(how: How, frame: Frame, index: int, n_rows: int, as_is: bool) -> Learner:
+    """Return what learns a column; `frame` says what it holds."""
+    name = frame.names[index]
     if as_is:
         return _AsIs(how, name)
     if index in frame.dates:
@@ -134,32 +141,22 @@ class Spread:
 
 
 @dataclass
-class _AsIs:
+class _AsIs(Learner):
     """A column of numbers that is taken as it is."""
-
-    how: How
-    name: str
-    unsure: bool = False
-    of_texts: bool = False
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
         if np.isnan(cells).any():
             must = "hold a number in every training row to be taken as it is"
             raise wrong(self.how.party, self.name, must, "missing cells or texts")
 
-    def see_again(self, cells: NDArray[Any]) -> None:
-        raise AssertionError("one pass tells all")
-
     def column(self) -> EncodedColumn:
         return EncodedColumn(self.name, self.name, "numeric", AS_IS_FILL)
 
 
 @dataclass
-class _Number:
+class _Number(Learner):
     """A column of numbers or truth values: fill, shift and scale, perhaps ranks."""
 
-    how: How
-    name: str
     boolean: bool
     n_rows: int
     present: Spread = field(default_factory=Spread)
@@ -171,7 +168,6 @@ class _Number:
     fill: float = math.nan  # not yet decided
     knots: tuple[float, ...] = ()
     levels: tuple[float, ...] = ()
-    of_texts: bool = False
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
         is_there = ~np.isnan(cells)
@@ -246,20 +242,14 @@ class _Number:
 
 
 @dataclass
-class _Text:
+class _Text(Learner):
     """A column of categories."""
 
-    how: How
-    name: str
     tally: Counter[str] = field(default_factory=Counter)
-    unsure: bool = False
-    of_texts: bool = True
+    of_texts: ClassVar[bool] = True
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
         self.tally.update(cell for cell in cells if cell is not None)
-
-    def see_again(self, cells: NDArray[Any]) -> None:
-        raise AssertionError("one pass tells all")
 
     def column(self) -> EncodedColumn:
         tally = self.tally
@@ -275,18 +265,15 @@ class _Text:
 
 
 @dataclass
-class _Date:
+class _Date(Learner):
     """A column of dates: fill, first day, and shift and scale of every part."""
 
-    how: How
-    name: str
     present: Spread = field(default_factory=Spread)
     parts: Spread = field(default_factory=Spread)
     first: float = math.inf
     last: float = -math.inf
     lows: list[Floats] = field(default_factory=list)
     highs: list[Floats] = field(default_factory=list)
-    of_texts: bool = False
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
         present = cells[~np.isnan(cells)]

@@ -320,15 +320,4 @@ def _notes(
         notes += left_out_sentences(frame.select(names))
     else:
         notes += left_out_sentences(frame)
-    if counts.imputed:
-        notes.append(
-            f"{plural(counts.imputed, 'missing cell was', 'missing cells were')} "
-            "filled in by the mean or the most "
-            f"frequent value of the party's training rows."
-        )
-    if counts.unseen:
-        notes.append(
-            f"{plural(counts.unseen, 'test cell holds', 'test cells hold')} a category "
-            "that no training row has, encoded as zeros."
-        )
-    return tuple(notes)
+    return (*notes, *counts.sentences())

@@ -16,6 +16,10 @@ from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.settings import near, refuse
 from lessvfl.terms import listed, plural, stream_seed
 
+MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
+BLOCK = 1 << 16
+MOST_DRAWN = 10**9  # from so many rows on numpy draws none without putting it back
+
 # How many parties, how many columns each has, or the columns (names, globs) of each.
 PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
 
@@ -178,16 +182,57 @@ def split_rows(
     rows = np.arange(n, dtype=np.int64)
     if config.split == "first" or n_train == n:
         return rows[:n_train], rows[n_train:]
-    from sklearn.model_selection import train_test_split
-
     classes = None if dataset.task == "regression" else dataset.y
     if classes is not None:
         _refuse_rare_classes(dataset, n - n_train)
+    if n >= MANY_ROWS:
+        rng = np.random.default_rng(stream_seed(seed, "split"))
+        is_test = _draw_test_rows(n, n - n_train, classes, rng)
+        train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+        if in_order:
+            return train, test
+        return rng.permutation(train), rng.permutation(test)
+    from sklearn.model_selection import train_test_split
+
     sizes = {"train_size": n_train, "test_size": n - n_train}
     state = stream_seed(seed, "split") % 2**32
     parts = train_test_split(rows, **sizes, stratify=classes, random_state=state)
     order = np.sort if in_order else np.asarray
     return order(parts[0]), order(parts[1])
+
+
+def _draw_test_rows(
+    n_rows: int,
+    n_test: int,
+    classes: NDArray[np.int64] | None,
+    rng: np.random.Generator,
+) -> NDArray[np.bool_]:
+    """Draw so many of very many rows, of every class its share, block by block.
+
+    A block has of each class as many as would fall to it if all rows were drawn from
+    at once; memory is a byte a row.
+    """
+    n_of = np.array([n_rows]) if classes is None else np.bincount(classes)
+    shares = float(n_test) * n_of / n_rows  # whole numbers would overflow
+    wanted = np.floor(shares).astype(np.int64)
+    most_left = np.argsort(wanted - shares, kind="stable")
+    wanted[most_left[: n_test - wanted.sum()]] += 1
+    is_test = np.zeros(n_rows, dtype=np.bool_)
+    for start in range(0, n_rows, BLOCK):
+        size = min(BLOCK, n_rows - start)
+        own = np.zeros(size, np.int64) if classes is None else classes[start:][:size]
+        for number in np.unique(own):
+            members = start + np.flatnonzero(own == number)
+            good, rest = wanted[number], n_of[number] - wanted[number]
+            if n_of[number] < MOST_DRAWN:
+                k = rng.hypergeometric(good, rest, len(members))
+            else:  # a block is so small a part that it makes no difference
+                k = rng.binomial(len(members), good / n_of[number])
+                k = np.clip(k, len(members) - rest, good)
+            is_test[rng.choice(members, k, replace=False, shuffle=False)] = True
+            n_of[number] -= len(members)
+            wanted[number] -= k
+    return is_test
 
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:

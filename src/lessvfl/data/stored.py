@@ -14,16 +14,16 @@ import hashlib
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lessvfl.data.columns import follow
-from lessvfl.data.encode import Encoding
+from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
     ARROW,
     RawTable,
@@ -37,7 +37,7 @@ from lessvfl.data.files import (
     same_columns,
     unreadable,
 )
-from lessvfl.data.frame import Frame, Places, Table
+from lessvfl.data.frame import Frame, Places, Table, are_all, are_in_order
 from lessvfl.data.learn import CHUNK
 from lessvfl.data.table import checked_names, frame_of
 from lessvfl.errors import DataError
@@ -45,7 +45,7 @@ from lessvfl.errors import DataError
 AT_ONCE = 1 << 21  # cells of a table that are read together
 LEAST_ROWS = 1000  # that tell what columns hold, however many these are
 LARGE = 1 << 27  # cells from which on a table stays on disk: 1 GiB in memory
-BLOCK_BYTES = 1 << 20  # of encoded rows that are written together
+BLOCK_BYTES = 1 << 20  # that are written together; fewer stay in memory
 
 
 class _Source(Protocol):
@@ -161,9 +161,11 @@ class StoredTable:
     rows: Places | None = None  # None: all, as they stand
 
     @classmethod
-    def open(cls, path: Path, without: str | None = None) -> StoredTable:
+    def open(
+        cls, path: Path, without: str | None = None, source: _Source | None = None
+    ) -> StoredTable:
         """Open a table on disk, without the column of that name (its ids)."""
-        source = _source(path)
+        source = source or _source(path)
         if source.n_rows == 0:
             raise DataError(f"The data file '{path}' must have rows. Got none.")
         names = tuple(name for name in source.names if name != without)
@@ -199,7 +201,7 @@ class StoredTable:
 
     def take(self, rows: Places) -> StoredTable:
         """Return the table of these rows, in this order."""
-        if len(rows) == self.n_rows and (np.diff(rows) == 1).all():
+        if are_all(rows, self.n_rows):
             return self
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
@@ -213,54 +215,69 @@ class StoredTable:
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
         """Yield places and cells of so many rows at a time, as they stand on disk."""
-        waiting: list[tuple[Places, Frame]] = []
-        n_waiting = 0
-        for places, frame in self._pieces(names, n_rows):
-            waiting.append((places, frame))
-            n_waiting += len(places)
-            while n_waiting >= n_rows:
-                places, frame = _joined(waiting)
-                yield places[:n_rows], frame.take(slice(n_rows))
-                waiting = [(places[n_rows:], frame.take(slice(n_rows, None)))]
-                n_waiting -= n_rows
-        if n_waiting:
-            yield _joined(waiting)
-        release_unused()
+        for _, places, frame in read_together([self], names, n_rows):
+            yield places, frame
 
-    def _pieces(
-        self, names: Sequence[str], n_rows: int
-    ) -> Iterator[tuple[Places, Frame]]:
-        """Yield the rows of this table among every few rows of the file."""
+    def among(self, start: int, frame: Frame) -> tuple[Places, Frame]:
+        """Return its own rows among some of the file, which begin at `start`."""
+        end = start + frame.n_rows
         order, rows = self._in_file_order
-        end = 0
-        for frame in self.source.frames(names, n_rows):
-            start, end = end, end + frame.n_rows
-            if rows is None:
-                places, own = np.arange(start, end, dtype=np.int64), frame
-            else:
-                first, last = np.searchsorted(rows, [start, end])
-                places = np.arange(first, last, dtype=np.int64)
-                own = frame.take(rows[first:last] - start)
-            if len(places):
-                yield places if order is None else order[places], self._read(own)
+        first, last, own = start, end, frame
+        if rows is not None:
+            first, last = np.searchsorted(rows, [start, end])
+            own = frame.take(rows[first:last] - start)
+        if self.look.n_rows:  # texts are read as those of the look were; before it, raw
+            where = f"rows {start + 1:,} to {end:,} of '{self.path.name}'"
+            own = follow(own, self.look, where)
+        places = np.arange(first, last, dtype=np.int64)
+        return places if order is None else order[places], own
 
     @functools.cached_property
     def _in_file_order(self) -> tuple[Places | None, Places | None]:
         """Return the rows as they stand on disk, and the places that these have."""
-        if self.rows is None or (np.diff(self.rows) > 0).all():
+        if self.rows is None or are_in_order(self.rows):
             return None, self.rows
         order = np.argsort(self.rows, kind="stable")
         return order, self.rows[order]
 
-    def _read(self, frame: Frame) -> Frame:
-        """Read texts as those of the first look were; before it, take them raw."""
-        if self.look.n_rows == 0:
-            return frame
-        return follow(frame, self.look, f"the rows of '{self.path.name}'")
-
     def digest(self) -> str:
         """Return a digest of the files that hold it."""
         return _digest(self.path)
+
+
+def read_together(
+    tables: Sequence[StoredTable], names: Sequence[str], n_rows: int
+) -> Iterator[tuple[int, Places, Frame]]:
+    """Yield whose, places and cells of so many rows at a time, reading a file once.
+
+    The tables are rows of the same file.
+    """
+    waiting: list[list[tuple[Places, Frame]]] = [[] for _ in tables]
+    n_waiting = [0 for _ in tables]
+    source, end = tables[0].source, 0
+    for frame in source.frames(names, n_rows):
+        start, end = end, end + frame.n_rows
+        if end > source.n_rows:
+            break
+        for number, table in enumerate(tables):
+            places, cells = table.among(start, frame)
+            if len(places):
+                waiting[number].append((places, cells))
+                n_waiting[number] += len(places)
+            if n_waiting[number] >= n_rows:
+                places, cells = _joined(waiting[number])
+                yield number, places[:n_rows], cells.take(slice(n_rows))
+                waiting[number] = [(places[n_rows:], cells.take(slice(n_rows, None)))]
+                n_waiting[number] -= n_rows
+    if end != source.n_rows:
+        raise DataError(
+            f"The data file '{tables[0].path}' must keep its {source.n_rows} rows "
+            f"during a run. Got {'more' if end > source.n_rows else 'fewer'}."
+        )
+    for number, own in enumerate(waiting):
+        if n_waiting[number]:
+            yield number, *_joined(own)
+    release_unused()
 
 
 def open_columns(
@@ -279,12 +296,17 @@ def open_columns(
         )
     if not readable:
         return load_columns(path, id_column)
-    table = None if storage == "memory" else StoredTable.open(path, id_column)
-    size = 0 if table is None else table.n_rows * len(table.names)
-    if table is None or (storage == "auto" and size < LARGE):
+    source = None if storage == "memory" else _source(path)
+    if source is None or (storage == "auto" and _n_cells(source, id_column) < LARGE):
         frame, ids = load_columns(path, id_column)
         return replace(frame, source=_digest(path)), ids
+    table = StoredTable.open(path, id_column, source)
     return table, None if id_column is None else load_ids(path, id_column)
+
+
+def _n_cells(source: _Source, id_column: str | None) -> int:
+    """Return the number of cells, which no row need be read for."""
+    return source.n_rows * len({*source.names} - {id_column})
 
 
 def _digest(path: Path) -> str:
@@ -354,17 +376,27 @@ class Scratch:
         self.folder = folder
 
     def encode(
-        self, table: StoredTable, encoding: Encoding, dtype: DTypeLike
-    ) -> NDArray[Any]:
-        """Return the encoded rows of a table, (N, columns), mapped from disk."""
-        width = len(encoding.groups)
-        found = self._new((table.n_rows, width), dtype)
+        self, tables: Sequence[StoredTable], encoding: Encoding, dtype: DTypeLike
+    ) -> tuple[list[NDArray[Any]], CellCounts]:
+        """Return encoded rows of tables of one file, (N, columns), mapped from disk.
+
+        And what was met on the way.
+        """
+        width, counts = len(encoding.groups), CellCounts()
+        found = [self._new((table.n_rows, width), dtype) for table in tables]
         n_rows, n_written = max(1, AT_ONCE // max(1, 4 * width)), 0
-        for places, frame in table.batches(encoding.names, n_rows):
-            found[places] = encoding.apply(frame)[0]
+        for number, places, frame in read_together(tables, encoding.names, n_rows):
+            found[number][places], more = encoding.apply(frame)
+            counts += more
             n_written += len(places)
-        assert n_written == table.n_rows, "every row that was asked for is in the file"
-        return found
+        assert n_written == sum(map(len, found)), "every row asked for is in the file"
+        return found, counts
+
+    @overload
+    def keep(self, values: None) -> None: ...
+
+    @overload
+    def keep(self, values: NDArray[Any]) -> NDArray[Any]: ...
 
     def keep(self, values: NDArray[Any] | None) -> NDArray[Any] | None:
         """Return values mapped from disk; few ones, or no numbers, as they are."""
@@ -372,6 +404,16 @@ class Scratch:
             return values
         found = self._new(values.shape, values.dtype)
         found[:] = values
+        return found
+
+    def collect(self, parts: Iterable[NDArray[Any]], n_values: int) -> Places:
+        """Return places that come in parts; many are mapped from disk."""
+        is_small = n_values * np.dtype(np.int64).itemsize < BLOCK_BYTES
+        found = (np.zeros if is_small else self._new)((n_values,), np.int64)
+        start = 0
+        for part in parts:
+            found[start : start + len(part)] = part
+            start += len(part)
         return found
 
     def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
@@ -390,7 +432,10 @@ class Scratch:
             return np.zeros(shape, dtype)
         with tempfile.TemporaryFile(dir=self.folder, prefix="rows-") as file:
             try:
-                os.posix_fallocate(file.fileno(), 0, n_bytes)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)
+                else:  # as on macOS: what is missing is noticed on the way
+                    file.truncate(n_bytes)
             except OSError as error:
                 raise DataError(
                     f"The run folder '{self.folder}' must have room for "

@@ -85,10 +85,26 @@ def from_arrays(
     n = frame.n_rows
     y_test = None if X_test is None else codes[n:]
     data = Dataset(name, frame, codes[:n], task, label_names, frame_test, y_test)
-    if sample_weight is not None:
-        weight = check_weights(sample_weight, n, f"'{name}'")
-        data = replace(data, weight=weight)
-    return replace(data, scale="standardize", findings=findings)
+    return replace(_finished(data, sample_weight), findings=findings)
+
+
+def from_labels(y: Any, name: str, task: Task | None, sample_weight: Any) -> Dataset:
+    """Make a data set of labels alone, whose rows have no columns here."""
+    cells = label_cells(y, None, name)
+    if len(cells) == 0:
+        raise DataError(f"The data set '{name}' must have rows. Got none.")
+    codes, task, label_names = _code_labels(cells, name, task)
+    frame = Frame((), np.empty((len(codes), 0)))
+    data = Dataset(name, frame, codes, task, label_names)
+    return _finished(data, sample_weight)
+
+
+def _finished(data: Dataset, sample_weight: Any) -> Dataset:
+    """Return a user's own data set, with its row weights."""
+    weight = sample_weight
+    if weight is not None:
+        weight = check_weights(weight, len(data.y), f"'{data.name}'")
+    return replace(data, weight=weight, scale="standardize")
 
 
 def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
@@ -177,7 +193,7 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, float | np.floating) and math.isnan(cell)
 
 
-def label_cells(y: Any, frame: Frame, name: str) -> list[Any] | NDArray[Any]:
+def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[Any]:
     """Return the labels of a table, numbers as an array, or refuse a missing one."""
     array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
@@ -197,7 +213,7 @@ def label_cells(y: Any, frame: Frame, name: str) -> list[Any] | NDArray[Any]:
             f"The labels of '{name}' must have no missing cells. "
             f"Got {plural(n_missing, 'row')} without a label."
         )
-    if frame.n_rows != len(cells):
+    if frame is not None and frame.n_rows != len(cells):
         raise DataError(
             f"The table and the labels of '{name}' must have as many rows. "
             f"Got {plural(frame.n_rows, 'row')} and {plural(len(cells), 'label')}."
@@ -219,18 +235,21 @@ def _code_labels(
         raise DataError(f"The labels of '{name}' must be numbers for regression.")
     if numbers is not None and not np.isfinite(numbers).all():
         raise DataError(f"The labels of '{name}' must be finite numbers.")
-    distinct = sorted(set(cells)) if numbers is None else list(np.unique(numbers))
+    if numbers is None:
+        distinct: Sequence[Any] | Floats = sorted(set(cells))
+    else:
+        distinct = np.unique(np.unique(numbers).astype(np.float64))
     if len(distinct) < 2:
         raise DataError(
             f"The labels of '{name}' must have two different values or more. "
             f"Got {str(cells[0])!r} in every row."
         )
     if numbers is not None and task is None:
-        whole = bool((numbers == np.round(numbers)).all())
+        whole = bool(np.all(distinct == np.round(distinct)))
         task = None if whole and len(distinct) <= MAX_CLASSES else "regression"
     if task == "regression":
         assert numbers is not None
-        return numbers, task, ()
+        return numbers.astype(np.float64), task, ()  # not the array of the caller
     if task is None and len(distinct) > MAX_CLASSES:
         raise DataError(
             f"The labels of '{name}' must have at most {MAX_CLASSES} different texts. "
@@ -245,7 +264,7 @@ def _code_labels(
         code = {value: index for index, value in enumerate(distinct)}
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
-        codes = np.searchsorted(distinct, numbers).astype(np.int64)
+        codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
     of_truth = isinstance(cells[0], bool)
     names = [label_name(bool(value) if of_truth else value) for value in distinct]
     return codes, "binary" if len(distinct) == 2 else "multiclass", tuple(names)
@@ -260,16 +279,18 @@ def label_name(cell: Any) -> str:
     return str(cell) if isinstance(cell, str | bool) else f"{float(cell):.17g}"
 
 
-def _numbers(cells: Sequence[Any] | NDArray[Any]) -> Floats | None:
-    """Return labels as floats, or None where one of them is a text."""
-    if isinstance(cells, np.ndarray):
-        return cells.astype(np.float64)
+def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
+    """Return labels as numbers, or None where one of them is a text."""
+    if isinstance(cells, np.ndarray):  # wider ones differ by less
+        return cells if cells.itemsize <= 8 else cells.astype(np.float64)
     if any(isinstance(cell, str | bytes) for cell in cells):
         if all(isinstance(cell, str) for cell in cells):
             return None
         raise DataError("Labels must be all texts or all numbers. Got both.")
     try:
         return np.array([float(cell) for cell in cells], dtype=np.float64)
+    except OverflowError:
+        raise DataError("Labels must be numbers below 1.8e308. Got others.") from None
     except (TypeError, ValueError):
         raise DataError(
             f"Labels must be texts, truth values or numbers. "

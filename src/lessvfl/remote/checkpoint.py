@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -23,13 +24,14 @@ from lessvfl import __version__
 from lessvfl.core.adam import Optimizer
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
+from lessvfl.data import Places, are_all
 from lessvfl.errors import RecordError
 from lessvfl.run.record import write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,13 @@ def read_state(path: Path) -> State:
             f"{values.get('lessvfl')}, format {values.get('format')}."
         )
     return State(tensors, values)
+
+
+def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:
+    """Return common rows for a state; of all rows as they stand none is named."""
+    if are_all(rows, n_rows):
+        return {}
+    return {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -237,6 +238,7 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
                 )
         if name not in known:
             raise settings.unknown("setting", str(name), known, f" in '{path}'")
+    values = absolute(values, path.parent)
     found: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
@@ -245,14 +247,20 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
         found["seeds"] = (found["seeds"],)
     if "policy" in found:
         found["policy"] = read_policy(found["policy"])
-    for name in PATHS:
-        if isinstance(found.get(name), str):
-            found[name] = str((path.parent / found[name]).resolve())
-    own = found.get("policy")
-    if own is not None and own.predict_ids is not None:
-        named = str((path.parent / own.predict_ids).resolve())
-        found["policy"] = dataclasses.replace(own, predict_ids=named)
     return cls(**found)
+
+
+def absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what a file says, paths that are relative to its folder made whole."""
+
+    def whole(some: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        texts = {name: some[name] for name in names if isinstance(some.get(name), str)}
+        return some | {k: str((folder / v).resolve()) for k, v in texts.items()}
+
+    found = whole(values, PATHS)
+    if isinstance(found.get("policy"), dict):
+        found["policy"] = whole(found["policy"], ["predict_ids"])
+    return found
 
 
 def _problem(error: Exception) -> str:

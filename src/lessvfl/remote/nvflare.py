@@ -34,14 +34,20 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from lessvfl import __version__, data, report
+from lessvfl import __version__, report
 from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
-from lessvfl.remote.config import PATHS, Common, PartyConfig, ServerConfig, read
+from lessvfl.remote.certificates import keys
+from lessvfl.remote.config import (
+    Common,
+    PartyConfig,
+    ServerConfig,
+    absolute,
+    read,
+)
 from lessvfl.remote.party import SERVER, PartyProcess
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status, StatusServer
-from lessvfl.wire import dial
 from lessvfl.wire.control import printable
 from lessvfl.wire.hub import STOPPED
 from lessvfl.wire.nvflare import FlareHub, FlareServer
@@ -282,22 +288,14 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         check_logs(fl_ctx, name)
         own = read(PartyConfig, config_file(fl_ctx, self._run, name))
         set_up(own)
-        table, ids = data.open_columns(Path(own.data), own.id, own.storage)
         names = (self._run, "", Path(own.data).name)
         status = Status(*names, [SERVER], side=name)
-        process = PartyProcess(name, own, table, ids, status)
+        process = PartyProcess.load(name, own, status)
         with contextlib.closing(process):
             # Also where its own run is over: the server may not know of that yet.
             server = FlareServer(fl_ctx.get_engine().get_cell(), peer)
             with watching(signal, server.abort):
-                dial.serve(
-                    server,
-                    process.hello(),
-                    process.handle,
-                    patience=own.wait,
-                    is_over=lambda: process.has_finished,
-                    listener=process.listener(),
-                )
+                process.serve(server)
             report.build(Path(own.out))
 
 
@@ -363,17 +361,13 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
             f"The workspace must be a folder of FLARE with 'local' in it. Got "
             f"'{workspace}'."
         )
+    _refuse_another_sides(workspace / "startup", site)
     values = {"out": "run"} | yaml.safe_load(config.read_text(encoding="utf-8"))
     folder = config.parent.resolve()
-    for name in PATHS:
-        if isinstance(values.get(name), str):
-            values[name] = str((folder / values[name]).resolve())
+    values = absolute(values, folder)
     where, _, function = (values.get("party_net") or "").rpartition(":")
     if where.endswith(".py"):
         values["party_net"] = f"{(folder / where).resolve()}:{function}"
-    policy = values.get("policy") or {}
-    if policy.get("predict_ids") is not None:
-        policy["predict_ids"] = str((folder / policy["predict_ids"]).resolve())
     _resources(local)  # what is wrong with it is said before anything is written
     path = local / "lessvfl" / run / f"{site}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -383,6 +377,25 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     if not is_server:
         keep_logs(local)
     return path
+
+
+def _refuse_another_sides(startup: Path, site: str) -> None:
+    """Refuse a startup kit that is another side's; FLARE's simulator has none."""
+    if not startup.is_dir():
+        return
+    own = startup / ("server.crt" if site == SERVER else "client.crt")
+    if not own.is_file():
+        raise ConfigError(
+            f"The workspace of '{site}' must have the startup kit of "
+            f"{'a server' if site == SERVER else 'a site'}. Got '{startup}' without "
+            f"'{own.name}'."
+        )
+    name = keys.common_name(keys.read_certificate(own).subject)
+    if site not in (SERVER, name):
+        raise ConfigError(
+            f"The site must go by the name in its FLARE certificate, '{name}'. Got "
+            f"'{site}'."
+        )
 
 
 def allow(local: Path, name: str) -> None:

@@ -14,12 +14,11 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -28,7 +27,16 @@ from lessvfl import data, settings
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.core.plans import PART, SECRET, stream
-from lessvfl.data import Encoding, Finding, Frame, Scratch, StoredTable, Table
+from lessvfl.data import (
+    CellCounts,
+    Encoding,
+    Finding,
+    Frame,
+    Places,
+    Scratch,
+    StoredTable,
+    Table,
+)
 from lessvfl.errors import (
     ConfigError,
     LessVFLError,
@@ -38,7 +46,7 @@ from lessvfl.errors import (
 )
 from lessvfl.party import Party, cut_columns
 from lessvfl.remote.align import Ids, PartyAligner
-from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.remote.policy import Budget, Judge
@@ -51,7 +59,7 @@ from lessvfl.status import Status
 from lessvfl.terms import Event, plural
 from lessvfl.wire import control, messages
 from lessvfl.wire.coding import BITS
-from lessvfl.wire.dial import Listener
+from lessvfl.wire.dial import Listener, Server, serve
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import bill_line
 
@@ -74,6 +82,15 @@ class Encoded:
     encoding: Encoding
     train: Tensor
     test: Tensor
+
+
+@dataclass(frozen=True)
+class SeedRows:
+    """Which of its common rows a party trains and tests with, by their places."""
+
+    seed: int
+    train: Places
+    test: Places
 
 
 class PartyProcess:
@@ -127,7 +144,7 @@ class PartyProcess:
         self._aligner: PartyAligner | None = None
         self._welcome: control.Welcome | None = None
         self._settings: Settings | None = None  # as agreed
-        self._rows: control.Prepare | None = None
+        self._rows: SeedRows | None = None
         self._plans: tuple[Any, ...] = ()  # that the server may send
         self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
@@ -136,6 +153,31 @@ class PartyProcess:
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
         self._encoding(look)
+
+    @classmethod
+    def load(cls, name: str, config: PartyConfig, status: Status) -> PartyProcess:
+        """Return a party on its own table, which is in memory or on disk."""
+        storage = config.storage
+        if resolve_device(config.device).type != "cpu":
+            if storage == "disk":
+                raise ConfigError(
+                    "The 'storage' setting must be memory or auto with a GPU: rows on "
+                    "disk are computed with by the CPU. Got disk."
+                )
+            storage = "memory"
+        table, ids = data.open_columns(Path(config.data), config.id, storage)
+        return cls(name, config, table, ids, status)
+
+    def serve(self, server: Server) -> None:
+        """Answer the server until it says that the run is over."""
+        serve(
+            server,
+            self.hello(),
+            self.handle,
+            patience=self.config.wait,
+            is_over=lambda: self.has_finished,
+            listener=self.listener(),
+        )
 
     def changes(self) -> list[Finding]:
         """Return what was done to read its own columns, for its own eyes."""
@@ -336,9 +378,10 @@ class PartyProcess:
         self._welcome = message
         self.status.begin_run(message.method)
         known = self._aligned()
-        if known is None or "rows" not in known.tensors:
+        if known is None or not known.values["is_over"]:
             return False
-        self.table = self.whole.take(known.tensors["rows"].numpy())
+        rows = known.tensors.get("rows")
+        self.table = self.whole if rows is None else self.whole.take(rows.numpy())
         return True
 
     @property
@@ -383,7 +426,7 @@ class PartyProcess:
             aligner = self._new_aligner()
             answer = control.Align(aligner.answer(message))
             if known is None:
-                self._write_rows({}, hello=digest, final=None)
+                self._write_rows(None, hello=digest, final=None)
             self._aligner = aligner
             return answer
         assert known is not None
@@ -393,13 +436,12 @@ class PartyProcess:
             )
         aligner, self._aligner = self._aligner, None
         if known.values["final"] is None:  # a message that fails was the only one
-            self._write_rows({}, hello=known.values["hello"], final=digest)
+            self._write_rows(None, hello=known.values["hello"], final=digest)
         rows = aligner.order(message)
         found = plural(len(rows), "common row")
         self.status.do(f"alignment: {found} of your {self.whole.n_rows:,}")
         self.home.begin()
-        tensor = torch.from_numpy(np.ascontiguousarray(rows))
-        self._write_rows({"rows": tensor}, hello=known.values["hello"], final=digest)
+        self._write_rows(rows, hello=known.values["hello"], final=digest)
         self.table = self.whole.take(rows)
         return control.Agreed()
 
@@ -414,9 +456,12 @@ class PartyProcess:
             tell=functools.partial(self.status.do, note=False),
         )
 
-    def _write_rows(self, tensors: Mapping[str, Tensor], **values: Any) -> None:
+    def _write_rows(self, rows: Places | None, **values: Any) -> None:
+        """Write down how far the alignment is, at its end with the common rows."""
         assert self._welcome is not None
-        state = State(tensors, {"agreed": _digest_of(self._welcome), **values})
+        tensors = {} if rows is None else named_rows(rows, self.whole.n_rows)
+        agreed, is_over = _digest_of(self._welcome), rows is not None
+        state = State(tensors, {"agreed": agreed, "is_over": is_over, **values})
         write_state(self._aligned_path, state)
 
     # --------------------------------------------------------------------------- wiring
@@ -432,20 +477,18 @@ class PartyProcess:
             )
         self.judge.rows(message, self.table.n_rows)
         path = self._place(message.seed) / "rows.safetensors"
-        rows = {"train": message.train, "test": message.test}
+        told = {"rows": message.digest()}
         if not path.is_file():
-            tensors = {name: torch.from_numpy(some) for name, some in rows.items()}
-            write_state(path, State(tensors, {}))
-        before = read_state(path).tensors
-        if not all(np.array_equal(before[k].numpy(), some) for k, some in rows.items()):
+            write_state(path, State({}, told))
+        if read_state(path).values["rows"] != told["rows"]:
             raise PolicyError(
                 f"Party '{self.name}' has one set of training and test rows a seed. "
                 "Got another one."
             )
-        keep: Any = self._scratch.keep  # many rows are mapped from disk
-        self._rows = dataclasses.replace(
-            message, train=keep(message.train), test=keep(message.test)
-        )
+        collect = self._scratch.collect
+        train = collect(message.places("train"), message.n_train)
+        test = collect(message.places("test"), message.n_test)
+        self._rows = SeedRows(message.seed, train, test)
         seeds = self._welcome.seeds
         number = seeds.index(message.seed) + 1
         if self._shown != (number, len(seeds)):  # it is told again after a break
@@ -488,8 +531,10 @@ class PartyProcess:
             encoding = self._encoding(train)
             n_rows = self._rows_at_once(config.empty_party == "frozen")
             self.judge.memory(whole.net, len(encoding.groups), n_rows)
-            both = [self._encode(build, encoding, part) for part in (train, test)]
-            self._encoded = Encoded(rows.seed, encoding, both[0], both[1])
+            both, counts = self._encode(build, encoding, (train, test))
+            for sentence in counts.sentences():
+                log.info("%s", sentence)
+            self._encoded = Encoded(rows.seed, encoding, *both)
         own = self._encoded
         on_disk = isinstance(table, StoredTable)
         cut = functools.partial(cut_stored, self._scratch) if on_disk else cut_columns
@@ -508,14 +553,22 @@ class PartyProcess:
         steps = [getattr(plan, "batch_size", 0) for plan in self._plans]
         return n_rows if frozen else min(n_rows, max(PART, *steps))
 
-    def _encode(self, build: Builder, encoding: Encoding, table: Table) -> Tensor:
-        """Return encoded rows, in memory or on disk as the table is."""
-        if isinstance(table, StoredTable):
-            rows = plural(table.n_rows, "row")
+    def _encode(
+        self, build: Builder, encoding: Encoding, tables: Sequence[Table]
+    ) -> tuple[list[Tensor], CellCounts]:
+        """Return encoded rows, in memory or on disk as the tables are."""
+        stored = [table for table in tables if isinstance(table, StoredTable)]
+        if stored:
+            rows = plural(sum(table.n_rows for table in stored), "row")
             self.status.do(f"encoding {rows} on disk")
-            return build.stored_rows(table, encoding, self._scratch)
-        assert isinstance(table, Frame)
-        return build.rows([encoding.apply(table)[0]])
+            return build.stored_rows(stored, encoding, self._scratch)
+        found, counts = [], CellCounts()
+        for frame in tables:
+            assert isinstance(frame, Frame)
+            cells, more = encoding.apply(frame)
+            found.append(build.rows([cells]))
+            counts += more
+        return found, counts
 
     def _own(self, agreed: Settings) -> Settings:
         """Return what was agreed with what this party decides for itself."""

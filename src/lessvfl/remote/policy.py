@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -270,18 +270,21 @@ class Judge:
 
     def rows(self, asked: control.Prepare, n_common: int) -> None:
         """Refuse rows of a seed that are not all common rows, each once."""
-        train, test = asked.train, asked.test
         seen = np.zeros(n_common, dtype=np.bool_)
-        for some in (train, test):
-            seen[some[(some >= 0) & (some < n_common)]] = True
-        if len(train) + len(test) != n_common or not seen.all():
+        counts: dict[Literal["train", "test"], int] = {"train": 0, "test": 0}
+        for of in counts if asked.n_rows == n_common else ():
+            for some in asked.places(of):
+                counts[of] += len(some)
+                seen[some[(some >= 0) & (some < n_common)]] = True
+        told = {"train": asked.n_train, "test": asked.n_test}
+        if counts != told or not seen.all():
             raise PolicyError(
                 f"Party '{self.party}' trains and tests with all common rows, each of "
                 "them once. Got others."
             )
-        if len(train) < self.policy.min_rows:
+        if asked.n_train < self.policy.min_rows:
             allowed = f"training with {plural(self.policy.min_rows, 'row')} or more"
-            raise self.refuse(allowed, "min_rows", len(train))
+            raise self.refuse(allowed, "min_rows", asked.n_train)
 
 
 class Budget:

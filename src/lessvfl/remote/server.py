@@ -34,10 +34,23 @@ from numpy.typing import NDArray
 from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.data import Dataset, Places, Problem, Scratch, split_rows
-from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.data import (
+    Dataset,
+    Places,
+    Problem,
+    Scratch,
+    are_in_order,
+    split_rows,
+)
+from lessvfl.errors import ConfigError, DataError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
-from lessvfl.remote.checkpoint import Checkpoints, State, read_state, write_state
+from lessvfl.remote.checkpoint import (
+    Checkpoints,
+    State,
+    named_rows,
+    read_state,
+    write_state,
+)
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.run import profiles
@@ -85,8 +98,8 @@ class LabelTable:
     def kept(self, on: Scratch) -> LabelTable:
         """Return the same table, what is large of it mapped from disk."""
         own = self.dataset
-        y: Any = on.keep(own.y)
-        dataset = dataclasses.replace(own, y=y, weight=on.keep(own.weight))
+        weight = on.keep(own.weight)
+        dataset = dataclasses.replace(own, y=on.keep(own.y), weight=weight)
         return LabelTable(dataset, on.keep(self.is_test), on.keep(self.ids))
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
@@ -105,6 +118,21 @@ class LabelTable:
     def n_rows(self) -> int:
         """Return the number of rows."""
         return len(self.dataset.y)
+
+
+@dataclass(frozen=True)
+class SeedLabels:
+    """Training and test rows of a seed, as places in the common order; their labels."""
+
+    seed: int
+    train: Places
+    test: Places
+    problem: Problem
+
+    def message(self) -> control.Prepare:
+        """Return what every party is told of them."""
+        in_order = are_in_order(self.train) and are_in_order(self.test)
+        return control.Prepare.of(self.seed, self.train, self.test, in_order)
 
 
 class ServerProcess:
@@ -165,6 +193,7 @@ class ServerProcess:
         self._scratch = Scratch(self.folder)
         self.seed = config.seeds[0]  # of the run at hand
         self.resent = 0
+        self._rows: SeedLabels | None = None  # of the seed at hand
         self._n_offers: int | None = None  # of an alignment at hand
         if self._has_begun and not resume:
             self.close()
@@ -227,12 +256,13 @@ class ServerProcess:
         self._n_offers = None
         finals = aligner.finish()
         self.hub.send({p: control.Align(data) for p, data in finals.items()})
-        rows = np.ascontiguousarray(aligner.rows)
+        rows = aligner.rows
         self.status.do(
             f"alignment: {plural(len(rows), 'common row')} of your {n_rows:,}"
         )
         self.home.begin()
-        write_state(path, State({"rows": torch.from_numpy(rows)}, {}))
+        write_state(path, State(named_rows(rows, n_rows), {}))
+        self._rows = None
 
     def _new_aligner(self) -> Aligner:
         """Return the server's side of alignment, the same after a restart."""
@@ -241,16 +271,27 @@ class ServerProcess:
         tell = functools.partial(self.status.do, note=False)
         return Aligner(mode, self._ids, self.table.n_rows, secret=secret, tell=tell)
 
+    def _seed_labels(self) -> SeedLabels:
+        """Return the rows of the seed at hand, once the common ones are known."""
+        if self._rows is None or self._rows.seed != self.seed:
+            table = self._table()
+            train, test = map(self._scratch.keep, self._split(table))
+            problem = self._problem(table.dataset, train, test)
+            self._rows = SeedLabels(self.seed, train, test, problem)
+        return self._rows
+
     def _split(self, table: LabelTable) -> tuple[Places, Places]:
         """Return training and test rows, as places in the common order."""
         if table.is_test is not None:
-            places = np.arange(table.n_rows, dtype=np.int64)
-            return places[~table.is_test], places[table.is_test]
+            if table.is_test.all():
+                raise DataError(
+                    "The rows that are marked for testing must leave a common row to "
+                    f"train on. Got {plural(table.n_rows, 'common row')}, all of them "
+                    "marked."
+                )
+            return np.flatnonzero(~table.is_test), np.flatnonzero(table.is_test)
         own = self.settings
-        parts = split_rows(table.dataset, own.data, self.seed, own.keeps_order)
-        train: Any = self._scratch.keep(parts[0])
-        test: Any = self._scratch.keep(parts[1])
-        return train, test
+        return split_rows(table.dataset, own.data, self.seed, own.keeps_order)
 
     # -------------------------------------------------------------------------- running
 
@@ -299,25 +340,26 @@ class ServerProcess:
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
         end = time.monotonic() + self.config.wait
+        if len(done) < len(self.config.parties):
+            prepare = self._seed_labels().message()
         while missing := [p for p in self.config.parties if p not in done]:
             for party in set(missing) & set(self.hub.connected):
                 with contextlib.suppress(PartyLostError):
-                    done[party] = self._finish_one(party)
+                    done[party] = self._finish_one(party, prepare)
                     write_atomically(path, json.dumps(done).encode())
             if time.monotonic() > end:
                 raise PartyLostError(missing, "the run is over, but not for them")
             time.sleep(0.01)
 
-    def _finish_one(self, party: PartyId) -> dict[str, Any]:
+    def _finish_one(self, party: PartyId, prepare: control.Prepare) -> dict[str, Any]:
         """Tell one party that the run is over; one that came anew learns of it all.
 
         Returns what it reveals.
         """
-        train, test = self._split(self._table())
         tag = read_state(self._path).values["tag"]
         for message in (
             self._welcome(),
-            control.Prepare(self.seed, train, test),
+            prepare,
             control.Restore(tag),
             control.Finish(digest_of(self._network(self.seed))),
         ):
@@ -340,8 +382,7 @@ class ServerProcess:
             {p: names for p, names in run["features"].items() if names is not None}
             for run in runs
         ]
-        table = self._table()
-        problem = self._problem(table.dataset, *self._split(table))
+        problem = self._seed_labels().problem
         first_line = header(self.header, problem, len(config.parties)) | {
             "side": "server",
             "run": self._run_id().hex(),
@@ -363,19 +404,20 @@ class ServerProcess:
 
     def _table(self) -> LabelTable:
         """Return the labels of the common rows, once these are known."""
-        rows = read_state(self.folder / "rows.safetensors").tensors["rows"].numpy()
-        if len(rows) == self.table.n_rows and (np.diff(rows) == 1).all():
+        rows = read_state(self.folder / "rows.safetensors").tensors.get("rows")
+        if rows is None:  # all, as they stand
             return self.table
-        return self.table.take(rows).kept(self._scratch)
+        return self.table.take(rows.numpy()).kept(self._scratch)
 
     def _problem(self, dataset: Dataset, train: Places, test: Places) -> Problem:
         """Return the labels of the run at hand."""
         own = self.settings
         rows = data.label_rows(dataset, train, test)
         found = data.labels_alone(dataset, rows, own.data, own.labels)
-        y_train: Any = self._scratch.keep(found.y_train)
-        y_test: Any = self._scratch.keep(found.y_test)
-        return dataclasses.replace(found, y_train=y_train, y_test=y_test)
+        keep = self._scratch.keep
+        return dataclasses.replace(
+            found, y_train=keep(found.y_train), y_test=keep(found.y_test)
+        )
 
     def _wire_bytes(self) -> Counter[str]:
         """Return the bytes on the wire so far, of all parties."""
@@ -457,15 +499,15 @@ class ServerProcess:
         build = Builder(self.settings, [seed], config.device)
         known = self._ask_all(self._welcome())
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
-        table = self._table()
-        train, test = self._split(table)
-        problem = self._problem(table.dataset, train, test)
-        self._ask_all(control.Prepare(seed, train, test))
+        rows = self._seed_labels()
+        problem = rows.problem
+        self._ask_all(rows.message())
         data.release_unused()
         release_freed_memory()
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
-        rules = ReplyRules((len(train), len(test)), size, build.dtype)
+        counts = (len(rows.train), len(rows.test))
+        rules = ReplyRules(counts, size, build.dtype)
         self.hub.check = rules.complaint
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
@@ -498,7 +540,7 @@ class ServerProcess:
             resent=lambda: self.resent,
         )
         method = methods.get(config.method)
-        settings = clamp_batch(self.settings.config, len(train))
+        settings = clamp_batch(self.settings.config, len(rows.train))
         try:
             fusion = method.run(server, fusion, labels, settings, recorder, keeper)
         except PartyLostError:

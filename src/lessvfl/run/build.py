@@ -22,7 +22,7 @@ from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.plans import Labels
-from lessvfl.data import Encoding, Problem, Scratch, StoredTable
+from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.methods.base import Joint
 from lessvfl.party import Holding, Party, cut_columns
@@ -108,12 +108,12 @@ class Builder:
         return self._stack(tables).to(self.device, self.dtype)
 
     def stored_rows(
-        self, table: StoredTable, encoding: Encoding, on: Scratch
-    ) -> Tensor:
-        """Return the encoded rows of a table on disk as a tensor (1, N, columns)."""
+        self, tables: Sequence[StoredTable], encoding: Encoding, on: Scratch
+    ) -> tuple[list[Tensor], CellCounts]:
+        """Return the encoded rows of tables on disk as tensors (1, N, columns)."""
         dtype = str(self.dtype).removeprefix("torch.")
-        rows = on.encode(table, encoding, dtype)
-        return torch.from_numpy(rows).unsqueeze(0)
+        found, counts = on.encode(tables, encoding, dtype)
+        return [torch.from_numpy(rows).unsqueeze(0) for rows in found], counts
 
     def labels(self, y: Tables, task: Task) -> Tensor:
         """Return labels (S, N): class numbers, or numbers of the networks' format."""

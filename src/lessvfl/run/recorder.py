@@ -140,14 +140,15 @@ class Recorder:
         self, event: Event, asked: _Asked, y: Tensor, means: Sequence[Tensor] = ()
     ) -> list[list[Scores]]:
         """Return the scores of every replica, and those with each block at its mean."""
-        found: list[list[Tensor]] = [[] for _ in range(1 + len(means))]
-        for n_rows, blocks in asked:
-            found[0].append(self._fuse(event, blocks, n_rows))
+        found = [_Outputs(asked.n_rows) for _ in range(1 + len(means))]
+        for part, blocks in asked:
+            n_rows = part.stop - part.start
+            found[0].put(part, self._fuse(event, blocks, n_rows))
             for m, mean in enumerate(means):
                 same = mean.to(blocks[m]).unsqueeze(1).expand_as(blocks[m])
                 others = [*blocks[:m], same, *blocks[m + 1 :]]
-                found[1 + m].append(self._fuse(event, others, n_rows))
-        return [self._measure(torch.cat(z, dim=1), y) for z in found]
+                found[1 + m].put(part, self._fuse(event, others, n_rows))
+        return [self._measure(one.z, y) for one in found]
 
     def _fuse(self, event: Event, blocks: Sequence[Tensor], n_rows: int) -> Tensor:
         """Return what the fusion network says of rows, (R, n, outputs)."""
@@ -201,6 +202,26 @@ def _is_last(event: Event) -> bool:
     return event.stage == "train" and event.epoch >= event.n_epochs
 
 
+class _Outputs:
+    """What a fusion network says of all rows, (R, N, outputs), put in part by part."""
+
+    def __init__(self, n_rows: int) -> None:
+        self._n_rows = n_rows
+        self._z: Tensor | None = None
+
+    def put(self, part: slice, z: Tensor) -> None:
+        """Put in what it says of a part."""
+        if self._z is None:  # at once for all: parts kept one by one scatter memory
+            self._z = z.new_empty(z.shape[0], self._n_rows, z.shape[2])
+        self._z[:, part] = z
+
+    @property
+    def z(self) -> Tensor:
+        """Return all of it."""
+        assert self._z is not None, "there are rows"
+        return self._z
+
+
 class _Asked:
     """The embeddings of all training or test rows, asked for part by part.
 
@@ -222,8 +243,8 @@ class _Asked:
         self._only: list[Tensor] = []
         self._seen: list[list[tuple[Tensor, Tensor, Tensor]]] = []
 
-    def __iter__(self) -> Iterator[tuple[int, list[Tensor]]]:
-        """Yield, for each part, its number of rows and the block of every party."""
+    def __iter__(self) -> Iterator[tuple[slice, list[Tensor]]]:
+        """Yield each part and the block that every party has of it."""
         self._seen = []
         for number, part in enumerate(self._parts):
             blocks = self._only or self._ask(part=number)
@@ -231,7 +252,7 @@ class _Asked:
                 self._only = blocks
             if self._average:
                 self._seen.append([_mean(block) for block in blocks])
-            yield part.stop - part.start, blocks
+            yield part, blocks
 
     def means(self) -> list[Tensor]:
         """Return the means (R, E_m) of all that was seen last, a party each.
@@ -257,4 +278,4 @@ def _mean(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean over the rows, the first row, and where all equal it, (R, E)."""
     block = block.double().contiguous()  # so that every transport gives the same bits
     same = (block == block[:, :1]).all(dim=1)
-    return block.mean(dim=1), block[:, 0], same
+    return block.mean(dim=1), block[:, 0].clone(), same  # no view of all rows

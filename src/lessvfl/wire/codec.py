@@ -43,7 +43,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 4
+VERSION = 5
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 KIND = struct.Struct("<H")
@@ -68,7 +68,9 @@ FAULTS = (
     RuntimeError,
     MemoryError,
 )
-DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64", "uint8")}
+DTYPES = {
+    name: np.dtype(name) for name in ("float32", "float64", "int64", "int32", "uint8")
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
 NUMBERS = {
@@ -327,14 +329,21 @@ def _read_align(f: Fields, specs: Specs) -> ReadArrays:
 
 
 def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
-    seed, (train, test) = _whole(f["seed"]), specs
-    if not all(s.dtype == np.int64 and len(s.shape) == 1 for s in (train, test)):
+    (spec,) = specs
+    seed, n_train, n_test = (_whole(f[name]) for name in ("seed", "n_train", "n_test"))
+    n_bytes = 4 * (n_train + n_test)
+    if spec.dtype == np.uint8:
+        n_bytes = coding.n_bytes(n_train + n_test, 1)
+    elif spec.dtype != np.int32:
         raise ValueError("something else than positions")
+    if len(spec.shape) != 1 or spec.n_values * spec.dtype.itemsize != n_bytes:
+        raise ValueError("other rows than it says")
 
     def read(arrays: ArrayList) -> control.Prepare:
-        if any((array < 0).any() for array in arrays):
+        (rows,) = arrays
+        if rows.dtype == np.int32 and (rows < 0).any():
             raise ValueError("something else than positions")
-        return control.Prepare(seed, *arrays)
+        return control.Prepare(seed, n_train, n_test, rows)
 
     return read
 
@@ -477,8 +486,8 @@ KINDS: list[MessageKind] = [
     MessageKind(
         control.Prepare,
         lambda m: (
-            {"seed": m.seed},
-            [torch.from_numpy(m.train), torch.from_numpy(m.test)],
+            {"seed": m.seed, "n_train": m.n_train, "n_test": m.n_test},
+            [torch.from_numpy(m.rows)],
         ),
         _read_prepare,
     ),

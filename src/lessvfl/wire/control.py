@@ -7,9 +7,10 @@ Hello       up        name, threads, device, versions the party's software
 Welcome     down      run, seeds, method, settings,   how the run goes, who takes part
                       parties, alignment
 Align       both      bytes of the alignment          see docs/alignment.md
-Prepare     down      the seed of the next run, its   which common rows are for testing
-                      training and test rows, as
-                      places in the common order
+Prepare     down      the seed of the next run, which which common rows are for testing
+                      rows it tests with: a bit for
+                      each common row, or places of
+                      rows in another order
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
 Open        down      run, seed, session, digest of   that a model is used, and when
@@ -32,14 +33,17 @@ the rest of what the error says stays at home.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.errors import LessVFLError
+
+AT_ONCE = 1 << 16  # rows whose places are in memory together; a multiple of 8
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,57 @@ class Align:
 
 @dataclass(frozen=True)
 class Prepare:
-    """A run begins: its seed, and which common rows are for training and testing."""
+    """A run begins: its seed, and which common rows are for training and testing.
+
+    Of rows in the common order `rows` has a bit each: whether it is for testing. In
+    another order they are places: those of training rows, then those of test rows.
+    """
 
     seed: int
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
+    n_train: int
+    n_test: int
+    rows: NDArray[Any]  # uint8 or int32
+
+    @classmethod
+    def of(
+        cls,
+        seed: int,
+        train: NDArray[np.int64],
+        test: NDArray[np.int64],
+        in_order: bool,
+    ) -> Prepare:
+        """Name rows, each of the common ones once; `in_order`: both as they stand."""
+        n_train, n_test = len(train), len(test)
+        if in_order:
+            is_test = np.zeros(n_train + n_test, dtype=np.bool_)
+            is_test[test] = True
+            return cls(seed, n_train, n_test, np.packbits(is_test))
+        both = np.concatenate([train, test], dtype=np.int32, casting="same_kind")
+        return cls(seed, n_train, n_test, both)
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows in all."""
+        return self.n_train + self.n_test
+
+    def digest(self) -> str:
+        """Return what tells these rows, in this order, from others."""
+        counts = f"{self.n_train} {self.n_test} {self.rows.dtype} "
+        found = hashlib.sha256(counts.encode())
+        found.update(self.rows.data)
+        return found.hexdigest()
+
+    def places(self, of: Literal["train", "test"]) -> Iterator[NDArray[np.int64]]:
+        """Yield the places of training or test rows, many at a time."""
+        if self.rows.dtype == np.uint8:
+            for start in range(0, self.n_rows, AT_ONCE):
+                some = self.rows[start // 8 : (start + AT_ONCE) // 8]
+                is_test = np.unpackbits(some, count=min(AT_ONCE, self.n_rows - start))
+                yield start + np.flatnonzero(is_test == (of == "test"))
+            return
+        own = self.rows[: self.n_train] if of == "train" else self.rows[self.n_train :]
+        for start in range(0, len(own), AT_ONCE):
+            yield own[start : start + AT_ONCE].astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
 TYPES = ("absent", "text", "whole numbers")
+AT_ONCE = 1 << 16  # ids that are written out together
 DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will meet
 
 
@@ -64,10 +65,13 @@ class Ids:
     @property
     def items(self) -> list[str]:
         """Return the id of every row, with its type."""
-        return list(self._items())
+        return [item for items in self._items() for item in items]
 
-    def _items(self) -> Iterator[str]:
-        return (f"{self.type[0]}:{cell}" for cell in self._cells)
+    def _items(self) -> Iterator[list[str]]:
+        for start in range(0, len(self), AT_ONCE):
+            some = self._cells[start : start + AT_ONCE]
+            cells = some.tolist() if isinstance(some, np.ndarray) else some
+            yield [f"{self.type[0]}:{cell}" for cell in cells]
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -82,17 +86,17 @@ class Ids:
 
     def digests(self, key: bytes) -> list[bytes]:
         """Return a keyed digest of the id of every row."""
-        return list(self._digests(key))
-
-    def _digests(self, key: bytes) -> Iterator[bytes]:
-        for item in self._items():
-            yield hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
+        return [
+            hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
+            for items in self._items()
+            for item in items
+        ]
 
     def digest(self, key: bytes) -> bytes:
-        """Return one keyed digest of all ids in order."""
+        """Return one keyed digest of all ids in order, each after its length."""
         whole = hmac.new(key, digestmod="sha256")
-        for digest in self._digests(key):
-            whole.update(digest)
+        for items in self._items():
+            whole.update("".join([f"{len(item)} {item}" for item in items]).encode())
         return whole.digest()[:DIGEST_BYTES]
 
 

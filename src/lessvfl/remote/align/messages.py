@@ -20,7 +20,7 @@ from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 Mode = Literal["psi", "plain", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-VERSION = 2  # points of Curve25519; rows named by position
+VERSION = 3  # points of Curve25519; rows named by position; one digest of all ids
 PAD_TO = 256  # tables are padded to a multiple of it with random entries
 KEY_BYTES = 32
 RUN_BYTES = 16
