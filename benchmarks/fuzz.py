@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from processes import credentials_of
 from pyarrow import flight as arrow
 
 from lessvfl import data
@@ -227,10 +228,12 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
     logger.addHandler(Reasons(logging.WARNING))
     logger.propagate = False
     logging.getLogger("lessvfl.remote.server").setLevel(logging.ERROR)
-    own, name_of = folder / "kit" / "server", certificates.name_of_peer
-    credentials = flight.Credentials(own / "cert.pem", own / "key.pem", own / "ca.pem")
     hub = flight.FlightHub(
-        "127.0.0.1:0", PARTIES, credentials, silence=PATIENCE, name_of=name_of
+        "127.0.0.1:0",
+        PARTIES,
+        credentials_of(folder / "kit", "server"),
+        silence=PATIENCE,
+        name_of=certificates.name_of_peer,
     )
     say(port=hub.port)
 
