@@ -293,22 +293,23 @@ def test_an_error_in_a_thread_of_a_connection_ends_the_run(callback):
         ready = callback in ("carried", "went")
         sides = [Simple(hub, name) for name in (HELD if ready else ["clinic"])]
         if callback == "refused":
+            until(lambda: hub.connected)  # who dials after the end finds nobody
             sides.append(Simple(hub, "stranger"))
         if callback == "went":
-            hub.wait(5)
+            hub.wait(10)
             hub.hang_up("bank")
 
         def talk():
-            hub.wait(5)
+            hub.wait(30)
             for _ in range(2):
                 hub.send(dict.fromkeys(HELD, Finish("0" * 64)))
 
         with pytest.raises(OSError, match="Too many open files"):
             talk()
         hub.close(OSError())
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
         for side in sides[: 1 if callback == "went" else None]:
-            side.join(1)
+            side.join(10)
             assert "The server says no (error): Something" in str(side.error)
 
 
@@ -328,7 +329,7 @@ def test_closing_does_not_wait_for_who_does_not_listen():
     began = time.monotonic()
     assert not hub.close(PartyLostError(["bank"], "gone"))
     assert time.monotonic() - began < 3
-    other.join(1)
+    other.join(10)
     assert "(lost)" in str(other.error)
     go.set()
     slow.join(10)

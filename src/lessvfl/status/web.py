@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
     """An HTTP server with a bounded number of threads."""
 
     allow_reuse_port = False  # a port in use is in use
-    request_queue_size = N_THREADS
+    request_queue_size = socket.SOMAXCONN  # they wait while the machine is busy
 
     def __init__(self, where: Any, family: int, status: Status) -> None:
         self.address_family = socket.AddressFamily(family)
