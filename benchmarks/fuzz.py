@@ -631,7 +631,9 @@ def report(state: Attack, last: dict[str, Any], runs: list[Any]) -> bool:
     for name, passed in checks.items():
         print(f"{'ok  ' if passed else 'FAIL'} {name}")
     for name, texts in state.own.items():
-        first, *others = map(json.loads, sorted(texts))
+        first, *others = [
+            [json.loads(line) for line in text.splitlines()] for text in sorted(texts)
+        ]
         for found in others[:3]:
             print(f"a file of {name} differs in {difference(first, found)}")
     return not all(checks.values())
