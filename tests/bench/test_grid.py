@@ -88,7 +88,7 @@ each_kind = pytest.mark.parametrize(
         {"profile": "official-code", "n_classes": 3, "dtype": "float32"},
         {"profile": "official-code", "activation": "tanh"},
         {"profile": "official-code", "row_order": "shuffle"},
-        {"profile": "official-code", "batch_size": 10},
+        {"profile": "official-code", "batch_size": 40},
         {"profile": "official-code", "spurious": (0.8, 0.25, 0.1, 0.0)},
         {"profile": "paper"},
         {"profile": "paper", "activation": "none", "n_classes": 3},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,19 @@ import torch
 import yaml
 
 from lessvfl import data
+from lessvfl.cli import remote
 from lessvfl.data import stored
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.remote import config, localhost, party
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
-from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.party import SERVER, PartyProcess
+from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status, terminal, words
+from lessvfl.wire.flight import Address
 
 # ------------------------------------------------------------------------------ configs
 
@@ -251,6 +255,32 @@ def test_npz_columns_may_have_names_and_ids(tmp_path):
 # ----------------------------------------------------------------------------- commands
 
 
+@pytest.fixture
+def in_threads(monkeypatch):
+    """Have the sides of `try` run in threads; a process each takes seconds to start."""
+
+    def serve(folder):
+        own = config.read(PartyConfig, folder / "party.yaml")
+        name, credentials = remote.party_identity(own, insecure=False)
+        process = PartyProcess.load(name, own, Status("run", "", "numbers", [SERVER]))
+        process.serve(Address(own.server, credentials, own.server_name))
+
+    def run_sides(base, parties, *options):
+        own = config.read(ServerConfig, base / "server" / "server.yaml")
+        hub = remote.listen(own, remote.server_credentials(own, insecure=False))
+        status = Status("run", own.method, "numbers", own.parties)
+        with ThreadPoolExecutor(len(parties)) as pool:
+            sides = [pool.submit(serve, base / name) for name in parties]
+            try:
+                ServerProcess(own, LabelTable.load(own), hub, status).run()
+            finally:
+                hub.close()
+            for side in sides:
+                side.result()
+
+    monkeypatch.setattr(localhost, "_run_sides", run_sides)
+
+
 def both_ways(run_cli, out, *command):
     """Return the JSON of a run in one process and of one between processes."""
     plain = run_cli("run", *command, "--device", "cpu", "--quiet", "--json")
@@ -393,7 +423,7 @@ def assert_sides_have_pages(sides, out):
     assert (out / "features.csv").read_text().splitlines() == both
 
 
-def test_try_with_a_party_that_keeps_nothing(run_cli, tmp_path):
+def test_try_with_a_party_that_keeps_nothing(run_cli, in_threads, tmp_path):
     """It is asked no more, and its part of the curve was once taken for missing."""
     X = np.random.default_rng(0).normal(size=(400, 4))
     rows = [f"{a},{b},{c},{d},{int(a > 0)}" for a, b, c, d in X]
@@ -407,7 +437,7 @@ def test_try_with_a_party_that_keeps_nothing(run_cli, tmp_path):
     assert tried["runs"][0]["features"]["party1"]["kept"] == []
 
 
-def test_try_scales_the_labels_of_a_regression(run_cli, tmp_path):
+def test_try_scales_the_labels_of_a_regression(run_cli, in_threads, tmp_path):
     """The server has amounts as they are, and learns their scale by itself."""
     plain, tried = both_ways(
         run_cli,
@@ -441,7 +471,7 @@ def a_mixed_table(path, n_rows=300):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_parties_of_try_encode_their_own_columns(run_cli, tmp_path):
+def test_parties_of_try_encode_their_own_columns(run_cli, in_threads, tmp_path):
     """Categories, truth values, missing cells, groups, and noise as it was drawn."""
     a_mixed_table(tmp_path / "table.csv")
     (tmp_path / "parties.yaml").write_text(
@@ -476,7 +506,7 @@ def test_parties_of_try_encode_their_own_columns(run_cli, tmp_path):
     assert party["scale_range"] is None
 
 
-def test_try_with_weights_by_class_and_by_row(run_cli, tmp_path):
+def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):
     a_mixed_table(tmp_path / "table.csv")
     text = (tmp_path / "table.csv").read_text().splitlines()
     (tmp_path / "parties.yaml").write_text(
@@ -505,7 +535,7 @@ def test_try_with_weights_by_class_and_by_row(run_cli, tmp_path):
     assert set(dataset.weight) == {1.0, 2.0, 3.0}
 
 
-def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, tmp_path):
+def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, in_threads, tmp_path):
     """What the server makes of its labels is the same: scale, bend, shares."""
     small = {"data.n_samples": 200, "data.n_test": 50, "batch_size": 50}
     plain, tried = both_ways(
@@ -531,7 +561,7 @@ def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, tmp_path):
     assert 0 < shares["rare"] < 0.125
 
 
-def test_try_with_a_range_that_is_shared(run_cli, tmp_path):
+def test_try_with_a_range_that_is_shared(run_cli, in_threads, tmp_path):
     """The published preparation of images: one range for the numbers of all."""
     plain, tried = both_ways(
         run_cli,

@@ -324,9 +324,20 @@ def odd_records():
     }
 
 
+class Pages(dict[str, str]):
+    """The page of every odd case, made when it is looked at."""
+
+    def __init__(self, records):
+        self.records = records
+
+    def __missing__(self, case):
+        self[case] = report.page(self.records[case])
+        return self[case]
+
+
 @pytest.fixture(scope="session")
 def pages(odd_records):
-    return {case: report.page(record) for case, record in odd_records.items()}
+    return Pages(odd_records)
 
 
 @pytest.fixture

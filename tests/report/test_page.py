@@ -13,8 +13,8 @@ from lessvfl.report.verdicts import reasons_by_party, verdicts
 HOSTILE = '<script>alert("x")</script>'
 
 
-def test_every_page_is_whole_and_refers_to_nothing_outside(pages):
-    for text in pages.values():
+def test_every_page_is_whole_and_refers_to_nothing_outside(odd_records, pages):
+    for text in map(pages.__getitem__, odd_records):
         read_whole(text)
 
 
