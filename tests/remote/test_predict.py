@@ -749,7 +749,7 @@ def test_a_party_that_is_busy_for_ever_is_away(folder, monkeypatch):
     monkeypatch.setattr(predict_server, "LONGEST", 1.0)
     with a_session(folder) as (predictor, sides):
         places, _ = predictor.places(IDS[common()])
-        sides["bank"].party._answer = lambda rows: time.sleep(6)
+        sides["bank"].party._answer = lambda rows: time.sleep(4)
         with pytest.raises(PartyLostError, match="no reply for 1 seconds"):
             predictor.predict(places)
 
