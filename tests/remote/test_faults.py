@@ -37,6 +37,7 @@ from tests.remote.test_remote import (
     server_config,
     simulated,
     told,
+    until,
     written,
 )
 
@@ -59,14 +60,6 @@ from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
 from lessvfl.wire.messages import Block, Descend
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
-
-
-def until(is_so, seconds=10.0):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 class Simple(threading.Thread):
@@ -245,7 +238,7 @@ def test_a_name_of_no_form_of_ours_is_refused_and_ends_nothing(tmp_path):
     address = flight.Address(f"127.0.0.1:{hub.port}", own)
     hello = Hello("clinic", 1, "cpu", {})
     with pytest.raises(ConfigError, match=r"\(protocol\): A party's name must be"):
-        dial.serve(address, hello, lambda message: Agreed(), patience=1)
+        dial.serve(address, hello, lambda message: Agreed(), patience=20)
     with pytest.raises(PartyLostError):  # nothing else
         hub.wait(0.1)
     assert hub.close()

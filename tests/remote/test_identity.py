@@ -69,7 +69,7 @@ def test_a_name_that_is_not_in_the_certificate_is_refused(kits):
     seen = []
     hub = a_hub(kits, refused=lambda who, why: seen.append((who, why)))
     with pytest.raises(ConfigError, match="name in its certificate, 'clinic'"):
-        dial(hub, kits / "ours" / "clinic", "bank")
+        dial(hub, kits / "ours" / "clinic", "bank", 10)
     assert hub.connected == ()
     assert seen[0][0] == "clinic"
     hub.close()
