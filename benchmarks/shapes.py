@@ -288,7 +288,7 @@ def madelon(rng: Generator) -> Shape:
         n_clusters_per_class=1,
         class_sep=2.0,
         flip_y=0.01,
-        row_order="file",
+        shuffle=False,
         random_state=int(rng.integers(2**32)),
     )
     y = rng.permutation(np.arange(32) % 2)[cluster]

@@ -71,7 +71,8 @@ def train_jointly(
     n_steps = batches.n_steps(plan.n_epochs)
     if n_steps == 0:
         return
-    optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1])
+    decays = labels.task != "regression"  # which would shrink the amounts themselves
+    optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1], decays)
     owners = [f"party '{m}'" for m in parties.names for _ in range(parties.sizes[m])]
     watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
     ending = plan.end(n_steps)

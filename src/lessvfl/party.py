@@ -7,6 +7,7 @@ is decided here and nowhere else.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -31,7 +32,7 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
-from lessvfl.core.prox import GroupLasso
+from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.core.solve import (
     fill_optimizer,
     fit_held_out,
@@ -154,6 +155,7 @@ class Party:
         self._training: Training | None = None
         self._memory = Memory(len(holding.groups))
         self._selected: list[dict[str, Any]] = []  # how, of every replica
+        self._decays = True  # its weights may; False: some were drawn anew
 
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answer one request."""
@@ -229,7 +231,7 @@ class Party:
         return Training(
             plan,
             self.net.passes(),
-            optimizer_of(plan, params, self.X_train.shape[1]),
+            optimizer_of(plan, params, self.X_train.shape[1], self._decays),
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             shrink,
@@ -382,13 +384,33 @@ class Party:
         self._refit(seen, plan)
 
     def _refit(self, seen: Sequence[Tensor], plan: ShadowPlan) -> None:
-        """Fit the network to what was remembered, on the features kept, alone."""
-        if plan.refit_epochs and self.X_train.shape[2]:
-            fit = FitPlan(plan.refit_epochs)
-            rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
-            X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
-            Z = torch.lerp(h, Z, plan.refit_share)
-            fit_held_out(self.net, X, Z, fit, self._private)
+        """Fit the network to what was remembered, on the features kept, alone.
+
+        Small input weights make the network linear at its start, where a square or a
+        product has no gradient. So where features act together it is also fitted from
+        input weights of full scale, at length, and that fit stays unless it predicts
+        the rows held out worse by more than a standard error. Strong weight decay
+        would undo it in training, and ends.
+        """
+        if not plan.refit_epochs or not self.X_train.shape[2]:
+            return
+        fit = FitPlan(plan.refit_epochs)
+        rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
+        X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
+        Z = torch.lerp(h, Z, plan.refit_share)
+        acts = torch.tensor([bool(own["pairs"]) for own in self._selected])
+        redrawn = self.net.redrawn(self._private, self.name) if acts.any() else None
+        loss = fit_held_out(self.net, X, Z, fit, self._private)
+        self._decays = True
+        if redrawn is not None:
+            gap = fit_held_out(redrawn, X, Z, fit.at_length(), self._private) - loss
+            error = gap.std(dim=1, correction=0) / math.sqrt(gap.shape[1])
+            stays = acts.to(gap.device) & (gap.mean(dim=1) <= error)
+            self._decays = not bool(stays.any())
+            with torch.no_grad():
+                both = zip(self.net.parameters(), redrawn.parameters(), strict=True)
+                for param, new in both:
+                    param.copy_(torch.where(per_replica(stays, param), new, param))
 
     def _look(
         self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan
@@ -432,6 +454,7 @@ class Party:
             "has_selected": self._has_selected,
             "selected": self._selected,
             "looks_again": self._whole is not None,
+            "decays": self._decays,
             "plan": None,
         }
         tensors["outputs"] = self._outputs.to(torch.uint8)
@@ -454,6 +477,7 @@ class Party:
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state` gave it; this party must be a fresh one."""
         self._selected = list(values["selected"])
+        self._decays = values["decays"]
         if values["has_selected"]:
             self._outputs = tensors["outputs"].bool()
             self._widths = tuple(values["widths"])

@@ -12,7 +12,7 @@ from tests.core.columns import problem, seen
 
 from lessvfl.core import moments
 from lessvfl.core.group_path import group_path
-from lessvfl.core.moments import Rule
+from lessvfl.core.moments import Moments, Rule
 
 PAIRED = [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8]  # the groups of twelve columns
 
@@ -25,6 +25,50 @@ def mask(n, *places):
 
 def stream(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+# ------------------------------------------------------------------ dependent columns
+
+
+def nested_groups(n=800, seed=0):
+    """Return a number, a category of 12 levels and one that follows from it."""
+    rng = np.random.default_rng(seed)
+    fine = rng.integers(12, size=n)
+    columns = [torch.as_tensor(rng.normal(size=(n, 1))), one_hot(fine, 12)]
+    X = torch.cat([*columns, one_hot(fine // 3, 4)], dim=1).float()
+    Z = X[:, :1] + torch.as_tensor(fine // 3).float()[:, None]
+    Z = Z + 0.5 * torch.as_tensor(rng.normal(size=(n, 2))).float()
+    return seen(X, Z, [0] + [1] * 12 + [2] * 4)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_that_follow_from_others_leave_every_number_finite(seed):
+    """Of a category and its class the one that says less goes, and nothing is NaN."""
+    data = nested_groups(seed=seed)
+    everything = torch.ones(3, dtype=torch.bool)
+    kept, scores, rule = moments.eliminate(
+        data, everything, mask(3), (20, stream()), 0.05, 0.2
+    )
+    assert bool(scores.isfinite().all())
+    assert bool(rule.shadows.isfinite().all())
+    assert bool(kept[0])
+    assert int(kept[1:].sum()) == 1
+    assert math.isfinite(moments.explained(data, data, everything))
+
+
+def test_moments_of_columns_have_no_negative_variance():
+    data = nested_groups()
+    values = torch.linalg.eigvalsh(data.gram(torch.arange(data.X.shape[1])))
+    assert float(values.min()) > -1e-12
+
+
+def test_of_exact_copies_the_first_stays():
+    X, Z = problem()
+    X = torch.cat([X[:, :3], X[:, :3], X[:, :1]], dim=1)
+    data = seen(X.float(), Z.float())
+    everything = torch.ones(7, dtype=torch.bool)
+    kept, _, _ = moments.eliminate(data, everything, mask(7), (20, stream()), 0.05, 0.2)
+    assert kept.tolist() == [True] * 3 + [False] * 4
 
 
 # ------------------------------------------------------------------------------- scale
@@ -200,6 +244,39 @@ def test_scrambles_are_those_of_the_stream_and_shared_by_the_columns():
 
 
 # -------------------------------------------------------------------------------- rule
+
+
+def test_a_scramble_gives_all_rows_of_a_block_the_values_of_another():
+    blocks = torch.tensor([2, 0, 1, 0, 2, 2])
+    X = torch.randn(6, 3, generator=stream(1), dtype=torch.float64)
+    Z = torch.randn(6, 2, generator=stream(2), dtype=torch.float64)
+    members = [torch.tensor([1, 3]), torch.tensor([2]), torch.tensor([0, 4, 5])]
+    seen_orders = set()
+    for seed in range(20):
+        order = torch.randperm(3, generator=stream(seed)).tolist()
+        seen_orders.add(tuple(order))
+        wanted = torch.zeros_like(X)
+        for block, other in enumerate(order):
+            for place, row in enumerate(members[block]):
+                wanted[row] = X[members[other][place % len(members[other])]]
+        W = moments.scramble(Z, blocks, stream(seed))
+        assert torch.allclose(X.T @ W, wanted.T @ Z)
+    assert len(seen_orders) == 6
+
+
+def test_shadows_of_copied_rows_say_as_much_as_copied_noise_does():
+    """Ten copies of a row are one witness: noise correlates as with a tenth of them."""
+    X, Z = problem(n=150, d=40, seed=3)
+    Z = torch.randn(150, 2, generator=stream(4), dtype=X.dtype)
+    alone = seen(X, Z)
+    rows = torch.arange(150).repeat_interleave(10)
+    many = Moments.of(X[rows], Z[rows], torch.arange(40), rows)
+    wanted = moments.shadow_scores(alone, alone.Z, 200, stream()).quantile(0.9)
+    found = moments.shadow_scores(many, many.Z, 200, stream()).quantile(0.9)
+    fooled = seen(X[rows], Z[rows])
+    naive = moments.shadow_scores(fooled, fooled.Z, 200, stream()).quantile(0.9)
+    assert float(found / wanted) == pytest.approx(1, abs=0.05)
+    assert float(naive / wanted) == pytest.approx(math.sqrt(0.1), abs=0.05)
 
 
 def test_a_rule_counts_the_shadows_that_pass():

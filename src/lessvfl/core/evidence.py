@@ -179,6 +179,7 @@ class Subject:
     Z: Tensor  # (n, E), their standardised responses
     group: Tensor  # (columns,), the group of every column
     pinned: Tensor  # (n_groups,), those that must stay
+    blocks: Tensor | None = None  # (n,), rows that belong together; None: each alone
 
 
 def latest(rows: Tensor) -> Tensor:
@@ -198,7 +199,10 @@ class Look:
     def __init__(
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
     ) -> None:
-        self.seen = Moments.of(at.X, at.Z, at.group)
+        blocks = at.blocks
+        if blocks is not None:  # numbered anew: not all were exchanged
+            blocks = torch.unique(blocks, return_inverse=True)[1]
+        self.seen = Moments.of(at.X, at.Z, at.group, blocks)
         self.rows = at.rows
         self.pinned = at.pinned
         self.plan = plan
@@ -220,12 +224,24 @@ class Look:
     @property
     def clarity(self) -> float:
         """Return how far the strongest feature stands out of what chance does."""
-        return float(self._strongest / self._by_chance.median())
+        tiny = torch.finfo(self._by_chance.dtype).tiny
+        return float(self._strongest / self._by_chance.median().clamp_min(tiny))
 
     def half(self) -> Tensor:
-        """Return a random half of the rows, a mask (n,)."""
-        order = torch.randperm(self.seen.n_rows, generator=self._stream("half"))
-        return (order % 2 == 0).to(self.rows.device)
+        """Return a random half of the rows, a mask (n,); blocks stay together."""
+        blocks = self.seen.blocks
+        n = self.seen.n_rows if blocks is None else int(blocks.max()) + 1
+        order = torch.randperm(n, generator=self._stream("half"))
+        some = (order % 2 == 0).to(self.rows.device)
+        return some if blocks is None else some[blocks]
+
+    def unseen(self, first: Look) -> Tensor:
+        """Return the rows whose block another look has nothing of, a mask (n,)."""
+        fresh, blocks = ~torch.isin(self.rows, first.rows), self.seen.blocks
+        if blocks is None:
+            return fresh
+        seen = torch.zeros(int(blocks.max()) + 1).to(blocks)
+        return seen.index_add_(0, blocks, (~fresh).to(blocks))[blocks] == 0
 
     def choose(self, fresh: Tensor | None = None) -> Choice:
         """Select features along the path of lambdas, and pairs.
@@ -393,6 +409,6 @@ def choose_again(first: Look, second: Look) -> Choice:
     """
     if first.clarity > second.clarity:
         return first.choose(first.half())
-    fresh = ~torch.isin(second.rows, first.rows)
+    fresh = second.unseen(first)
     enough = len(fresh) <= 4 * int(fresh.sum()) <= 3 * len(fresh)
     return second.choose(fresh if enough else second.half())

@@ -82,8 +82,8 @@ class _WorkingSet:
         if len(new) == 0:
             return
         added = moments.X[:, new]
-        across = _host(self._X.T @ added / moments.n_rows)
-        within = _host(added.T @ added / moments.n_rows)
+        across = _host(moments.gram(self._columns, new))
+        within = _host(moments.gram(new))
         self._G = np.block([[self._G, across], [across.T, within]])
         self._C = np.concatenate([self._C, _host(moments.C[new])])
         self._B = np.concatenate([self._B, np.zeros((len(new), self._C.shape[1]))])

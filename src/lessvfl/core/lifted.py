@@ -464,6 +464,9 @@ class Lifted:
             range(self.n_replicas), slots, outputs, self._slot_mask, self._output_mask
         )
 
+    def redrawn(self, seeds: tuple[int, ...], name: str) -> None:
+        """Return nothing: a module of the user's starts at a scale of its own."""
+
     def replica(self, index: int) -> Lifted:
         """Return one replica, cut to its own slots and outputs."""
         pick = slice(index, index + 1)

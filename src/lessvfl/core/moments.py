@@ -17,7 +17,13 @@ from torch import Tensor
 
 LEVEL = 0.98  # of chance, at which groups of different sizes weigh the same
 AT_ONCE = 64  # scrambled responses that are multiplied together
+COLUMNS_AT_ONCE = 1024  # that are made double
+# Added to the variance of every column of a regression, which is 1: what a column says
+# beside its own copy is then next to nothing, and no number is without bounds.
 RIDGE = 1e-6
+RANK = 1e-4  # of a group's largest variance, below which a direction is not one of it
+CONSTANT = 1e-6  # a spread below that share of the mean is rounding
+TIE = 1e-3  # groups whose strength differs by less say the same, as copies do
 ENOUGH_ROWS = 4  # for every column, to tell what it says beside the others
 
 
@@ -26,6 +32,8 @@ class Moments:
     """Centred rows and responses, groups of columns on one scale, and what they say.
 
     The moments of all columns with all are never formed: memory is that of the rows.
+    Moments of columns with each other are double, and formed of doubles: where columns
+    depend on each other, rounding would otherwise make variances negative.
     """
 
     X: Tensor  # (n, columns)
@@ -33,21 +41,30 @@ class Moments:
     group: Tensor  # (columns,), the group of every column
     weights: Tensor  # (n_groups,), what a useless group says by chance
     C: Tensor  # X'Z / n, (columns, E)
+    blocks: Tensor | None = None  # (n,), rows that are scrambled together; None: each
 
     @classmethod
-    def of(cls, X: Tensor, Z: Tensor, group: Tensor) -> Moments:
+    def of(
+        cls, X: Tensor, Z: Tensor, group: Tensor, blocks: Tensor | None = None
+    ) -> Moments:
         """Centre rows (n, columns) and responses, and put the groups on one scale."""
         Z = Z - Z.mean(dim=0)
         X, kept = on_one_scale(X, group)
         n_groups = int(group.max()) + 1 if len(group) else 0
         size = torch.zeros(n_groups).to(X).index_add_(0, kept, torch.ones_like(X[0]))
-        return cls._of_centred(X, Z, kept, chance(size * dimension(Z)).sqrt())
+        weights = chance(size * dimension(Z)).sqrt()
+        return cls._of_centred(X, Z, kept, weights, blocks)
 
     @classmethod
     def _of_centred(
-        cls, X: Tensor, Z: Tensor, group: Tensor, weights: Tensor
+        cls,
+        X: Tensor,
+        Z: Tensor,
+        group: Tensor,
+        weights: Tensor,
+        blocks: Tensor | None,
     ) -> Moments:
-        return cls(X, Z, group, weights, X.T @ Z / len(X))
+        return cls(X, Z, group, weights, X.T @ Z / len(X), blocks)
 
     @property
     def n_rows(self) -> int:
@@ -68,12 +85,20 @@ class Moments:
         """Return the moments of some rows, on the scale of all of them."""
         X, Z = self.X[which], self.Z[which]
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
-        return self._of_centred(X, Z, self.group, self.weights)
+        blocks = None if self.blocks is None else self.blocks[which]
+        return self._of_centred(X, Z, self.group, self.weights, blocks)
 
     def gram(self, columns: Tensor, others: Tensor | slice | None = None) -> Tensor:
         """Return the second moments of some columns with others, or with each other."""
-        some = self.X[:, columns]
-        return some.T @ (some if others is None else self.X[:, others]) / self.n_rows
+        some = self.X[:, columns].double()
+        if others is None:
+            return some.T @ some / self.n_rows
+        rest = self.X[:, others].split(COLUMNS_AT_ONCE, dim=1)
+        return torch.cat([some.T @ part.double() for part in rest], 1) / self.n_rows
+
+    def with_responses(self, columns: Tensor) -> Tensor:
+        """Return the moments of some columns with the responses, as those of `gram`."""
+        return self.X[:, columns].double().T @ self.Z.double() / self.n_rows
 
     def columns_of(self, groups: Tensor) -> Tensor:
         """Return the columns of the groups of a mask (n_groups,)."""
@@ -93,11 +118,13 @@ def on_one_scale(X: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     """Return uncorrelated columns of variance 1 that span every group, and its number.
 
     A constant column stays as zeros; a group of several columns has as many as it has
-    dimensions.
+    dimensions: directions of less than `RANK` of its largest variance are left out.
     """
-    X = X - X.mean(dim=0)
-    spread = torch.linalg.vector_norm(X, dim=0) / math.sqrt(max(1, len(X)))
-    X /= torch.where(spread > RIDGE, spread, torch.inf)
+    mean = X.mean(dim=0, dtype=torch.float64).to(X)  # double: equal columns stay equal
+    X = X - mean
+    spread = torch.linalg.vector_norm(X, dim=0, dtype=torch.float64)
+    spread = (spread / math.sqrt(max(1, len(X)))).to(X)
+    X /= torch.where(spread > CONSTANT * mean.abs(), spread, torch.inf)
     sizes = torch.bincount(group)
     if not bool((sizes > 1).any()):
         return X, group
@@ -107,7 +134,7 @@ def on_one_scale(X: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     for number in (sizes > 1).nonzero()[:, 0].tolist():
         own = X[:, by_group[number]].double()
         values, vectors = torch.linalg.eigh(own.T @ own / len(own))
-        some = values > 1e-4 * values[-1].clamp_min(RIDGE)
+        some = values > RANK * values[-1].clamp_min(RIDGE)
         columns.append((own @ (vectors[:, some] / values[some].sqrt())).to(X))
         owners.append(group.new_full((int(some.sum()),), number))
     return torch.cat(columns, dim=1), torch.cat(owners)
@@ -137,14 +164,37 @@ def shadow_scores(
     found, n = [], moments.n_rows
     step = max(1, AT_ONCE // residual.shape[1])
     for start in range(0, n_copies, step):
-        orders = [
-            torch.randperm(n, generator=generator).to(residual.device)
+        copies = [
+            scramble(residual, moments.blocks, generator)
             for _ in range(start, min(start + step, n_copies))
         ]
-        scrambled = torch.cat([residual[order] for order in orders], dim=1)
-        slopes = (moments.X.T @ scrambled / n).view(-1, len(orders), residual.shape[1])
+        slopes = moments.X.T @ torch.cat(copies, dim=1) / n
+        slopes = slopes.view(-1, len(copies), residual.shape[1])
         found.append(moments.scores(slopes.transpose(0, 1)))
     return torch.cat(found)
+
+
+def scramble(
+    residual: Tensor, blocks: Tensor | None, generator: torch.Generator
+) -> Tensor:
+    """Return W (n, E), so that X'W is what columns X say whose rows are scrambled.
+
+    Rows of one block belong together (copies of a row, a person's visits): a scrambled
+    column has in all of them the values of another block, in their order, repeated or
+    cut where that one is smaller or larger. So chance has as few blocks to work with as
+    it has in the table. Without blocks every row gets the value of another row.
+    """
+    if blocks is None:
+        order = torch.randperm(len(residual), generator=generator)
+        return residual[order.to(residual.device)]
+    members = blocks.argsort(stable=True)  # rows, block by block
+    size = torch.bincount(blocks)
+    start = size.cumsum(0) - size
+    own = blocks[members]
+    place = torch.arange(len(blocks)).to(blocks) - start[own]  # within its block
+    other = torch.randperm(len(size), generator=generator).to(blocks)[own]
+    source = members[start[other] + place % size[other]]
+    return torch.zeros_like(residual).index_add_(0, source, residual[members])
 
 
 @dataclass(frozen=True)
@@ -209,16 +259,17 @@ def eliminate(
 
     What a group says is the root of its Wald statistic in the regression on all groups
     kept; what a shadow would say, were it added, is the measure. Elimination ends where
-    the rule allows as many groups as are left at the score of the weakest. All are
+    the rule allows as many groups as are left at the score of the weakest; of groups
+    that say the same, as exact copies do, the last goes and the first stays. All are
     masks (n_groups,): `kept` is where to begin, `exempt` stay whatever they say.
     `shadows` are how many copies to scramble, and by which stream. Returns what is
     left, what each group says beside it, and the rule on the scale of that.
     """
     group, n = moments.group, moments.n_rows
-    inside, C = moments.columns_of(kept), moments.C.double()
-    own = moments.gram(inside).double()
+    inside = moments.columns_of(kept)
+    own = moments.gram(inside)
     P = torch.linalg.inv(own + RIDGE * torch.eye(len(own)).to(own))
-    B, owner = P @ C[inside], group[inside]
+    B, owner = P @ moments.with_responses(inside), group[inside]
     residual = moments.Z - moments.X[:, inside] @ B.to(moments.X)
     left = float(residual.double().square().sum() / n)
     spent = 1 - len(inside) / n
@@ -230,8 +281,8 @@ def eliminate(
         scale = math.sqrt(noise / start) if start > 0 else 1.0
         said = _wald(P, B, owner, len(kept)).sqrt() / moments.weights
         at_stake = torch.where(kept & ~exempt, said, torch.inf)
-        weakest = int(at_stake.argmin())
-        least = float(at_stake[weakest])
+        least = float(at_stake.min())
+        weakest = int((at_stake <= least * (1 + TIE)).nonzero()[-1])
         if math.isinf(least) or whole.allows(least / scale, int(kept.sum())):
             break
         J, rest = (owner == weakest).nonzero()[:, 0], (owner != weakest).nonzero()[:, 0]
@@ -243,13 +294,12 @@ def eliminate(
         kept[weakest] = False
     rule = Rule(whole.shadows * scale, whole.n_features, q, fdr)
     across = moments.gram(moments.columns_of(kept), slice(None))  # (kept, columns)
-    slopes = C.to(across) - across.T @ B.to(across)
-    told = (across * (P.to(across) @ across)).sum(dim=0)
+    slopes = moments.C.double() - across.T @ B
+    told = (across * (P @ across)).sum(dim=0)
     variance = torch.linalg.vector_norm(moments.X, dim=0).square() / n
     free = (variance - told).clamp_min(1e-3).unsqueeze(1)
     outside = moments.scores(slopes / free.sqrt())
-    scores = torch.where(kept, said.to(outside), outside)
-    return kept, scores, rule
+    return kept, torch.where(kept, said, outside).to(moments.X), rule
 
 
 def _wald(P: Tensor, B: Tensor, owner: Tensor, n_groups: int) -> Tensor:
@@ -274,8 +324,8 @@ def explained(moments: Moments, part: Moments, kept: Tensor) -> float:
     `part`, on the same scale.
     """
     inside = moments.columns_of(kept)
-    G = moments.gram(inside).double()
+    G = moments.gram(inside)
     ridge = RIDGE * torch.eye(len(inside)).to(G)
-    B = torch.linalg.solve(G + ridge, moments.C[inside].double())
-    told = 2 * part.C[inside].double() - part.gram(inside).double() @ B
+    B = torch.linalg.solve(G + ridge, moments.with_responses(inside))
+    told = 2 * part.with_responses(inside) - part.gram(inside) @ B
     return float((B * told).sum())

@@ -164,6 +164,12 @@ class Network(Protocol):
     ) -> Network:
         """Keep these slots (R, slots) and outputs (R, n_outputs), masks."""
 
+    def redrawn(self, seeds: tuple[int, ...], name: str) -> Network | None:
+        """Return a copy whose input weights are drawn anew, at their full scale.
+
+        None: it starts at full scale, and nothing would be gained.
+        """
+
     def replica(self, index: int) -> Network:
         """Return one replica, R = 1, cut to its own slots and outputs."""
 
@@ -234,17 +240,8 @@ class MLP:
         """
         weights, biases = [], []
         for layer, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
-            limit = math.sqrt(6 / (n_in + n_out)) * (input_scale if layer == 0 else 1)
-            draws = {
-                seed: torch.rand(
-                    n_out,
-                    n_in,
-                    generator=stream(seed, "init", name, layer),
-                    dtype=torch.float64,
-                )
-                for seed in set(seeds)
-            }
-            w = torch.stack([(2 * draws[seed] - 1) * limit for seed in seeds])
+            w = _glorot(n_out, n_in, seeds, "init", name, layer)
+            w = w * (input_scale if layer == 0 else 1)
             weights.append(_leaf(w.to(device, dtype)))
             biases.append(
                 _leaf(torch.zeros(len(seeds), n_out, device=device, dtype=dtype))
@@ -341,6 +338,18 @@ class MLP:
             _left(self._output_mask, outputs, outs),
         )
 
+    def redrawn(self, seeds: tuple[int, ...], name: str) -> MLP:
+        """Return a copy whose first layer is drawn anew for the inputs it has."""
+        first = self.weights[0]
+        fresh = _glorot(*first.shape[1:], seeds, "redraw", name).to(first)
+        return MLP(
+            [_leaf(fresh), *(_leaf(w) for w in self.weights[1:])],
+            [_leaf(b) for b in self.biases],
+            self.activation,
+            self._slot_mask,
+            self._output_mask,
+        )
+
     def replica(self, index: int) -> MLP:
         """Return one replica, cut to its own inputs and outputs."""
         pick = slice(index, index + 1)
@@ -379,6 +388,18 @@ class MLP:
             for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
                 w[0] = state[f"layer{layer}.weight"]
                 b[0] = state[f"layer{layer}.bias"]
+
+
+def _glorot(n_out: int, n_in: int, seeds: tuple[int, ...], *name: str | int) -> Tensor:
+    """Draw Glorot-uniform weights (R, out, in), a stream for every seed."""
+    limit = math.sqrt(6 / (n_in + n_out))
+    draws = {
+        seed: torch.rand(
+            n_out, n_in, generator=stream(seed, *name), dtype=torch.float64
+        )
+        for seed in set(seeds)
+    }
+    return torch.stack([(2 * draws[seed] - 1) * limit for seed in seeds])
 
 
 def _masked(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lessvfl.core.moments import ENOUGH_ROWS, Moments, dimension
+from lessvfl.core.moments import ENOUGH_ROWS, Moments, dimension, scramble
 
 MARGIN = 12.0  # how far above chance a pair must be: e^-6 as likely
 MOST_COLUMNS = 1024  # whose products are looked at: those that say most alone
@@ -24,18 +24,17 @@ def pairs(
     share of the mark (from 1 on it counts), and with which group. The mark is the
     largest statistic of all where the rows of r are scrambled, and `MARGIN` more.
     `kept` (n_groups,) are the groups whose linear part is taken out where rows are too
-    few to take out everybody's.
+    few to take out everybody's. Of rows that belong together one is looked at.
     """
+    if moments.blocks is not None:
+        moments = moments.rows(_one_of_each(moments.blocks, generator))
     if moments.n_rows > MOST_ROWS:
         first = torch.arange(moments.n_rows).to(moments.group) < MOST_ROWS
         moments = moments.rows(first)
     r = _beside_linear(moments, kept)
     some = _most_telling(moments)
     X, group = moments.X[:, some], moments.group[some]
-    scrambled = [
-        r[torch.randperm(len(r), generator=generator).to(r.device)]
-        for _ in range(n_copies)
-    ]
+    scrambled = [scramble(r, None, generator) for _ in range(n_copies)]
     strength, other = _beyond_chance(X, r, scrambled, None)
     found = strength >= 1
     if bool(found.any()):  # with these alone chance has fewer pairs to choose from
@@ -51,6 +50,14 @@ def pairs(
     partners = dict(zip(group[last].tolist(), group[other[last]].tolist(), strict=True))
     with_whom = [partners.get(g, 0) for g in range(len(best))]
     return best, torch.tensor(with_whom).to(group)
+
+
+def _one_of_each(blocks: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a random row of every block, a mask (n,)."""
+    order = torch.randperm(len(blocks), generator=generator).to(blocks)
+    last = blocks.new_full((int(blocks.max()) + 1,), -1)
+    last.scatter_reduce_(0, blocks, order, "amax")
+    return order == last[blocks]
 
 
 def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:

@@ -340,6 +340,18 @@ class FitPlan:
     held_out: float = 0.15  # share of the rows
     patience: int = 4  # epochs in a row without help for the rows held out
 
+    def at_length(self) -> FitPlan:
+        """Return the fit of weights drawn anew, for what is not linear: many steps."""
+        n_epochs, patience = 10 * self.n_epochs, 5 * self.patience
+        batch_size, most_steps = self.batch_size // 8, 2 * self.most_steps
+        return replace(
+            self,
+            n_epochs=n_epochs,
+            batch_size=batch_size,
+            most_steps=most_steps,
+            patience=patience,
+        )
+
 
 @dataclass(frozen=True)
 class PathPlan:

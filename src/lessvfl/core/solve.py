@@ -64,14 +64,17 @@ def optimizer_step(
             shrink()
 
 
-def optimizer_of(plan: TrainPlan, params: list[Tensor], n_rows: int) -> Optimizer:
+def optimizer_of(
+    plan: TrainPlan, params: list[Tensor], n_rows: int, decays: bool = True
+) -> Optimizer:
     """Return the optimiser of a stage of joint training.
 
     Its weight decay is that of the plan for up to `FEW_ROWS`, and falls with the square
-    of their number: there are as many more steps, and each may count for less.
+    of their number: there are as many more steps, and each may count for less. Without
+    `decays` it is the optimiser's own.
     """
     optimizer = OPTIMIZERS[plan.optimizer](params, plan.learning_rate)
-    if plan.decay:
+    if plan.decay and decays:
         for group in optimizer.param_groups:
             group["weight_decay"] = plan.decay * min(1.0, FEW_ROWS / n_rows) ** 2
     return optimizer
@@ -224,7 +227,7 @@ def fit_held_out(
     """Fit a network to Z (R, n, E) by least squares, alone, in place.
 
     A share of the rows is held out; every replica ends with the weights that predict it
-    best, the first ones included. Returns the loss of the rows held out, (R,).
+    best, the first ones included. Returns the loss of every row held out, (R, n).
     """
     params, passes = net.parameters(), net.passes()
     mask = net.output_mask.to(Z.dtype).unsqueeze(1)
@@ -241,9 +244,9 @@ def fit_held_out(
         net.train(False)
         with torch.no_grad():
             gap = (net(take(X, held)) - take(Z, held)) * mask
-        return gap.square().mean(dim=(1, 2))
+        return gap.square().mean(dim=2)
 
-    plateau = Plateau(score(), plan.patience)
+    plateau = Plateau(score().mean(dim=1), plan.patience)
     best = [param.detach().clone() for param in params]
     for epoch in range(plan.n_epochs):
         net.train(True)
@@ -251,7 +254,7 @@ def fit_held_out(
         for rows in torch.split(torch.gather(rest, 1, order), n_rows, dim=1):
             gap = (passes.forward(take(X, rows)) - take(Z, rows)) * mask
             optimizer_step(optimizer, params, passes.back(gap * (2 / gap[0].numel())))
-        improved = plateau.improves(score())
+        improved = plateau.improves(score().mean(dim=1))
         for param, old in zip(params, best, strict=True):
             old.copy_(torch.where(per_replica(improved, old), param.detach(), old))
         if bool(plateau.reached.all()):
