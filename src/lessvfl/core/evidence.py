@@ -179,6 +179,7 @@ class Subject:
     Z: Tensor  # (n, E), their standardised responses
     group: Tensor  # (columns,), the group of every column
     pinned: Tensor  # (n_groups,), those that must stay
+    blocks: Tensor | None = None  # (n,), of rows that belong together; None: no such
 
 
 def latest(rows: Tensor) -> Tensor:

@@ -77,6 +77,8 @@ def header(
             "n_real": problem.n_real if known else None,
             "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
+            "n_blocks": problem.n_blocks,
+            "n_equal_rows": problem.n_equal,
         },
         "device": str(resolve_device(bare["device"], problem.largest_table)),
         "notes": list(problem.notes),
