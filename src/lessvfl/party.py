@@ -158,6 +158,11 @@ class Party:
         self._memory = Memory(len(holding.groups))
         self._selected: list[dict[str, Any]] = []  # how, of every replica
 
+    @property
+    def blocks(self) -> Tensor | None:
+        """Return the blocks of its training rows, (S, N); None: all are alone."""
+        return self._holding.blocks
+
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answer one request."""
         match request:

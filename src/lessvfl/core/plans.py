@@ -99,7 +99,7 @@ def hold_out(
 
 def _held_blocks(blocks: Tensor, order: Tensor, n_rows: int) -> Tensor:
     """Tell which rows (n,) are held out."""
-    _, block, sizes = blocks.unique(return_inverse=True, return_counts=True)
+    _, block, sizes = torch.unique(blocks, return_inverse=True, return_counts=True)
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)
     if len(sizes) == 1:  # nothing to keep apart

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame, Places
+from lessvfl.data.frame import DataConfig, Dataset, Finding, Floats, Frame, Places
 from lessvfl.data.labels import take_column
 from lessvfl.errors import DataError
 from lessvfl.terms import plural
@@ -113,6 +113,8 @@ def equal_rows(frame: Frame, y: NDArray[Any] | None = None) -> Places | None:
     measurement: numbers with more values than half of the different rows; and if
     columns had nothing to do with each other, few of the rows would be equal.
     """
+    if len(frame.left_out) == len(frame.names):
+        return None
     n_rows, label = frame.n_rows, [] if y is None else [(_bits(y), False)]
     hashed = np.full(n_rows, _START)
     for column, _ in itertools.chain(label, _columns(frame)):
@@ -155,10 +157,11 @@ def _columns(frame: Frame) -> Iterator[tuple[Bits, bool]]:
 def _bits(cells: NDArray[Any]) -> Bits:
     if cells.dtype == object:
         code: dict[Any, int] = {}
-        numbers = (code.setdefault(cell, len(code)) for cell in cells.tolist())
-        return np.fromiter(numbers, dtype=np.uint64, count=len(cells))
-    numbers = cells + 0.0  # one zero, and below one NaN
-    return np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64)
+        codes = (code.setdefault(cell, len(code)) for cell in cells.tolist())
+        return np.fromiter(codes, dtype=np.uint64, count=len(cells))
+    numbers: Floats = cells + 0.0  # one zero, and below one NaN
+    numbers[np.isnan(numbers)] = np.nan
+    return numbers.view(np.uint64)
 
 
 # -------------------------------------------------------------------------------- units

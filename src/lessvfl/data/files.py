@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import table as tables
-from lessvfl.data.frame import Dataset, Finding, Frame
 from lessvfl.data.blocks import check_units, take_units
+from lessvfl.data.frame import Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
@@ -83,7 +83,7 @@ def load_file(
 def with_roles(
     data: Dataset, sample_weight: str | None, group_column: str | None
 ) -> Dataset:
-    """Return a data set without the columns that say how rows weigh and whose they are."""
+    """Return a data set whose row weights and groups of rows are no features."""
     if sample_weight is not None:
         data = take_weights(data, sample_weight)
     return data if group_column is None else take_units(data, group_column)

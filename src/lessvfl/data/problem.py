@@ -173,8 +173,9 @@ def label_rows(
 
 def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
     own = some_blocks(blocks.of_row, train)
-    found = {"n_blocks": blocks.n_blocks, "n_equal": blocks.n_equal}
-    return dataclasses.replace(rows, blocks=own, **found)
+    return dataclasses.replace(
+        rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal
+    )
 
 
 def labels_alone(
