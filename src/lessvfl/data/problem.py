@@ -239,6 +239,8 @@ def _rows(
         own = LabelRows(dataset.y, dataset.y_test, dataset.weight)
         if blocks is not None:
             own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
+            n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
+            own = dataclasses.replace(own, n_blocks=n_blocks)
         parts = dataset.X, dataset.X_test, own
     else:
         of_row = None if blocks is None else blocks.of_row
