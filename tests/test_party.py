@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lessvfl import party as party_module
-from lessvfl.core import ending, plans
+from lessvfl.core import ending, evidence, plans, solve
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
@@ -360,7 +360,7 @@ def test_a_look_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
     holding = Holding(X, X[:, :5], torch.arange(D), blocks=blocks)
     party = Party("a", net, holding, (0, 1))
     told: list[Any] = []
-    fit, look = party_module.fit_held_out, party_module.evidence.Look
+    fit, look = solve.fit_held_out, evidence.Look
 
     def refit(*given):
         told.append(given[-1])
@@ -371,7 +371,7 @@ def test_a_look_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
         return look(at, *more)
 
     monkeypatch.setattr(party_module, "fit_held_out", refit)
-    monkeypatch.setattr(party_module.evidence, "Look", see)
+    monkeypatch.setattr(evidence, "Look", see)
     reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
     party.handle(towards(party, reply, X[:, :, :1]))
     party.handle(Select(None, ShadowPlan("select_features", 0.05)))
