@@ -237,6 +237,16 @@ def test_weights_in_the_file_of_labels(tmp_path):
     assert dataset.weight.tolist() == [0.0, 3.0]
 
 
+def test_groups_in_the_file_of_labels(tmp_path):
+    (tmp_path / "labels.csv").write_text("who,home,y\n1,b,low\n2,a,high\n3,b,low\n")
+    where = (tmp_path / "labels.csv", None, "who", None, None)
+    dataset, _, _ = data.load_labels(*where, "home")
+    assert dataset.units is not None
+    assert dataset.units.tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match=r"The groups of rows of .* Got 'house'"):
+        data.load_labels(*where, "house")
+
+
 def test_an_empty_table_is_refused(tmp_path):
     (tmp_path / "columns.csv").write_text("who\n1\n")
     with pytest.raises(DataError, match="Got none; are its columns separated"):

@@ -7,7 +7,7 @@ each other, and chance looks like a finding; so they stay together, as one *bloc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,8 +187,17 @@ def check_units(cells: Any, n_rows: int, owner: str) -> Places:
     return np.array(found, dtype=np.int64)
 
 
-def take_units(dataset: Dataset, column: str) -> Dataset:
-    """Return a data set whose rows are grouped by a column, which is no feature."""
+def take_units(
+    dataset: Dataset,
+    column: str,
+    cells_of: Callable[[str], NDArray[Any]] | None = None,
+) -> Dataset:
+    """Return a data set whose rows are grouped by a column, which is no feature.
+
+    `cells_of` gives the cells of a column as they came, where that is known.
+    """
     left, cells = take_column(dataset, column, "groups of rows")
+    if cells_of is not None:
+        cells = cells_of(column)
     owner = f"'{dataset.name}' (column '{column}')"
     return replace(left, units=check_units(cells, dataset.X.n_rows, owner))

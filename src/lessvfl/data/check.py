@@ -224,7 +224,7 @@ def _load(
     if sample_weight is not None:
         data = attempt(lambda: take_weights(data, sample_weight)) or data
     if group_column is not None:
-        data = attempt(lambda: take_units(data, group_column)) or data
+        data = attempt(lambda: take_units(data, group_column, raw.cells)) or data
     return data, target
 
 

@@ -54,9 +54,10 @@ def load_file(
     """
     check_file(path)
     if not _is_npz(path):
-        frame, labels = _read_labelled(path, label)
+        raw = read_table(path)
+        frame, labels = _labelled(raw, label, path)
         table = tables.from_arrays(frame, labels, name=path.stem)
-        return with_roles(table, sample_weight, group_column)
+        return with_roles(table, sample_weight, group_column, raw)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
     frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
@@ -81,12 +82,21 @@ def load_file(
 
 
 def with_roles(
-    data: Dataset, sample_weight: str | None, group_column: str | None
+    data: Dataset,
+    sample_weight: str | None,
+    group_column: str | None,
+    raw: RawTable | None = None,
 ) -> Dataset:
-    """Return a data set whose row weights and groups of rows are no features."""
+    """Return a data set whose row weights and groups of rows are no features.
+
+    Groups are taken from the `raw` table, where there is one: numbers beyond 2^53 are
+    not rounded there.
+    """
     if sample_weight is not None:
         data = take_weights(data, sample_weight)
-    return data if group_column is None else take_units(data, group_column)
+    if group_column is None:
+        return data
+    return take_units(data, group_column, None if raw is None else raw.cells)
 
 
 def _with_label_names(data: Dataset, arrays: Mapping[str, NDArray[Any]]) -> Dataset:
@@ -213,21 +223,21 @@ def load_rows(
         frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
         labels, names = arrays[label], _texts(arrays.get("label_names"))
     else:
-        frame, labels = _read_labelled(path, label, columns, texts)
+        raw = read_table(path, texts)
+        frame, labels = _labelled(raw, label, path, columns)
         names = None
     cells = tables.label_cells(labels, frame, path.stem)
     written = cells.tolist() if isinstance(cells, np.ndarray) else cells
     return frame, written, names
 
 
-def _read_labelled(
-    path: Path,
+def _labelled(
+    raw: RawTable,
     label: str | None,
+    path: Path,
     columns: Collection[str] | None = None,
-    texts: Collection[str] = (),
 ) -> tuple[Frame, NDArray[Any]]:
-    """Read a file, its label column apart, or some of its columns."""
-    raw = read_table(path, texts)
+    """Return the columns of a file, or some of them, with its label column apart."""
     target = label_column(raw.names, label, path)
     features = [name for name in raw.names if name != target]
     if not features:
@@ -254,6 +264,10 @@ class RawTable:
         """Return the names of the columns, without the index that pandas writes."""
         index = re.compile(r"__index_level_\d+__")
         return [name for name in self.table.column_names if not index.fullmatch(name)]
+
+    def cells(self, name: str) -> NDArray[Any]:
+        """Return the cells of a column as they are."""
+        return _values(self.table.column(name))
 
     @property
     def lone(self) -> str:
