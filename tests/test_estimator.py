@@ -569,3 +569,45 @@ def test_an_array_after_a_frame_has_its_columns_in_order(cancer):
     frame = pd.DataFrame(np.asarray(X), columns=[f"c{i}" for i in range(X.shape[1])])
     model = LessVFLClassifier(**QUICK).fit(frame, y)
     assert (model.predict(frame.to_numpy()) == model.predict(frame)).all()
+
+
+# ------------------------------------------------------------ rows that belong together
+
+
+def people(n_people=60, n_rows=5, seed=0):
+    rng = np.random.default_rng(seed)
+    person = np.repeat(np.arange(n_people), n_rows)
+    X = rng.normal(size=(len(person), 6))
+    y = (X[:, 0] + rng.normal(size=n_people)[person] > 0).astype(int)
+    return X, y, np.array([f"p{i}" for i in person])
+
+
+@pytest.mark.usefixtures("_routing")
+def test_groups_of_rows_reach_the_fit_and_are_routed():
+    X, y, who = people()
+    plain = LessVFLClassifier(**QUICK).fit(X, y)
+    model = LessVFLClassifier(**QUICK).fit(X, y, groups=who)
+    assert plain._record.header["data"]["n_blocks"] == 300
+    assert model._record.header["data"]["n_blocks"] == 60
+    pipe = make_pipeline(LessVFLClassifier(**QUICK).set_fit_request(groups=True))
+    pipe.fit(X, y, groups=who)
+    assert (pipe.decision_function(X) == model.decision_function(X)).all()
+
+
+def test_groups_that_do_not_fit_the_rows_are_refused():
+    X, y, who = people()
+    with pytest.raises(DataError, match="Got 299 for 300 rows"):
+        LessVFLRegressor(**QUICK).fit(X, y, groups=who[1:])
+
+
+def test_copies_of_rows_are_named_in_a_warning():
+    X, y, _ = people()
+    rows = np.r_[np.arange(300), np.flatnonzero(y == 1)]
+    model = LessVFLClassifier(**QUICK)
+    with pytest.warns(LessVFLWarning, match="% of the rows equal another row: they"):
+        model.fit(X[rows], y[rows])
+    assert model._record.header["data"]["n_blocks"] == 300
+    apart = LessVFLClassifier(**QUICK, settings={"equal_rows": "apart"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        apart.fit(X[rows], y[rows])

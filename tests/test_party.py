@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lessvfl import party as party_module
+from lessvfl.core import ending, evidence, plans, solve
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
@@ -349,6 +351,50 @@ def test_columns_that_share_a_slot_are_selected_together():
     party.handle(towards(party, reply, wanted))
     party.handle(Select(None, ShadowPlan("select_features", 0.05)))
     assert party.kept[0].tolist() == [True, True, False, False]
+
+
+def test_a_look_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
+    blocks = torch.arange(200).view(1, -1) // 4
+    X = rows(200)
+    net = MLP.create((D, 4, E), "tanh", (0, 1), "a", F64, CPU)
+    holding = Holding(X, X[:, :5], torch.arange(D), blocks=blocks)
+    party = Party("a", net, holding, (0, 1))
+    told: list[Any] = []
+    fit, look = solve.fit_held_out, evidence.Look
+
+    def refit(*given):
+        told.append(given[-1])
+        return fit(*given)
+
+    def see(at, *more):
+        told.append((at.rows, at.blocks))
+        return look(at, *more)
+
+    monkeypatch.setattr(party_module, "fit_held_out", refit)
+    monkeypatch.setattr(evidence, "Look", see)
+    reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
+    party.handle(towards(party, reply, X[:, :, :1]))
+    party.handle(Select(None, ShadowPlan("select_features", 0.05)))
+    *looks, of_refit = told
+    assert len(looks) == 2
+    for seen, own in looks:
+        assert torch.equal(own, seen // 4)
+    assert of_refit.shape == (2, 200)
+
+
+def test_the_rows_that_training_leaves_out_are_whole_blocks(monkeypatch):
+    monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 1)
+    monkeypatch.setattr(ending, "LOOK_EVERY", 1)
+    blocks = torch.arange(200).view(1, -1) // 6
+    X = rows(200)
+    net = MLP.create((D, 4, E), "tanh", (0,), "a", F64, CPU)
+    party = Party("a", net, Holding(X, X[:, :5], torch.arange(D), blocks=blocks), (0,))
+    plan = dataclasses.replace(PLAN, schedule="watched", n_epochs=50)
+    embedding(party, Begin(plan))
+    held = plan.batches(200, (0,), blocks).held_out
+    assert held.shape == (1, 18)
+    reply = embedding(party, Embed("train", "train", 18, plan.bits))
+    assert torch.allclose(reply.block.values, net(take(X, held)))
 
 
 # ----------------------------------------------------------------- state and restore

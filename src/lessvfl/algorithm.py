@@ -27,7 +27,6 @@ from lessvfl.core.plans import (
     SelectPlan,
     TrainPlan,
     parts,
-    sample_rows,
     take,
 )
 from lessvfl.core.prox import GroupLasso, per_replica
@@ -67,7 +66,7 @@ def train_jointly(
     Where the schedule is watched, the loss of rows held out says when the learning rate
     falls, and training is over once it has (``core/ending.py``).
     """
-    batches = plan.batches(labels.y.shape[1], labels.seeds)
+    batches = plan.batches(labels.y.shape[1], labels.seeds, labels.blocks)
     n_steps = batches.n_steps(plan.n_epochs)
     if n_steps == 0:
         return
@@ -119,9 +118,9 @@ def _risk_held_out(
     parties: Parties, fusion: Network, labels: Labels, plan: TrainPlan, batches: Batches
 ) -> float:
     """Ask for the embeddings of the rows held out; return the loss there."""
-    n_rows = batches.n_held_out
+    rows = batches.held_out.to(labels.y.device)
+    n_rows = rows.shape[1]
     H = concatenate(parties.embed(plan.stage, "train", n_rows, plan.bits))
-    rows = sample_rows(batches.n_samples, n_rows, labels.seeds).to(labels.y.device)
     fusion.train(False)
     with torch.no_grad():
         risk = labels.at(rows).risk(fusion(H.expand(-1, n_rows, -1)))

@@ -203,6 +203,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         task: Task,
         labels: Mapping[Any, str],
         sample_weight: Any,
+        groups: Any,
     ) -> None:
         check_consistent_length(frame.numeric, y)
         names = tuple(labels.values())
@@ -214,6 +215,9 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if sample_weight is not None:
             weight = data.check_weights(sample_weight, len(y), "'table'")
             dataset = dataclasses.replace(dataset, weight=weight)
+        if groups is not None:
+            units = data.check_units(groups, len(y), "'table'")
+            dataset = dataclasses.replace(dataset, units=units)
         job = simulate.Job(
             dataset,
             self._settings(dataset, labels),
@@ -456,7 +460,9 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
     """
     )
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LessVFLClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None
+    ) -> LessVFLClassifier:
         """Select features and train.
 
         Parameters
@@ -468,6 +474,9 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
             The classes.
         sample_weight : array-like (n,), optional
             How much every row counts in the loss.
+        groups : array-like (n,), optional
+            Of whom every row is (a person, a household, a device): the rows of one are
+            held out and scrambled together.
         """
         frame = self._frame(X, reset=True)
         y = _one_column(y)
@@ -481,7 +490,8 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
             )
         task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
         names = {name: str(name) for name in self.classes_}
-        self._fit(frame, codes.astype(np.int64), task, names, sample_weight)
+        y = codes.astype(np.int64)
+        self._fit(frame, y, task, names, sample_weight, groups)
         return self
 
     def decision_function(self, X: Any) -> NDArray[Any]:
@@ -520,7 +530,9 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
     """
     )
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LessVFLRegressor:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None
+    ) -> LessVFLRegressor:
         """Select features and train.
 
         Parameters
@@ -532,6 +544,9 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
             The numbers to predict.
         sample_weight : array-like (n,), optional
             How much every row counts in the loss.
+        groups : array-like (n,), optional
+            Of whom every row is (a person, a household, a device): the rows of one are
+            held out and scrambled together.
         """
         frame = self._frame(X, reset=True)
         y = _one_column(y).astype(np.float64)
@@ -539,7 +554,7 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
             raise ConfigError(
                 "The labels must be finite numbers. Got NaN or infinity in y."
             )
-        self._fit(frame, y, "regression", {}, sample_weight)
+        self._fit(frame, y, "regression", {}, sample_weight, groups)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network, Passes
 from lessvfl.core.plans import (
+    Batches,
     FitPlan,
     Rows,
     SelectPlan,
@@ -78,6 +79,7 @@ class Training:
     plan: TrainPlan
     passes: Passes  # of the network
     optimizer: Optimizer
+    batches: Batches
     steps: Iterator[tuple[int, Rows]]
     penalty: GroupLasso | None
     shrink: Callable[[], object] | None  # the proximal step of that penalty
@@ -103,6 +105,7 @@ class Holding:
     groups: Tensor  # (columns,), the feature of every column
     must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
     cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # for tables on disk, theirs
+    blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
 
 
 class Party:
@@ -157,6 +160,11 @@ class Party:
         self._selected: list[dict[str, Any]] = []  # how, of every replica
         self._decays = True  # its weights may; False: some were drawn anew
 
+    @property
+    def blocks(self) -> Tensor | None:
+        """Return the blocks of its training rows, (S, N); None: all are alone."""
+        return self._holding.blocks
+
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answer one request."""
         match request:
@@ -179,10 +187,12 @@ class Party:
         training = self._training
         if training is None or training.end is None:
             return False
-        n_rows = training.plan.n_held_out(self.X_train.shape[1])
+        batches, due = training.batches, training.end.is_due(training.step + 1)
+        if not batches.n_held_out or not due:
+            return False
+        n_rows, bits = batches.held_out.shape[1], training.plan.bits
         asked = (request.stage, request.rows, request.n_rows, request.bits)
-        is_due = n_rows > 0 and training.end.is_due(training.step + 1)
-        return is_due and asked == ("train", "train", n_rows, training.plan.bits)
+        return asked == ("train", "train", n_rows, bits)
 
     def _follow(self, training: Training, request: messages.Descend) -> None:
         """Refuse a stage, a rate or an end that the plan does not have."""
@@ -191,7 +201,7 @@ class Party:
             is_over = step == training.n_steps
             agrees = request.rate == 1 and (is_over or not request.last)
         else:
-            watches = plan.n_held_out(self.X_train.shape[1]) > 0
+            watches = training.batches.n_held_out > 0
             agrees = training.end.agrees(step, request.rate, request.last, watches)
         if request.stage != plan.stage or not agrees:
             sentence = (
@@ -219,7 +229,8 @@ class Party:
 
     def _start(self, plan: TrainPlan) -> Training:
         params = self.net.parameters()
-        batches = plan.batches(self.X_train.shape[1], self.seeds)
+        n_samples, blocks = self.X_train.shape[1], self._holding.blocks
+        batches = plan.batches(n_samples, self.seeds, blocks)
         penalty = shrink = None
         if plan.lam is not None:
             w = self.net.input_weights
@@ -231,7 +242,8 @@ class Party:
         return Training(
             plan,
             self.net.passes(),
-            optimizer_of(plan, params, self.X_train.shape[1], self._decays),
+            optimizer_of(plan, params, n_samples, self._decays),
+            batches,
             batches.steps(plan.n_epochs, self.X_train.device),
             penalty,
             shrink,
@@ -398,12 +410,13 @@ class Party:
         rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
         X, Z = take(self.X_train, rows), evidence.responses(h, gradient)
         Z = torch.lerp(h, Z, plan.refit_share)
-        acts = torch.tensor([bool(own["pairs"]) for own in self._selected])
+        acts = torch.tensor([bool(how["pairs"]) for how in self._selected])
         redrawn = self.net.redrawn(self._private, self.name) if acts.any() else None
-        loss = fit_held_out(self.net, X, Z, fit, self._private)
+        own = (self._private, self._blocks_of(rows))
+        loss = fit_held_out(self.net, X, Z, fit, *own)
         self._decays = True
         if redrawn is not None:
-            gap = fit_held_out(redrawn, X, Z, fit.at_length(), self._private) - loss
+            gap = fit_held_out(redrawn, X, Z, fit.at_length(), *own) - loss
             error = gap.std(dim=1, correction=0) / math.sqrt(gap.shape[1])
             stays = acts.to(gap.device) & (gap.mean(dim=1) <= error)
             self._decays = not bool(stays.any())
@@ -412,6 +425,11 @@ class Party:
                 for param, new in both:
                     param.copy_(torch.where(per_replica(stays, param), new, param))
 
+    def _blocks_of(self, rows: Tensor) -> Tensor | None:
+        """Return the blocks of rows (R, n), None where every row is alone."""
+        blocks = self._holding.blocks
+        return None if blocks is None else take(blocks, rows)
+
     def _look(
         self, X: Tensor, seen: Sequence[Tensor], replica: int, plan: ShadowPlan
     ) -> evidence.Look:
@@ -419,6 +437,7 @@ class Party:
         last = evidence.latest(seen[0][replica])
         rows, h, gradient = (part[replica][last] for part in seen)
         pinned = torch.zeros(self._n_groups, dtype=torch.bool, device=X.device)
+        blocks = self._blocks_of(seen[0])
         must = [i for i, must in enumerate(self._holding.must_keep) if must]
         pinned[self._owner[must]] = True
         at = evidence.Subject(
@@ -427,6 +446,7 @@ class Party:
             evidence.standardised(h, gradient),
             self._column_groups,
             pinned,
+            blocks=None if blocks is None else blocks[replica][last],
         )
         return evidence.Look(at, plan, (self._private[replica], self.name, plan.stage))
 
@@ -591,15 +611,19 @@ class Party:
     def _embed(self, request: messages.Embed) -> messages.Embedding:
         rows: Rows
         if request.n_rows is not None:
-            n_samples = self.X_train.shape[1]
-            drawn = sample_rows(n_samples, request.n_rows, self.seeds)
-            rows = drawn.to(self.X_train.device)
+            rows = self._drawn(request, request.n_rows).to(self.X_train.device)
         else:
             rows = self.part_of(request)
         h = self._embed_rows(request.rows, rows)
         name = (request.stage, request.rows, *([request.part] if request.part else []))
         block = self._block(h, request.bits, *name)
         return messages.Embedding(request.stage, block)
+
+    def _drawn(self, request: messages.Embed, n_rows: int) -> Tensor:
+        """Return the rows that training leaves out, if it is these, or a sample."""
+        if self._training is not None and self.is_look(request):
+            return self._training.batches.held_out
+        return sample_rows(self.X_train.shape[1], n_rows, self.seeds)
 
     def part_of(self, request: messages.Embed) -> slice:
         """Return the rows of the part that is asked for."""

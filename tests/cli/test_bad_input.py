@@ -311,6 +311,16 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         ["try", *run_of("negative.csv", "--sample-weight", "x")[1:]],
         "row weights of 'negative'",
     ),
+    "no such group column": (
+        run_of("fine.csv", "--group-column", "who"),
+        "groups of rows of 'fine' must be one of its columns: age, x, sex",
+        "Got 'who'",
+    ),
+    "groups of no rows": (
+        run_of("zero.csv", "--group-column", "x"),
+        "groups of rows of 'zero' (column 'x')",
+        "Got one for all rows",
+    ),
     "batch of nothing": (run_of(batch_size=0), "'batch_size'", ">= 1", "Got 0"),
     "half a step": (with_lambdas(party_epochs=0.5), "'party_epochs'", "whole", "'0.5'"),
     "no such activation": (run_of(activation="sine"), "'activation'", "tanh", "'sine'"),

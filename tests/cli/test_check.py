@@ -295,3 +295,23 @@ def test_frames_of_python_are_read_alike(messy):
     )
     few = X[["lab", "smoker", "admitted"]].to_numpy(dtype=object)
     assert model.fit(few, y).predict(few[:5]).shape == (5,)
+
+
+def test_copies_of_rows_are_said(run_cli, tmp_path):
+    """By check and by run, of which a warning comes once for all seeds."""
+    rng = np.random.default_rng(0)
+    rows = np.r_[np.arange(100), np.arange(50)]
+    table = pd.DataFrame(rng.normal(size=(100, 4)), columns=list("abcd")).iloc[rows]
+    table["who"] = [f"p{i % 30}" for i in range(len(rows))]
+    table["label"] = (table["a"] > 0).astype(int)
+    table.to_csv(tmp_path / "copies.csv", index=False)
+    command = [tmp_path / "copies.csv", "--parties", "2", "--group-column", "who"]
+    checked = run_cli("check", *command)
+    said = "67 % of the rows equal another row"
+    assert checked.code == 0, checked.err
+    assert f"The file: {said}; they are split" in checked.out
+    assert "'who'" not in checked.out
+    ran = run_cli("run", *command, *FEW, "--seeds", "0,1", "--json")
+    assert ran.err.count(said) == 1
+    assert ran.json["data"]["n_equal_rows"] == 100
+    assert ran.json["data"]["n_blocks"] < 30

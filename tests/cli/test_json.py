@@ -275,6 +275,8 @@ def check_contract(
         "n_real",
         "n_parties",
         "n_classes",
+        "n_blocks",
+        "n_equal_rows",
     }
     assert data["name"] == name
     assert data["n_classes"] == CLASSES[name]

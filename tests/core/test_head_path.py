@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lessvfl.core.head_path import _head_path, _offset, choose_components
+from lessvfl.core.head_path import _head_path, _offset, _sides, choose_components
 from lessvfl.core.plans import Labels, PathPlan
 
 
@@ -30,6 +30,19 @@ def test_the_path_finds_the_components_that_matter(task):
     kept = choose_components(H, labels, slice(None), plan, [3, 3])
     assert kept[0, [1, 4]].all()
     assert not kept.all()
+
+
+def test_rows_of_a_block_are_all_fitted_or_all_held_out():
+    H, y = head_data("binary")
+    blocks = torch.arange(600).view(1, -1) % 50
+    labels = Labels(y, "binary", (0,), blocks=blocks)
+    fit, held = _sides(labels, 0, PathPlan(600))
+    assert isinstance(fit, torch.Tensor)
+    assert isinstance(held, torch.Tensor)
+    assert (held.shape[1], fit.shape[1]) == (144, 456)
+    assert not torch.isin(blocks[0, held[0]], blocks[0, fit[0]]).any()
+    kept = choose_components(H, labels, slice(None), PathPlan(600), [3, 3])
+    assert kept[0, [1, 4]].all()
 
 
 def test_the_path_begins_at_the_lambda_that_removes_everything():

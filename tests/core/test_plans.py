@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import plans
-from lessvfl.core.plans import Batches, sample_rows, stream, take
+from lessvfl.core.plans import Batches, hold_out, sample_rows, stream, take
 from lessvfl.terms import stream_seed
 
 CPU = torch.device("cpu")
@@ -101,3 +101,60 @@ def test_a_few_of_very_many_rows_are_drawn_one_by_one(monkeypatch):
     assert drawn.shape == (2, 200)
     assert all(len(set(rows)) == 200 for rows in drawn.tolist())
     assert set(drawn.flatten().tolist()) <= set(range(1000))
+
+
+def blocks_of(n_rows: int = 400, size: int = 5) -> torch.Tensor:
+    return (torch.arange(n_rows) // size).flip(0).unsqueeze(0)
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_rows_are_held_out_in_whole_blocks(size):
+    order = torch.stack([torch.randperm(400, generator=stream(s)) for s in range(3)])
+    blocks = blocks_of(size=size)
+    held, rest = hold_out(order, 82, blocks)
+    assert held.shape[1] == 82 // size * size
+    assert held.shape[1] + rest.shape[1] == 400
+    for one, other in zip(held, rest, strict=True):
+        assert not torch.isin(blocks[0, one], blocks[0, other]).any()
+    assert not torch.equal(held[0].sort().values, held[1].sort().values)
+
+
+def test_blocks_of_many_sizes_leave_none_on_both_sides_in_any_replica():
+    sizes = torch.randint(1, 60, (30,), generator=stream(0))
+    blocks = torch.repeat_interleave(sizes).unsqueeze(0)
+    n = blocks.shape[1]
+    order = torch.stack([torch.randperm(n, generator=stream(s)) for s in range(4)])
+    held, rest = hold_out(order, n // 5, blocks)
+    assert n // 10 < held.shape[1] <= n // 5
+    assert rest.shape[1] > n // 2
+    for one, other in zip(held, rest, strict=True):
+        assert not torch.isin(blocks[0, one], blocks[0, other]).any()
+
+
+def test_where_no_block_fits_the_smallest_is_held_out_and_one_alone_is_divided():
+    order = torch.randperm(100, generator=stream(0)).unsqueeze(0)
+    two = (torch.arange(100) < 40).long().unsqueeze(0)
+    held, rest = hold_out(order, 10, two)
+    assert (held.sort().values == torch.arange(40)).all()
+    assert rest.shape[1] == 60
+    one = torch.zeros(1, 100, dtype=torch.long)
+    assert torch.equal(hold_out(order, 10, one)[0], order[:, :10])
+
+
+def test_blocks_of_one_row_each_change_nothing_about_what_is_held_out():
+    order = torch.randperm(50, generator=stream(0)).unsqueeze(0)
+    alone = torch.arange(50).unsqueeze(0)
+    for given, usual in zip(hold_out(order, 9, alone), hold_out(order, 9), strict=True):
+        assert torch.equal(given, usual)
+
+
+@pytest.mark.parametrize("row_order", ["shuffle", "file", "blocks"])
+def test_an_epoch_has_no_row_of_a_block_that_is_held_out(row_order):
+    blocks = blocks_of(size=7)
+    batches = Batches(400, 32, (3, 4), ("train",), row_order, 40, blocks)
+    rows = shuffled(batches, 0)
+    assert batches.held_out.shape == (2, 35)
+    assert rows.shape == (2, batches.n_used) == (2, 365)
+    for used, held in zip(rows, batches.held_out, strict=True):
+        assert len(used.unique()) == 365
+        assert not torch.isin(blocks[0, used], blocks[0, held]).any()

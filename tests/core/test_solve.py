@@ -255,3 +255,21 @@ def test_steps_of_a_fit_are_larger_where_rows_are_many(monkeypatch):
     fit_held_out(net, X, Z, FitPlan(1, batch_size=32, held_out=0.2, most_steps=8), (0,))
     assert set(sizes) == {200, 100}  # rows held out, and of eight steps
     assert sizes.count(100) == 2 * 8
+
+
+def test_a_fit_holds_out_whole_blocks(monkeypatch):
+    X, Z = regression(200)
+    net = MLP.create((4, 1), "none", (0,), "net", F64, CPU)
+    blocks = torch.arange(200).view(1, -1) // 8
+    seen: list[torch.Tensor] = []
+    taken = plans.take
+
+    def watched(table, rows):
+        seen.append(rows)
+        return taken(table, rows)
+
+    monkeypatch.setattr(solve, "take", watched)
+    fit_held_out(net, X, Z, FitPlan(1, held_out=0.2), (0,), blocks)
+    held, rest = seen[0], seen[2]
+    assert (held.shape[1], rest.shape[1]) == (40, 160)
+    assert not torch.isin(blocks[0, held], blocks[0, rest]).any()

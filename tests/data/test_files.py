@@ -287,3 +287,21 @@ def test_the_likely_label_is_named(tmp_path, head, options, hint):
     path.write_text(f"{head}\n{','.join('1' for _ in head.split(','))}\n")
     with pytest.raises(DataError, match=re.escape(hint)):
         load(path, **options)
+
+
+def test_groups_are_a_column_or_an_array_of_their_own(tmp_path):
+    X, who = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) // 4
+    path = tmp_path / "people.npz"
+    np.savez(path, X=X, y=np.arange(20) % 2, who=who.astype(str))
+    found = load(path, group_column="who")
+    assert found.units is not None
+    assert found.units.tolist() == who.tolist()
+    assert found.X.names == ("x0", "x1")
+    large = 2**53 + 1  # a number that a float rounds
+    lines = [f"{X[i, 0]},{large + who[i]},{i % 2}" for i in range(20)]
+    path = tmp_path / "people.csv"
+    path.write_text("\n".join(["a,who,y", *lines]))
+    found = load(path, group_column="who")
+    assert found.units is not None
+    assert found.units.tolist() == who.tolist()
+    assert found.X.names == ("a",)

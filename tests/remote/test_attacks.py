@@ -243,6 +243,23 @@ def test_bits_of_rows_are_counted(tmp_path, n_train, n_test, n_bits):
         server.party.handle(Prepare(0, n_train, n_test, bits))
 
 
+def test_not_all_rows_belong_together(tmp_path):
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    server.align()
+    message = listed(TRAIN, TEST)
+    blocks = np.zeros(len(TRAIN), dtype=np.int32)
+    with refused("where not all of them do", "Got one block"):
+        server.party.handle(dataclasses.replace(message, blocks=blocks))
+
+
+def test_a_seed_has_one_set_of_blocks(tmp_path):
+    server = Server(a_party(tmp_path)).begin()
+    blocks = np.arange(len(TRAIN), dtype=np.int32) // 2
+    with refused("one set of training and test rows a seed"):
+        server.party.handle(dataclasses.replace(listed(TRAIN, TEST), blocks=blocks))
+
+
 def test_one_person_is_not_trained_on_alone(tmp_path):
     """Once, the embedding of one person left 5,000 times within 500 passes."""
     server = Server(a_party(tmp_path))

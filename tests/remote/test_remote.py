@@ -377,6 +377,54 @@ def test_rows_on_disk_give_the_same_bits_and_the_same_bill(
     assert not list(tmp_path.rglob("rows-*"))
 
 
+@pytest.mark.parametrize("method", ["less-vfl-auto", "group-lasso"])
+def test_the_same_bits_where_rows_belong_together(tmp_path, method, monkeypatch):
+    """Also where rows held out tell the end, and where a party dies."""
+    monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 10)
+    monkeypatch.setattr(ending, "LOOK_EVERY", 2)
+    monkeypatch.setattr(ending, "PATIENCE", 3)
+    people = np.arange(150) // 4
+    said: list[Prepare] = []
+    prepared = PartyProcess._prepare
+
+    def listen(self, message):
+        said.append(message)
+        return prepared(self, message)
+
+    monkeypatch.setattr(PartyProcess, "_prepare", listen)
+    own = own_settings(method) | {"train_epochs": 12}
+    resolved = profiles.resolve(method, "default", a_dataset(), own)
+    dataset = replace(a_dataset(), units=people)
+    job = simulate.Job(dataset, resolved, parties=HELD, device="cpu")
+    (expected,) = simulate.simulate(job, [0])
+    table = labels()
+    table = replace(table, dataset=replace(table.dataset, units=people))
+    record, wrote = run_all(
+        tmp_path,
+        method,
+        table=table,
+        own={"train_epochs": 12},
+        dies_at={"clinic": 16},
+    )
+    compare(record, wrote, expected.numbers)
+    assert record.header["data"]["n_blocks"] == 38
+    train = said[0].rows[: said[0].n_train]
+    blocks: Any = said[0].blocks
+    assert blocks.tolist() == data.blocks.in_order(people[train]).tolist()
+    assert not set(people[train]) & set(people[said[0].rows[said[0].n_train :]])
+
+
+def test_a_party_says_that_rows_equal_each_other_of_which_nobody_told_it(
+    tmp_path, caplog
+):
+    rows = np.r_[np.arange(75), np.arange(75)]
+    run_all(tmp_path, "plain", table_of=lambda name: a_table(name, rows))
+    said = [one.getMessage() for one in caplog.records if "equal another" in str(one)]
+    assert len(said) == len(HELD)
+    assert "100 % of the rows here" in said[0]
+    assert "the label holder should name 'group_column'" in said[0]
+
+
 WEIGHTED = {"class_weight": {"1": 3.0}}
 ROWS_WEIGH = np.arange(150) % 4 + 1.0
 

@@ -237,6 +237,16 @@ def test_weights_in_the_file_of_labels(tmp_path):
     assert dataset.weight.tolist() == [0.0, 3.0]
 
 
+def test_groups_in_the_file_of_labels(tmp_path):
+    (tmp_path / "labels.csv").write_text("who,home,y\n1,b,low\n2,a,high\n3,b,low\n")
+    where = (tmp_path / "labels.csv", None, "who", None, None)
+    dataset, _, _ = data.load_labels(*where, "home")
+    assert dataset.units is not None
+    assert dataset.units.tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match=r"The groups of rows of .* Got 'house'"):
+        data.load_labels(*where, "house")
+
+
 def test_an_empty_table_is_refused(tmp_path):
     (tmp_path / "columns.csv").write_text("who\n1\n")
     with pytest.raises(DataError, match="Got none; are its columns separated"):
@@ -304,6 +314,27 @@ def assert_alike(plain, tried):
         for name, value in theirs.items():
             if name != "seconds":
                 assert mine[name] == value, name
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_try_keeps_rows_together_as_run_does(run_cli, tmp_path):
+    """Copies of rows, which no side sees whole, and the rows of one person."""
+    rng = np.random.default_rng(0)
+    rows = np.r_[np.arange(120), rng.integers(0, 120, 60)]
+    X = rng.normal(size=(120, 6))[rows].round(6)
+    y = (X[:, 0] + X[:, 3] > 0).astype(int)
+    lines = ["who,a,b,c,d,e,f,label"]
+    for i, (cells, label) in enumerate(zip(X, y, strict=True)):
+        lines.append(",".join(map(str, (f"p{i // 3}", *cells, label))))
+    path = tmp_path / "copies.csv"
+    path.write_text("\n".join(lines) + "\n")
+    command = [str(path), "--label", "label", "--parties", "2"]
+    command += ["--group-column", "who"]
+    command += settings_of(batch_size=40, train_epochs=3)
+    plain, tried = both_ways(run_cli, tmp_path / "out", *command)
+    assert_alike(plain, tried)
+    assert plain["data"]["n_equal_rows"] > 60
+    assert plain["data"]["n_blocks"] < 60  # a copy may be of another person
 
 
 def settings_of(**values):

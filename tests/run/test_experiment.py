@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from tests.run.jobs import a_job
 
+from lessvfl import data
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.run import experiment, profiles, simulate
 
@@ -63,6 +65,26 @@ def test_released_code_asks_for_more_than_the_share(monkeypatch):
 # ------------------------------------------------------------------------ what is run
 
 
+@pytest.mark.parametrize("method", ["less-vfl-auto", "plain"])
+def test_rows_that_belong_together_are_in_the_record(method):
+    """Seeds whose splits have equal sizes share a batch, and blocks differ in it."""
+    rows = np.arange(200) // 2
+    X = np.random.default_rng(2).normal(size=(100, 8))[rows]
+    dataset = data.from_arrays(X, (X[:, 0] > 0).astype(int))
+    own = {"train_epochs": 1, "batch_size": 40, "hidden": 8, "schedule": "constant"}
+    settings = profiles.resolve(method, "default", dataset, own)
+    job = simulate.Job(dataset, settings, parties=2)
+    with pytest.warns(LessVFLWarning, match="100 % of the rows equal another"):
+        record, runs = experiment.run(job, [0, 1])
+    assert record.header["data"]["n_blocks"] == 100
+    assert record.header["data"]["n_equal_rows"] == 200
+    assert any("equal another" in note for note in record.header["notes"])
+    for run in runs:
+        blocks = run.problem.blocks
+        assert blocks is not None
+        assert (np.bincount(blocks) == 2).all()
+
+
 def test_record_of_a_run():
     record, runs = experiment.run(a_job(spurious=0.5), [5, 3], options={"n": "1"})
     assert record.status == "complete"
@@ -77,6 +99,8 @@ def test_record_of_a_run():
         "n_real": 8,
         "n_parties": 4,
         "n_classes": 2,
+        "n_blocks": 100,
+        "n_equal_rows": 0,
     }
     assert header["config"]["data.n"] == "1"
     assert header["config"]["batch_size"] == 40

@@ -27,6 +27,7 @@ WHOLE: dict[str, Any] = {
     "scale": "none",
     "scale_labels": False,
     "test_share": 0.0,
+    "equal_rows": "apart",  # copies stand for weights here
     "train_epochs": 8,
     "hidden": 4,
     "embedding_size": 2,

@@ -51,6 +51,7 @@ PARTY = SelectPlan("select_features", 150, 100, "shuffle", 0.01, (1.0,), 10.0, "
 WELCOME = Welcome("r", (0,), "plain", {}, ("a",), "none")
 SORTED = Prepare.of(3, np.arange(3, 9), np.arange(3), in_order=True)
 UNSORTED = Prepare.of(3, np.array([2, 0]), np.array([1]), in_order=False)
+BLOCKS = np.array([0, 1, 0])
 MESSAGES = [
     Describe(),
     Description("clinic", 10, 16),
@@ -72,6 +73,8 @@ MESSAGES = [
     Prepare.of(3, np.arange(5), np.arange(0), in_order=True),
     SORTED,
     UNSORTED,
+    Prepare.of(3, np.array([2, 0, 3]), np.array([1]), False, BLOCKS),
+    Prepare.of(3, np.arange(1, 4), np.arange(1), True, BLOCKS),
     Save("train-150"),
     Restore("select_features-1"),
     Restore(None),

@@ -13,6 +13,7 @@ import typer
 from lessvfl.cli import results
 from lessvfl.cli.options import (
     AsJson,
+    GroupColumn,
     GroupsFile,
     Label,
     PartiesText,
@@ -35,6 +36,7 @@ def check(
     parties: PartiesText = None,
     label: Label = None,
     sample_weight: SampleWeight = None,
+    group_column: GroupColumn = None,
     groups: GroupsFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -47,6 +49,7 @@ def check(
         parties=read_parties(parties),
         label=label,
         sample_weight=sample_weight,
+        group_column=group_column,
         groups=None if groups is None else data.read_parties(groups, of="feature"),
     )
     if as_json:

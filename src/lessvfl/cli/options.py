@@ -36,6 +36,10 @@ SampleWeight = Annotated[
     str | None,
     typer.Option(help="Column of how much a row counts in the loss; no feature."),
 ]
+GroupColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of whom a row is of (a person); no feature."),
+]
 GroupsFile = Annotated[
     Path | None,
     typer.Option(

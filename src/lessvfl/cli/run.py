@@ -23,6 +23,7 @@ from lessvfl.cli.options import (
     AsJson,
     DataDir,
     Device,
+    GroupColumn,
     GroupsFile,
     Label,
     MethodName,
@@ -109,6 +110,7 @@ def _read_job(
     data_dir: Path | None,
     label: str | None,
     sample_weight: str | None,
+    group_column: str | None,
     groups: Path | None,
     pairs: list[str] | None,
 ) -> tuple[Job, dict[str, str]]:
@@ -124,6 +126,7 @@ def _read_job(
         label=label,
         options=options or None,
         sample_weight=sample_weight,
+        group_column=group_column,
     )
     job = Job(
         dataset,
@@ -156,6 +159,7 @@ def run(
     data_dir: DataDir = None,
     label: Label = None,
     sample_weight: SampleWeight = None,
+    group_column: GroupColumn = None,
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -177,6 +181,7 @@ def run(
         data_dir,
         label,
         sample_weight,
+        group_column,
         groups,
         set_,
     )
@@ -198,6 +203,7 @@ def try_(
     data_dir: DataDir = None,
     label: Label = None,
     sample_weight: SampleWeight = None,
+    group_column: GroupColumn = None,
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -226,6 +232,7 @@ def try_(
         data_dir,
         label,
         sample_weight,
+        group_column,
         groups,
         set_,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import Labels, PathPlan, Rows
+from lessvfl.core.plans import Labels, PathPlan, Rows, hold_out, shuffled, take
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import gradients, prox_step
 
@@ -31,11 +31,13 @@ def choose_components(
     for r in range(H.shape[0]):
         h, own = H[r], asked.of(r)
         h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
-        n_fit = round((1 - plan.held_out) * len(h))
-        fitted, held_out = own.at(slice(n_fit)), own.at(slice(n_fit, None))
-        weights, offsets = _head_path(h[:n_fit], fitted, n_outputs, plan)
-        z = h[n_fit:] @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
-        losses = held_out.losses(z)
+        fit, held = _sides(own, labels.seeds[r], plan)
+        some = take(h.unsqueeze(0), fit)[0]
+        weights, offsets = _head_path(some, own.at(fit), n_outputs, plan)
+        z = take(h.unsqueeze(0), held) @ weights.mT + offsets.unsqueeze(
+            1
+        )  # (L, n, outputs)
+        losses = own.at(held).losses(z)
         means = losses.mean(dim=1)
         best = int(means.argmin())
         error = losses[best].std() / math.sqrt(losses.shape[1])
@@ -47,6 +49,17 @@ def choose_components(
                 part[strength.argmax()] = True
         masks.append(kept)
     return torch.stack(masks)
+
+
+def _sides(labels: Labels, seed: int, plan: PathPlan) -> tuple[Rows, Rows]:
+    """Return the rows to fit and those held out: the last, or blocks at random."""
+    n_rows = labels.y.shape[1]
+    n_fit = round((1 - plan.held_out) * n_rows)
+    if labels.blocks is None:
+        return slice(n_fit), slice(n_fit, None)
+    order = shuffled(n_rows, (seed,), "held out", device=labels.y.device)
+    held, fit = hold_out(order, n_rows - n_fit, labels.blocks)
+    return fit, held
 
 
 def _head_path(

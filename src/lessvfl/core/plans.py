@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -76,6 +76,44 @@ def _draw(n_samples: int, n_rows: int, generator: torch.Generator) -> Tensor:
     return torch.tensor(list(drawn)[:n_rows])
 
 
+def hold_out(
+    order: Tensor, n_rows: int, blocks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Split random orders of rows (R, n) into those held out and the rest.
+
+    About `n_rows` are held out, in whole blocks where rows have any, (S, n): blocks in
+    random order, as many as fit, or the smallest where none does. Replicas hold out
+    equally many rows; what some of them have beyond is left out of both.
+    """
+    if blocks is None:
+        return order[:, :n_rows], order[:, n_rows:]
+    orders, counts = [], []
+    for r, one in enumerate(order):
+        own = blocks[min(r, len(blocks) - 1)].to(one.device)
+        is_held = _held_blocks(own, one, n_rows)[one]
+        orders.append(torch.cat([one[is_held], one[~is_held]]))
+        counts.append(int(is_held.sum()))
+    found = torch.stack(orders)
+    return found[:, : min(counts)], found[:, max(counts) :]
+
+
+def _held_blocks(blocks: Tensor, order: Tensor, n_rows: int) -> Tensor:
+    """Tell which rows (n,) are held out."""
+    _, block, sizes = torch.unique(blocks, return_inverse=True, return_counts=True)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), device=order.device)
+    if len(sizes) == 1:  # nothing to keep apart
+        return places < n_rows
+    rows = torch.arange(len(blocks), device=order.device)
+    first = torch.full_like(sizes, len(blocks)).scatter_reduce(0, block, rows, "amin")
+    turns = places[first].argsort()  # of blocks: as one row of each comes in the order
+    fits = sizes[turns] <= n_rows
+    chosen = turns[fits & ((sizes[turns] * fits).cumsum(0) <= n_rows)]
+    if not len(chosen):
+        chosen = sizes.argmin().view(1)
+    return torch.isin(block, chosen)
+
+
 def take(table: Tensor, rows: Rows) -> Tensor:
     """Return rows of a table (S, N, ...), S = 1 (shared by all replicas) or S = R."""
     if isinstance(rows, slice):
@@ -103,11 +141,20 @@ class Labels:
     seeds: tuple[int, ...]
     weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
     bend: Tensor | None = None  # of the Huber loss (S, 1); None: the squared error
+    blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
 
     def at(self, rows: Rows) -> Labels:
         """Return the labels of some rows."""
-        weight = None if self.weight is None else take(self.weight, rows)
-        return replace(self, y=take(self.y, rows), weight=weight)
+
+        def some(values: Tensor | None) -> Tensor | None:
+            return None if values is None else take(values, rows)
+
+        return replace(
+            self,
+            y=take(self.y, rows),
+            weight=some(self.weight),
+            blocks=some(self.blocks),
+        )
 
     def of(self, replica: int) -> Labels:
         """Return the labels of one replica, (1, N)."""
@@ -119,7 +166,13 @@ class Labels:
 
         y = one(self.y)
         assert y is not None
-        return replace(self, y=y, weight=one(self.weight), bend=one(self.bend))
+        return replace(
+            self,
+            y=y,
+            weight=one(self.weight),
+            bend=one(self.bend),
+            blocks=one(self.blocks),
+        )
 
     def losses(self, z: Tensor) -> Tensor:
         """Return the loss of every row, given what the fusion network says of it."""
@@ -146,11 +199,31 @@ class Batches:
     name: tuple[str, ...]  # of the random stream: the stage, and who acts alone
     row_order: RowOrder
     n_held_out: int = 0  # rows that no step uses: the first that a sample would have
+    # Those that rows belong to, (S, N): one is held out whole, or used whole.
+    blocks: Tensor | None = field(default=None, compare=False)
 
     @property
     def n_used(self) -> int:
         """Return the number of rows of one epoch."""
+        if self._sides is not None:
+            return self._sides[1].shape[1]
         return self.n_samples - self.n_held_out
+
+    @functools.cached_property
+    def held_out(self) -> Tensor:
+        """Return the rows that no step uses, (1, n) or (R, n)."""
+        if self._sides is not None:
+            return self._sides[0]
+        return sample_rows(self.n_samples, self.n_held_out, self._distinct)
+
+    @functools.cached_property
+    def _sides(self) -> tuple[Tensor, Tensor] | None:
+        """Return the rows held out and those used, in order, where there are blocks."""
+        if self.blocks is None or not self.n_held_out:
+            return None
+        order = shuffled(self.n_samples, self._distinct, "sample")
+        held, used = hold_out(order, self.n_held_out, self.blocks.cpu())
+        return held, used.sort(dim=1).values
 
     @property
     def n_per_epoch(self) -> int:
@@ -190,13 +263,14 @@ class Batches:
         """Return the rows at places among those used, (len(seeds), n)."""
         if not self.n_held_out:
             return places
+        if self._sides is not None:
+            return self._sides[1].gather(1, places)
         return places + torch.searchsorted(self._gaps, places.contiguous(), right=True)
 
     @functools.cached_property
     def _gaps(self) -> Tensor:
         """Return at which places rows are left out: before each, how many are used."""
-        held = sample_rows(self.n_samples, self.n_held_out, self._distinct)
-        return held.sort(dim=1).values - torch.arange(self.n_held_out)
+        return self.held_out.sort(dim=1).values - torch.arange(self.n_held_out)
 
     def _from_blocks(self, epoch: int, device: torch.device) -> Iterator[Rows]:
         """Yield the batches of an epoch, with the rows of few blocks at hand."""
@@ -246,7 +320,9 @@ class TrainPlan:
     record: float = 0  # the last epochs whose gradients a party remembers
     decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
 
-    def batches(self, n_samples: int, seeds: tuple[int, ...]) -> Batches:
+    def batches(
+        self, n_samples: int, seeds: tuple[int, ...], blocks: Tensor | None = None
+    ) -> Batches:
         """Return the mini-batches that server and parties share."""
         return Batches(
             n_samples,
@@ -255,6 +331,7 @@ class TrainPlan:
             (self.stage,),
             self.row_order,
             self.n_held_out(n_samples),
+            blocks,
         )
 
     def n_held_out(self, n_samples: int) -> int:

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from lessvfl.core.adam import Adam, Optimizer
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Batches, FitPlan, Rows, TrainPlan, shuffled, take
+from lessvfl.core.plans import (
+    Batches,
+    FitPlan,
+    Rows,
+    TrainPlan,
+    hold_out,
+    shuffled,
+    take,
+)
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.errors import DivergenceError
 from lessvfl.terms import Stage
@@ -222,19 +230,25 @@ class Plateau:
 
 
 def fit_held_out(
-    net: Network, X: Tensor, Z: Tensor, plan: FitPlan, seeds: Sequence[int]
+    net: Network,
+    X: Tensor,
+    Z: Tensor,
+    plan: FitPlan,
+    seeds: Sequence[int],
+    blocks: Tensor | None = None,
 ) -> Tensor:
     """Fit a network to Z (R, n, E) by least squares, alone, in place.
 
-    A share of the rows is held out; every replica ends with the weights that predict it
-    best, the first ones included. Returns the loss of every row held out, (R, n).
+    A share of the rows is held out, in whole blocks (S, n) if there are any; every
+    replica ends with the weights that predict it best, the first ones included. Returns
+    the loss of every row held out, (R, n).
     """
     params, passes = net.parameters(), net.passes()
     mask = net.output_mask.to(Z.dtype).unsqueeze(1)
     n_samples, device = Z.shape[1], Z.device
     n_held = max(1, round(plan.held_out * n_samples))
     order = shuffled(n_samples, seeds, "refit", device=device)
-    held, rest = order[:, :n_held], order[:, n_held:]
+    held, rest = hold_out(order, n_held, blocks)
     n_rows = max(plan.batch_size, -(-rest.shape[1] // plan.most_steps))  # of a step
     optimizer = OPTIMIZERS["adamw"](params, plan.rate)
     for group in optimizer.param_groups:

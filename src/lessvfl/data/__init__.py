@@ -1,5 +1,11 @@
 """From a table to a problem: `load` a data set, `prepare` it for the parties."""
 
+from lessvfl.data.blocks import (
+    Blocks,
+    check_units,
+    equal_rows,
+    find_blocks,
+)
 from lessvfl.data.columns import changes, left_out_sentences, settle, usable
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
@@ -38,6 +44,7 @@ from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import frame_of, from_arrays, label_name
 
 __all__ = [
+    "Blocks",
     "CellCounts",
     "DataConfig",
     "Dataset",
@@ -55,10 +62,13 @@ __all__ = [
     "are_in_order",
     "changes",
     "check_labels",
+    "check_units",
     "check_weights",
     "describe",
     "digest_of",
+    "equal_rows",
     "features_of",
+    "find_blocks",
     "frame_of",
     "from_arrays",
     "is_file",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lessvfl.data import columns, files, split, table
+from lessvfl.data.blocks import find_blocks, take_units
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.data.problem import features_of, prepare
@@ -107,6 +108,7 @@ def check_table(
     parties: split.PartySpec | None = None,
     label: str | None = None,
     sample_weight: str | None = None,
+    group_column: str | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     config: DataConfig | None = None,
 ) -> TableReport:
@@ -118,7 +120,7 @@ def check_table(
         A file that `load` takes.
     parties, groups : optional
         As for `prepare`.
-    label, sample_weight : str, optional
+    label, sample_weight, group_column : str, optional
         As for `load`.
     config : DataConfig, optional
         The settings of the run.
@@ -138,7 +140,7 @@ def check_table(
             problems.append(" ".join(str(error).split()))
             return None
 
-    dataset, target = _load(path, label, sample_weight, attempt)
+    dataset, target = _load(path, label, sample_weight, group_column, attempt)
     if dataset is None:
         return TableReport(path.stem, 0, target, (), None, tuple(problems), (), {})
     has_labels = len(dataset.y) > 0
@@ -168,6 +170,9 @@ def check_table(
         (owner.get(one.column or ""), one)
         for one in columns.remarks(mine, y, dataset.task != "regression")
     ]
+    blocks = find_blocks(dataset, config) if has_labels else None
+    if blocks is not None and (copies := blocks.finding()):
+        found.append((None, copies))
     if target is not None:  # otherwise one of them is the label
         found += [(None, replace(NOBODYS, column=name)) for name in of_nobody]
     if not problems and not any(one.level == "stops" for _, one in found):
@@ -197,11 +202,13 @@ def _load(
     path: Path,
     label: str | None,
     sample_weight: str | None,
+    group_column: str | None,
     attempt: Callable[[Callable[[], Any]], Any],
 ) -> tuple[Dataset | None, str | None]:
     """Load a file as `load` does, and go on without labels where they are wrong."""
     if path.suffix.lower() == ".npz":
-        data = attempt(lambda: files.load_file(path, label, sample_weight))
+        more = (sample_weight, group_column)
+        data = attempt(lambda: files.load_file(path, label, *more))
         return data, label or "y"
     raw = attempt(lambda: _read(path))
     if raw is None:
@@ -216,6 +223,8 @@ def _load(
         data = _without_labels(frame, path.stem)
     if sample_weight is not None:
         data = attempt(lambda: take_weights(data, sample_weight)) or data
+    if group_column is not None:
+        data = attempt(lambda: take_units(data, group_column, raw.cells)) or data
     return data, target
 
 

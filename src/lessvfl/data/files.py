@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import table as tables
+from lessvfl.data.blocks import check_units, take_units
 from lessvfl.data.frame import Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.data.readings import find_reading, read_texts
@@ -39,19 +40,24 @@ HEAD = 1 << 16  # bytes that tell how a file of texts is written
 
 
 def load_file(
-    path: Path, label: str | None = None, sample_weight: str | None = None
+    path: Path,
+    label: str | None = None,
+    sample_weight: str | None = None,
+    group_column: str | None = None,
 ) -> Dataset:
     """Load a table from a file, under the file's name.
 
     A ``.npz`` file has the arrays ``X`` and ``y``, and perhaps ``feature_names``,
     ``label_names``, ``X_test``, ``y_test`` and ``informative``. The row weights are one
-    of its columns, which is then no feature, or an array of their own in such a file.
+    of its columns, which is then no feature, or an array of their own in such a file;
+    so are the groups of its rows.
     """
     check_file(path)
     if not _is_npz(path):
-        frame, labels = _read_labelled(path, label)
+        raw = read_table(path)
+        frame, labels = _labelled(raw, label, path)
         table = tables.from_arrays(frame, labels, name=path.stem)
-        return table if sample_weight is None else take_weights(table, sample_weight)
+        return with_roles(table, sample_weight, group_column, raw)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
     frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
@@ -68,7 +74,29 @@ def load_file(
     data = _with_label_names(data, arrays)
     if (mask := arrays.get("informative")) is not None:
         data = _with_informative(data, mask, path)
-    return data if own or sample_weight is None else take_weights(data, sample_weight)
+    if group_column in arrays and group_column not in frame.names:
+        owner = f"'{data.name}' (array '{group_column}')"
+        units = check_units(arrays[str(group_column)], frame.n_rows, owner)
+        data, group_column = replace(data, units=units), None
+    return with_roles(data, None if own else sample_weight, group_column)
+
+
+def with_roles(
+    data: Dataset,
+    sample_weight: str | None,
+    group_column: str | None,
+    raw: RawTable | None = None,
+) -> Dataset:
+    """Return a data set whose row weights and groups of rows are no features.
+
+    Groups are taken from the `raw` table, where there is one: numbers beyond 2^53 are
+    not rounded there.
+    """
+    if sample_weight is not None:
+        data = take_weights(data, sample_weight)
+    if group_column is None:
+        return data
+    return take_units(data, group_column, None if raw is None else raw.cells)
 
 
 def _with_label_names(data: Dataset, arrays: Mapping[str, NDArray[Any]]) -> Dataset:
@@ -195,21 +223,21 @@ def load_rows(
         frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
         labels, names = arrays[label], _texts(arrays.get("label_names"))
     else:
-        frame, labels = _read_labelled(path, label, columns, texts)
+        raw = read_table(path, texts)
+        frame, labels = _labelled(raw, label, path, columns)
         names = None
     cells = tables.label_cells(labels, frame, path.stem)
     written = cells.tolist() if isinstance(cells, np.ndarray) else cells
     return frame, written, names
 
 
-def _read_labelled(
-    path: Path,
+def _labelled(
+    raw: RawTable,
     label: str | None,
+    path: Path,
     columns: Collection[str] | None = None,
-    texts: Collection[str] = (),
 ) -> tuple[Frame, NDArray[Any]]:
-    """Read a file, its label column apart, or some of its columns."""
-    raw = read_table(path, texts)
+    """Return the columns of a file, or some of them, with its label column apart."""
     target = label_column(raw.names, label, path)
     features = [name for name in raw.names if name != target]
     if not features:
@@ -236,6 +264,10 @@ class RawTable:
         """Return the names of the columns, without the index that pandas writes."""
         index = re.compile(r"__index_level_\d+__")
         return [name for name in self.table.column_names if not index.fullmatch(name)]
+
+    def cells(self, name: str) -> NDArray[Any]:
+        """Return the cells of a column as they are."""
+        return _values(self.table.column(name))
 
     @property
     def lone(self) -> str:
@@ -567,31 +599,37 @@ def load_labels(
     id_column: str | None = None,
     sample_weight: str | None = None,
     task: Task | None = None,
+    group_column: str | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
 
     A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
     rows in the array ``is_test`` and name classes in ``label_names``. `sample_weight`
-    is the column or array of row weights. What the labels are is told by their look,
-    unless a `task` is given.
+    is the column or array of row weights, `group_column` that of whom the rows are of.
+    What the labels are is told by their look, unless a `task` is given.
     """
     check_file(path)
-    weight, is_test, arrays = None, None, {}
+    weight, is_test, units, arrays = None, None, None, {}
     if _is_npz(path):
         name = label or "y"
-        more = [other for other in (id_column, sample_weight) if other]
+        more = [other for other in (id_column, sample_weight, group_column) if other]
         arrays = _read_npz(path, [name, *more])
         y, ids = arrays[name], None if id_column is None else arrays[id_column]
         is_test = arrays.get("is_test")
         weight = None if sample_weight is None else arrays[sample_weight]
+        units = None if group_column is None else arrays[group_column]
     else:
         raw = read_table(path)
         ids = _column_of(raw, id_column, path, "ids")
         weight = _column_of(raw, sample_weight, path, "row weights")
-        others = (id_column, sample_weight)
+        units = _column_of(raw, group_column, path, "groups of rows")
+        others = (id_column, sample_weight, group_column)
         names = [name for name in raw.names if name not in others]
         y = label_cells(raw, label_column(names, label, path))
     dataset = tables.from_labels(y, path.stem, task, weight)
+    if units is not None:
+        owner = f"'{path.stem}' (column '{group_column}')"
+        dataset = replace(dataset, units=check_units(units, len(dataset.y), owner))
     if is_test is not None and (
         is_test.dtype != np.bool_ or is_test.shape != dataset.y.shape
     ):

@@ -216,6 +216,7 @@ class Dataset:
     significant: NDArray[np.bool_] | None = None  # (d,), where the truth is known
     notes: tuple[str, ...] = ()  # sentences the user must read with the numbers
     weight: Floats | None = None  # (N,), how much every row counts in the loss
+    units: Places | None = None  # (N,), the person or the like that a row is of
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
 
 
@@ -274,6 +275,12 @@ class DataConfig(Section):
     max_categories: int = setting(
         an_int(2), 64, "most different texts in a column of categories"
     )
+    equal_rows: str = setting(
+        one_of("together", "apart"),
+        "together",
+        "rows that are copies of each other: split, held out and scrambled together, "
+        "or as if they were different",
+    )
 
 
 @dataclass(frozen=True)
@@ -312,6 +319,9 @@ class Problem:
     bend: float | None = None  # of the Huber loss; None: squared error
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
+    blocks: Places | None = None  # of the training rows; None: every row is alone
+    n_blocks: int | None = None  # of all rows; None: every row is alone
+    n_equal: int = 0  # of all rows, those that equal another
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 

@@ -106,30 +106,42 @@ def _number(cell: Any) -> float:
 
 def take_weights(dataset: Dataset, column: str) -> Dataset:
     """Return a data set whose rows weigh what a column says, which is no feature."""
+    left, cells = take_column(dataset, column, "row weights")
+    owner = f"'{dataset.name}' (column '{column}')"
+    return replace(
+        left,
+        weight=check_weights(cells, dataset.X.n_rows, owner),
+        notes=(*dataset.notes, f"Rows weigh what column '{column}' says."),
+    )
+
+
+def take_column(
+    dataset: Dataset, column: str, what: str
+) -> tuple[Dataset, NDArray[Any]]:
+    """Take a column out of the features; `what` says what it holds instead."""
     names = dataset.X.names
     if column not in names:
         shown = listed(names, 20)
         raise DataError(
-            f"The row weights of '{dataset.name}' must be one of its columns: {shown}. "
+            f"The {what} of '{dataset.name}' must be one of its columns: {shown}. "
             f"Got '{column}'.{near(column, names)}"
         )
     left = [name for name in names if name != column]
     if not left:
         raise DataError(
-            f"The data set '{dataset.name}' must have columns besides the row weights "
+            f"The data set '{dataset.name}' must have columns besides the {what} "
             f"'{column}'. Got none."
         )
     known, X_test = dataset.significant, dataset.X_test
     index = names.index(column)
-    owner = f"'{dataset.name}' (column '{column}')"
-    return replace(
+    rest = replace(
         dataset,
         X=dataset.X.select(left),
         X_test=None if X_test is None else X_test.select(left),
         significant=None if known is None else np.delete(known, index),
-        weight=check_weights(_cells(dataset.X, index), dataset.X.n_rows, owner),
-        notes=(*dataset.notes, f"Rows weigh what column '{column}' says."),
+        findings=tuple(one for one in dataset.findings if one.column != column),
     )
+    return rest, _cells(dataset.X, index)
 
 
 def _cells(frame: Frame, index: int) -> NDArray[Any]:

@@ -11,9 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
+from lessvfl.data.blocks import Blocks, find_blocks, some_blocks
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, PartyTable, Problem
+from lessvfl.data.frame import (
+    DataConfig,
+    Dataset,
+    Floats,
+    Frame,
+    PartyTable,
+    Places,
+    Problem,
+)
 from lessvfl.data.labels import (
     LabelConfig,
     bend_of,
@@ -81,7 +90,8 @@ def prepare(
     shares = plant.shares_of(spurious, len(dealt))
     feature_of = features_of(dealt, groups)
     held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
-    train, test, own = _rows(dataset, config, seed, in_order)
+    blocks = find_blocks(dataset, config)
+    train, test, own = _rows(dataset, config, seed, in_order, blocks)
     bounds = _bounds(train, test, held) if config.scale == "global" else (0.0, 1.0)
 
     encodings, matrices, counts = [], [], CellCounts()
@@ -102,6 +112,8 @@ def prepare(
         counts += of_train + of_test
     if config.scale != "none":
         _warn_constant(encodings)
+    if blocks is not None and (one := blocks.finding()):
+        warnings.warn(f"{one.what}: {one.done}.", LessVFLWarning, stacklevel=2)
 
     both = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
     spreads = [plant.spread_of(part, config.noise) for part in both]
@@ -125,7 +137,9 @@ def prepare(
         labels_alone(dataset, own, config, labels),
         parties=tuple(tables),
         n_real=sum(len(encoding.features) for encoding in encodings),
-        notes=dataset.notes + _notes(dataset.X, dealt, count, counts),
+        notes=dataset.notes
+        + _notes(dataset.X, dealt, count, counts)
+        + (() if blocks is None else blocks.sentences()),
         imputed=counts.imputed,
         unseen=counts.unseen,
         bounds=bounds,
@@ -140,14 +154,28 @@ class LabelRows:
     y_train: NDArray[Any]
     y_test: NDArray[Any]
     weight: Floats | None
+    blocks: Places | None = None  # of the training rows, and of all rows how many:
+    n_blocks: int | None = None
+    n_equal: int = 0
 
 
 def label_rows(
-    dataset: Dataset, train: NDArray[np.int64], test: NDArray[np.int64]
+    dataset: Dataset,
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    blocks: Blocks | None = None,
 ) -> LabelRows:
     """Return the labels of these training and test rows."""
     weight = None if dataset.weight is None else dataset.weight[train]
-    return LabelRows(dataset.y[train], dataset.y[test], weight)
+    rows = LabelRows(dataset.y[train], dataset.y[test], weight)
+    return rows if blocks is None else _with_blocks(rows, train, blocks)
+
+
+def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
+    own = some_blocks(blocks.of_row, train)
+    return dataclasses.replace(
+        rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal
+    )
 
 
 def labels_alone(
@@ -168,6 +196,9 @@ def labels_alone(
         weight=weight,
         bend=bend_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
+        blocks=rows.blocks,
+        n_blocks=rows.n_blocks,
+        n_equal=rows.n_equal,
     )
 
 
@@ -197,16 +228,25 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
 
 
 def _rows(
-    dataset: Dataset, config: DataConfig, seed: int, in_order: bool
+    dataset: Dataset,
+    config: DataConfig,
+    seed: int,
+    in_order: bool,
+    blocks: Blocks | None,
 ) -> tuple[Frame, Frame, LabelRows]:
     """Return train and test tables with their labels."""
     if dataset.X_test is not None and dataset.y_test is not None:
         own = LabelRows(dataset.y, dataset.y_test, dataset.weight)
+        if blocks is not None:
+            own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
+            n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
+            own = dataclasses.replace(own, n_blocks=n_blocks)
         parts = dataset.X, dataset.X_test, own
     else:
-        train, test = split.split_rows(dataset, config, seed, in_order)
+        of_row = None if blocks is None else blocks.of_row
+        train, test = split.split_rows(dataset, config, seed, in_order, of_row)
         X = dataset.X
-        parts = X.take(train), X.take(test), label_rows(dataset, train, test)
+        parts = X.take(train), X.take(test), label_rows(dataset, train, test, blocks)
     if len(np.unique(parts[2].y_train)) < 2:
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import DataConfig, Dataset
+from lessvfl.data.frame import DataConfig, Dataset, Places
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.settings import near, refuse
 from lessvfl.terms import listed, plural, stream_seed
@@ -169,9 +169,17 @@ def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
 
 
 def split_rows(
-    dataset: Dataset, config: DataConfig, seed: int, in_order: bool = False
+    dataset: Dataset,
+    config: DataConfig,
+    seed: int,
+    in_order: bool = False,
+    blocks: Places | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows to train on and the rows to test on, perhaps as they stand."""
+    """Return the rows to train on and the rows to test on, perhaps as they stand.
+
+    Rows of one block, where `blocks` (N,) are given, are all on one side: with
+    split=first on that of the first of them.
+    """
     n = dataset.X.n_rows
     n_train = int(n * (1.0 - config.test_share) + 1e-9)
     if n_train < 1:
@@ -180,11 +188,24 @@ def split_rows(
             f"Got {n} rows and test_share = {config.test_share:g}."
         )
     rows = np.arange(n, dtype=np.int64)
-    if config.split == "first" or n_train == n:
+    if n_train == n or (config.split == "first" and blocks is None):
         return rows[:n_train], rows[n_train:]
+    if config.split == "first":
+        assert blocks is not None
+        is_train = np.isin(blocks, blocks[:n_train])
+        return _both_sides(dataset, rows[is_train], rows[~is_train])
     classes = None if dataset.task == "regression" else dataset.y
     if classes is not None:
         _refuse_rare_classes(dataset, n - n_train)
+    if blocks is not None:
+        rng = np.random.default_rng(stream_seed(seed, "split"))
+        is_test = _draw_test_blocks(blocks, n - n_train, classes, rng)
+        parts = _both_sides(dataset, rows[~is_test], rows[is_test])
+        return (
+            parts
+            if in_order
+            else (rng.permutation(parts[0]), rng.permutation(parts[1]))
+        )
     if n >= MANY_ROWS:
         rng = np.random.default_rng(stream_seed(seed, "split"))
         is_test = _draw_test_rows(n, n - n_train, classes, rng)
@@ -199,6 +220,51 @@ def split_rows(
     parts = train_test_split(rows, **sizes, stratify=classes, random_state=state)
     order = np.sort if in_order else np.asarray
     return order(parts[0]), order(parts[1])
+
+
+def _both_sides(dataset: Dataset, train: Places, test: Places) -> tuple[Places, Places]:
+    """Refuse blocks of rows so large that one side has none."""
+    if not len(train) or not len(test):
+        raise DataError(
+            f"Rows of '{dataset.name}' that equal each other, or are of one group, are "
+            f"for training or for testing together. Got {plural(len(train), 'row')} "
+            f"and {len(test)}; change test_share or split."
+        )
+    return train, test
+
+
+def _draw_test_blocks(
+    blocks: Places,
+    n_test: int,
+    classes: NDArray[np.int64] | None,
+    rng: np.random.Generator,
+) -> NDArray[np.bool_]:
+    """Draw whole blocks with about so many rows, of every class about its share.
+
+    A block counts for the class that most of its rows have. Of each class blocks are
+    taken in random order, as near to its share as they get; what is missing or too
+    much there is made up for by the next class.
+    """
+    sizes = np.bincount(blocks)
+    kind = np.zeros(len(sizes), dtype=np.int64)
+    if classes is not None:
+        n_classes = int(classes.max()) + 1
+        pairs, counts = np.unique(blocks * n_classes + classes, return_counts=True)
+        most = np.lexsort((counts, pairs // n_classes))  # the last of a block
+        kind[pairs[most] // n_classes] = pairs[most] % n_classes
+    is_test = np.zeros(len(sizes), dtype=np.bool_)
+    share, owed = n_test / len(blocks), 0.0
+    for number in rng.permutation(np.unique(kind)):
+        own = rng.permutation(np.flatnonzero(kind == number))
+        wanted = share * sizes[own].sum() + owed
+        own = own[np.argsort(sizes[own] > wanted, kind="stable")]  # too large: last
+        totals = np.concatenate([[0], np.cumsum(sizes[own])])
+        taken = int(np.abs(totals[:-1] - wanted).argmin())  # one stays to train on
+        is_test[own[:taken]] = True
+        owed = wanted - totals[taken]
+    if not is_test.any():
+        is_test[sizes.argmin()] = True
+    return is_test[blocks]
 
 
 def _draw_test_rows(

@@ -125,6 +125,11 @@ class ServerConfig(Common):
     sample_weight: str | None = setting(
         or_none(a_text()), None, "the column of row weights; none: all alike"
     )
+    group_column: str | None = setting(
+        or_none(a_text()),
+        None,
+        "the column of whom a row is of (a person); none: every row is alone",
+    )
     task: str | None = setting(
         or_none(one_of(*get_args(Task))),
         None,

@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from lessvfl import data
-from lessvfl.data import Dataset, PartyTable, Problem
+from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
 from lessvfl.remote.server import NOT_THE_SERVERS
@@ -211,11 +211,13 @@ def write_folders(
     dataset = job.dataset
     n_rows = len(problem.y_train) + len(problem.y_test)
     rows = places = np.arange(n_rows)
+    own = job.settings
+    blocks = data.find_blocks(dataset, own.data)
     if dataset.y_test is None:
-        own = job.settings
-        parts = data.split_rows(dataset, own.data, seeds[0], own.keeps_order)
-        places = np.argsort(np.concatenate(parts))
-    labels = _label_table(dataset)
+        of_row = None if blocks is None else blocks.of_row
+        how = (own.data, seeds[0], own.keeps_order)
+        places = np.argsort(np.concatenate(data.split_rows(dataset, *how, of_row)))
+    labels = _label_table(dataset, blocks)
     np.savez(base / "server" / "labels.npz", **labels)
     settings = {
         name: list(value) if isinstance(value, tuple) else value
@@ -232,6 +234,7 @@ def write_folders(
         data="labels.npz",
         label=None,
         sample_weight="weight" if "weight" in labels else None,
+        group_column="block" if "block" in labels else None,
         task=dataset.task,
         method=job.settings.method,
         profile=job.settings.profile,
@@ -256,7 +259,7 @@ def write_folders(
         )
 
 
-def _label_table(dataset: Dataset) -> dict[str, Any]:
+def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
     """Return the arrays of the label holder's file, its own test rows last."""
     of_test = dataset.y[:0] if dataset.y_test is None else dataset.y_test
     y = np.concatenate([dataset.y, of_test])
@@ -265,6 +268,9 @@ def _label_table(dataset: Dataset) -> dict[str, Any]:
         table["is_test"] = table["row"] >= len(dataset.y)
     if dataset.label_names:
         table["label_names"] = np.array(dataset.label_names)
+    if blocks is not None:
+        alone = blocks.n_blocks + np.arange(len(of_test))
+        table["block"] = np.concatenate([blocks.of_row, alone])
     if dataset.weight is not None:  # those of test rows count nowhere
         table["weight"] = np.concatenate([dataset.weight, np.ones(len(of_test))])
     return table

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -91,6 +92,7 @@ class SeedRows:
     seed: int
     train: Places
     test: Places
+    blocks: Places | None  # of the training rows; None: every row is alone
 
 
 class PartyProcess:
@@ -145,6 +147,7 @@ class PartyProcess:
         self._welcome: control.Welcome | None = None
         self._settings: Settings | None = None  # as agreed
         self._rows: SeedRows | None = None
+        self._is_checked = False  # for rows that equal each other
         self._plans: tuple[Any, ...] = ()  # that the server may send
         self._is_trained = False  # the last stage is over for this party
         self._mark: str | None = None  # of the last checkpoint
@@ -269,7 +272,10 @@ class PartyProcess:
         status = self.status
         match message:
             case messages.Begin(plan, done):
-                batches = plan.batches(self._n_rows("train"), (0,))
+                assert self._rows is not None
+                blocks = self._ready().blocks
+                where = (self._n_rows("train"), (self._rows.seed,))
+                batches = plan.batches(*where, blocks)
                 self._step, self._n_steps = done, batches.n_steps(plan.n_epochs)
                 self._n_per_epoch = batches.n_per_epoch
                 status.observe(Event(plan.stage, 0, self._n_steps / self._n_per_epoch))
@@ -488,13 +494,33 @@ class PartyProcess:
         collect = self._scratch.collect
         train = collect(message.places("train"), message.n_train)
         test = collect(message.places("test"), message.n_test)
-        self._rows = SeedRows(message.seed, train, test)
+        blocks = message.blocks
+        own = None if blocks is None else blocks.astype(np.int64)
+        self._rows = SeedRows(message.seed, train, test, own)
+        if blocks is None and not self._is_checked:
+            self._warn_of_copies()
         seeds = self._welcome.seeds
         number = seeds.index(message.seed) + 1
         if self._shown != (number, len(seeds)):  # it is told again after a break
             self._shown = (number, len(seeds))
             self.status.begin_seed(message.seed, *self._shown)
         self._begin_seed()
+
+    def _warn_of_copies(self) -> None:
+        """Say once that rows here equal each other, of which the server knows nothing.
+
+        Of a table on disk, rows that tell what it holds are looked at.
+        """
+        self._is_checked = True
+        assert self.table is not None
+        copies = data.equal_rows(self.table.look.select(self._columns))
+        if copies is not None:
+            share = float((np.bincount(copies) > 1)[copies].mean())
+            log.warning(
+                "%.0f %% of the rows here equal another row: where they are of one "
+                "person or the like, the label holder should name 'group_column'.",
+                100 * share,
+            )
 
     def _begin_seed(self) -> None:
         """Have a fresh party, as at the start of a seed."""
@@ -545,6 +571,7 @@ class PartyProcess:
             own.encoding.features,
             self.status.observe,
             cut,
+            build.blocks([rows.blocks]),
         )
 
     def _rows_at_once(self, frozen: bool) -> int:

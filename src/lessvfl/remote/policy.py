@@ -282,6 +282,11 @@ class Judge:
                 f"Party '{self.party}' trains and tests with all common rows, each of "
                 "them once. Got others."
             )
+        if asked.blocks is not None and not np.ptp(asked.blocks):
+            raise PolicyError(
+                f"Party '{self.party}' is told that rows belong together where not all "
+                "of them do. Got one block of rows."
+            )
         if asked.n_train < self.policy.min_rows:
             allowed = f"training with {plural(self.policy.min_rows, 'row')} or more"
             raise self.refuse(allowed, "min_rows", asked.n_train)

@@ -35,6 +35,7 @@ from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.data import (
+    Blocks,
     Dataset,
     Places,
     Problem,
@@ -91,15 +92,16 @@ class LabelTable:
         """Load the label holder's own table; many rows stay on disk."""
         task: Any = config.task
         where = (Path(config.data), config.label, config.id, config.sample_weight)
-        dataset, ids, is_test = data.load_labels(*where, task)
+        dataset, ids, is_test = data.load_labels(*where, task, config.group_column)
         Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(dataset, is_test, ids).kept(Scratch(Path(config.out)))
 
     def kept(self, on: Scratch) -> LabelTable:
         """Return the same table, what is large of it mapped from disk."""
         own = self.dataset
-        weight = on.keep(own.weight)
-        dataset = dataclasses.replace(own, y=on.keep(own.y), weight=weight)
+        weight, units = on.keep(own.weight), on.keep(own.units)
+        y = on.keep(own.y)
+        dataset = dataclasses.replace(own, y=y, weight=weight, units=units)
         return LabelTable(dataset, on.keep(self.is_test), on.keep(self.ids))
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
@@ -110,6 +112,7 @@ class LabelTable:
             X=whole.X.take(rows),
             y=whole.y[rows],
             weight=None if whole.weight is None else whole.weight[rows],
+            units=None if whole.units is None else whole.units[rows],
         )
         is_test = None if self.is_test is None else self.is_test[rows]
         return LabelTable(dataset, is_test)
@@ -132,7 +135,8 @@ class SeedLabels:
     def message(self) -> control.Prepare:
         """Return what every party is told of them."""
         in_order = are_in_order(self.train) and are_in_order(self.test)
-        return control.Prepare.of(self.seed, self.train, self.test, in_order)
+        rows = (self.seed, self.train, self.test, in_order)
+        return control.Prepare.of(*rows, self.problem.blocks)
 
 
 class ServerProcess:
@@ -186,6 +190,7 @@ class ServerProcess:
             code,
             labels=table.dataset.y,
             weights=table.dataset.weight,
+            groups=table.dataset.units,
             **{"test rows": table.is_test},
         )
         self.home = Home(Path(config.out), facts)
@@ -275,12 +280,13 @@ class ServerProcess:
         """Return the rows of the seed at hand, once the common ones are known."""
         if self._rows is None or self._rows.seed != self.seed:
             table = self._table()
-            train, test = map(self._scratch.keep, self._split(table))
-            problem = self._problem(table.dataset, train, test)
+            blocks = data.find_blocks(table.dataset, self.settings.data)
+            train, test = map(self._scratch.keep, self._split(table, blocks))
+            problem = self._problem(table.dataset, train, test, blocks)
             self._rows = SeedLabels(self.seed, train, test, problem)
         return self._rows
 
-    def _split(self, table: LabelTable) -> tuple[Places, Places]:
+    def _split(self, table: LabelTable, blocks: Blocks | None) -> tuple[Places, Places]:
         """Return training and test rows, as places in the common order."""
         if table.is_test is not None:
             if table.is_test.all():
@@ -291,7 +297,9 @@ class ServerProcess:
                 )
             return np.flatnonzero(~table.is_test), np.flatnonzero(table.is_test)
         own = self.settings
-        return split_rows(table.dataset, own.data, self.seed, own.keeps_order)
+        of_row = None if blocks is None else blocks.of_row
+        how = (own.data, self.seed, own.keeps_order)
+        return split_rows(table.dataset, *how, of_row)
 
     # -------------------------------------------------------------------------- running
 
@@ -409,10 +417,12 @@ class ServerProcess:
             return self.table
         return self.table.take(rows.numpy()).kept(self._scratch)
 
-    def _problem(self, dataset: Dataset, train: Places, test: Places) -> Problem:
+    def _problem(
+        self, dataset: Dataset, train: Places, test: Places, blocks: Blocks | None
+    ) -> Problem:
         """Return the labels of the run at hand."""
         own = self.settings
-        rows = data.label_rows(dataset, train, test)
+        rows = data.label_rows(dataset, train, test, blocks)
         found = data.labels_alone(dataset, rows, own.data, own.labels)
         keep = self._scratch.keep
         return dataclasses.replace(
@@ -507,7 +517,8 @@ class ServerProcess:
         saved = read_state(self._path) if self._path.is_file() else None
         size = self.settings.net.embedding_size
         counts = (len(rows.train), len(rows.test))
-        rules = ReplyRules(counts, size, build.dtype)
+        labels = build.server_labels([problem])
+        rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks)
         self.hub.check = rules.complaint
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
@@ -517,7 +528,6 @@ class ServerProcess:
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
-        labels = build.server_labels([problem])
         y_test = build.labels([problem.y_test], problem.task)
         recorder = Recorder(
             [problem],

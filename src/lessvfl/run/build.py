@@ -138,7 +138,21 @@ class Builder:
             bends = [math.inf if p.bend is None else p.bend for p in problems]
             bend = self.rows([np.array([where]) for where in bends])
         y = self.labels([p.y_train for p in problems], task)
-        return Labels(y, task, self.seeds, weight, bend)
+        blocks = self.blocks([p.blocks for p in problems])
+        return Labels(y, task, self.seeds, weight, bend, blocks)
+
+    def blocks(self, of: Sequence[np.ndarray[Any, Any] | None]) -> Tensor | None:
+        """Return the blocks of training rows (S, N), one array a replica or none.
+
+        Where only some replicas have blocks, every row of the others is its own.
+        """
+        given = [own for own in of if own is not None]
+        if not given:
+            return None
+        alone = np.arange(len(given[0]))
+        return self._stack([alone if own is None else own for own in of]).to(
+            self.device
+        )
 
     def _stack(self, tables: Tables) -> Tensor:
         if all(table is tables[0] for table in tables):
@@ -182,6 +196,7 @@ class Builder:
         features: Sequence[str],
         observe: Observer = lambda event: None,
         cut: Callable[[Tensor, Tensor], Tensor] = cut_columns,
+        blocks: Tensor | None = None,
     ) -> Party:
         """Return a fresh party on its training and test rows."""
         config: Any = self.settings.config
@@ -190,7 +205,7 @@ class Builder:
         return Party(
             name,
             self.party_network(name, tables[0].shape[2]),
-            Holding(*tables, owner, must_keep, cut),
+            Holding(*tables, owner, must_keep, cut, blocks),
             self.seeds,
             config.empty_party,
             observe,

@@ -67,6 +67,7 @@ def header(
     With `n_parties` the problem is the server's, who knows nobody's columns.
     """
     known = n_parties is None
+    n_rows = len(problem.y_train) + len(problem.y_test)
     return {
         **bare,
         "data": {
@@ -77,6 +78,8 @@ def header(
             "n_real": problem.n_real if known else None,
             "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
+            "n_blocks": n_rows if problem.n_blocks is None else problem.n_blocks,
+            "n_equal_rows": problem.n_equal,
         },
         "device": str(resolve_device(bare["device"], problem.largest_table)),
         "notes": list(problem.notes),

@@ -57,6 +57,7 @@ _PUBLISHED_DATA = {
     "scale_labels": False,
     "threshold": None,
     "loss": "squared",
+    "equal_rows": "apart",
 }
 
 _OFFICIAL = {

@@ -154,7 +154,8 @@ def simulate(
 def _signature(problem: Problem) -> tuple[Any, ...]:
     """Return what must be equal for runs to share a batch."""
     tables = tuple((p.name, p.X_train.shape, p.features) for p in problem.parties)
-    return (*tables, problem.y_test.shape, problem.label_names)
+    alone = problem.blocks is None
+    return (*tables, problem.y_test.shape, problem.label_names, alone)
 
 
 class _Teller(Keeper):
@@ -282,6 +283,7 @@ class _Batch:
             tables[0].groups,
             tables[0].features,
             self.recorder,
+            blocks=self.labels.blocks,
         )
 
     # ----------------------------------------------------------------------- collecting

@@ -329,7 +329,7 @@ def _read_align(f: Fields, specs: Specs) -> ReadArrays:
 
 
 def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
-    (spec,) = specs
+    spec, *more = specs
     seed, n_train, n_test = (_whole(f[name]) for name in ("seed", "n_train", "n_test"))
     n_bytes = 4 * (n_train + n_test)
     if spec.dtype == np.uint8:
@@ -338,12 +338,16 @@ def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
         raise ValueError("something else than positions")
     if len(spec.shape) != 1 or spec.n_values * spec.dtype.itemsize != n_bytes:
         raise ValueError("other rows than it says")
+    if len(more) > 1 or any(
+        one.dtype != np.int32 or one.shape != (n_train,) for one in more
+    ):
+        raise ValueError("other blocks than it has rows")
 
     def read(arrays: ArrayList) -> control.Prepare:
-        (rows,) = arrays
-        if rows.dtype == np.int32 and (rows < 0).any():
+        rows, *blocks = arrays
+        if any(own.dtype == np.int32 and (own < 0).any() for own in arrays):
             raise ValueError("something else than positions")
-        return control.Prepare(seed, n_train, n_test, rows)
+        return control.Prepare(seed, n_train, n_test, rows, *blocks)
 
     return read
 
@@ -487,7 +491,7 @@ KINDS: list[MessageKind] = [
         control.Prepare,
         lambda m: (
             {"seed": m.seed, "n_train": m.n_train, "n_test": m.n_test},
-            [torch.from_numpy(m.rows)],
+            [torch.from_numpy(own) for own in (m.rows, m.blocks) if own is not None],
         ),
         _read_prepare,
     ),

@@ -7,10 +7,13 @@ Hello       up        name, threads, device, versions the party's software
 Welcome     down      run, seeds, method, settings,   how the run goes, who takes part
                       parties, alignment
 Align       both      bytes of the alignment          see docs/alignment.md
-Prepare     down      the seed of the next run, which which common rows are for testing
-                      rows it tests with: a bit for
-                      each common row, or places of
-                      rows in another order
+Prepare     down      the seed of the next run, which which common rows are for testing;
+                      rows it tests with: a bit for   which training rows are of one
+                      each common row, or places of   person or the like, not of whom
+                      rows in another order; where
+                      rows belong together, the
+                      number of what each training
+                      row belongs to
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
 Open        down      run, seed, session, digest of   that a model is used, and when
@@ -81,12 +84,14 @@ class Prepare:
 
     Of rows in the common order `rows` has a bit each: whether it is for testing. In
     another order they are places: those of training rows, then those of test rows.
+    `blocks` number what training rows belong to, where rows belong together.
     """
 
     seed: int
     n_train: int
     n_test: int
     rows: NDArray[Any]  # uint8 or int32
+    blocks: NDArray[np.int32] | None = None  # (n_train,)
 
     @classmethod
     def of(
@@ -95,15 +100,17 @@ class Prepare:
         train: NDArray[np.int64],
         test: NDArray[np.int64],
         in_order: bool,
+        blocks: NDArray[np.int64] | None = None,
     ) -> Prepare:
         """Name rows, each of the common ones once; `in_order`: both as they stand."""
         n_train, n_test = len(train), len(test)
+        own = None if blocks is None else blocks.astype(np.int32)
         if in_order:
             is_test = np.zeros(n_train + n_test, dtype=np.bool_)
             is_test[test] = True
-            return cls(seed, n_train, n_test, np.packbits(is_test))
+            return cls(seed, n_train, n_test, np.packbits(is_test), own)
         both = np.concatenate([train, test], dtype=np.int32, casting="same_kind")
-        return cls(seed, n_train, n_test, both)
+        return cls(seed, n_train, n_test, both, own)
 
     @property
     def n_rows(self) -> int:
@@ -115,6 +122,8 @@ class Prepare:
         counts = f"{self.n_train} {self.n_test} {self.rows.dtype} "
         found = hashlib.sha256(counts.encode())
         found.update(self.rows.data)
+        if self.blocks is not None:
+            found.update(np.ascontiguousarray(self.blocks).data)
         return found.hexdigest()
 
     def places(self, of: Literal["train", "test"]) -> Iterator[NDArray[np.int64]]:

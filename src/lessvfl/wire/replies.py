@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lessvfl.core.plans import TrainPlan, parts
+from lessvfl.core.plans import Batches, TrainPlan, parts
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.parties import Parties
@@ -36,12 +37,16 @@ class ReplyRules:
         n_rows: tuple[int, int],
         embedding_size: int,
         dtype: torch.dtype,
+        seed: int = 0,
+        blocks: Tensor | None = None,
     ) -> None:
         self.n_train, self.n_test = n_rows
+        self._seeds, self._blocks = (seed,), blocks  # which say what is held out
         self.embedding_size = embedding_size  # at the start
         self.dtype = dtype
         self.server: Parties | None = None  # once the parties are described
         self._at: dict[PartyId, tuple[TrainPlan, int]] = {}  # step in a stage
+        self._batches: dict[TrainPlan, Batches] = {}
 
     def complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply to this request; None: nothing."""
@@ -92,7 +97,10 @@ class ReplyRules:
             case _:
                 return None
         plan, done = self._at[party]
-        batches = plan.batches(self.n_train, (0,))
+        if plan not in self._batches:
+            own = plan.batches(self.n_train, self._seeds, self._blocks)
+            self._batches = {plan: own}
+        batches = self._batches[plan]
         if done == batches.n_steps(plan.n_epochs):
             return None
         start = done % batches.n_per_epoch * batches.batch_size

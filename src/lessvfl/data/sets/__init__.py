@@ -10,7 +10,6 @@ from typing import Any
 
 from lessvfl.data import files
 from lessvfl.data.frame import Dataset, DatasetInfo
-from lessvfl.data.labels import take_weights
 from lessvfl.data.sets import built_in, mimic3, published, synthetic
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import unknown
@@ -73,6 +72,7 @@ def load(
     label: str | None = None,
     options: Mapping[str, Any] | None = None,
     sample_weight: str | None = None,
+    group_column: str | None = None,
 ) -> Dataset:
     """Load a data set by name, or a table from a file.
 
@@ -89,6 +89,9 @@ def load(
         Options of the data set ``synthetic``.
     sample_weight : str, optional
         The column that says how much a row counts in the loss; it is no feature.
+    group_column : str, optional
+        The column that says of whom a row is (a person, a household, a device), whose
+        rows are split, held out and scrambled together; it is no feature.
 
     Returns
     -------
@@ -112,9 +115,10 @@ def load(
                 f"The '{argument}' must be left out for {owner}. Got {value!r}."
             )
     if info is None:
-        return files.load_file(Path(name).expanduser(), label, sample_weight)
+        path = Path(name).expanduser()
+        return files.load_file(path, label, sample_weight, group_column)
     dataset = info.load(_folder(data_dir), options or {})
-    return dataset if sample_weight is None else take_weights(dataset, sample_weight)
+    return files.with_roles(dataset, sample_weight, group_column)
 
 
 def _folder(data_dir: str | Path | None) -> Path | None:

@@ -1,0 +1,203 @@
+"""Rows that belong together: copies of one row, or the rows of one person.
+
+Such rows say the same thing more than once. Split or scrambled one by one they tell of
+each other, and chance looks like a finding; so they stay together, as one *block*.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.frame import DataConfig, Dataset, Finding, Floats, Frame, Places
+from lessvfl.data.labels import take_column
+from lessvfl.errors import DataError
+from lessvfl.terms import plural
+
+Bits = NDArray[np.uint64]
+FEW = 10  # values that a count may have
+CHANCE = 0.1  # of the rows that equal another, the most that may do so by chance
+_ODD, _START = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Which rows of a table belong together."""
+
+    of_row: Places  # (N,), the block of every row, numbered as they first come
+    n_equal: int = 0  # rows that equal another one
+    n_units: int = 0  # that the group column names
+
+    @property
+    def n_blocks(self) -> int:
+        """Return the number of blocks, rows alone included."""
+        return int(self.of_row.max()) + 1
+
+    def finding(self) -> Finding | None:
+        """Return what is said of equal rows, which nobody may know of."""
+        if not self.n_equal:
+            return None
+        share = 100 * self.n_equal / len(self.of_row)
+        rows = plural(self.n_equal, "row")
+        who = f"{share:.0f} % of the rows" if share >= 1 else f"{rows} of the table"
+        done = "they are split, held out and scrambled together"
+        return Finding(None, f"{who} equal another row", done, "kept")
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return what a record says of them."""
+        one = self.finding()
+        found = [f"{one.what}: {one.done}."] if one else []
+        if self.n_units:
+            rows = plural(len(self.of_row), "row")
+            found.append(f"{rows} are of {self.n_units:,} units, each kept together.")
+        return tuple(found)
+
+
+def find_blocks(dataset: Dataset, config: DataConfig) -> Blocks | None:
+    """Return the blocks of a data set's rows; None where every row is alone."""
+    units = None if dataset.units is None else in_order(dataset.units)
+    equal = None
+    if config.equal_rows == "together":
+        equal = equal_rows(dataset.X, dataset.y)
+    n_units = 0 if units is None else int(units.max()) + 1
+    if equal is None:
+        if units is None or n_units == len(units):
+            return None
+        return Blocks(units, 0, n_units)
+    n_equal = int((np.bincount(equal) > 1)[equal].sum())
+    return Blocks(equal if units is None else _joined(units, equal), n_equal, n_units)
+
+
+def in_order(numbers: NDArray[Any]) -> Places:
+    """Return the same parts of the rows, numbered from 0 as they first come."""
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse.reshape(-1)]
+
+
+def some_blocks(blocks: Places | None, rows: Places) -> Places | None:
+    """Return the blocks of some rows, numbered anew; None where all are alone."""
+    if blocks is None:
+        return None
+    own = in_order(blocks[rows])
+    return None if len(own) == 0 or own.max() + 1 == len(own) else own
+
+
+def _joined(one: Places, other: Places) -> Places:
+    """Return the parts of rows that are connected by either of two kinds of parts."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n_one = int(one.max()) + 1
+    n = n_one + int(other.max()) + 1
+    edges = coo_array((np.ones(len(one)), (one, n_one + other)), shape=(n, n))
+    _, parts = connected_components(edges, directed=False)
+    return in_order(parts[one])
+
+
+# --------------------------------------------------------------------------- equal rows
+
+
+def equal_rows(frame: Frame, y: NDArray[Any] | None = None) -> Places | None:
+    """Return which rows equal each other in all cells and the label, as numbers.
+
+    None where no rows do, or where they may do so by chance: rows of categories and
+    small counts are often equal and yet of different people. So one column must be a
+    measurement: numbers with more values than half of the different rows; and if
+    columns had nothing to do with each other, few of the rows would be equal.
+    """
+    if len(frame.left_out) == len(frame.names):
+        return None
+    n_rows, label = frame.n_rows, [] if y is None else [(_bits(y), False)]
+    hashed = np.full(n_rows, _START)
+    for column, _ in itertools.chain(label, _columns(frame)):
+        hashed = (hashed ^ column) * _ODD
+        hashed ^= hashed >> _HALF
+    _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
+    n_distinct = len(first)
+    if n_distinct in (0, n_rows):
+        return None
+    copies = np.flatnonzero(first[inverse] != np.arange(n_rows))
+    originals = first[inverse[copies]]
+    is_copy = np.ones(len(copies), dtype=np.bool_)  # where a hash says so
+    is_measured, n_pairs = False, n_distinct * (n_distinct - 1) / 2
+    is_chance = True
+    for column, is_number in itertools.chain(label, _columns(frame)):
+        is_copy &= column[copies] == column[originals]
+        if is_measured and not is_chance:
+            continue
+        counts = np.unique(column[first], return_counts=True)[1]
+        is_measured |= is_number and len(counts) > max(FEW, n_distinct / 2)
+        n_pairs *= float(np.square(counts / n_distinct).sum())
+        is_chance = n_pairs > CHANCE * len(copies)
+    if not is_measured or is_chance:
+        return None
+    inverse[copies[~is_copy]] = n_distinct + np.arange(int((~is_copy).sum()))
+    return in_order(inverse)
+
+
+def _columns(frame: Frame) -> Iterator[tuple[Bits, bool]]:
+    """Yield the columns in use, as numbers that differ where cells do.
+
+    With them goes whether they are numbers, and not texts or truth values.
+    """
+    for index in range(len(frame.names)):
+        if index not in frame.left_out:
+            cells: NDArray[Any] = frame.text.get(index, frame.numeric[:, index])
+            yield _bits(cells), index not in frame.text and index not in frame.boolean
+
+
+def _bits(cells: NDArray[Any]) -> Bits:
+    if cells.dtype == object:
+        code: dict[Any, int] = {}
+        codes = (code.setdefault(cell, len(code)) for cell in cells.tolist())
+        return np.fromiter(codes, dtype=np.uint64, count=len(cells))
+    numbers: Floats = cells + 0.0  # one zero, and below one NaN
+    numbers[np.isnan(numbers)] = np.nan
+    return numbers.view(np.uint64)
+
+
+# -------------------------------------------------------------------------------- units
+
+
+def check_units(cells: Any, n_rows: int, owner: str) -> Places:
+    """Return whom every row is of as numbers, or refuse what names nobody."""
+    allowed = f"The groups of rows of {owner} must be named in every row"
+    array = np.asarray(cells)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.shape != (n_rows,):
+        got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
+        raise DataError(f"{allowed}. Got {got}.")
+    named = array.tolist()
+    n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
+    if n_missing:
+        raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")
+    code: dict[Any, int] = {}
+    found = [code.setdefault(cell, len(code)) for cell in named]
+    if len(code) < 2:
+        raise DataError(f"{allowed}, with two names or more. Got one for all rows.")
+    return np.array(found, dtype=np.int64)
+
+
+def take_units(
+    dataset: Dataset,
+    column: str,
+    cells_of: Callable[[str], NDArray[Any]] | None = None,
+) -> Dataset:
+    """Return a data set whose rows are grouped by a column, which is no feature.
+
+    `cells_of` gives the cells of a column as they came, where that is known.
+    """
+    left, cells = take_column(dataset, column, "groups of rows")
+    if cells_of is not None:
+        cells = cells_of(column)
+    owner = f"'{dataset.name}' (column '{column}')"
+    return replace(left, units=check_units(cells, dataset.X.n_rows, owner))
