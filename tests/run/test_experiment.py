@@ -128,7 +128,8 @@ def test_a_job_is_not_changed_by_its_run():
 
 
 def test_every_run_is_handed_over_before_the_next_begins(monkeypatch):
-    job, done = a_job("less-vfl-auto"), []
+    job = a_job("less-vfl-auto")
+    done: list[simulate.Run] = []
     assert job.settings.config.schedule == "watched"  # every seed on its own
     collect = simulate._Batch._collect
 

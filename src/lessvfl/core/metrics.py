@@ -23,6 +23,7 @@ MEASURES: dict[Task, tuple[str, ...]] = {
 }
 
 SMALLEST = math.ulp(0.0)  # number above zero
+WORST = -1e100  # R²: predictions as far as that from labels that hardly differ
 
 
 def measure(
@@ -140,7 +141,8 @@ def r2(predicted: Tensor, y: Tensor) -> Tensor:
     residual = (y - predicted).square().sum(dim=1)
     total = (y - y.mean(dim=1, keepdim=True)).square().sum(dim=1)
     flat = (y == y[:, :1]).all(dim=1)
-    return torch.where(flat, torch.nan, 1 - residual / total)
+    found = (1 - residual / total).clamp_min(WORST)
+    return torch.where(flat, torch.nan, found)
 
 
 def undefined(y: np.ndarray[Any, Any], task: Task, rows: str) -> dict[str, str]:
