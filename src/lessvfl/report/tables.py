@@ -520,24 +520,23 @@ def emptied(record: RunRecord) -> list[str]:
 def undefined(record: RunRecord) -> list[str]:
     """Say which scores do not exist, and why."""
     n_runs, sentences = len(record.runs), []
-    found = [
-        item for run in record.runs for item in (run.get("undefined") or {}).items()
-    ]
-    for (score, why), n in Counter(found).items():
+    is_scored = _scored(record, "accuracy", "r2")
+    if n_runs and not is_scored and at(record.header, "data", "n_test") == 0:
+        return ["There were no test rows, so nothing was scored."]
+    all_reasons = (run.get("undefined") or {} for run in record.runs)
+    found = Counter(item for reasons in all_reasons for item in reasons.items())
+    for (score, why), n in found.items():
         if title := SCORES.get(score):
             when = f" in {n} of {n_runs} seeds" if n_runs > 1 else ""
             sentences.append(f"{title} is not defined{when}: {why}.")
+    if n_runs and not is_scored and not sentences:
+        sentences.append("Nothing was scored.")
     return sentences
 
 
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    sentences = emptied(record) + undefined(record)
-    if record.runs and not _scored(record, "accuracy", "r2"):
-        no_rows = at(record.header, "data", "n_test") == 0
-        why = "There were no test rows, so nothing" if no_rows else "Nothing"
-        sentences.append(f"{why} was scored.")
-    return sentences
+    return emptied(record) + undefined(record)
 
 
 SUMMARY = {  # label: where in a run, and the kind of number

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lessvfl.core.metrics import decision_offsets, measure, undefined
 from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
+from lessvfl.data.learn import spread_of
 from lessvfl.errors import DataError
 from lessvfl.run.fitted import FittedModel
 from lessvfl.terms import listed
@@ -127,8 +128,9 @@ def _score_numbers(
     predicted = model.predict(frame)
     z = torch.as_tensor(predicted)[None, :, None]
     scores = measure(z, torch.as_tensor(y)[None], model.task)
-    with np.errstate(over="ignore"):
-        return _single(scores) | {"mae": float(np.abs(y - predicted).mean())}
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = spread_of(np.abs(y - predicted))
+    return _single(scores) | {"mae": float(errors.mean)}
 
 
 def _score_classes(
