@@ -61,8 +61,10 @@ def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
             shutil.rmtree(place, ignore_errors=True)  # a part of it is of no use
             if not isinstance(error, Exception):
                 break
-    if runs:
+    if any((folder / name).glob("*")):
         record.header["networks"] = name
+    else:
+        shutil.rmtree(folder / name, ignore_errors=True)
     if failed is not None:
         record.status, record.message = _ended(failed), str(failed)
     try:
