@@ -20,6 +20,7 @@ from lessvfl.core import evidence
 from lessvfl.core.adam import Optimizer
 from lessvfl.core.ending import TrainingEnd
 from lessvfl.core.evidence import Memory
+from lessvfl.core.finite import finite
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network, Passes
 from lessvfl.core.plans import (
@@ -567,12 +568,13 @@ class Party:
         constant = None
         if empty and self.empty == "constant":
             constant = self._constant[replica, self.net.output_mask[replica]]
+        what = f"The weights of the features of party '{self.name}'"
         everything = torch.ones_like(self._slots[replica])
         slots = everything if frozen else self._slots[replica]
         return Outcome(
             net,
             tuple(self.kept[replica].tolist()),
-            tuple(self._importance(replica).tolist()),
+            tuple(finite(what, self._importance(replica)).tolist()),
             tuple(slots.tolist()),
             tuple(self._outputs[replica].tolist()),
             constant,

@@ -517,7 +517,7 @@ def test_folder_without_permission(run_cli, tmp_path):
 
 
 def test_disk_full_at_the_end(run_cli, tmp_path, monkeypatch):
-    """What cannot be written after all is said in one line, and leaves no rubbish."""
+    """What cannot be written after all is said in one line; the numbers are kept."""
 
     def full(self, folder: Path):
         (folder / "party0").mkdir(parents=True)
@@ -528,7 +528,8 @@ def test_disk_full_at_the_end(run_cli, tmp_path, monkeypatch):
     assert result.code == 2
     assert result.out == ""
     assert "No space left on device" in result.err.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
+    assert RunRecord.read(tmp_path).status == "failed"
 
 
 # -------------------------------------------------------------------------- endings

@@ -41,6 +41,7 @@ RUN = {
     "accuracy",
     "balanced_accuracy",
     "threshold",
+    "undefined",
     "without",
     "spurious",
     "truth",

@@ -73,13 +73,51 @@ def test_regression(seed, n_rows, flat, perfect):
     found = metrics.measure(z, torch.as_tensor(y), "regression")
     assert list(found) == ["r2"]
     for r in range(REPLICAS):
-        expected = reference.r2_score(y[0], z[r, :, 0].numpy())
-        assert float(found["r2"][r]) == pytest.approx(expected)
+        if flat:
+            assert found["r2"][r].isnan()
+        else:
+            expected = reference.r2_score(y[0], z[r, :, 0].numpy())
+            assert float(found["r2"][r]) == pytest.approx(expected)
 
 
-def test_r2_of_equal_labels_does_not_hang_on_rounding():
+def test_r2_of_equal_labels_is_undefined():
     y = torch.full((1, 3), 0.1, dtype=torch.float64)  # whose mean is not 0.1
-    assert metrics.measure(torch.ones(1, 3, 1), y, "regression")["r2"] == 0
+    assert metrics.measure(torch.ones(1, 3, 1), y, "regression")["r2"].isnan()
+    assert metrics.measure(y.unsqueeze(2), y, "regression")["r2"].isnan()
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])
+def test_r2_of_labels_of_any_size(size):
+    """Squares of 1e-200 are zero, those of 1e200 infinite; their ratio is neither."""
+    y = torch.tensor([[0.0, 1.0, 2.0, 4.0]], dtype=torch.float64)
+    z = torch.tensor([[[0.5], [1.0], [2.0], [3.0]]], dtype=torch.float64)
+    right = metrics.measure(z, y, "regression")["r2"]
+    found = metrics.measure(size * z, size * y, "regression")["r2"]
+    torch.testing.assert_close(found, right)
+    assert metrics.r2(torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])) == -1
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "names"),
+    [
+        ([], "binary", {"accuracy", "balanced_accuracy", "auc"}),
+        ([1, 1], "binary", {"auc"}),
+        ([1, 0], "binary", set()),
+        ([2, 2], "multiclass", set()),
+        ([0.5, 0.5], "regression", {"r2"}),
+        ([0.5], "regression", {"r2"}),
+        ([0.5, 0.6], "regression", set()),
+    ],
+)
+def test_reasons_are_given_where_a_measure_is_undefined(y, task, names):
+    """And nowhere else: the measures themselves say the same."""
+    assert set(metrics.undefined(np.array(y), task, "test rows")) == names
+    if y:
+        width = 3 if task == "multiclass" else 1
+        z = torch.randn(1, len(y), width)
+        dtype = torch.float64 if task == "regression" else torch.int64
+        found = metrics.measure(z, torch.tensor([y], dtype=dtype), task)
+        assert {name for name, value in found.items() if value.isnan()} == names
 
 
 def test_r2_of_one_row_is_undefined():

@@ -23,7 +23,7 @@ from lessvfl.data import (
     load_rows,
     prepare,
 )
-from lessvfl.data.columns import changes, remarks, settle
+from lessvfl.data.columns import changes, giveaways, remarks, settle
 from lessvfl.data.frame import Reading
 from lessvfl.data.readings import calendar, find_reading, read_texts
 from lessvfl.errors import DataError
@@ -465,3 +465,16 @@ def test_ids_for_alignment_are_no_finding(tmp_path):
     assert ids is not None
     assert settled.unused == frozenset()
     assert {one.column for one in findings} == {None}
+
+
+def test_cells_and_labels_of_any_size_are_judged_alike():
+    """A tree knows single precision alone, and its squares of labels overflow."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 400))
+    x[:2] = -np.finfo(float).max, 1e300
+    frame = frame_of(np.column_stack([x, y, 1e-300 * y]), ["noise", "told", "tiny"])
+    for size in (1.0, 1e200, 1e-200):
+        found = giveaways(frame, size * y, is_class=False)
+        assert [one.column for one in found] == ["told", "tiny"]
+    found = giveaways(frame, (y > 0).astype(int), is_class=True)
+    assert [one.column for one in found] == ["told", "tiny"]

@@ -154,6 +154,73 @@ def test_truth_values_and_constants_are_never_heavy():
         assert not any(column.knots for column in fit(frame).columns)
 
 
+def mostly_zero(n=1000, outliers=(999999.0,) * 8):
+    """Return a column that tells something in the few cells that are not zero."""
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(n) < 0.8, 0.0, rng.exponential(2.0, n))
+    x[: len(outliers)] = outliers
+    return x[:, None]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.9, 0.97])
+def test_a_column_of_mostly_one_value_is_not_flattened_by_gross_outliers(share):
+    """Its middle half has no spread, so that none can be compared with it."""
+    rng = np.random.default_rng(1)
+    x = np.where(rng.random(4000) < share, 7.0, 7 + rng.exponential(2.0, 4000))
+    x[:20] = 999999.0
+    matrix, _ = fit(frame_of(x[:, None])).apply(frame_of(x[:, None]))
+    few = (x > 7) & (x < 999999)
+    assert (matrix[few, 0] - matrix[x == 7, 0].max() > 0.1).all()
+    order = np.argsort(x[few])
+    assert (np.diff(matrix[few, 0][order]) > 0).all()
+    assert np.ptp(matrix[few, 0]) > 0.3
+    assert matrix.mean() == pytest.approx(0, abs=1e-9)
+    assert matrix.std() == pytest.approx(1)
+
+
+def test_rare_values_and_sparse_counts_keep_their_encoding():
+    rng = np.random.default_rng(0)
+    rare = rng.random(2000) < 0.004
+    counts = np.where(rng.random(2000) < 0.03, rng.geometric(0.3, 2000), 0)
+    burst = counts.copy()
+    burst[:2] = 60  # a word that two texts repeat
+    X = np.column_stack(
+        [rare, counts, burst, mostly_zero(2000, ())[:, 0], rng.poisson(0.1, 2000)]
+    ).astype(float)
+    assert fit(frame_of(X)) == fit(frame_of(X), scale="standardize")
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-30, 1e30, 1e170, 1e300])
+@pytest.mark.parametrize("scale", ["auto", "standardize"])
+def test_a_column_of_any_size_is_scaled_as_its_twin_of_size_one(size, scale):
+    """Squares of 1e-170 are zero and those of 1e170 infinite, their ratios neither."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=200), mostly_zero(200)[:, 0], cauchy(200)])
+    X[::9, 0] = NAN
+    right, _ = fit(frame_of(X), scale=scale).apply(frame_of(X))
+    found, _ = fit(frame_of(X * size), scale=scale).apply(frame_of(X * size))
+    np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
+
+
+def test_a_mark_at_the_end_of_all_numbers_is_one_more_outlier():
+    """-1.8e308 stands for no data in many rasters."""
+    X = np.random.default_rng(0).normal(size=(300, 1))
+    right, _ = fit(frame_of(X)).apply(frame_of(X))
+    marked = X.copy()
+    marked[:4] = -np.finfo(float).max
+    found, _ = fit(frame_of(marked)).apply(frame_of(marked))
+    assert np.corrcoef(found[4:, 0], right[4:, 0])[0, 1] > 0.98
+    assert np.abs(found).max() < 5
+
+
+def test_a_number_too_large_for_a_network_is_named():
+    encoding = fit(frame_of([[1.0], [2.0], [4.0]]))
+    with pytest.raises(DataError, match=r"^Column 'x0' of party 'clinic' .* empty"):
+        encoding.apply(frame_of([[1.0], [1e39]]))
+    with pytest.raises(DataError, match=r"^Column 'x0' of party 'clinic' .* empty"):
+        encoding.apply(frame_of([[1.0], [math.inf]]))
+
+
 def test_one_hot_columns_are_left_unscaled_and_form_one_feature():
     encoding = fit(mixed())
     matrix, _ = encoding.apply(mixed())
@@ -222,9 +289,10 @@ def test_columns_of_huge_equal_or_tiny_values():
     assert constant.constant
     assert (constant.fill, constant.scale) == (0.1, 1.0)
     tiny = fit(frame_of([[0.0], [1e-200]]))
-    assert np.isfinite(tiny.apply(frame_of([[1e-200]]))[0]).all()
+    assert tiny.apply(frame_of([[1e-200]]))[0] == pytest.approx(1.0)
+    huge = frame_of([[1.7e308], [-1.7e308], [1.7e308]])
     with pytest.raises(DataError, match="'x0' of party 'clinic' must hold finite"):
-        fit(frame_of([[1e308], [-1e308], [1e308]]))
+        fit(huge).apply(huge)
 
 
 def rows_of_text(*cells):

@@ -235,7 +235,7 @@ def regression(y, **settings):
 def test_the_robust_deviation_of_normal_numbers_is_their_own():
     y = np.random.default_rng(0).normal(3.0, 2.0, size=20001)
     assert robust_deviation(y) == pytest.approx(2.0, rel=0.03)
-    assert robust_deviation(np.array([1.0, 1.0, 1.0, 5.0])) == pytest.approx(1.0)
+    assert robust_deviation(np.array([1.0, 1.0, 1.0, 5.0])) == pytest.approx(4.0)
     assert robust_deviation(np.ones(4)) == 1.0
 
 
@@ -251,3 +251,32 @@ def test_enormous_labels_do_not_move_the_scale_of_a_robust_loss():
     squared = regression(wild, loss="squared")
     assert squared.label_scale > 1e5
     assert squared.bend is None
+
+
+def test_enormous_labels_among_mostly_equal_ones_do_not_move_the_scale():
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(2000) < 0.7, 0.0, rng.normal(5.0, 1.0, 2000))
+    assert regression(y).bend is None  # nothing is enormous
+    wild = np.where(np.arange(2000) % 100 == 0, 1e12, y)
+    problem = regression(wild)
+    assert problem.label_shift == 0
+    assert problem.label_scale == pytest.approx(5.0, rel=0.1)
+    assert problem.bend == pytest.approx(1.345)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_labels_of_any_size_are_scaled_as_those_of_size_one(size, loss):
+    y = np.random.default_rng(0).normal(3.0, 2.0, size=500)
+    right, found = regression(y, loss=loss), regression(size * y, loss=loss)
+    np.testing.assert_allclose(found.y_train, right.y_train, rtol=1e-9, atol=1e-12)
+    assert found.label_scale / size == pytest.approx(right.label_scale)
+
+
+def test_labels_that_no_network_can_hold_are_as_large_as_it_can():
+    y = np.random.default_rng(0).normal(3.0, 2.0, size=500)
+    y[:3] = 1e308, -1e308, 1e40
+    found = regression(y)
+    assert found.label_scale == pytest.approx(2.0, rel=0.1)
+    assert np.isfinite(np.square(found.y_train.astype(np.float32))).all()
+    assert found.y_train[:3].tolist() == [1e15, -1e15, 1e15]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lessvfl.report import tables
+from lessvfl.report import page, tables
 from lessvfl.run.record import RunRecord
 
 
@@ -133,6 +133,7 @@ def test_partly_missing_numbers_say_of_how_many_seeds(make_record):
         (2.5, "count", "2.5"),
         (1234567, "count", "1,234,567"),
         (0.92134, "score", "0.9213"),
+        (-1.8e100, "score", "-1.8e+100"),
     ],
 )
 def test_value_text(value, kind, text):
@@ -190,6 +191,16 @@ def test_remarks(odd_records):
     ]
     assert "no test rows" in tables.remarks(odd_records["no test rows"])[0]
     assert tables.remarks(odd_records["no seed"]) == []
+
+
+def test_scores_that_do_not_exist_are_named_with_the_reason(make_record):
+    record = make_record()
+    assert tables.undefined(record) == []
+    why = "the test rows are all of one class"
+    record.runs[0]["undefined"] = {"auc": why}
+    said = f"Test AUC is not defined in 1 of 3 seeds: {why}."
+    assert tables.undefined(record) == [said]
+    assert said in page(record)
 
 
 def test_components_without_numbers_are_left_out():

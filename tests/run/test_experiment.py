@@ -129,9 +129,9 @@ def test_only_the_seeds_concerned_are_named(monkeypatch):
     original = simulate.simulate
     lams = {0: 1e6, 1: 0.0, 2: 1.5}
 
-    def each_its_own(job, seeds, progress):
+    def each_its_own(job, seeds, *more):
         replicas = [simulate.Replica(seed, lam_party=lams[seed]) for seed in seeds]
-        return original(job, replicas, progress)
+        return original(job, replicas, *more)
 
     monkeypatch.setattr(simulate, "simulate", each_its_own)
     job = a_job("local-lasso", party_epochs=8, party_step_size=0.05)
@@ -149,3 +149,20 @@ def test_a_job_is_not_changed_by_its_run():
     with pytest.warns(LessVFLWarning, match="nothing"):
         experiment.run(job, [0])
     assert job == before
+
+
+def test_every_run_is_handed_over_before_the_next_begins(monkeypatch):
+    job = a_job("less-vfl-auto")
+    done: list[simulate.Run] = []
+    assert job.settings.config.schedule == "watched"  # every seed on its own
+    collect = simulate._Batch._collect
+
+    def fails_at_the_third(self, r, *more):
+        if self.replicas[r].seed == 2:
+            raise RuntimeError("no more")
+        return collect(self, r, *more)
+
+    monkeypatch.setattr(simulate._Batch, "_collect", fails_at_the_third)
+    with pytest.raises(RuntimeError, match="no more"):
+        experiment.run(job, [0, 1, 2, 3], done=done.append)
+    assert [run.numbers["seed"] for run in done] == [0, 1]

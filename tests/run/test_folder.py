@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
 import pytest
 from tests.run.jobs import a_dataset, a_job
 
-from lessvfl.errors import ConfigError, RecordError
+from lessvfl.errors import ConfigError, DivergenceError, RecordError
 from lessvfl.run import experiment
+from lessvfl.run.fitted import load_model
 from lessvfl.run.folder import claim, load, save, save_unfinished
 from lessvfl.run.record import RunRecord
 
@@ -26,37 +28,114 @@ def files_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_crash_at_any_moment_leaves_the_old_run(finished, tmp_path, monkeypatch):
-    """Or the new one, once its record is in place; never a mixture."""
+def failing_at(moment):
+    """Return what fails when a file is put in its place for that time."""
+    replace, calls = os.replace, 0
+
+    def fail(source, target):
+        nonlocal calls
+        calls += 1
+        if calls == moment:
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    return fail
+
+
+N_FILES = 2 * 5  # network and description of four parties and a server
+
+
+@pytest.mark.parametrize("moment", [1, N_FILES, N_FILES + 1, 2 * N_FILES])
+def test_a_network_that_cannot_be_written_takes_no_other_with_it(
+    finished, tmp_path, monkeypatch, moment
+):
+    (old, runs), (new, new_runs) = finished
+    save(tmp_path, new, new_runs)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing_at(moment))
+        with pytest.raises(RecordError) as caught:
+            save(tmp_path, old, runs)
+    lost = (moment - 1) // N_FILES
+    record = RunRecord.read(tmp_path)
+    kept = f"{record.header['networks']}/seed-{1 - lost}"
+    for words in (str(tmp_path), "No space left", "record.jsonl", kept):
+        assert words in str(caught.value)
+    assert (record.status, record.message) == (
+        "failed",
+        "[Errno 28] No space left on device",
+    )
+    assert [run["seed"] for run in record.runs] == [0, 1]
+    X = a_dataset().X.numeric
+    expected = runs[1 - lost].model.decide(X)
+    assert np.array_equal(load(tmp_path, seed=1 - lost).decide(X), expected)
+    with pytest.raises(RecordError):
+        load(tmp_path, seed=lost)
+
+
+def test_a_record_that_cannot_be_written_leaves_old_run_and_new_networks(
+    finished, tmp_path, monkeypatch
+):
     (old, old_runs), (new, new_runs) = finished
     save(tmp_path, old, old_runs)
     before = files_of(tmp_path)
     X = a_dataset().X.numeric
     expected = load(tmp_path).decide(X)
-    replace, calls = os.replace, 0
-
-    def crash_at(moment):
-        def crash(source, target):
-            nonlocal calls
-            calls += 1
-            if calls == moment:
-                raise OSError(28, "No space left on device")
-            replace(source, target)
-
-        return crash
-
-    n_files = 2 * 5 + 1  # four parties and a server, and the record
-    for moment in range(1, n_files + 1):
-        calls = 0
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", crash_at(moment))
-            with pytest.raises(OSError, match="No space"):
-                save(tmp_path, new, new_runs)
-        assert files_of(tmp_path) == before
-        assert np.array_equal(load(tmp_path).decide(X), expected)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", failing_at(N_FILES + 1))
+        with pytest.raises(RecordError) as caught:
+            save(tmp_path, new, new_runs)
+    assert before.items() <= files_of(tmp_path).items()
+    assert np.array_equal(load(tmp_path).decide(X), expected)
+    (more,) = {*tmp_path.glob("networks-*/seed-2")}
+    assert f"The record of '{tmp_path}' cannot be written: No" in str(caught.value)
+    assert str(more.relative_to(tmp_path)) in str(caught.value)
+    found = load_model(more).decide(X)
+    assert np.array_equal(found, new_runs[0].model.decide(X))
     save(tmp_path, new, new_runs)
     assert not before.keys() & (files_of(tmp_path).keys() - {tmp_path / "record.jsonl"})
     assert np.array_equal(load(tmp_path, seed=2).decide(X), new_runs[0].model.decide(X))
+
+
+def test_a_number_that_is_none_loses_no_network(finished, tmp_path):
+    (old, runs), _ = finished
+    old.runs[1]["importance"]["party0"]["x0"] = math.nan
+    with pytest.raises(RecordError, match=r"nan at 'importance.party0.x0'.* holds"):
+        save(tmp_path, old, runs)
+    assert RunRecord.read(tmp_path).status == "failed"
+    X = a_dataset().X.numeric
+    for seed in (0, 1):
+        found = load(tmp_path, seed).decide(X)
+        assert np.array_equal(found, runs[seed].model.decide(X))
+
+
+def test_runs_that_were_over_are_kept_where_a_later_one_fails(finished, tmp_path):
+    (old, runs), _ = finished
+    header = experiment.full_header(a_job(), {}, runs[0].problem)
+    save_unfinished(tmp_path, header, DivergenceError("It diverged."), runs[:1])
+    record = RunRecord.read(tmp_path)
+    assert (record.status, record.message) == ("failed", "It diverged.")
+    assert [run["seed"] for run in record.runs] == [0]
+    assert set(record.consensus) == set(old.consensus)
+    X = a_dataset().X.numeric
+    assert np.array_equal(load(tmp_path).decide(X), runs[0].model.decide(X))
+
+
+def test_an_interrupt_while_networks_are_written_keeps_those_before(
+    finished, tmp_path, monkeypatch
+):
+    (old, runs), _ = finished
+    original = type(runs[0].model).save
+
+    def interrupted_at_the_second(model, folder):
+        if model is runs[1].model:
+            raise KeyboardInterrupt
+        return original(model, folder)
+
+    monkeypatch.setattr(type(runs[0].model), "save", interrupted_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, old, runs)
+    assert RunRecord.read(tmp_path).status == "interrupted"
+    load(tmp_path, seed=0)
 
 
 class Killed(BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -11,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lessvfl.errors import RecordError
-from lessvfl.run.record import FILE_NAME, RunRecord, write_atomically
+from lessvfl.run.record import (
+    FILE_NAME,
+    RunRecord,
+    read_json,
+    write_atomically,
+    write_json,
+)
 
 HEADER = {
     "lessvfl": "0.1.0",
@@ -69,12 +76,33 @@ def test_json_has_no_more_than_the_contract(tmp_path):
     assert list(found) == [*header, "consensus", "runs"]
 
 
-def test_no_nan_in_a_record(tmp_path):
+@pytest.mark.parametrize("misfit", [float("nan"), float("inf"), {1, 2}, b"x"])
+def test_what_is_no_json_is_named_and_the_rest_of_a_record_is_written(tmp_path, misfit):
     record = a_record(0)
-    record.runs[0]["accuracy"] = float("nan")
-    with pytest.raises(ValueError, match="JSON compliant"):
+    record.runs[0]["selection"] = {"bank": {"scores": [0.5, misfit]}}
+    with pytest.raises(RecordError) as caught:
         record.write(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    for words in ("selection.bank.scores.1", str(tmp_path), "holds record.jsonl"):
+        assert words in str(caught.value)
+    found = RunRecord.read(tmp_path)
+    assert found.status == "failed"
+    assert repr(misfit) in found.message
+    assert found.runs[0]["selection"] == {"bank": {"scores": [0.5, None]}}
+    assert found.runs[0]["curve"] == record.runs[0]["curve"]
+
+
+def test_one_object_of_a_folder_is_strict_json(tmp_path):
+    path = tmp_path / "seed-0" / "numbers.json"
+    write_json(path, {"a": [1.5, None]}, mode=0o600)
+    assert read_json(path) == {"a": [1.5, None]}
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.unlink()
+    with pytest.raises(RecordError, match=r"Got nan at 'a.b.0'.*numbers.partial.json"):
+        write_json(path, {"a": {"b": [math.nan]}, "c": 2}, mode=0o600)
+    assert not path.exists()
+    beside = path.with_name("numbers.partial.json")
+    assert read_json(beside) == {"a": {"b": [None]}, "c": 2}
+    assert beside.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])

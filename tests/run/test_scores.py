@@ -117,6 +117,7 @@ def test_rows_of_one_class(task):
     low = np.flatnonzero(np.array(labels) == "low")
     found = score_rows(run.model, rows.take(low), ["low"] * len(low))
     assert found["auc"] is None
+    assert found["undefined"] == {"auc": "the rows are all of one class"}
     assert found["accuracy"] == found["balanced_accuracy"]
 
 
@@ -136,7 +137,22 @@ def test_one_row_of_a_number():
     run, rows, labels = fit("regression")
     found = score_rows(run.model, rows.take(np.array([0])), labels[:1])
     assert found["r2"] is None
+    assert found["undefined"] == {"r2": "the labels of the rows are all equal"}
     assert found["mae"] >= 0
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200, 1e305])
+def test_scores_of_numbers_of_any_size_are_finite(size):
+    """Squares of 1e-200 are zero, and those of 1e200 infinite."""
+    table = a_table()
+    y = labels_of(table, "regression")
+    dataset = data.from_arrays(table, size * y)
+    settings = resolve("plain", "default", dataset, SHORT)
+    (one,) = simulate.simulate(Job(dataset, settings, parties=2), [0])
+    found = score_rows(one.model, data.frame_of(table), (size * y).tolist())
+    assert found["undefined"] == {}
+    assert -100 < found["r2"] < 1
+    assert 0 < found["mae"] < 1000 * size
 
 
 def test_numbers_that_stand_for_names():

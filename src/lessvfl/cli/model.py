@@ -125,7 +125,11 @@ def evaluate(
     for name, words in SCORES.items():
         if name in found:
             value = found[name]
-            typer.echo(f"{words}: {'none' if value is None else f'{value:.4f}'}")
+            text = f"not defined: {found['undefined'].get(name)}"
+            if value is not None:
+                plain = value == 0 or 1e-3 <= abs(value) < 1e9
+                text = f"{value:.4f}" if plain else f"{value:.4g}"
+            typer.echo(f"{words}: {text}")
     for name, words in CELLS.items():
         if found[name]:
             typer.echo(f"{words}: {found[name]:,}")

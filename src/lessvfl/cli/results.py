@@ -63,6 +63,8 @@ def print_summary(records: list[RunRecord]) -> None:
         say(tables.headline(record))
         for note in record.header["notes"]:
             say(f"Note: {note}", dim=True)
+        for sentence in tables.undefined(record):
+            say(sentence)
     _print_numbers(records)
 
 
@@ -159,6 +161,8 @@ def tell_server(record: RunRecord) -> None:
             if (value := tables.number(run, score, "final")) is not None:
                 say(f"seed {run['seed']}: {score} {value:.4f}")
                 break
+    for sentence in tables.undefined(record):
+        say(sentence)
     for party, (without, whole) in tables.missed(record).items():
         said = f"without {party}: {without:.3f} instead of {whole:.3f}"
         say(said)

@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import json
 import multiprocessing
 import os
 import signal
@@ -340,33 +339,50 @@ def _run_and_save(
     """Run a job; once it has begun, the run folder says how it ended."""
     from lessvfl.run import experiment, folder
     from lessvfl.run.record import FILE_NAME
+    from lessvfl.run.simulate import Run
     from lessvfl.status import Status, terminal
 
     name = "" if out is None else out.name
     status = Status(name, job.settings.method, job.dataset.name)
+    done: list[Run] = []
     try:
         with terminal.show(status, quiet=quiet, times=False):
             record, runs = experiment.run(
-                job, seeds, options=options, target=target, progress=status
+                job,
+                seeds,
+                options=options,
+                target=target,
+                progress=status,
+                done=done.append,
             )
             status.ended()
-        if out is not None:
-            if (out / FILE_NAME).exists():
-                typer.echo(f"The earlier run in '{out}' is replaced.", err=True)
-            folder.save(out, record, runs)
-    except (KeyboardInterrupt, DivergenceError, ProtocolError) as ending:
-        if out is not None:
-            folder.save_unfinished(out, experiment.bare_header(job, options), ending)
+    except BaseException as ending:
+        has_begun = isinstance(
+            ending, KeyboardInterrupt | DivergenceError | ProtocolError
+        )
+        if out is not None and (done or has_begun):
+            header = experiment.bare_header(job, options)
+            if done:
+                header = experiment.full_header(job, options, done[0].problem)
+            folder.save_unfinished(out, header, ending, done)
+            if done:
+                seeds = [run.numbers["seed"] for run in done]
+                results.say(folder.kept_words(out, seeds), err=True)
         raise
+    if out is not None:
+        if (out / FILE_NAME).exists():
+            typer.echo(f"The earlier run in '{out}' is replaced.", err=True)
+        folder.save(out, record, runs)
     return record
 
 
 def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
     """Print a record, and make the page of its run folder."""
     from lessvfl import report
+    from lessvfl.run.record import dumps
 
     if as_json:
-        typer.echo(json.dumps(record.to_json(), allow_nan=False))
+        typer.echo(dumps(record.to_json()))
         if out is not None:
             report.build(out)
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ MEASURES: dict[Task, tuple[str, ...]] = {
     "multiclass": ("accuracy", "balanced_accuracy"),
     "regression": ("r2",),
 }
+
+SMALLEST = math.ulp(0.0)  # number above zero
+WORST = -1e100  # R²: predictions as far as that from labels that hardly differ
 
 
 def measure(
@@ -127,17 +131,33 @@ def _sorted(scores: Tensor) -> Tensor:
 
 
 def r2(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the coefficient of determination, (R,); NaN for a single row.
-
-    Where all `y` are equal it is 1 for a perfect prediction and 0 for any other.
-    """
+    """Return the coefficient of determination, (R,); NaN where all `y` are equal."""
     predicted, y = predicted.double(), y.double()
-    if y.shape[1] < 2:
-        return torch.full_like(y[:, 0], torch.nan)
+    largest = torch.maximum(predicted.abs().amax(dim=1), y.abs().amax(dim=1))
+    mantissa, _ = torch.frexp(largest.clamp_min(SMALLEST))
+    # A power of two, which changes no digit: squares of 1e200 are none.
+    power = (largest.clamp_min(SMALLEST) / (2 * mantissa)).unsqueeze(1)
+    predicted, y = predicted / power, y / power
     residual = (y - predicted).square().sum(dim=1)
     total = (y - y.mean(dim=1, keepdim=True)).square().sum(dim=1)
     flat = (y == y[:, :1]).all(dim=1)
-    return torch.where(flat, (residual == 0).double(), 1 - residual / total)
+    found = (1 - residual / total).clamp_min(WORST)
+    return torch.where(flat, torch.nan, found)
+
+
+def undefined(y: np.ndarray[Any, Any], task: Task, rows: str) -> dict[str, str]:
+    """Return why measures of a task do not exist for labels `y` of these `rows`.
+
+    >>> undefined(np.array([1, 1]), "binary", "test rows")
+    {'auc': 'the test rows are all of one class'}
+    """
+    if len(y) == 0:
+        return dict.fromkeys(MEASURES[task], f"there are no {rows}")
+    if task == "multiclass" or (y != y[0]).any():
+        return {}
+    if task == "binary":
+        return {"auc": f"the {rows} are all of one class"}
+    return {"r2": f"the labels of the {rows} are all equal"}
 
 
 def support_f1(kept: Sequence[bool], significant: Sequence[bool]) -> float:

@@ -180,7 +180,8 @@ def check_table(
             warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
             attempt(lambda: prepare(dataset, config, parties=parties, groups=groups))
     problems += (
-        f"Column '{one.column}' must hold finite numbers. Got {one.what}."
+        f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
+        "leave such cells empty."
         for _, one in found
         if one.level == "stops"
     )

@@ -17,6 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Finding, Floats, Frame, Reading
+from lessvfl.data.learn import exponent_of
 from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.errors import DataError
 from lessvfl.terms import listed
@@ -333,15 +334,26 @@ def _gives_away(cells: Floats, y: NDArray[Any], is_text: bool, is_class: bool) -
     if len(y) < ENOUGH_ROWS or np.isinf(cells).any():
         return False
     rows = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
-    learn, judge = np.array_split(rows, 2)
-    X, guess = cells[:, None], np.bincount(y[learn]).argmax() if is_class else None
+    cells, y = _places(cells[rows]), y[rows]
+    learn, judge = np.array_split(np.arange(len(rows)), 2)
+    X = cells[:, None]
     if is_class:
+        guess = np.bincount(y[learn]).argmax()
         n_leaves = 4 * len(np.unique(y)) + (len(np.unique(cells)) if is_text else 0)
         tree = DecisionTreeClassifier(max_leaf_nodes=n_leaves, random_state=0)
         errors = (y[judge] != guess).sum()
         left = (tree.fit(X[learn], y[learn]).predict(X[judge]) != y[judge]).sum()
     else:
+        y = np.ldexp(y, -exponent_of(y))  # squares of 1e200 are none, nor of 1e-200
         tree = DecisionTreeRegressor(min_samples_leaf=3, random_state=0)
         errors = ((y[judge] - y[learn].mean()) ** 2).sum()
         left = ((tree.fit(X[learn], y[learn]).predict(X[judge]) - y[judge]) ** 2).sum()
     return bool(errors > 0 and left <= (1 - GIVEN_AWAY) * errors)
+
+
+def _places(cells: Floats) -> Floats:
+    """Return by its place in order what a tree would round to single precision."""
+    known = ~np.isnan(cells)
+    places = np.full(len(cells), np.nan)
+    places[known] = np.unique(cells[known], return_inverse=True)[1]
+    return places

@@ -35,6 +35,7 @@ PLAIN: dict[str, Reading] = {
     "date": Reading("date"),
 }
 WORDS = {"numeric": "numbers", "boolean": "truth values", "date": "dates"}
+LARGEST = float(np.finfo(np.float32).max)  # that a network can be given
 DAYS = (-719162.0, 2932896.0)  # of the years 1 to 9999
 
 
@@ -180,7 +181,7 @@ class Encoding:
                 values[:, place] = np.interp(heavy, column.knots, column.levels)
         with np.errstate(all="ignore"):  # the check below says it in words
             values = (values - shift) / scale
-        too_large = np.flatnonzero(~np.isfinite(values).all(axis=0))
+        too_large = np.flatnonzero(~(np.abs(values) <= LARGEST).all(axis=0))
         if too_large.size:
             raise infinite(self.party, numbers[too_large[0]].name)
         matrix[:, starts[at]] = values

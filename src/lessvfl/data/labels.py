@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset, Floats, Frame
-from lessvfl.data.learn import QUARTILE, is_heavy
+from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
 from lessvfl.terms import listed
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
+LARGEST = 1e15  # label in deviations, whose square a network can hold
 EVEN = 0.25  # classes are uneven where the rarest has less of an even share
 
 
@@ -257,17 +258,29 @@ def centre(y: Floats, config: LabelConfig) -> tuple[float, float]:
     """
     if _is_robust(y, config):
         return float(np.median(y)), robust_deviation(y)
-    return float(y.mean()), float(y.std()) or 1.0
+    whole = spread_of(y)
+    return float(whole.mean), float(whole.deviation) or 1.0
+
+
+def scaled_labels(y: Floats, shift: float, scale: float) -> Floats:
+    """Return labels as networks meet them, none too large for single precision.
+
+    One beyond `LARGEST` says as much at that size: Huber's loss pulls as hard, and R²
+    is the same to all its digits.
+    """
+    with np.errstate(over="ignore"):
+        return np.clip((y - shift) / scale, -LARGEST, LARGEST)
 
 
 def robust_deviation(y: Floats) -> float:
     """Return the standard deviation of normal numbers with the same median deviation.
 
-    Where more than half of the labels are equal, their mean deviation serves; 1 where
-    all are.
+    Where more than half of the labels are equal, the median deviation of the others
+    serves, which a few enormous ones do not move, either; 1 where all are equal.
     """
-    away = np.abs(y - np.median(y))
-    return float(np.median(away)) / QUARTILE or float(away.mean()) or 1.0
+    middle = float(np.median(y))
+    away = np.abs(y - middle)
+    return float(np.median(away)) / QUARTILE or usual_distance(y, middle) or 1.0
 
 
 def bend_of(y: Floats, config: LabelConfig) -> float | None:

@@ -26,7 +26,9 @@ Bounds = tuple[float, float]
 
 QUARTILE = NormalDist().inv_cdf(0.75)  # of a standard normal number
 HEAVY = 1.75  # deviation against the middle half's, 1 for a bell curve
+GROSS = 10.0  # and against how far most others are from a value that half of them have
 MOST_KNOTS = 256
+LEAST_EXPONENT = -1073  # of a double above zero
 CHUNK = 1 << 16  # rows that are seen together, and the most whose ranks are taken
 
 AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
@@ -113,31 +115,61 @@ def learner_of(how: How, frame: Frame, index: int, n_rows: int, as_is: bool) -> 
 
 @dataclass
 class Spread:
-    """Number, mean and variance of values that come in parts."""
+    """Number, mean and variance of values that come in parts.
+
+    Sums are of values over 2**exponent, at most 1: squares of 1e200 overflow, those of
+    1e-200 are zero. A power of two changes no digit.
+    """
 
     n: int = 0
-    mean: Any = 0.0  # of every column, where the parts have several
-    variance: Any = 0.0
+    exponent: Any = 0  # of every column, where the parts have several
+    scaled_mean: Any = 0.0
+    scaled_variance: Any = 0.0
 
     def add(self, values: Floats) -> None:
         """Add values (n,) or (n, columns); those of one part come out as they are."""
         if len(values) == 0:
             return
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, variance = values.mean(axis=0), values.var(axis=0)
-            if self.n:
-                n = self.n + len(values)
-                own, other = self.n / n, len(values) / n
-                gap = mean - self.mean
-                mean = own * self.mean + other * mean
-                variance = own * self.variance + other * variance
-                variance = variance + own * other * gap * gap
-        self.n, self.mean, self.variance = self.n + len(values), mean, variance
+        exponent = exponent_of(values)
+        if self.n:
+            exponent = np.maximum(exponent, self.exponent)
+        scaled = np.ldexp(values, -exponent)
+        mean, variance = scaled.mean(axis=0), scaled.var(axis=0)
+        if self.n:
+            n = self.n + len(values)
+            own, other = self.n / n, len(values) / n
+            shrink = self.exponent - exponent
+            own_mean = np.ldexp(self.scaled_mean, shrink)
+            own_variance = np.ldexp(self.scaled_variance, 2 * shrink)
+            gap = mean - own_mean
+            mean = own * own_mean + other * mean
+            variance = own * own_variance + other * variance
+            variance = variance + own * other * gap * gap
+        self.n, self.exponent = self.n + len(values), exponent
+        self.scaled_mean, self.scaled_variance = mean, variance
+
+    @property
+    def mean(self) -> Any:
+        """Return the mean."""
+        return np.ldexp(self.scaled_mean, self.exponent)
 
     @property
     def deviation(self) -> Any:
         """Return the standard deviation."""
-        return np.sqrt(self.variance)
+        return np.ldexp(np.sqrt(self.scaled_variance), self.exponent)
+
+
+def exponent_of(values: Floats) -> Any:
+    """Return the power of two that values lie below, of every column."""
+    largest = np.abs(values).max(axis=0)
+    return np.where(largest > 0, np.frexp(largest)[1], LEAST_EXPONENT)
+
+
+def spread_of(values: Floats) -> Spread:
+    """Return number, mean and variance of values."""
+    found = Spread()
+    found.add(values)
+    return found
 
 
 @dataclass
@@ -318,23 +350,48 @@ class _Date(Learner):
 
 
 def is_heavy(values: Floats, deviation: float | None = None) -> bool:
-    """Tell whether a few values spread much further than the middle half does.
+    """Tell whether a few values spread much further than most do.
 
+    Than the middle half does; or, where that is a single value, than the others are
+    from it: rare ones and counts are within a few times of each other, 999999 is not.
     `deviation` is that of all values, where these are only some.
     """
+    spread = spread_of(values).deviation if deviation is None else deviation
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = np.quantile(values, [0.25, 0.75])
         usual = (high - low) / (2 * QUARTILE)
-        spread = values.std() if deviation is None else deviation
-        return bool(usual > 0 and not spread <= HEAVY * usual)
+        if usual > 0:
+            return bool(not spread <= HEAVY * usual)
+        return bool(spread > GROSS * usual_distance(values, low) > 0)
+
+
+def usual_distance(values: Floats, middle: float) -> float:
+    """Return how far values are from the middle, the median of those that are not it.
+
+    0 where all are.
+    """
+    away = np.abs(values[values != middle] - middle)
+    return float(np.median(away)) if len(away) else 0.0
 
 
 def _normal_scores(present: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return values and the normal scores of their ranks; equal values share one."""
+    """Return values and the normal scores of their ranks; equal values share one.
+
+    Of values of which half are one and the same, the others have nearly all knots.
+    """
     edge = 0.5 / len(present)
-    ranks = np.linspace(edge, 1 - edge, min(len(present), MOST_KNOTS))
-    knots, place = np.unique(np.quantile(present, ranks), return_inverse=True)
-    means = np.bincount(place, ranks) / np.bincount(place)
+    low, high = np.quantile(present, [0.25, 0.75])
+    if low == high:
+        others = present[present != low]
+        shares = np.linspace(0, 1, min(len(others), MOST_KNOTS - 1))
+        knots = np.unique([low, *np.quantile(others, shares)])
+        ordered = np.sort(present)
+        places = [np.searchsorted(ordered, knots, side) for side in ("left", "right")]
+        means = np.clip(np.mean(places, axis=0) / len(present), edge, 1 - edge)
+    else:
+        ranks = np.linspace(edge, 1 - edge, min(len(present), MOST_KNOTS))
+        knots, place = np.unique(np.quantile(present, ranks), return_inverse=True)
+        means = np.bincount(place, ranks) / np.bincount(place)
     levels = tuple(NormalDist().inv_cdf(float(rank)) for rank in means)
     return tuple(knots.tolist()), levels
 
@@ -346,7 +403,7 @@ def wrong(party: str, name: str, must: str, got: str) -> DataError:
 
 def infinite(party: str, name: str) -> DataError:
     """Return what is said of a column with numbers that are none."""
-    got = "infinite (inf) or too large values"
+    got = "infinite (inf) or too large values: leave such cells empty"
     return wrong(party, name, "hold finite numbers", got)
 
 

@@ -29,6 +29,7 @@ from lessvfl.data.labels import (
     centre,
     check_labels,
     row_weights,
+    scaled_labels,
     threshold_of,
 )
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
@@ -187,7 +188,7 @@ def labels_alone(
     shift, scale = 0.0, 1.0
     if dataset.task == "regression" and config.scale_labels:
         shift, scale = centre(y_train, labels)
-        y_train, y_test = (y_train - shift) / scale, (y_test - shift) / scale
+        y_train, y_test = (scaled_labels(y, shift, scale) for y in (y_train, y_test))
     name, task, classes = dataset.name, dataset.task, dataset.label_names
     weight = row_weights(dataset, y_train, rows.weight, labels)
     return dataclasses.replace(

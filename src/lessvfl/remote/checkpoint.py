@@ -26,7 +26,7 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.data import Places, are_all
 from lessvfl.errors import RecordError
-from lessvfl.run.record import write_atomically
+from lessvfl.run.record import dumps, write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
@@ -47,9 +47,7 @@ def write_state(path: Path, state: State) -> None:
 
     The folder is made where it is missing. A checksum stands beside the values.
     """
-    values = json.dumps(
-        {"format": FORMAT, "lessvfl": __version__, **state.values}, allow_nan=False
-    )
+    values = dumps({"format": FORMAT, "lessvfl": __version__, **state.values})
     tensors = _apart(
         {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}
     )

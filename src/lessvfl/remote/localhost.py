@@ -76,22 +76,31 @@ def run_all(
                 f"The folder '{base}' must be new or empty. Got one with the sides of "
                 "an earlier run."
             )
-        runs, failed = [], None
-        for some in [seeds] if _tables_stay(job) else [[seed] for seed in seeds]:
-            one = len(some) == 1
-            who = f"seed{'' if one else 's'} {', '.join(map(str, some))}"
-            tell(f"{who}: a fresh kit, a server and parties as processes")
-            place = base / (f"seed-{some[0]}" if one else "all-seeds")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            runs += run(job, some, place, port or free_port(), watch=watch)
-            for seed in some if predict and failed is None else ():
-                try:
-                    n_rows = predict_all(place, seed)
-                    rows = plural(n_rows, "row")
-                    tell(f"seed {seed}: {rows} predicted together, as alone")
-                except LessVFLError as error:  # the run is good all the same
-                    failed = error
-    record = experiment.record(job, job.problem(seeds[0]), runs, options, target)
+        runs: list[dict[str, Any]] = []
+        failed = None
+        try:
+            for some in [seeds] if _tables_stay(job) else [[seed] for seed in seeds]:
+                one = len(some) == 1
+                who = f"seed{'' if one else 's'} {', '.join(map(str, some))}"
+                tell(f"{who}: a fresh kit, a server and parties as processes")
+                place = base / (f"seed-{some[0]}" if one else "all-seeds")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                runs += run(job, some, place, port or free_port(), watch=watch)
+                for seed in some if predict and failed is None else ():
+                    try:
+                        n_rows = predict_all(place, seed)
+                        rows = plural(n_rows, "row")
+                        tell(f"seed {seed}: {rows} predicted together, as alone")
+                    except LessVFLError as error:  # the run is good all the same
+                        failed = error
+            problem = job.problem(seeds[0])
+            record = experiment.record(job, problem, runs, options, target)
+        except BaseException as ending:
+            if out is not None and runs:
+                header = experiment.full_header(job, options, job.problem(seeds[0]))
+                folder.unfinished(header, ending, runs).write(out)
+                tell(folder.kept_words(out, [one["seed"] for one in runs]))
+            raise
     if out is not None:
         record.write(out)
     if failed is not None:

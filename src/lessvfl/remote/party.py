@@ -55,7 +55,7 @@ from lessvfl.run.build import Builder, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
 from lessvfl.run.profiles import Settings
-from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
+from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.status import Status
 from lessvfl.terms import Event, plural
 from lessvfl.wire import control, messages
@@ -711,7 +711,7 @@ class PartyProcess:
             "seen": self.seen,
         }
         numbers = {"run": self._welcome.run, "numbers": own}
-        _write(self._place(seed) / "numbers.json", numbers)
+        write_json(self._place(seed) / "numbers.json", numbers, mode=0o600)
         self.budget.settle()
         kept, removed = own["kept"], own["removed"]
         counts = (len(kept), len(kept) + len(removed))
@@ -785,9 +785,3 @@ def _are_places(components: Sequence[Sequence[int]], n_outputs: int) -> bool:
         len(set(components[0])) == len(components[0])
         and all(0 <= place < n_outputs for place in components[0])
     )
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(values, allow_nan=False, indent=1)
-    write_atomically(path, text.encode(), mode=0o600)

@@ -58,7 +58,7 @@ from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
-from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_atomically
+from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
 from lessvfl.terms import PartyId, plural
@@ -329,8 +329,7 @@ class ServerProcess:
         while not path.is_file():
             try:
                 self.hub.wait(self.config.wait)
-                text = json.dumps(self._run_once(before), allow_nan=False)
-                write_atomically(path, text.encode())
+                write_json(path, self._run_once(before))
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
@@ -354,7 +353,7 @@ class ServerProcess:
             for party in set(missing) & set(self.hub.connected):
                 with contextlib.suppress(PartyLostError):
                     done[party] = self._finish_one(party, prepare)
-                    write_atomically(path, json.dumps(done).encode())
+                    write_json(path, done)
             if time.monotonic() > end:
                 raise PartyLostError(missing, "the run is over, but not for them")
             time.sleep(0.01)

@@ -9,7 +9,7 @@ from typing import Any
 from lessvfl.report import operator, parts
 from lessvfl.report.page import run_page
 from lessvfl.report.verdicts import FEATURES_NAME, features_csv
-from lessvfl.run.record import RunRecord, read_journal
+from lessvfl.run.record import RunRecord, read_journal, unwritten
 
 REPORT_NAME = "report.html"
 
@@ -32,16 +32,21 @@ def build(folder: Path) -> Path:
     Raises
     ------
     RecordError
-        If the folder holds no record.
+        If the folder holds no record, or its report cannot be written; the run is
+        there all the same.
     """
     folder = Path(folder)
     record = RunRecord.read(folder)
     path = folder / REPORT_NAME
-    parts.write(path, page(record, read_journal(folder)))
-    if features := features_csv(record):
-        parts.write(folder / FEATURES_NAME, features)
-    else:
-        (folder / FEATURES_NAME).unlink(missing_ok=True)
+    journal = read_journal(folder)
+    try:
+        if features := features_csv(record):
+            parts.write(folder / FEATURES_NAME, features)
+        else:
+            (folder / FEATURES_NAME).unlink(missing_ok=True)
+        parts.write(path, page(record, journal))
+    except Exception as error:  # whatever it is, the run is there
+        raise unwritten(folder, "The report", error) from error
     return path
 
 

@@ -92,6 +92,9 @@ def spread(values: Sequence[float | None]) -> SeedSpread | None:
 # -- numbers as text -------------------------------------------------------------------
 
 
+HUGE = 1e12  # from here on a number is written with its exponent
+
+
 def _decimals(value: float) -> int:
     """Decimals that show three or four digits of a size."""
     size = abs(value)
@@ -99,8 +102,8 @@ def _decimals(value: float) -> int:
 
 
 def _pair(mean: float, std: float | None, decimals: int) -> str:
-    text = f"{mean:,.{decimals}f}"
-    return text if std is None else f"{text} ± {std:,.{decimals}f}"
+    form = f",.{decimals}f" if abs(mean) < HUGE else ".3g"
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"
 
 
 def _share(mean: float, std: float | None) -> str:
@@ -140,7 +143,7 @@ def value_text(value: float | None, kind: str) -> str:
     if kind == "flag":
         return "yes" if value else "no"
     if kind == "score":
-        return f"{value:.4f}"
+        return f"{value:.4f}" if abs(value) < HUGE else f"{value:.4g}"
     return KINDS[kind](value, None)
 
 
@@ -514,14 +517,26 @@ def emptied(record: RunRecord) -> list[str]:
     return sentences
 
 
+def undefined(record: RunRecord) -> list[str]:
+    """Say which scores do not exist, and why."""
+    n_runs, sentences = len(record.runs), []
+    is_scored = _scored(record, "accuracy", "r2")
+    if n_runs and not is_scored and at(record.header, "data", "n_test") == 0:
+        return ["There were no test rows, so nothing was scored."]
+    all_reasons = (run.get("undefined") or {} for run in record.runs)
+    found = Counter(item for reasons in all_reasons for item in reasons.items())
+    for (score, why), n in found.items():
+        if title := SCORES.get(score):
+            when = f" in {n} of {n_runs} seeds" if n_runs > 1 else ""
+            sentences.append(f"{title} is not defined{when}: {why}.")
+    if n_runs and not is_scored and not sentences:
+        sentences.append("Nothing was scored.")
+    return sentences
+
+
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    sentences = emptied(record)
-    if record.runs and not _scored(record, "accuracy", "r2"):
-        no_rows = at(record.header, "data", "n_test") == 0
-        why = "There were no test rows, so nothing" if no_rows else "Nothing"
-        sentences.append(f"{why} was scored.")
-    return sentences
+    return emptied(record) + undefined(record)
 
 
 SUMMARY = {  # label: where in a run, and the kind of number

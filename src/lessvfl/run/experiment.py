@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lessvfl.core.network import NetConfig
@@ -38,14 +38,16 @@ def run(
     options: Mapping[str, Any] | None = None,
     target: bool = False,
     progress: Progress | None = None,
+    done: Callable[[Run], None] = lambda run: None,
 ) -> tuple[RunRecord, list[Run]]:
     """Run a job with all parties in this process; return its record and runs.
 
     `options` are those that the data set was made with; with `target` VFL (Original) is
-    run too, for every run's cost to the paper's target.
+    run too, for every run's cost to the paper's target. `done` is given every run as
+    soon as it is over.
     """
     check(job, seeds, target)
-    runs = simulate.simulate(job, seeds, progress)
+    runs = simulate.simulate(job, seeds, progress, done)
     found = [one.numbers for one in runs]
     _warn_extremes(job, found)
     first = runs[0].problem
@@ -69,9 +71,16 @@ def record(
         strict = job.settings.profile == "official-code"
         for one in runs:
             one["target"] = cost_to_target(one["curve"], threshold, strict)
-    header = numbers.header(bare_header(job, options), problem)
+    header = full_header(job, options, problem)
     consensus = numbers.consensus([one["features"] for one in runs])
     return RunRecord(header, list(runs), "complete", consensus=consensus)
+
+
+def full_header(
+    job: Job, options: Mapping[str, Any], problem: Problem
+) -> dict[str, Any]:
+    """Return the first line of a job's record, once its data are prepared."""
+    return numbers.header(bare_header(job, options), problem)
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

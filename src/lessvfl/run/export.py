@@ -7,7 +7,6 @@ side's part alone, so that either side can make its own between machines.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from lessvfl.core.network import Network
 from lessvfl.errors import ConfigError
 from lessvfl.run import onnx_graphs
 from lessvfl.run.fitted import FittedParty, FittedServer
-from lessvfl.run.record import write_atomically
+from lessvfl.run.record import dumps, write_atomically
 from lessvfl.settings import refuse
 
 FORMATS = ("onnx", "safetensors")
@@ -106,5 +105,5 @@ def _tensors(net: Network, about: Mapping[str, Any], **more: Any) -> bytes:
     found = net.state() | {name: t for name, t in more.items() if t is not None}
     tensors = {name: t.detach().cpu().contiguous() for name, t in found.items()}
     facts = {"lessvfl": __version__, **about}
-    metadata = {name: json.dumps(value) for name, value in facts.items()}
+    metadata = {name: dumps(value) for name, value in facts.items()}
     return bytes(save(tensors, metadata=metadata))

@@ -26,7 +26,7 @@ from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.data import Encoding, Frame, Problem, frame_of
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.party import Outcome
-from lessvfl.run.record import write_atomically
+from lessvfl.run.record import dumps, write_atomically
 from lessvfl.terms import PartyId, Task
 
 NETWORKS = "networks"  # the folder of all seeds, between machines
@@ -375,7 +375,7 @@ def _write(
     }
     contents = {
         "network.safetensors": save(tensors),
-        name: json.dumps(about, indent=1).encode(),
+        name: dumps(about, indent=1).encode(),
     }
     for file, content in contents.items():
         write_atomically(folder / file, content)

@@ -4,7 +4,8 @@ A run folder holds ``record.jsonl``, ``report.html`` and ``features.csv`` (both 
 by the report room) and ``networks-<id>/seed-<seed>/``, in it ``server/`` and
 ``party0/``, ``party1/`` and so on with everybody's part. Between machines every side
 has a run folder of its own with its part alone, in ``networks/``. Networks are written
-first and the record last, each atomically: a crash leaves the old run or the new one.
+first and the record last, each atomically: a crash leaves the old run or the new one,
+and an error while they are written loses nothing that can be written.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from lessvfl.run.fitted import (
     load_party,
     load_server,
 )
-from lessvfl.run.record import RunRecord, write_atomically
+from lessvfl.run.numbers import consensus
+from lessvfl.run.record import RunRecord, unwritten, write_atomically
 from lessvfl.run.simulate import Run
+from lessvfl.terms import listed
 
 
 def claim(folder: Path) -> None:
@@ -41,29 +44,74 @@ def claim(folder: Path) -> None:
 
 
 def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
-    """Write networks and record into a run folder."""
+    """Write networks and record into a run folder.
+
+    Whatever fails, all that can be written is, and the error says what is there: the
+    networks of other seeds, and the record, as that of a run that failed. Networks of
+    an earlier run go once everything is written.
+    """
     name = f"networks-{uuid.uuid4().hex[:8]}"
-    try:
-        for one in runs:
-            one.model.save(folder / name / f"seed-{one.numbers['seed']}")
+    failed = None
+    for one in runs:
+        place = folder / name / f"seed-{one.numbers['seed']}"
+        try:
+            one.model.save(place)
+        except BaseException as error:
+            failed = error
+            shutil.rmtree(place, ignore_errors=True)  # a part of it is of no use
+            if not isinstance(error, Exception):
+                break
+    if any((folder / name).glob("*")):
         record.header["networks"] = name
-        record.write(folder)
-    except BaseException:
+    else:
         shutil.rmtree(folder / name, ignore_errors=True)
-        raise
+    if failed is not None:
+        record.status, record.message = _ended(failed), str(failed)
+    try:
+        record.write(folder)
+    except OSError as error:
+        raise unwritten(folder, "The record", error) from error
+    if isinstance(failed, Exception):
+        raise unwritten(folder, "A network", failed) from failed
+    if failed is not None:
+        raise failed
     _remove_networks(folder, but=name)
 
 
+def unfinished(
+    header: Mapping[str, Any], ending: BaseException, runs: Sequence[dict[str, Any]]
+) -> RunRecord:
+    """Return the record of a run that ended early, with the runs that were over."""
+    agreed = consensus([one["features"] for one in runs])
+    return RunRecord(dict(header), list(runs), _ended(ending), str(ending), agreed)
+
+
+def kept_words(folder: Path, seeds: Sequence[int]) -> str:
+    """Say which seeds of a run that ends early are kept."""
+    many = "Seed" if len(seeds) == 1 else "Seeds"
+    said = listed([str(seed) for seed in seeds], 20)
+    return f"{many} {said} had finished: kept in '{folder}'."
+
+
+def _ended(ending: BaseException) -> str:
+    """Return the status of a run that ended early."""
+    return "interrupted" if isinstance(ending, KeyboardInterrupt) else "failed"
+
+
 def save_unfinished(
-    folder: Path, header: Mapping[str, Any], ending: BaseException
+    folder: Path,
+    header: Mapping[str, Any],
+    ending: BaseException,
+    runs: Sequence[Run] = (),
 ) -> None:
-    """Write into a run folder that its run was interrupted, or how it failed."""
-    status = "interrupted" if isinstance(ending, KeyboardInterrupt) else "failed"
-    record = RunRecord(dict(header), [], status, str(ending))
-    record.write(folder)
+    """Write into a run folder that its run was interrupted, or how it failed.
+
+    The `runs` that were over by then are kept.
+    """
+    record = unfinished(header, ending, [one.numbers for one in runs])
     for name in ("report.html", "features.csv"):  # they were of an earlier run
         (folder / name).unlink(missing_ok=True)
-    _remove_networks(folder)
+    save(folder, record, runs)
 
 
 def _remove_networks(folder: Path, but: str = "") -> None:

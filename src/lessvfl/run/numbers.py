@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from lessvfl import __version__
+from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.core.metrics import MEASURES, support_f1
 from lessvfl.data import PartyTable, Problem
@@ -139,6 +140,17 @@ def scores(curve: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
     return found
 
 
+def undefined(problem: Problem, evaluation: str) -> dict[str, str]:
+    """Return by score why it is null, as far as the task has it."""
+    if evaluation == "nothing":
+        return dict.fromkeys(MEASURES[problem.task], "the run evaluates nothing")
+    of_train = metrics.undefined(problem.y_train, problem.task, "training rows")
+    first = MEASURES[problem.task][0]
+    return metrics.undefined(problem.y_test, problem.task, "test rows") | {
+        f"train_{name}": why for name, why in of_train.items() if name == first
+    }
+
+
 def server_numbers(
     seed: int,
     replica: int,
@@ -152,6 +164,7 @@ def server_numbers(
     return {
         "seed": seed,
         **scores(recorder.curves[replica], recorder.task),
+        "undefined": undefined(recorder.problems[replica], recorder.evaluation),
         "threshold": by_class(recorder.problems[replica]),
         "without": recorder.without[replica],
         "components": {

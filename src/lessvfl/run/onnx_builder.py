@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from lessvfl import __version__
 from lessvfl.errors import ConfigError
+from lessvfl.run.record import dumps
 
 EXTRA = "onnx"
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of onnx 1.12, so that old runtimes read them
@@ -120,6 +120,6 @@ class GraphBuilder:
             opset_imports=[helper.make_opsetid(*pair) for pair in opsets],
             ir_version=IR_VERSION,
         )
-        helper.set_model_props(model, {k: json.dumps(v) for k, v in about.items()})
+        helper.set_model_props(model, {k: dumps(v) for k, v in about.items()})
         self._onnx.checker.check_model(model, full_check=True)
         return bytes(model.SerializeToString())

@@ -10,15 +10,18 @@ records and nothing else.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessvfl.errors import RecordError
+from lessvfl.errors import LessVFLError, RecordError
+from lessvfl.terms import listed
 
 FILE_NAME = "record.jsonl"
+NETWORK_FILES = "networks*/seed-*/*/network.safetensors"
 JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
 SCHEMA = 2  # of run folders; 1 had no sides
 
@@ -49,6 +52,73 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None) -> Non
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON, or say which part of it is none, as NaN is."""
+    try:
+        return json.dumps(value, allow_nan=False, indent=indent)
+    except (TypeError, ValueError):
+        misfits: dict[str, str] = {}
+        _plain(value, "", misfits)
+        where, got = next(iter(misfits.items()))
+        raise RecordError(
+            "A record must hold finite numbers, words, and lists and objects of them. "
+            f"Got {got} at '{where}'."
+        ) from None
+
+
+def _plain(value: Any, where: str, misfits: dict[str, str]) -> Any:
+    """Return a value with null for every part that JSON cannot hold.
+
+    These are written into `misfits`, by their place.
+    """
+    if isinstance(value, Mapping):
+        return {
+            str(key): _plain(one, f"{where}.{key}".lstrip("."), misfits)
+            for key, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [
+            _plain(one, f"{where}.{place}".lstrip("."), misfits)
+            for place, one in enumerate(value)
+        ]
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    if value is None or is_number or isinstance(value, str):
+        return value
+    misfits[where] = repr(value)
+    return None
+
+
+def write_json(path: Path, value: Any, mode: int | None = None) -> None:
+    """Write one object of a run folder, atomically.
+
+    What is no JSON is refused, once the rest of it is beside the file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        text = dumps(value, indent=1)
+    except RecordError as error:
+        beside = path.with_suffix(".partial.json")
+        text = dumps(_plain(value, "", {}), indent=1)
+        write_atomically(beside, text.encode(), mode)
+        raise RecordError(f"{error} All the rest is in '{beside}'.") from None
+    write_atomically(path, text.encode(), mode)
+
+
+def unwritten(folder: Path, what: str, error: BaseException) -> RecordError:
+    """Return what is said where a part of a run cannot be written: what is there."""
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    if not isinstance(error, OSError | LessVFLError):
+        why = f"{type(error).__name__}: {why}"
+    seeds = sorted(path.parent.parent for path in folder.glob(NETWORK_FILES))
+    there = [FILE_NAME] * (folder / FILE_NAME).is_file()
+    there += dict.fromkeys(f"{seed.relative_to(folder)}" for seed in seeds)
+    held = f"holds {listed(there, 20)}" if there else "holds nothing of the run"
+    return RecordError(
+        f"{what} of '{folder}' cannot be written: {str(why).rstrip('.')}. The folder "
+        f"{held}."
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -90,13 +160,21 @@ class RunRecord:
         }
 
     def write(self, folder: Path) -> Path:
-        """Write ``record.jsonl`` into a folder, atomically."""
+        """Write ``record.jsonl`` into a folder, atomically.
+
+        Where a part of it is no JSON, all the rest is written as that of a failed run.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        text = "".join(
-            json.dumps(line, allow_nan=False) + "\n" for line in self.lines()
-        )
-        path = folder / FILE_NAME
+        path, error = folder / FILE_NAME, None
+        try:
+            text = "".join(dumps(line) + "\n" for line in self.lines())
+        except RecordError as problem:
+            error, self.status, self.message = problem, "failed", str(problem)
+            lines = (_plain(line, "", {}) for line in self.lines())
+            text = "".join(dumps(line) + "\n" for line in lines)
         write_atomically(path, text.encode())
+        if error is not None:
+            raise unwritten(folder, "A part of the record", error)
         return path
 
     @property

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl.core.metrics import decision_offsets, measure
+from lessvfl.core.metrics import decision_offsets, measure, undefined
 from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
+from lessvfl.data.learn import spread_of
 from lessvfl.errors import DataError
 from lessvfl.run.fitted import FittedModel
 from lessvfl.terms import listed
@@ -52,22 +53,30 @@ def score_rows(
     Returns
     -------
     dict
-        ``task``, every score of the task (None where these rows have none), and the
-        cells that were ``imputed`` or of an ``unseen`` category.
+        ``task``, every score of the task (None where these rows have none), in
+        ``undefined`` by score why it is None, and the cells that were ``imputed`` or of
+        an ``unseen`` category.
     """
     if frame.n_rows == 0:
         raise DataError(f"The table '{name}' must have rows to score. Got none.")
     if model.task == "regression":
-        scores = _score_numbers(model, frame, _amounts(labels, name))
+        y: NDArray[Any] = _amounts(labels, name)
+        scores = _score_numbers(model, frame, y)
     else:
         y = _codes(labels, model.label_names, label_names, name)
         scores = _score_classes(model, frame, y)
+    why = undefined(y, model.task, "rows")
+    if model.task != "regression" and (y == y[0]).all():
+        why["auc"] = "the rows are all of one class"
     cells = CellCounts()
     for party in model.parties:
         cells += party.encoding.apply(frame)[1]
     found: dict[str, Any] = {"task": model.task}
-    found |= {k: None if math.isnan(value) else value for k, value in scores.items()}
-    return found | {"imputed": cells.imputed, "unseen": cells.unseen}
+    for score, value in scores.items():
+        found[score] = value if math.isfinite(value) else None
+        if found[score] is None:
+            why.setdefault(score, "the predictions are too far from the labels")
+    return found | {"undefined": why, "imputed": cells.imputed, "unseen": cells.unseen}
 
 
 # ------------------------------------------------------------------------------- labels
@@ -116,12 +125,12 @@ def _codes(
 def _score_numbers(
     model: FittedModel, frame: Frame, y: NDArray[np.float64]
 ) -> dict[str, float]:
-    from sklearn.metrics import mean_absolute_error
-
     predicted = model.predict(frame)
     z = torch.as_tensor(predicted)[None, :, None]
     scores = measure(z, torch.as_tensor(y)[None], model.task)
-    return _single(scores) | {"mae": float(mean_absolute_error(y, predicted))}
+    with np.errstate(over="ignore", invalid="ignore"):
+        errors = spread_of(np.abs(y - predicted))
+    return _single(scores) | {"mae": float(errors.mean)}
 
 
 def _score_classes(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,10 @@ class Run:
 
 
 def simulate(
-    job: Job, seeds: Sequence[int | Replica], progress: Progress | None = None
+    job: Job,
+    seeds: Sequence[int | Replica],
+    progress: Progress | None = None,
+    done: Callable[[Run], None] = lambda run: None,
 ) -> list[Run]:
     """Run a method with all parties in this process.
 
@@ -125,6 +128,8 @@ def simulate(
         One run each. Runs whose tables have equal shapes share one batch.
     progress : Progress, optional
         Told how far the runs are.
+    done : callable
+        Given every run as soon as it is over: a later one may fail.
 
     Returns
     -------
@@ -147,7 +152,9 @@ def simulate(
         if progress is not None and len(chosen) == 1:
             progress.begin_seed(chosen[0].seed, indices[0] + 1, len(replicas))
         batch = _Batch(job, chosen, [problems[r.seed] for r in chosen], teller)
-        runs |= dict(zip(indices, batch.run(), strict=True))
+        for index, run in zip(indices, batch.run(), strict=True):
+            runs[index] = run
+            done(run)
     return [runs[index] for index in range(len(replicas))]
 
 
@@ -220,7 +227,7 @@ class _Batch:
             problems, self.labels.y, y_test, teller.observe, when, teller.scored
         )
 
-    def run(self) -> list[Run]:
+    def run(self) -> Iterator[Run]:
         """Wire everything, run the method, and gather what it leaves."""
         config, first = self._config(), self.problems[0]
         check_pinned(config, [f for table in first.parties for f in table.features])
@@ -242,10 +249,8 @@ class _Batch:
             fusion = method.run(
                 server, fusion, self.labels, config, self.recorder, self.teller
             )
-        return [
-            self._collect(index, server, parties, fusion)
-            for index in range(len(self.replicas))
-        ]
+        for index in range(len(self.replicas)):
+            yield self._collect(index, server, parties, fusion)
 
     def _config(self) -> Any:
         """Return the method's settings, lambdas spread over the replicas."""
