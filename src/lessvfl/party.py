@@ -7,6 +7,7 @@ is decided here and nowhere else.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from torch import Tensor
 from lessvfl import algorithm
 from lessvfl.core import evidence
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.ending import TrainingEnd
+from lessvfl.core.ending import ROUNDING, TrainingEnd
 from lessvfl.core.evidence import Memory
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network, Passes
@@ -187,7 +188,8 @@ class Party:
         plan, step = training.plan, training.step + 1
         if training.end is None:
             is_over = step == training.n_steps
-            agrees = request.rate == 1 and (is_over or not request.last)
+            is_whole = math.isclose(request.rate, 1, rel_tol=ROUNDING)
+            agrees = is_whole and (is_over or not request.last)
         else:
             watches = plan.n_held_out(self.X_train.shape[1]) > 0
             agrees = training.end.agrees(step, request.rate, request.last, watches)
