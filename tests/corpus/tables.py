@@ -25,6 +25,7 @@ Task = Literal["classes", "numbers"]
 Way = Literal["run", "estimator"]
 TASKS: tuple[Task, ...] = ("classes", "numbers")
 WAYS: tuple[Way, ...] = ("run", "estimator")
+FITS: tuple[Way, ...] = ("estimator",)  # what no file can hold
 N_ROWS = 300
 LABEL = "y"
 WEIGHT = "how much"
@@ -45,7 +46,6 @@ class Table:
     refusal: str | None = None  # what an error must say, as a pattern, where one may be
     must_refuse: bool = False
     honest: bool = False  # no more useless columns may be kept than of the twin
-    ways: tuple[Way, ...] = WAYS
     file: Literal["csv", "parquet"] = "csv"
     parties: int = 2
     weight: Any = None
@@ -62,16 +62,19 @@ class Kind:
     make: Maker
     n_seeds: int
     tasks: tuple[Task, ...]
+    ways: tuple[Way, ...]
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(n_seeds: int = 4, tasks: tuple[Task, ...] = TASKS) -> Callable[[Maker], Maker]:
+def kind(
+    n_seeds: int = 4, tasks: tuple[Task, ...] = TASKS, ways: tuple[Way, ...] = WAYS
+) -> Callable[[Maker], Maker]:
     """Add a kind of table."""
 
     def add(make: Maker) -> Maker:
-        KINDS[make.__name__] = Kind(make, n_seeds, tasks)
+        KINDS[make.__name__] = Kind(make, n_seeds, tasks, ways)
         return make
 
     return add
@@ -563,12 +566,12 @@ def mostly_one_target(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, y=y)
 
 
-@kind(n_seeds=3, tasks=("numbers",))
+@kind(n_seeds=3, tasks=("numbers",), ways=FITS)
 def whole_number_targets(rng: Rng, task: Task, turn: int) -> Table:
     """Counts of 0 to 40 are numbers to a regressor; `run` may ask what they are."""
     table = base(rng, task)
     y = np.clip(np.round(4 * table.y + 20), 0, 40).astype(int)
-    return replace(table, y=y, ways=("estimator",))
+    return replace(table, y=y)
 
 
 @kind(n_seeds=3, tasks=("classes",))
@@ -668,13 +671,13 @@ def names_of_numbers(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X, planted=planted, refusal="names?")
 
 
-@kind(n_seeds=1)
+@kind(n_seeds=1, ways=FITS)
 def a_name_of_no_text(rng: Rng, task: Task, turn: int) -> Table:
     """Half of a character that takes two."""
     table = base(rng, task)
     names = ["half \ud83d" if name == "a2" else name for name in table.X.columns]
     X = table.X.set_axis(pd.Index(names, dtype=object), axis=1)
-    return replace(table, X=X, refusal="name|half", ways=("estimator",))
+    return replace(table, X=X, refusal="name|half")
 
 
 # ------------------------------------------------------------------------------- dtypes
@@ -755,14 +758,14 @@ def dtypes_of_pandas(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X, file=file, refusal="'a0'" if name == "sparse" else None)
 
 
-@kind(n_seeds=len(PANDAS_OTHERS), tasks=("numbers",))
+@kind(n_seeds=len(PANDAS_OTHERS), tasks=("numbers",), ways=FITS)
 def other_dtypes_of_pandas(rng: Rng, task: Task, turn: int) -> Table:
     """A useless column that holds no plain numbers; some dtypes may be refused."""
     table = base(rng, task)
     name, cast = list(PANDAS_OTHERS.items())[turn % len(PANDAS_OTHERS)]
     table = with_column(table, "odd", cast(table.X["a3"]))
     refusal = "'odd'" if name in REFUSED else None
-    return replace(table, ways=("estimator",), refusal=refusal)
+    return replace(table, refusal=refusal)
 
 
 POLARS: dict[str, Callable[[pl.Series], pl.Series]] = {
@@ -797,23 +800,23 @@ def _words(s: pl.Series) -> pl.Series:
     return pl.Series(["high" if x > 0 else "low" for x in s])
 
 
-@kind(n_seeds=len(POLARS), tasks=("numbers",))
+@kind(n_seeds=len(POLARS), tasks=("numbers",), ways=FITS)
 def dtypes_of_polars(rng: Rng, task: Task, turn: int) -> Table:
     table = base(rng, task)
     cast = list(POLARS.values())[turn % len(POLARS)]
     X = pl.from_pandas(table.X)
     X = X.with_columns(cast(X["a0"]).alias("a0"), cast(X["b3"]).alias("b3"))
-    return replace(table, X=X, ways=("estimator",))
+    return replace(table, X=X)
 
 
-@kind(n_seeds=len(POLARS_OTHERS), tasks=("classes",))
+@kind(n_seeds=len(POLARS_OTHERS), tasks=("classes",), ways=FITS)
 def other_dtypes_of_polars(rng: Rng, task: Task, turn: int) -> Table:
     table = base(rng, task)
     name, cast = list(POLARS_OTHERS.items())[turn % len(POLARS_OTHERS)]
     X = pl.from_pandas(table.X)
     X = X.insert_column(4, cast(X["a3"]).alias("odd"))
     refusal = "'odd'" if name in POLARS_REFUSED else None
-    return replace(table, X=X, ways=("estimator",), refusal=refusal)
+    return replace(table, X=X, refusal=refusal)
 
 
 # -------------------------------------------------------------------------- containers
@@ -852,18 +855,18 @@ def _frozen(cells: Any) -> Any:
     return cells
 
 
-@kind(n_seeds=len(CONTAINERS))
+@kind(n_seeds=len(CONTAINERS), ways=FITS)
 def arrays(rng: Rng, task: Task, turn: int) -> Table:
     table = base(rng, task)
     hold = list(CONTAINERS.values())[turn % len(CONTAINERS)]
     planted = one_of("x0", "x1", "x4")
-    return replace(table, X=hold(table.X), planted=planted, ways=("estimator",))
+    return replace(table, X=hold(table.X), planted=planted)
 
 
-@kind(n_seeds=len(NAMED))
+@kind(n_seeds=len(NAMED), ways=FITS)
 def frames(rng: Rng, task: Task, turn: int) -> Table:
     """Frames of other kinds; one that is not yet computed may be refused."""
     table = base(rng, task)
     name, hold = list(NAMED.items())[turn % len(NAMED)]
     refusal = "LazyFrame|collect" if name == "lazy" else None
-    return replace(table, X=hold(table.X), ways=("estimator",), refusal=refusal)
+    return replace(table, X=hold(table.X), refusal=refusal)
