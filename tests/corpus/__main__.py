@@ -11,13 +11,12 @@ import argparse
 import fnmatch
 import time
 from collections import Counter
+from typing import get_args
 
 import torch
 from tests.corpus import metamorphic
-from tests.corpus.judge import Case, Outcome, cases_of, judge
+from tests.corpus.judge import Case, Outcome, Verdict, cases_of, judge
 from tests.corpus.tables import all_specs
-
-COUNTED = ("right", "sentence", "traceback", "nan", "nonsense")
 
 
 def main() -> int:
@@ -50,7 +49,7 @@ def _summarise(found: list[tuple[Case, Outcome]], seconds: float) -> None:
     by_verdict = Counter(outcome.verdict for _, outcome in found)
     _say(f"\ntables        {len({case.spec for case, _ in found})}")
     _say(f"runs and fits {len(found)}")
-    for verdict in COUNTED:
+    for verdict in get_args(Verdict):
         _say(f"{verdict:<14}{by_verdict[verdict]}")
     for method in sorted({case.method for case, _ in found}):
         own = [outcome for case, outcome in found if case.method == method]
