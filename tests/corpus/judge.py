@@ -139,7 +139,7 @@ def _refusal(table: Table, sentence: str) -> Outcome:
     """Judge an error: it must be allowed, of one line, and about the right thing."""
     if table.refusal is None:
         return Outcome("nonsense", f"it need not be refused: {sentence}")
-    if "\n" in sentence.strip() or not sentence.strip().endswith("."):
+    if "\n" in sentence.strip() or not sentence.strip().endswith((".", "?")):
         return Outcome("nonsense", f"no sentence: {sentence}")
     if not re.search(table.refusal, sentence):
         return Outcome("nonsense", f"says nothing of {table.refusal}: {sentence}")
@@ -156,7 +156,8 @@ def _run(table: Table, case: Case) -> Outcome:
         path = write(table, folder)
         options = [f"{key}={value}" for key, value in METHODS[case.method].items()]
         args = ["run", str(path), "--label", LABEL, "--method", case.method]
-        args += ["--parties", str(table.parties), "--out", str(folder / "out")]
+        sizes = table.parties if isinstance(table.parties, list) else [table.parties]
+        args += ["--parties", ",".join(map(str, sizes)), "--out", str(folder / "out")]
         args += ["--device", "cpu", "--json", "--quiet"]
         args += [] if table.weight is None else ["--sample-weight", WEIGHT]
         args += [word for option in options for word in ("--set", option)]

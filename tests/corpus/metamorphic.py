@@ -34,8 +34,11 @@ class Change:
 
 def _columns(table: Table, rng: np.random.Generator) -> Table:
     """Put each party's columns into another order."""
-    half = table.X.shape[1] // 2 + table.X.shape[1] % 2
-    order = [*rng.permutation(half), *(half + rng.permutation(table.X.shape[1] - half))]
+    assert isinstance(table.parties, list)
+    order, start = list[int](), 0
+    for size in table.parties:
+        order += [*(start + rng.permutation(size))]
+        start += size
     return replace(table, X=table.X.iloc[:, order])
 
 
@@ -69,7 +72,8 @@ def _constant(table: Table, rng: np.random.Generator) -> Table:
     X = table.X.copy()
     X.insert(0, "same", 3.0)
     X["also"] = "same"
-    return replace(table, X=X)
+    assert isinstance(table.parties, list)
+    return replace(table, X=X, parties=[size + 1 for size in table.parties])
 
 
 CHANGES = (
@@ -86,7 +90,7 @@ CHANGES = (
 def selected(table: Table) -> frozenset[str]:
     """Return what `less-vfl-auto` keeps of a table."""
     kind = LessVFLClassifier if table.task == "classes" else LessVFLRegressor
-    model = kind(random_state=0, **METHODS["less-vfl-auto"])
+    model = kind(parties=table.parties, random_state=0, **METHODS["less-vfl-auto"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(table.X, table.y)

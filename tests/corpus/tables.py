@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -47,7 +47,7 @@ class Table:
     must_refuse: bool = False
     honest: bool = False  # no more useless columns may be kept than of the twin
     file: Literal["csv", "parquet"] = "csv"
-    parties: int = 2
+    parties: int | list[int] = field(default_factory=lambda: [4, 4])
     weight: Any = None
 
 
@@ -148,10 +148,13 @@ def legal(table: Table, **more: Any) -> Table:
 
 
 def with_column(table: Table, name: str, cells: Any, place: int = 4) -> Table:
-    """Return a table with a further column, the first party's unless said otherwise."""
+    """Return a table with a further column: up to place 4, the first party's."""
     X = table.X.copy()
     X.insert(place, name, cells)
-    return replace(table, X=X, parties=2)
+    assert isinstance(table.parties, list)
+    first, second = table.parties
+    is_first = place <= 4
+    return replace(table, X=X, parties=[first + is_first, second + (not is_first)])
 
 
 @kind()
@@ -170,7 +173,7 @@ def copies_within(rng: Rng, task: Task, turn: int) -> Table:
     X = X.assign(a4=X["a0"], a5=X["a2"])[[*"a0 a4 a1 a2 a5 a3".split(), *X.columns[4:]]]
     X = X.assign(b4=X["b3"], b5=X["b0"])
     planted = (frozenset(["a0", "a4"]), frozenset(["a1"]), frozenset(["b0", "b5"]))
-    return replace(table, X=X, planted=planted)
+    return replace(table, X=X, planted=planted, parties=[6, 6])
 
 
 @kind()
@@ -181,7 +184,7 @@ def copies_across(rng: Rng, task: Task, turn: int) -> Table:
     X.insert(4, "a4", X["b0"])
     X.insert(5, "a5", X["b1"])
     both = (frozenset(["a0", "b4"]), frozenset(["a1"]), frozenset(["b0", "a4"]))
-    return replace(table, X=X, planted=both)
+    return replace(table, X=X, planted=both, parties=[6, 6])
 
 
 @kind()
@@ -193,7 +196,7 @@ def sums_within(rng: Rng, task: Task, turn: int) -> Table:
     X = X.assign(
         b3=X["b1"] + X["b2"], s0=shares[:, 0], s1=shares[:, 1], s2=shares[:, 2]
     )
-    return replace(table, X=X, parties=2)
+    return replace(table, X=X, parties=[4, 7])
 
 
 @kind()
@@ -205,10 +208,12 @@ def sums_across(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X)
 
 
-def with_codes(rng: Rng, task: Task, n_levels: int) -> tuple[Table, NDArray[Any]]:
+def with_codes(
+    rng: Rng, task: Task, n_levels: int, n_rows: int = N_ROWS
+) -> tuple[Table, NDArray[Any]]:
     """Return the base with labels that a category moves, too, and its codes."""
-    X = cells_of(rng)
-    codes = rng.integers(n_levels, size=N_ROWS)
+    X = cells_of(rng, n_rows)
+    codes = rng.integers(n_levels, size=n_rows)
     effect = np.where(np.arange(n_levels) % 2, 1.5, -1.5)[codes]
     y = labels_of(rng, X, task, effect)
     return Table("", X, y, task, PLANTED, "one_category"), codes
@@ -218,7 +223,8 @@ def beside(table: Table, first: dict[str, Any], second: dict[str, Any]) -> Table
     """Return a table with more columns for the one party, and for the other."""
     own = table.X.columns
     X = table.X.assign(**first, **second)
-    return replace(table, X=X[[*own[:4], *first, *own[4:], *second]])
+    sizes = [4 + len(first), 4 + len(second)]
+    return replace(table, X=X[[*own[:4], *first, *own[4:], *second]], parties=sizes)
 
 
 def one_hot(codes: NDArray[Any], head: str) -> dict[str, Any]:
@@ -228,9 +234,7 @@ def one_hot(codes: NDArray[Any], head: str) -> dict[str, Any]:
 @kind()
 def one_category(rng: Rng, task: Task, turn: int) -> Table:
     """The twin of tables with a category: one column of texts."""
-    table, codes = with_codes(rng, task, 3)
-    found = beside(table, {"region": [f"region {i}" for i in codes]}, {})
-    return replace(found, planted=PLANTED + one_of("region"))
+    return in_words(*with_codes(rng, task, 3))
 
 
 @kind()
@@ -279,6 +283,31 @@ def nested_across(rng: Rng, task: Task, turn: int) -> Table:
     second = {"region": [f"region {i}" for i in codes], **one_hot(codes, "is_")}
     planted = (*PLANTED, frozenset([*first, *second]))
     return replace(beside(table, first, second), planted=planted)
+
+
+def in_words(table: Table, codes: NDArray[Any]) -> Table:
+    found = beside(table, {"region": [f"region {i}" for i in codes]}, {})
+    return replace(found, planted=PLANTED + one_of("region"))
+
+
+@kind(n_seeds=2)
+def a_category_of_5(rng: Rng, task: Task, turn: int) -> Table:
+    """The twin of the next."""
+    return in_words(*with_codes(rng, task, 5, 1000))
+
+
+@kind()
+def a_category_and_its_columns(rng: Rng, task: Task, turn: int) -> Table:
+    """In words, with all its one-hot columns, and nested in another, at one party."""
+    table, codes = with_codes(rng, task, 5, 1000)
+    more = {
+        "region": [f"region {i}" for i in codes],
+        "city": [f"city {i}" for i in codes * 8 + rng.integers(8, size=1000)],
+        **one_hot(codes, "is_"),
+    }
+    planted = (*PLANTED, frozenset(more))
+    found = replace(beside(table, more, {}), planted=planted)
+    return replace(found, twin="a_category_of_5")
 
 
 # ---------------------------------------------------------------- constant, and scales
@@ -368,6 +397,37 @@ def zero_inflated(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X)
 
 
+def mostly_zero(rng: Rng, task: Task) -> Table:
+    """A planted column is 0 in three of four rows."""
+    X = cells_of(rng)
+    X["a0"] = np.where(rng.random(N_ROWS) < 0.75, 0, 1 + rng.exponential(1, N_ROWS))
+    return Table("", X, labels_of(rng, X, task), task, PLANTED, "many_zeros")
+
+
+@kind(n_seeds=2)
+def many_zeros(rng: Rng, task: Task, turn: int) -> Table:
+    """The twin of the next."""
+    return mostly_zero(rng, task)
+
+
+@kind()
+def marks_among_zeros(rng: Rng, task: Task, turn: int) -> Table:
+    """A planted column is mostly 0, with 999999 in a few cells."""
+    table = mostly_zero(rng, task)
+    X = table.X.copy()
+    X.loc[rng.choice(N_ROWS, 6, replace=False), "a0"] = 999999
+    return replace(table, X=X)
+
+
+@kind(tasks=("numbers",))
+def marks_among_targets(rng: Rng, task: Task, turn: int) -> Table:
+    """Targets are mostly 0, with 999999 in a few rows."""
+    table = base(rng, task)
+    y = np.where(table.y > 1.5, table.y, 0.0)
+    y[rng.choice(N_ROWS, 5, replace=False)] = 999999
+    return replace(table, y=y)
+
+
 @kind()
 def marks_among_planted(rng: Rng, task: Task, turn: int) -> Table:
     """A planted column has 999999 for what is missing."""
@@ -427,13 +487,13 @@ def more_columns_than_rows(rng: Rng, task: Task, turn: int) -> Table:
     more = pd.DataFrame(
         rng.normal(size=(100, 142)), columns=[f"c{i}" for i in range(142)]
     )
-    return legal(table, X=pd.concat([table.X, more], axis=1))
+    return legal(table, X=pd.concat([table.X, more], axis=1), parties=2)
 
 
 @kind()
 def one_column_a_party(rng: Rng, task: Task, turn: int) -> Table:
     """More parties share what labels say, so that each sees less of it."""
-    return replace(base(rng, task), parties=8)
+    return replace(base(rng, task), parties=[1] * 8)
 
 
 @kind(n_seeds=2)
@@ -461,7 +521,7 @@ def no_rows(rng: Rng, task: Task, turn: int) -> Table:
 def no_columns(rng: Rng, task: Task, turn: int) -> Table:
     table = base(rng, task)
     about = r"\bcolumns?\b|feature"
-    return legal(table, X=table.X[[]], refusal=about, must_refuse=True)
+    return legal(table, X=table.X[[]], refusal=about, must_refuse=True, parties=2)
 
 
 @kind()
@@ -513,7 +573,7 @@ def three_positives(rng: Rng, task: Task, turn: int) -> Table:
 def two_hundred_classes(rng: Rng, task: Task, turn: int) -> Table:
     """Five rows each: too few for a demand."""
     X = cells_of(rng, 1000)
-    y = [f"class {i}" for i in X["a0"].rank(method="first").astype(int) // 5]
+    y = [f"class {i}" for i in X["a0"].argsort().argsort() // 5]
     return legal(Table("", X, np.array(y), task), refusal="class|label")
 
 
