@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from lessvfl import party as party_module
 from lessvfl.core import ending, evidence, plans, solve
@@ -105,7 +107,7 @@ def test_the_first_batch_is_embedded_ahead_of_its_gradient():
     party = a_party()
     reply = embedding(party, Begin(PLAN))
     assert (reply.stage, reply.ahead, reply.block.widths) == ("train", True, (E,))
-    assert torch.equal(reply.block.values, party.net(rows()[:, :8]))
+    assert_close(reply.block.values, party.net(rows()[:, :8]).detach())
     assert not reply.block.values.requires_grad
 
 
@@ -161,9 +163,9 @@ def test_all_rows_or_a_sample_of_them_are_embedded():
     party = a_party(R=2)
     whole = embedding(party, Embed("embed", "train"))
     assert not whole.ahead
-    assert torch.equal(whole.block.values, party.net(rows()))
+    assert_close(whole.block.values, party.net(rows()).detach())
     test = embedding(party, Embed("evaluate", "test"))
-    assert torch.equal(test.block.values, party.net(rows(6, seed=1)))
+    assert_close(test.block.values, party.net(rows(6, seed=1)).detach())
     some = embedding(party, Embed("embed", "train", n_rows=7))
     drawn = sample_rows(20, 7, (0, 1))
     expected = take(party.net(rows()), drawn)
@@ -207,7 +209,7 @@ def test_selected_features_alone_enter_the_network():
     kept = party.kept[0]
     assert 0 < kept.sum() < D
     value = embedding(party, Embed("embed", "train")).block.values
-    assert torch.equal(value, party.net(rows()[:, :, kept]))
+    assert_close(value, party.net(rows()[:, :, kept]).detach())
     outcome = party.outcome(0)
     assert outcome.kept == tuple(kept.tolist())
     norms = party.net.input_weights[0].norm(dim=0)
@@ -238,7 +240,7 @@ def test_a_party_that_kept_nothing_says_so_and_leaves_a_constant():
     assert reply.constant is not None
     assert reply.constant.widths == (2, 1)
     expected = party.net(torch.zeros(1, 1, 0, dtype=F64))[:, 0]
-    assert torch.equal(reply.constant.values, expected)
+    assert_close(reply.constant.values, expected.detach())
     assert expected.any()
     for r, places in enumerate(([0, 1], [2])):
         outcome = party.outcome(r)
@@ -246,7 +248,7 @@ def test_a_party_that_kept_nothing_says_so_and_leaves_a_constant():
         assert outcome.importance == (0.0,) * D
         assert outcome.outputs == tuple(k in places for k in range(E))
         assert outcome.constant is not None
-        assert outcome.constant.tolist() == expected[r, places].tolist()
+        assert_close(outcome.constant, expected[r, places].detach())
 
 
 def test_or_its_pretrained_embedding_as_in_the_released_code():
@@ -395,6 +397,20 @@ def test_the_rows_that_training_leaves_out_are_whole_blocks(monkeypatch):
     assert held.shape == (1, 18)
     reply = embedding(party, Embed("train", "train", 18, plan.bits))
     assert torch.allclose(reply.block.values, net(take(X, held)))
+
+
+def test_a_rate_that_was_rounded_otherwise_is_that_of_the_plan():
+    party = a_party()
+    reply = embedding(party, Begin(PLAN))
+    for rate in (0.999, math.nextafter(1.0, 0.0)):
+        request = dataclasses.replace(ones(party, reply), rate=rate)
+        if rate == 0.999:
+            with pytest.raises(
+                ProtocolError, match="must be sent the rate of its plan"
+            ):
+                party.handle(request)
+        else:
+            embedding(party, request)
 
 
 # ----------------------------------------------------------------- state and restore

@@ -18,7 +18,7 @@ from torch import Tensor
 from lessvfl import algorithm
 from lessvfl.core import evidence
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.ending import TrainingEnd
+from lessvfl.core.ending import ROUNDING, TrainingEnd
 from lessvfl.core.evidence import Memory
 from lessvfl.core.finite import finite
 from lessvfl.core.lifted import widen
@@ -200,7 +200,8 @@ class Party:
         plan, step = training.plan, training.step + 1
         if training.end is None:
             is_over = step == training.n_steps
-            agrees = request.rate == 1 and (is_over or not request.last)
+            is_whole = math.isclose(request.rate, 1, rel_tol=ROUNDING)
+            agrees = is_whole and (is_over or not request.last)
         else:
             watches = training.batches.n_held_out > 0
             agrees = training.end.agrees(step, request.rate, request.last, watches)

@@ -90,7 +90,7 @@ def test_first_rows_are_the_same_for_every_n() -> None:
     _, small = a_problem(100)
     _, large = a_problem(60_000)
     assert torch.equal(small.X, large.X[:, :100])
-    assert torch.equal(small.y, first(large, 100).y)
+    torch.testing.assert_close(small.y, first(large, 100).y)
 
 
 @networks

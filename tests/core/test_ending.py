@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -118,6 +119,22 @@ def test_a_party_takes_what_an_honest_server_says_and_nothing_else():
                     assert not copy.agrees(step, odd, last, True)
                 assert not copy.agrees(step, rate, not last, True)
             assert party.agrees(step, rate, last, True)
+            if last:
+                break
+        assert torch.equal(server.state[2], party.state[2])
+
+
+def test_a_server_that_rounds_otherwise_is_believed():
+    """On another kind of processor: its rates differ in their last bit."""
+    losses = [1.0, 0.8, *[0.81] * 20]
+    for towards in (0.0, math.inf):
+        server, party, left = TrainingEnd(900), TrainingEnd(900), iter(losses)
+        for step in range(1, 901):
+            if server.is_due(step):
+                server.see(next(left), step)
+            rate, last = server.rate(step), server.is_last(step)
+            assert party.agrees(step, math.nextafter(rate, towards), last, True)
+            assert party.rate(step) == rate
             if last:
                 break
         assert torch.equal(server.state[2], party.state[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import shutil
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lessvfl import data, report, settings
 from lessvfl.core import ending, plans
@@ -43,7 +45,7 @@ from lessvfl.status import Status
 from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, FlightHub
-from lessvfl.wire.messages import Begin, Block, Descend, Done, Select
+from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Select
 
 # Aligned by their number alone: the point of other tests.
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
@@ -134,7 +136,7 @@ def server_config(out: Path, method="less-vfl", profile="default", **more):
     )
 
 
-def until(is_so, seconds=10.0):
+def until(is_so, seconds=30.0):
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not is_so():
@@ -1170,6 +1172,39 @@ def test_who_does_not_fit_is_refused(tmp_path, change, reason):
         with pytest.raises(ConfigError, match=reason):
             dial.serve(address, hello, lambda message: None, patience=5)
         assert hub.connected == ()
+
+
+def test_a_party_on_another_kind_of_processor_takes_part(tmp_path, monkeypatch):
+    """It has another build of torch, and another last bit in every number."""
+
+    class Elsewhere(PartyProcess):
+        def handle(self, message):
+            if isinstance(message, Descend):
+                rate = math.nextafter(message.rate, 0)
+                message = replace(message, rate=rate)
+            reply = super().handle(message)
+            if isinstance(reply, Embedding):
+                values = torch.nextafter(reply.block.values, torch.tensor(9.0))
+                reply = replace(reply, block=replace(reply.block, values=values))
+            return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr("platform.machine", lambda: "riscv64")
+        patch.setattr("torch.__version__", torch.__version__.split("+")[0] + "+other")
+        other = Elsewhere("clinic", party_config("clinic", tmp_path), a_table("clinic"))
+        hello = other.hello()
+    monkeypatch.setattr(other, "hello", lambda: hello)
+    with a_hub() as hub:
+        sides = [Side(p, hub.port) for p in (other, a_party("bank", tmp_path))]
+        for side in sides:
+            side.start()
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
+        (numbers,) = server.run().runs
+    for side in sides:
+        side.join(10)
+        assert side.error is None
+    right = simulated("less-vfl")["accuracy"]["final"]
+    assert numbers["accuracy"]["final"] == pytest.approx(right, abs=0.1)
 
 
 def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):

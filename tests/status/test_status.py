@@ -580,7 +580,7 @@ def served(status) -> Iterator[StatusServer]:
 def ask(
     where: StatusServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[http.client.HTTPResponse, str]:
-    connection = http.client.HTTPConnection(where.url[7:-1], timeout=5)
+    connection = http.client.HTTPConnection(where.url[7:-1], timeout=30)
     with closing(connection):
         connection.request(method, path, headers=headers)
         reply = connection.getresponse()
@@ -612,7 +612,7 @@ def test_paths(served, path, kind, inside) -> None:
 
 def test_head_has_no_text(served) -> None:
     host, port = served.url[7:-1].split(":")
-    with closing(socket.create_connection((host, int(port)), timeout=5)) as peer:
+    with closing(socket.create_connection((host, int(port)), timeout=30)) as peer:
         peer.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         with peer.makefile("rb") as reply:
             assert reply.read().endswith(b"\r\n\r\n")
@@ -670,7 +670,7 @@ def test_a_foreign_name_is_not_answered(served, host, code) -> None:
 
 def test_a_garbled_request_is_answered_in_one_line(served) -> None:
     host, port = served.url[7:-1].split(":")
-    with closing(socket.create_connection((host, int(port)), timeout=5)) as peer:
+    with closing(socket.create_connection((host, int(port)), timeout=30)) as peer:
         peer.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert b"Bad" in peer.recv(4096)
     assert ask(served, "/healthz")[0].status == 200
@@ -682,7 +682,7 @@ def peers(where: StatusServer, number: int) -> Iterator[list[socket.socket]]:
     host, port = where.url[7:-1].split(":")
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
             for _ in range(number)
         ]
 

@@ -39,8 +39,8 @@ def drawn(status: Status, width: int = 100, height: int = 24) -> str:
 
 
 def wait_for(found: Callable[[], bool]) -> None:
-    """Wait until something is so, five seconds at most."""
-    for _ in range(100):
+    """Wait until something is so, half a minute at most."""
+    for _ in range(600):
         if found():
             return
         time.sleep(0.05)

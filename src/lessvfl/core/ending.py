@@ -10,6 +10,7 @@ LOOK_EVERY = 20  # steps
 PATIENCE = 5  # looks in a row without an improvement
 BETTER = 0.01  # share of the loss that counts as an improvement
 FALL = 0.5  # steps of the falling rate, as a share of those before it
+ROUNDING = 1e-9  # by how much a number of another processor may differ, relative
 
 
 def fewest_steps() -> int:
@@ -60,9 +61,10 @@ class TrainingEnd:
         """
         before = step - 1
         may_fall = watches and self.is_due(before) and before >= PATIENCE * LOOK_EVERY
-        if rate < self.rate(step) and may_fall:
+        if rate < self.rate(step) * (1 - ROUNDING) and may_fall:
             self.state[2] = before
-        return (rate, last) == (self.rate(step), self.is_last(step))
+        is_due = math.isclose(rate, self.rate(step), rel_tol=ROUNDING)
+        return is_due and last == self.is_last(step)
 
     def _last(self) -> int:
         """Return the last step, as far as is known."""

@@ -7,14 +7,14 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.ending import TrainingEnd, fewest_steps
+from lessvfl.core.ending import ROUNDING, TrainingEnd, fewest_steps
 from lessvfl.core.losses import risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
@@ -467,3 +467,21 @@ class ShadowPlan:
     n_lambdas: int = 40
     refit_epochs: int = 20
     refit_share: float = 1.0  # of the way to the responses that a refit goes
+
+
+def are_alike(
+    one: TrainPlan | SelectPlan | ShadowPlan, other: TrainPlan | SelectPlan | ShadowPlan
+) -> bool:
+    """Tell whether two plans are the same, numbers up to their last digits.
+
+    Two kinds of processors may derive them from the same settings.
+    """
+    return type(one) is type(other) and _are_close(astuple(one), astuple(other))
+
+
+def _are_close(one: object, other: object) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_are_close, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=ROUNDING)
+    return one == other

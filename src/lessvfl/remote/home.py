@@ -33,13 +33,21 @@ SECRET_BYTES = 32
 
 
 def versions() -> dict[str, str]:
-    """Return what must be equal for two processes to compute the same bits."""
+    """Return what must be equal for two sides to draw the same rows.
+
+    Builds of one release of torch do, on all kinds of processors.
+    """
     return {
         "lessvfl": __version__,
-        "torch": torch.__version__,
+        "torch": torch.__version__.partition("+")[0],
         "numpy": np.__version__,
-        "machine": platform.machine(),
     }
+
+
+def _computes_by() -> dict[str, str]:
+    """Return what must stay equal for one side to compute the same bits."""
+    own = {"torch": torch.__version__, "machine": platform.machine()}
+    return versions() | own
 
 
 def hold(folder: Path) -> int:
@@ -134,7 +142,7 @@ def facts_of(
         **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
         "code of the network": "none" if code is None else _code_digest(code),
-        **{f"version of {name}": one for name, one in versions().items()},
+        **{f"version of {name}": one for name, one in _computes_by().items()},
     }
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from lessvfl import data, settings
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.core.plans import PART, SECRET, stream
+from lessvfl.core.plans import PART, SECRET, are_alike, stream
 from lessvfl.data import (
     CellCounts,
     Encoding,
@@ -326,12 +326,12 @@ class PartyProcess:
         """
         match message:
             case messages.Begin(plan) | messages.Select(_, plan):
-                if plan not in self._plans:
+                own = next((p for p in self._plans if are_alike(p, plan)), None)
+                if own is None:
                     raise PolicyError(
                         f"Party '{self.name}' follows the plans of the settings that "
                         f"were agreed on. Got another one of stage '{plan.stage}'."
                     )
-                own = self._plans[self._plans.index(plan)]
                 message = dataclasses.replace(message, plan=own)
         match message:
             case messages.Select(components):
