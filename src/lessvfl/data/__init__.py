@@ -35,7 +35,16 @@ from lessvfl.data.problem import (
 from lessvfl.data.sets import describe, is_file, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
-from lessvfl.data.table import frame_of, from_arrays, label_name
+from lessvfl.data.table import (
+    array_of,
+    check_texts,
+    columns_at,
+    frame_of,
+    from_arrays,
+    in_memory,
+    is_missing,
+    label_name,
+)
 
 __all__ = [
     "CellCounts",
@@ -53,15 +62,20 @@ __all__ = [
     "Table",
     "are_all",
     "are_in_order",
+    "array_of",
     "changes",
     "check_labels",
+    "check_texts",
     "check_weights",
+    "columns_at",
     "describe",
     "digest_of",
     "features_of",
     "frame_of",
     "from_arrays",
+    "in_memory",
     "is_file",
+    "is_missing",
     "label_name",
     "label_rows",
     "labels_alone",

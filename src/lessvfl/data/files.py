@@ -249,7 +249,7 @@ class RawTable:
         """Return some of the columns, raw."""
         if not names:
             return Frame((), np.empty((self.table.num_rows, 0)))
-        cells = (_arrow_cells(self.table.column(name)) for name in names)
+        cells = map(tables.arrow_cells, map(self.table.column, names))
         frame = tables.frame_of_columns(names, cells)
         return replace(frame, decimal=self.decimal, findings=self.findings)
 
@@ -427,32 +427,6 @@ def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
         f"The label of '{path}' must be one of its columns: {listed(names, 20)}. "
         f"{problem}.{hint}"
     )
-
-
-def _arrow_cells(column: Any) -> tables.Cells:
-    """Return one arrow column."""
-    import pyarrow
-
-    kind = column.type
-    types = pyarrow.types
-    if types.is_dictionary(kind):
-        values = column.cast(kind.value_type).to_pylist()
-        texts = [None if v is None else str(v) for v in values]
-        return tables.Cells("category", np.array(texts, dtype=object))
-    if types.is_integer(kind) or types.is_floating(kind):
-        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
-        return tables.Cells("numeric", np.asarray(numbers))
-    if types.is_string(kind) or types.is_large_string(kind):
-        texts = column.to_numpy(zero_copy_only=False)
-        texts[texts == ""] = None
-        return tables.Cells("text", texts)
-    if types.is_timestamp(kind) or types.is_date(kind):
-        # Of moments with a time zone, the day that its clocks show.
-        days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
-        return tables.Cells("date", np.asarray(days.cast(pyarrow.float64())))
-    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
-        return tables.cells_of(np.array(column.to_pylist(), dtype=object))
-    return tables.Cells.other(len(column), f"{kind} cells")
 
 
 def label_cells(raw: RawTable, name: str) -> NDArray[Any]:

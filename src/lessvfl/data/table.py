@@ -1,4 +1,4 @@
-"""Tables and labels from whatever the user has: arrays, pandas or polars frames."""
+"""Tables and labels from whatever the user has: arrays, or frames of any library."""
 
 from __future__ import annotations
 
@@ -108,16 +108,20 @@ def _finished(data: Dataset, sample_weight: Any) -> Dataset:
 
 
 def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
-    """Read a table: a two-dimensional array, a pandas or a polars frame.
+    """Read a table: a two-dimensional array, a pandas or polars frame, an Arrow table.
 
     `feature_names` take the place of its own. A Frame comes back as it is.
     """
     if isinstance(X, Frame):
         return X
-    if hasattr(X, "get_columns"):  # polars
+    X = in_memory(X)
+    if hasattr(X, "column_names"):  # arrow
+        names = X.column_names
+        columns: Iterable[Cells] = map(arrow_cells, X.columns)
+    elif hasattr(X, "get_columns"):  # polars
         series = X.get_columns()
         names = [column.name for column in series]
-        columns: Iterable[Cells] = (_polars_cells(column) for column in series)
+        columns = (_polars_cells(column) for column in series)
     elif hasattr(X, "dtypes") and hasattr(X, "columns"):  # pandas
         names = [str(column) for column in X.columns]
         columns = (_pandas_cells(X.iloc[:, i]) for i in range(len(names)))
@@ -142,7 +146,57 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
             numbers = np.ascontiguousarray(matrix, dtype=np.float64)
             return Frame(checked_names(names, feature_names), numbers, {}, boolean)
         columns = map(cells_of, matrix.T)
-    return frame_of_columns(checked_names(names, feature_names), columns)
+    frame = frame_of_columns(checked_names(names, feature_names), columns)
+    return frame if names else replace(frame, numeric=np.empty((X.shape[0], 0)))
+
+
+def in_memory(X: Any) -> Any:
+    """Return a table as it came; a polars query is run, an Arrow batch is a table."""
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
+        return X.collect()
+    if hasattr(X, "column_names") and not hasattr(X, "combine_chunks"):
+        import pyarrow
+
+        return pyarrow.Table.from_batches([X])
+    return X
+
+
+def columns_at(X: Any, places: Sequence[int]) -> Any:
+    """Return some columns of a frame, as they came."""
+    if hasattr(X, "iloc"):
+        return X.iloc[:, places]
+    return X.select([X.columns[i] if hasattr(X, "get_columns") else i for i in places])
+
+
+def array_of(X: Any) -> NDArray[Any]:
+    """Return the cells of a frame: numbers as such, or objects where some are none."""
+    if hasattr(X, "iloc"):
+        own = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
+    else:
+        is_polars = hasattr(X, "get_columns")
+        own = [_plain_array(one) for one in (X.get_columns() if is_polars else X)]
+    if any(cells.dtype.kind not in "iufb" for cells in own):
+        own = [cells.astype(object) for cells in own]
+    return np.column_stack(own) if own else np.empty((X.shape[0], 0))
+
+
+def _pandas_array(series: Any) -> NDArray[Any]:
+    if getattr(series.dtype, "kind", "O") not in "iufb":
+        return np.asarray(series.to_numpy(dtype=object, na_value=np.nan))
+    cells = np.asarray(series.to_numpy())
+    if cells.dtype != object:
+        return cells
+    return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _plain_array(column: Any) -> NDArray[Any]:
+    """Return the cells of a polars or Arrow column."""
+    kind = str(getattr(column, "dtype", None) or column.type).lower()
+    if kind.startswith(("int", "uint", "float", "bool", "double", "halffloat")):
+        if not kind.endswith("128"):  # numpy has none
+            return np.asarray(column.to_numpy())
+    to_list = column.to_list if hasattr(column, "to_list") else column.to_pylist
+    return np.fromiter(to_list(), dtype=object)
 
 
 @dataclass(frozen=True)
@@ -165,9 +219,10 @@ def frame_of_columns(names: Sequence[str], columns: Iterable[Cells]) -> Frame:
     text: dict[int, NDArray[np.object_]] = {}
     marked: dict[str, set[int]] = {"boolean": set(), "date": set(), "category": set()}
     left_out: dict[int, str] = {}
-    for index, (_, column) in enumerate(zip(names, columns, strict=True)):
+    for index, (name, column) in enumerate(zip(names, columns, strict=True)):
         cells = column.values
         if column.kind in ("text", "category"):
+            check_texts(cells, f"The texts of column {name!r}")
             text[index] = cells
             cells = np.full(len(cells), np.nan)
         numeric.append(cells)
@@ -237,6 +292,7 @@ def _code_labels(
         raise DataError(f"The labels of '{name}' must be finite numbers.")
     if numbers is None:
         distinct: Sequence[Any] | Floats = sorted(set(cells))
+        check_texts(distinct, f"The labels of '{name}'")
     else:
         distinct = np.unique(np.unique(numbers).astype(np.float64))
     if len(distinct) < 2:
@@ -306,10 +362,24 @@ def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str,
             f"The 'feature_names' must name every column. "
             f"Got {len(names)} names for {len(own)} columns."
         )
+    check_texts(names, "Column names")
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise DataError(f"Column names must differ. Got {twice!r} more than once.")
     return names
+
+
+def check_texts(texts: Iterable[Any], what: str) -> None:
+    """Refuse texts with a lone surrogate, which no file can hold; None is no text."""
+    for text in texts:
+        try:
+            if text is not None and not text.isascii():
+                text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{what} must be valid Unicode. Got {text!a}, which has a "
+                "surrogate without its pair."
+            ) from None
 
 
 def cells_of(cells: NDArray[Any]) -> Cells:
@@ -336,6 +406,8 @@ def cells_of(cells: NDArray[Any]) -> Cells:
         if any(isinstance(cell, str | bytes) for cell in present):
             raise TypeError
         return Cells("numeric", _floats(values))
+    except OverflowError:
+        return Cells.other(len(cells), "numbers beyond 1.8e308")
     except (TypeError, ValueError):
         kinds = sorted({type(cell).__name__ for cell in present})
         return Cells.other(len(cells), f"{' and '.join(kinds)} cells")
@@ -378,7 +450,7 @@ def _polars_cells(series: Any) -> Cells:
     """Return one polars column."""
     kind = str(series.dtype)
     if kind.startswith(("Int", "UInt", "Float")):
-        return Cells("numeric", np.asarray(series.to_numpy(), dtype=np.float64))
+        return Cells("numeric", np.asarray(series.cast(float).to_numpy()))
     if kind.startswith(("Categorical", "Enum")):
         return Cells("category", _texts(series.to_list()))
     if kind.startswith("Date"):  # and Datetime
@@ -386,6 +458,32 @@ def _polars_cells(series: Any) -> Cells:
     if kind.startswith(("Boolean", "String", "Decimal", "Null", "Object")):
         return cells_of(np.fromiter(series.to_list(), dtype=object))
     return Cells.other(len(series), kind)
+
+
+def arrow_cells(column: Any) -> Cells:
+    """Return one arrow column."""
+    import pyarrow
+
+    kind = column.type
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        values = column.cast(kind.value_type).to_pylist()
+        texts = [None if v is None else str(v) for v in values]
+        return Cells("category", np.array(texts, dtype=object))
+    if types.is_integer(kind) or types.is_floating(kind):
+        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
+        return Cells("numeric", np.asarray(numbers))
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = column.to_numpy(zero_copy_only=False)
+        texts[texts == ""] = None
+        return Cells("text", texts)
+    if types.is_timestamp(kind) or types.is_date(kind):
+        # Of moments with a time zone, the day that its clocks show.
+        days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
+        return Cells("date", np.asarray(days.cast(pyarrow.float64())))
+    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
+        return cells_of(np.array(column.to_pylist(), dtype=object))
+    return Cells.other(len(column), f"{kind} cells")
 
 
 def _texts(cells: Iterable[Any]) -> NDArray[np.object_]:
