@@ -275,6 +275,8 @@ def check_contract(
         "n_real",
         "n_parties",
         "n_classes",
+        "task",
+        "task_reason",
     }
     assert data["name"] == name
     assert data["n_classes"] == CLASSES[name]

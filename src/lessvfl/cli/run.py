@@ -31,6 +31,7 @@ from lessvfl.cli.options import (
     Quiet,
     SampleWeight,
     SeedsText,
+    TaskName,
     read_parties,
     whole_numbers,
 )
@@ -95,6 +96,11 @@ def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
         if not equals:
             raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
         found[name.strip()] = value.strip()
+    if "task" in found:
+        raise ConfigError(
+            "What labels are is said by '--task', as in --task regression. Got it as "
+            f"a setting: --set task={found['task']}."
+        )
     options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
     return {k: v for k, v in found.items() if not k.startswith("data.")}, options
 
@@ -109,6 +115,7 @@ def _read_job(
     data_dir: Path | None,
     label: str | None,
     sample_weight: str | None,
+    task: str,
     groups: Path | None,
     pairs: list[str] | None,
 ) -> tuple[Job, dict[str, str]]:
@@ -124,6 +131,7 @@ def _read_job(
         label=label,
         options=options or None,
         sample_weight=sample_weight,
+        task=task,
     )
     job = Job(
         dataset,
@@ -156,6 +164,7 @@ def run(
     data_dir: DataDir = None,
     label: Label = None,
     sample_weight: SampleWeight = None,
+    task: TaskName = "auto",
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -177,6 +186,7 @@ def run(
         data_dir,
         label,
         sample_weight,
+        task,
         groups,
         set_,
     )
@@ -198,6 +208,7 @@ def try_(
     data_dir: DataDir = None,
     label: Label = None,
     sample_weight: SampleWeight = None,
+    task: TaskName = "auto",
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -226,6 +237,7 @@ def try_(
         data_dir,
         label,
         sample_weight,
+        task,
         groups,
         set_,
     )

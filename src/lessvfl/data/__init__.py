@@ -24,7 +24,13 @@ from lessvfl.data.frame import (
     are_in_order,
     digest_of,
 )
-from lessvfl.data.labels import LabelConfig, check_labels, check_weights
+from lessvfl.data.labels import (
+    TASKS,
+    LabelConfig,
+    check_labels,
+    check_weights,
+    task_sentence,
+)
 from lessvfl.data.problem import (
     features_of,
     label_rows,
@@ -47,6 +53,7 @@ from lessvfl.data.table import (
 )
 
 __all__ = [
+    "TASKS",
     "CellCounts",
     "DataConfig",
     "Dataset",
@@ -94,6 +101,7 @@ __all__ = [
     "release_unused",
     "settle",
     "split_rows",
+    "task_sentence",
     "usable",
     "write_columns",
     "write_table",

@@ -31,6 +31,7 @@ class TableReport:
     label: str | None
     label_names: tuple[str, ...]
     task: str | None
+    task_reason: str | None
     problems: tuple[str, ...]  # each one stops a run
     findings: tuple[tuple[str | None, Finding], ...]  # with the party that holds it
     kinds: Mapping[str, int]  # columns that are used, by what they are
@@ -41,6 +42,7 @@ class TableReport:
             "data": {"name": self.name, "n_rows": self.n_rows},
             "label": self.label,
             "task": self.task,
+            "task_reason": self.task_reason,
             "label_names": list(self.label_names),
             "columns": dict(self.kinds),
             "problems": list(self.problems),
@@ -107,6 +109,7 @@ def check_table(
     parties: split.PartySpec | None = None,
     label: str | None = None,
     sample_weight: str | None = None,
+    task: str | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     config: DataConfig | None = None,
 ) -> TableReport:
@@ -118,7 +121,7 @@ def check_table(
         A file that `load` takes.
     parties, groups : optional
         As for `prepare`.
-    label, sample_weight : str, optional
+    label, sample_weight, task : str, optional
         As for `load`.
     config : DataConfig, optional
         The settings of the run.
@@ -138,9 +141,10 @@ def check_table(
             problems.append(" ".join(str(error).split()))
             return None
 
-    dataset, target = _load(path, label, sample_weight, attempt)
+    dataset, target = _load(path, label, sample_weight, task, attempt)
     if dataset is None:
-        return TableReport(path.stem, 0, target, (), None, tuple(problems), (), {})
+        nothing = (None, None, tuple(problems))
+        return TableReport(path.stem, 0, target, (), *nothing, (), {})
     has_labels = len(dataset.y) > 0
     X = dataset.X
     held = attempt(lambda: held_columns(dataset, parties, config))
@@ -187,6 +191,7 @@ def check_table(
         target,
         dataset.label_names,
         dataset.task if has_labels else None,
+        dataset.task_reason if has_labels else None,
         tuple(problems),
         tuple(order),
         _kinds(mine),
@@ -197,11 +202,12 @@ def _load(
     path: Path,
     label: str | None,
     sample_weight: str | None,
+    task: str | None,
     attempt: Callable[[Callable[[], Any]], Any],
 ) -> tuple[Dataset | None, str | None]:
     """Load a file as `load` does, and go on without labels where they are wrong."""
     if path.suffix.lower() == ".npz":
-        data = attempt(lambda: files.load_file(path, label, sample_weight))
+        data = attempt(lambda: files.load_file(path, label, sample_weight, task))
         return data, label or "y"
     raw = attempt(lambda: _read(path))
     if raw is None:
@@ -211,7 +217,9 @@ def _load(
     frame = raw.frame([name for name in raw.names if name != target])
     data = None
     if labels is not None:
-        data = attempt(lambda: table.from_arrays(frame, labels, name=path.stem))
+        data = attempt(
+            lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
+        )
     if data is None:
         data = _without_labels(frame, path.stem)
     if sample_weight is not None:

@@ -22,7 +22,7 @@ from lessvfl.data.labels import take_weights
 from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
 from lessvfl.settings import near
-from lessvfl.terms import Task, listed, plural
+from lessvfl.terms import listed, plural
 
 EXCEL = (".xlsx", ".xls")
 ARROW = (".parquet", ".arrow", ".feather")
@@ -39,18 +39,22 @@ HEAD = 1 << 16  # bytes that tell how a file of texts is written
 
 
 def load_file(
-    path: Path, label: str | None = None, sample_weight: str | None = None
+    path: Path,
+    label: str | None = None,
+    sample_weight: str | None = None,
+    task: str | None = None,
 ) -> Dataset:
     """Load a table from a file, under the file's name.
 
     A ``.npz`` file has the arrays ``X`` and ``y``, and perhaps ``feature_names``,
     ``label_names``, ``X_test``, ``y_test`` and ``informative``. The row weights are one
     of its columns, which is then no feature, or an array of their own in such a file.
+    What the labels are is told by their look, unless a `task` is given.
     """
     check_file(path)
     if not _is_npz(path):
         frame, labels = _read_labelled(path, label)
-        table = tables.from_arrays(frame, labels, name=path.stem)
+        table = tables.from_arrays(frame, labels, name=path.stem, task=task)
         return table if sample_weight is None else take_weights(table, sample_weight)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
@@ -61,23 +65,15 @@ def load_file(
         frame,
         arrays[label],
         name=path.stem,
+        task=task,
         X_test=X_test,
         y_test=y_test,
         sample_weight=arrays[str(sample_weight)] if own else None,
+        label_names=_texts(arrays.get("label_names")),
     )
-    data = _with_label_names(data, arrays)
     if (mask := arrays.get("informative")) is not None:
         data = _with_informative(data, mask, path)
     return data if own or sample_weight is None else take_weights(data, sample_weight)
-
-
-def _with_label_names(data: Dataset, arrays: Mapping[str, NDArray[Any]]) -> Dataset:
-    """Return a data set whose classes have the names that its file gives them."""
-    coded = [str(code) for code in range(len(data.label_names))]
-    names = _texts(arrays.get("label_names"))
-    if names and list(data.label_names) == coded and len(names) == len(coded):
-        return replace(data, label_names=tuple(names))
-    return data
 
 
 def _with_informative(data: Dataset, mask: NDArray[Any], path: Path) -> Dataset:
@@ -540,7 +536,7 @@ def load_labels(
     label: str | None = None,
     id_column: str | None = None,
     sample_weight: str | None = None,
-    task: Task | None = None,
+    task: str | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
 
@@ -563,9 +559,10 @@ def load_labels(
         ids = _column_of(raw, id_column, path, "ids")
         weight = _column_of(raw, sample_weight, path, "row weights")
         others = (id_column, sample_weight)
-        names = [name for name in raw.names if name not in others]
-        y = label_cells(raw, label_column(names, label, path))
-    dataset = tables.from_labels(y, path.stem, task, weight)
+        columns = [name for name in raw.names if name not in others]
+        y = label_cells(raw, label_column(columns, label, path))
+    names = _texts(arrays.get("label_names"))
+    dataset = tables.from_labels(y, path.stem, task, weight, names)
     if is_test is not None and (
         is_test.dtype != np.bool_ or is_test.shape != dataset.y.shape
     ):
@@ -575,7 +572,7 @@ def load_labels(
             f"{is_test.shape}."
         )
     release_unused()
-    return _with_label_names(dataset, arrays), ids, is_test
+    return dataset, ids, is_test
 
 
 def check_file(path: Path) -> None:

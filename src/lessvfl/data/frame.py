@@ -217,6 +217,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # sentences the user must read with the numbers
     weight: Floats | None = None  # (N,), how much every row counts in the loss
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
+    task_reason: str = ""  # why its labels are classes, or numbers to regress on
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,7 @@ class Problem:
     bend: float | None = None  # of the Huber loss; None: squared error
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
+    task_reason: str = ""
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 

@@ -168,6 +168,7 @@ def labels_alone(
         weight=weight,
         bend=bend_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
+        task_reason=dataset.task_reason,
     )
 
 

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 
 from lessvfl.data.columns import follow, settle
 from lessvfl.data.frame import Dataset, Floats, Frame
-from lessvfl.data.labels import check_weights
+from lessvfl.data.labels import (
+    CLASSES,
+    MAX_CLASSES,
+    TASKS,
+    check_weights,
+    look_like_classes,
+)
 from lessvfl.errors import DataError
 from lessvfl.settings import refuse
 from lessvfl.terms import Task, plural
-
-MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 
 def from_arrays(
@@ -27,10 +31,11 @@ def from_arrays(
     *,
     name: str = "table",
     feature_names: Sequence[str] | None = None,
-    task: Task | None = None,
+    task: str | None = None,
     X_test: Any = None,
     y_test: Any = None,
     sample_weight: Any = None,
+    label_names: Sequence[str] | None = None,
 ) -> Dataset:
     """Make a data set of a table and its labels.
 
@@ -41,18 +46,20 @@ def from_arrays(
         allowed. Texts that are numbers, dates, or yes and no are read as such; ids
         and free text are left out.
     y : array of shape (n_samples,)
-        Text, truth values and up to 100 different whole numbers are classes; other
-        numbers are amounts to regress on.
+        Texts, truth values and whole numbers that look like codes (docs/data.md) are
+        classes; other numbers are amounts to regress on.
     name : str
         What the data set is called in records.
     feature_names : sequence of str, optional
         Names of the columns; those of the frame, or ``x0``, ``x1``, ... unless given.
-    task : {"binary", "multiclass", "regression"}, optional
+    task : {"auto", "classification", "binary", "multiclass", "regression"}, optional
         What the labels are, where the rule above is not what you want.
     X_test, y_test : like `X` and `y`, optional
         The data set's own test rows.
     sample_weight : array of shape (n_samples,), optional
         How much every row counts in the loss; no feature, and no party's.
+    label_names : sequence of str, optional
+        Names of the classes, for labels that are coded 0, 1, ...
 
     Returns
     -------
@@ -81,21 +88,29 @@ def from_arrays(
         frame_test = follow(raw, frame, f"the test rows of '{name}'")
         cells_test = label_cells(y_test, frame_test, name)
     whole = cells if X_test is None else [*cells, *cells_test]
-    codes, task, label_names = _code_labels(whole, name, task)
+    labels = _code_labels(whole, name, task, label_names)
     n = frame.n_rows
-    y_test = None if X_test is None else codes[n:]
-    data = Dataset(name, frame, codes[:n], task, label_names, frame_test, y_test)
+    y_test = None if X_test is None else labels.y[n:]
+    own = (labels.y[:n], labels.task, labels.names, frame_test, y_test)
+    data = Dataset(name, frame, *own, task_reason=labels.reason)
     return replace(_finished(data, sample_weight), findings=findings)
 
 
-def from_labels(y: Any, name: str, task: Task | None, sample_weight: Any) -> Dataset:
+def from_labels(
+    y: Any,
+    name: str,
+    task: str | None = None,
+    sample_weight: Any = None,
+    label_names: Sequence[str] | None = None,
+) -> Dataset:
     """Make a data set of labels alone, whose rows have no columns here."""
     cells = label_cells(y, None, name)
     if len(cells) == 0:
         raise DataError(f"The data set '{name}' must have rows. Got none.")
-    codes, task, label_names = _code_labels(cells, name, task)
-    frame = Frame((), np.empty((len(codes), 0)))
-    data = Dataset(name, frame, codes, task, label_names)
+    labels = _code_labels(cells, name, task, label_names)
+    frame = Frame((), np.empty((len(labels.y), 0)))
+    data = Dataset(name, frame, labels.y, labels.task, labels.names)
+    data = replace(data, task_reason=labels.reason)
     return _finished(data, sample_weight)
 
 
@@ -276,17 +291,32 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
     return cells
 
 
+@dataclass(frozen=True)
+class Coded:
+    """Labels as a run takes them, and why they are what they are."""
+
+    y: NDArray[Any]  # codes 0..C-1, or floats for regression
+    task: Task
+    names: tuple[str, ...]
+    reason: str
+
+
 def _code_labels(
-    cells: Sequence[Any] | NDArray[Any], name: str, task: Task | None = None
-) -> tuple[NDArray[Any], Task, tuple[str, ...]]:
+    cells: Sequence[Any] | NDArray[Any],
+    name: str,
+    task: str | None,
+    given_names: Sequence[str] | None,
+) -> Coded:
     """Code labels as 0..C-1, or as floats for regression.
 
     Both numbers and texts are coded in sorted order.
     """
-    if task not in (None, "binary", "multiclass", "regression"):
-        raise refuse("task", "argument", "binary, multiclass, regression or None", task)
+    if task not in (None, *TASKS):
+        raise refuse("task", "argument", f"one of {', '.join(TASKS)}", task)
+    asked = None if task == "auto" else task
+    reason = "as was asked for"
     numbers = _numbers(cells)
-    if numbers is None and task == "regression":
+    if numbers is None and asked == "regression":
         raise DataError(f"The labels of '{name}' must be numbers for regression.")
     if numbers is not None and not np.isfinite(numbers).all():
         raise DataError(f"The labels of '{name}' must be finite numbers.")
@@ -294,24 +324,32 @@ def _code_labels(
         distinct: Sequence[Any] | Floats = sorted(set(cells))
         check_texts(distinct, f"The labels of '{name}'")
     else:
-        distinct = np.unique(np.unique(numbers).astype(np.float64))
+        values, rows = np.unique(numbers, return_counts=True)
+        amounts, place = np.unique(values.astype(np.float64), return_inverse=True)
+        distinct, counts = amounts, np.bincount(place, rows)
     if len(distinct) < 2:
         raise DataError(
             f"The labels of '{name}' must have two different values or more. "
             f"Got {str(cells[0])!r} in every row."
         )
-    if numbers is not None and task is None:
-        whole = bool(np.all(distinct == np.round(distinct)))
-        task = None if whole and len(distinct) <= MAX_CLASSES else "regression"
-    if task == "regression":
+    of_truth = isinstance(cells[0], bool)
+    if asked is None and numbers is None:
+        reason = f"{len(distinct)} different texts"
+    elif asked is None and of_truth:
+        reason = "truth values"
+    elif asked is None:
+        is_class, reason = look_like_classes(amounts, counts, bool(given_names))
+        asked = CLASSES if is_class else "regression"
+    if asked == "regression":
         assert numbers is not None
-        return numbers.astype(np.float64), task, ()  # not the array of the caller
-    if task is None and len(distinct) > MAX_CLASSES:
+        y = numbers.astype(np.float64)  # not the array of the caller
+        return Coded(y, "regression", (), reason)
+    if asked is None and len(distinct) > MAX_CLASSES:
         raise DataError(
             f"The labels of '{name}' must have at most {MAX_CLASSES} different texts. "
             f"Got {len(distinct)}; is it the right column?"
         )
-    if task == "binary" and len(distinct) != 2:
+    if asked == "binary" and len(distinct) != 2:
         raise DataError(
             f"The labels of '{name}' must have two values for the task 'binary'. "
             f"Got {len(distinct)}."
@@ -321,9 +359,12 @@ def _code_labels(
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
-    of_truth = isinstance(cells[0], bool)
     names = [label_name(bool(value) if of_truth else value) for value in distinct]
-    return codes, "binary" if len(distinct) == 2 else "multiclass", tuple(names)
+    coded = [str(code) for code in range(len(names))]
+    if given_names is not None and names == coded and len(given_names) == len(coded):
+        names = list(given_names)
+    kind: Task = "binary" if len(distinct) == 2 else "multiclass"
+    return Coded(codes, kind, tuple(names), reason)
 
 
 def label_name(cell: Any) -> str:

@@ -77,6 +77,8 @@ def header(
             "n_real": problem.n_real if known else None,
             "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
+            "task": problem.task,
+            "task_reason": problem.task_reason or None,
         },
         "device": str(resolve_device(bare["device"], problem.largest_table)),
         "notes": list(problem.notes),

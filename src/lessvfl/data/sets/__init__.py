@@ -73,6 +73,7 @@ def load(
     label: str | None = None,
     options: Mapping[str, Any] | None = None,
     sample_weight: str | None = None,
+    task: str | None = None,
 ) -> Dataset:
     """Load a data set by name, or a table from a file.
 
@@ -89,6 +90,8 @@ def load(
         Options of the data set ``synthetic``.
     sample_weight : str, optional
         The column that says how much a row counts in the loss; it is no feature.
+    task : {"auto", "classification", "regression"}, optional
+        What the labels of a file are; auto: as they look.
 
     Returns
     -------
@@ -105,6 +108,7 @@ def load(
     owner = f"the {'data set' if info else 'file'} '{name}'"
     for argument, value, is_used in (
         ("label", label, info is None),
+        ("task", None if task == "auto" else task, info is None),
         ("options", options, info is not None and info.takes_options),
     ):
         if value and not is_used:
@@ -112,7 +116,7 @@ def load(
                 f"The '{argument}' must be left out for {owner}. Got {value!r}."
             )
     if info is None:
-        return files.load_file(Path(name).expanduser(), label, sample_weight)
+        return files.load_file(Path(name).expanduser(), label, sample_weight, task)
     dataset = info.load(_folder(data_dir), options or {})
     return dataset if sample_weight is None else take_weights(dataset, sample_weight)
 
