@@ -252,7 +252,7 @@ def test_json(messy, run_cli):
     } in found["findings"]
 
 
-def test_built_in_data_and_plain_tables_print_nothing(run_cli, tmp_path):
+def test_built_in_data_and_plain_tables_print_nothing_of_columns(run_cli, tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
     table.assign(label=[0, 1] * 30).to_csv(tmp_path / "t.csv", index=False)
