@@ -1,3 +1,4 @@
+import decimal
 import pickle
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from scipy import sparse
 from sklearn import config_context
@@ -611,3 +613,205 @@ def test_copies_of_rows_are_named_in_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         apart.fit(X[rows], y[rows])
+
+
+# --------------------------------------------------------- tables as users have them
+
+FAST: dict[str, Any] = {"method": "plain", "train_epochs": 1, "random_state": 0}
+
+
+def records(n_rows=60):
+    """Return a table with a column of every kind that a frame has, and its labels."""
+    rng = np.random.default_rng(0)
+    half = n_rows // 2
+    day = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(n_rows), unit="D")
+    table = pd.DataFrame(
+        {
+            "number": rng.standard_normal(n_rows),
+            "day": day,
+            "stay": pd.to_timedelta(np.arange(n_rows), unit="h"),
+            "ward": pd.Categorical(["a", "b"] * half),
+            "word": ["u", "v"] * half,
+            "smokes": [True, False] * half,
+            "count": pd.array([1, 2, None] * (n_rows // 3), dtype="Int64"),
+            "known": pd.array([True, None] * half, dtype="boolean"),
+        }
+    )
+    return table, (table["number"] > 0).astype(int)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_kept_columns_of_a_frame_come_back_as_they_were(library):
+    table, y = records()
+    X = table if library == "pandas" else pl.from_pandas(table)
+    model = LessVFLClassifier(**FAST).fit(X, y)
+    kept = model.get_feature_names_out().tolist()
+    assert "day" in kept
+    assert "stay" not in kept  # durations are left out
+    plain = model.transform(X)
+    assert plain.dtype == object
+    assert plain.shape == (60, len(kept))
+    back = model.inverse_transform(plain)
+    place = list(table.columns).index("day")
+    assert back[0, place] == plain[0, kept.index("day")] == table["day"][0]
+    assert (back[:, list(table.columns).index("stay")] == 0).all()
+    own = model.set_output(transform=library).transform(X)
+    assert own.equals(X[kept])
+    assert model.inverse_transform(own).shape == X.shape
+    other = {"pandas": "polars", "polars": "pandas"}[library]
+    turned = model.set_output(transform=other).transform(X)
+    assert str(turned["ward"].dtype).lower().startswith("categor")
+    assert str(turned["day"].dtype).lower().startswith("datetime")
+    assert (model.predict(X) == model.predict(table)).all()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("output", ["default", "pandas", "polars"])
+@pytest.mark.parametrize("names", [["number", "day"], ["number", "day", "ward"]])
+def test_frames_with_dates_and_categories_go_through_pipelines(library, output, names):
+    table, y = records()
+    table = table[names]
+    X = table if library == "pandas" else pl.from_pandas(table)
+    first = LessVFLClassifier(**FAST).set_output(transform=output)
+    pipeline = make_pipeline(first, LessVFLClassifier(**FAST))
+    assert len(cross_val_score(pipeline, X, y, cv=2)) == 2
+    some = ColumnTransformer([("some", clone(first), names)])
+    assert some.fit_transform(X, y).shape == (60, len(names))
+
+
+def test_numbers_of_a_frame_come_back_as_numbers():
+    """What is removed does not make objects of what is kept."""
+    table, y = records()
+    X = table[["number", "smokes", "count", "stay"]]
+    found = LessVFLClassifier(**FAST).fit(X, y).transform(X)
+    assert found.dtype == np.float64
+    assert np.isnan(found[2, 2])
+    whole = pd.DataFrame({"a": np.arange(60) + 2**60, "b": np.arange(60)})
+    found = LessVFLClassifier(**FAST).fit(whole, y).transform(whole)
+    assert (found == whole.to_numpy()).all()
+
+
+def test_missing_cells_come_back_from_where_they_were_removed():
+    X = np.array([[np.nan, 1.0], [2.0, 0.0], [0.0, 3.0]] * 10)
+    model = LessVFLClassifier(**FAST).fit(X, [0, 1, 1] * 10)
+    assert np.isnan(model.inverse_transform(model.transform(X))[0, 0])
+    with pytest.raises(LessVFLError, match=r"columns that were kept, 2\. Got 1"):
+        model.inverse_transform(X[:, :1])
+
+
+def test_arrow_tables_and_polars_queries_keep_their_names():
+    table, y = records()
+    table = table.drop(columns=["stay"])
+    expected = LessVFLClassifier(**FAST).fit(table, y)
+    arrow = pa.Table.from_pandas(table)
+    lazy = pl.from_pandas(table).lazy()
+    for X in (arrow, arrow.to_batches()[0], lazy):
+        model = LessVFLClassifier(
+            parties={"a": ["number", "w*"], "b": ["[!nw]*"]}, **FAST
+        )
+        model.fit(X, y)
+        assert model.feature_names_in_.tolist() == list(table.columns)
+        assert (expected.predict(X) == expected.predict(table)).all()
+        assert model.transform(X).shape == table.shape
+        framed = model.set_output(transform="pandas").transform(X)
+        assert framed["day"].tolist() == table["day"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (pd.DataFrame(), "Got 0 rows and 0 columns"),
+        (pd.DataFrame({"a": [], "b": []}), "Got 0 rows and 2 columns"),
+        (pd.DataFrame(index=range(3)), "Got 3 rows and 0 columns"),
+        (pl.DataFrame(), "Got 0 rows and 0 columns"),
+        (pl.LazyFrame({"a": []}), "Got 0 rows and 1 column"),
+        (pa.table({"a": pa.array([], pa.float64())}), "Got 0 rows and 1 column"),
+        (pd.DataFrame([[1, 2]] * 3, columns=["a", "a"]), "must differ. Got 'a'"),
+        (pd.DataFrame([[1, 2]] * 3, columns=[1, "1"]), "must differ. Got '1'"),
+        (
+            pd.DataFrame({"a": pd.Series(["\ud800", "b", "b"], dtype=object)}),
+            r"texts of column 'a' must be valid Unicode. Got '\\ud800'",
+        ),
+        (np.array([["\ud800", 1], ["b", 2], ["b", 3]], dtype=object), "column 'x0'"),
+        (
+            pd.DataFrame([[1, 2]] * 3, columns=pd.Index(["\ud800", "b"], dtype=object)),
+            "Column names must be valid Unicode",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_used_are_one_sentence(table, words):
+    with pytest.raises(DataError, match=words):
+        LessVFLClassifier(**FAST).fit(table, [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        ([None, 0, 1], "no missing cells. Got 1 row"),
+        (np.array([None, "a", None], dtype=object), "no missing cells. Got 2 rows"),
+        (pd.array([True, None, False], dtype="boolean"), "no missing cells"),
+        (pd.array(["a", None, "b"], dtype="string"), "no missing cells"),
+        (pd.Categorical(["a", None, "b"]), "no missing cells"),
+        (["a", 1, 1], "all texts or all numbers. Got both"),
+        (pd.date_range("2024-01-01", periods=3), "Got datetime64"),
+        (np.array([1j, 0, 1]), "Got complex128"),
+        ([b"a", b"b", b"b"], r"Got \|S1"),
+        (["\ud800", "b", "b"], "valid Unicode"),
+    ],
+)
+@pytest.mark.parametrize("kind", [LessVFLClassifier, LessVFLRegressor])
+def test_labels_that_cannot_be_used_are_one_sentence(kind, y, words):
+    with pytest.raises(LessVFLError, match=words):
+        kind(**FAST).fit(np.eye(3), y)
+
+
+def test_labels_of_every_kind_are_predicted_as_they_came():
+    X, n_times = np.tile(np.eye(2), (10, 1)), 10
+    for y, kind in (
+        (pd.array([3, 4] * n_times, dtype="Int64"), "i"),
+        (pd.Series([True, False] * n_times, dtype="boolean"), "b"),
+        (np.array([True, False] * n_times), "b"),
+        ([decimal.Decimal(1), decimal.Decimal(2)] * n_times, "f"),
+        (pl.Series(["a", "b"] * n_times, dtype=pl.Categorical), "O"),
+        (np.array([2, 5] * n_times, dtype=object), "i"),
+        (np.array([0, 1] * n_times, dtype=np.float16), "f"),
+    ):
+        assert LessVFLClassifier(**FAST).fit(X, y).classes_.dtype.kind == kind
+    with pytest.raises(ConfigError, match="must be numbers to regress on"):
+        LessVFLRegressor(**FAST).fit(X, ["a", "b"] * n_times)
+
+
+@pytest.mark.parametrize("n_rows", [2, 3, 5])
+def test_a_handful_of_rows_says_nothing_of_torch(n_rows):
+    X = np.random.default_rng(0).normal(size=(n_rows, 3))
+    model = LessVFLClassifier(random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", LessVFLWarning)
+        model.fit(X, [0, 1, 0, 1, 1][:n_rows])
+        assert len(model.predict(X)) == n_rows
+
+
+@pytest.mark.parametrize("kind", [LessVFLClassifier, LessVFLRegressor])
+def test_a_model_without_a_feature_says_so_and_predicts(kind):
+    X = np.random.default_rng(0).normal(size=(40, 4))
+    y = [0, 1, 1, 1] * 10
+    model = kind(lam_party=1e6, **LAMBDAS)
+    words = "Every feature was removed.* a smaller 'lam_party' keeps more"
+    with pytest.warns(LessVFLWarning, match=words):
+        model.fit(X, y)
+    assert not model.get_support().any()
+    assert len(set(model.predict(X).tolist())) == 1
+    frame = pd.DataFrame(X)
+    with pytest.warns(LessVFLWarning, match="none says more of the labels than chance"):
+        auto = kind(random_state=0).fit(frame, np.roll(y, 1))
+    assert auto.transform(frame).shape == (40, 0)
+
+
+def test_cells_that_no_number_holds_are_left_out_by_name():
+    X = pd.DataFrame({"a": [0.0, 1.0] * 10, "big": [10**400, 1] * 10})
+    with pytest.warns(LessVFLWarning, match=r"'big' \(numbers beyond 1.8e308\)"):
+        LessVFLClassifier(parties=1, **FAST).fit(X, [0, 1] * 10)
+    wide = pl.DataFrame({"a": pl.Series([1, 2] * 10, dtype=pl.Int128)})
+    model = LessVFLClassifier(parties=1, **FAST).fit(wide, [0, 1] * 10)
+    assert model.transform(wide)[1, 0] == 2

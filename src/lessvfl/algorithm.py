@@ -244,6 +244,25 @@ def select_features(
         return penalty.norms(w) > 0
 
 
+def largest_lambda(
+    net: Network, loss: Step, membership: Tensor | None, rows: Rows
+) -> Tensor:
+    """Return the least λ at which no feature of a party helps to match, (R,).
+
+    That is the largest norm of a group's gradient of H where π(θ) = 0, the other
+    weights as pre-trained: at a larger λ zero is where proximal steps stay.
+    """
+    w = net.input_weights
+    with torch.no_grad():
+        start = w.clone()
+        w.zero_()
+    (slope,) = gradients(loss(rows).sum(), [w])
+    with torch.no_grad():
+        w.copy_(start)
+        nothing = torch.zeros(1, device=w.device, dtype=w.dtype)
+        return GroupLasso(nothing, membership).norms(slope).max(dim=1).values
+
+
 def adaptive_weights(norms: Tensor, power: float) -> Tensor:
     """Return 1 / norm^power of every group, that of the middle group 1.
 

@@ -23,9 +23,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import (
     assert_all_finite,
+    check_array,
     check_random_state,
     estimator_html_repr,
 )
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -40,7 +42,7 @@ from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.run.record import RunRecord
-from lessvfl.terms import Progress, Task
+from lessvfl.terms import Progress, Task, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,6 +259,8 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                     kept.add(column.name)
         self.support_ = np.array([name in kept for name in frame.names])
         self.feature_importances_ = np.array([norms.get(n, 0.0) for n in frame.names])
+        if not kept:
+            warnings.warn(_nothing_kept(self.method), LessVFLWarning, stacklevel=3)
 
     def _settings(
         self, dataset: Dataset, labels: Mapping[Any, str]
@@ -291,9 +295,17 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _frame(self, X: Any, reset: bool) -> Frame:
         """Check a table and return it with its column names."""
+        X = data.in_memory(X)
         if hasattr(X, "columns"):
+            frame = data.frame_of(X)  # or says what is wrong with its names
+            if not (frame.n_rows and frame.names):
+                raise DataError(
+                    "The table X must have rows and columns. Got "
+                    f"{plural(frame.n_rows, 'row')} and "
+                    f"{plural(len(frame.names), 'column')}."
+                )
             validate_data(self, X, reset=reset, skip_check_array=True)
-            return data.frame_of(X)
+            return frame
         is_mixed = _holds_texts_or_dates(X)
         array = validate_data(
             self,
@@ -317,6 +329,65 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         support: NDArray[np.bool_] = self.support_
         return support
+
+    def transform(self, X: Any) -> Any:
+        """Return the columns kept, as they came.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or DataFrame (n, d)
+            The table.
+
+        Returns
+        -------
+        array, sparse matrix or DataFrame
+            Of a frame an array, of objects where columns are not all numbers; with
+            ``set_output(transform="pandas")`` or ``"polars"`` a frame, whose columns
+            are of the types that they had.
+        """
+        check_is_fitted(self)
+        X = data.in_memory(X)
+        if not hasattr(X, "columns"):
+            return super().transform(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        kept = data.columns_at(X, self.get_support(indices=True).tolist())
+        wanted = _get_output_config("transform", estimator=self)["dense"]
+        if wanted == "default":
+            return data.array_of(kept)
+        if wanted == "pandas" and hasattr(kept, "to_pandas"):
+            return kept.to_pandas()  # scikit-learn would make objects of its cells
+        return kept
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Put the columns kept where they were, and zeros where others were removed.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or DataFrame (n, n_kept)
+            The columns kept; missing cells may be among them.
+
+        Returns
+        -------
+        array or sparse matrix (n, d)
+            As wide as the table of `fit`.
+        """
+        check_is_fitted(self)
+        if sparse.issparse(X):
+            return super().inverse_transform(X)
+        X = data.in_memory(X)
+        cells = data.array_of(X) if hasattr(X, "columns") else X
+        cells = check_array(
+            cells, dtype=None, ensure_all_finite=False, ensure_min_features=0
+        )
+        support = self.get_support()
+        if cells.shape[1] != support.sum():
+            raise ConfigError(
+                f"The table X must have the columns that were kept, {support.sum()}. "
+                f"Got {cells.shape[1]}."
+            )
+        whole = np.zeros((len(cells), len(support)), dtype=cells.dtype)
+        whole[:, support] = cells
+        return whole
 
     def _score_classes(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
@@ -414,8 +485,20 @@ def _by_name(what: str, given: Any, names: Sequence[str]) -> Any:
     return found
 
 
+def _nothing_kept(method: str) -> str:
+    """Say that all features were removed, and what that means."""
+    why = "none says more of the labels than chance would"
+    if method != "less-vfl-auto":
+        why = "a smaller 'lam_party' keeps more"
+    return (
+        f"Every feature was removed, so that every row gets the same prediction: {why}."
+    )
+
+
 def _one_column(y: Any) -> NDArray[Any]:
-    """Return the labels of the rows; refuse several of them for one row."""
+    """Return the labels of the rows; refuse several of them for one row, or none."""
+    if hasattr(getattr(y, "dtype", None), "na_value"):  # numbers of pandas with a mask
+        y = y.to_numpy()
     table = y if hasattr(y, "shape") else np.asarray(y, dtype=object)
     found = f"shape {tuple(table.shape)}"
     several = math.prod(table.shape[1:]) != 1
@@ -427,7 +510,37 @@ def _one_column(y: Any) -> NDArray[Any]:
             "one estimator each, as sklearn.multioutput does. Got "
             f"{found}."
         )
+    if getattr(getattr(y, "dtype", None), "kind", "") == "c":
+        return _checked_labels(y)
     column: NDArray[Any] = column_or_1d(y, warn=True)
+    if column.dtype.kind not in "OU" or not len(column):
+        return _checked_labels(column)
+    # What a list held before it became texts.
+    cells = np.asarray(table, dtype=object).ravel().tolist()
+    if n_missing := sum(map(data.is_missing, cells)):
+        raise ConfigError(
+            "The labels y must have no missing cells. Got "
+            f"{plural(n_missing, 'row')} without a label."
+        )
+    n_texts = sum(isinstance(cell, str) for cell in cells)
+    if n_texts == len(cells):
+        data.check_texts(cells, "The labels y")
+        return column
+    if n_texts:
+        raise ConfigError("The labels y must be all texts or all numbers. Got both.")
+    return _checked_labels(np.array(cells))
+
+
+def _checked_labels(column: NDArray[Any]) -> NDArray[Any]:
+    """Return labels that are numbers or truth values, or refuse them."""
+    with contextlib.suppress(TypeError, ValueError):
+        if column.dtype.kind == "O":  # decimals, as an example
+            column = column.astype(np.float64)
+    if column.dtype.kind not in "iufb":
+        raise ConfigError(
+            "The labels y must be texts, truth values or numbers. Got "
+            f"{column.dtype if column.dtype.kind != 'O' else type(column[0]).__name__}."
+        )
     return column
 
 
@@ -549,7 +662,10 @@ class LessVFLRegressor(RegressorMixin, _LessVFL):  # type: ignore[misc]
             held out and scrambled together.
         """
         frame = self._frame(X, reset=True)
-        y = _one_column(y).astype(np.float64)
+        y = _one_column(y)
+        if y.dtype.kind not in "iufb":
+            raise ConfigError("The labels y must be numbers to regress on. Got texts.")
+        y = y.astype(np.float64)
         if not np.isfinite(y).all():
             raise ConfigError(
                 "The labels must be finite numbers. Got NaN or infinity in y."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -48,6 +48,7 @@ from lessvfl.terms import Observer, PartyId, Stage
 from lessvfl.wire import messages
 
 Empty = Literal["constant", "frozen"]
+LAMBDA_ROWS = 1 << 16  # that tell which lambda removes every feature
 
 
 @dataclass(frozen=True)
@@ -341,11 +342,17 @@ class Party:
         """Return what stage 3 of the paper keeps, (R, n_groups)."""
         X, who = self.X_train, f"party '{self.name}'"
         batches = plan.batches(X.shape[1], self._private, who)
+        loss, groups = algorithm.matching_loss(self.net, X, plan), self._membership()
+        if plan.relative:
+            some = slice(0, min(X.shape[1], LAMBDA_ROWS))
+            largest = algorithm.largest_lambda(self.net, loss, groups, some)
+            lam = (largest * plan.weights(largest)).tolist()
+            plan = replace(plan, lam=tuple(lam), lam_scale=1.0)
         return algorithm.select_features(
             self.net,
-            algorithm.matching_loss(self.net, X, plan),
+            loss,
             self.net.output_mask.sum(dim=1),
-            self._membership(),
+            groups,
             plan,
             in_order(batches, X.device),
             self.observe,

@@ -251,7 +251,7 @@ def test_json(messy, run_cli):
     } in found["findings"]
 
 
-def test_built_in_data_and_plain_tables_print_nothing(run_cli, tmp_path):
+def test_built_in_data_and_plain_tables_print_nothing_of_columns(run_cli, tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
     table.assign(label=[0, 1] * 30).to_csv(tmp_path / "t.csv", index=False)
@@ -314,3 +314,42 @@ def test_copies_of_rows_are_said(run_cli, tmp_path):
     assert ran.err.count(said) == 1
     assert ran.json["data"]["n_equal_rows"] == 100
     assert ran.json["data"]["n_blocks"] < 30
+
+
+def a_table_of_counts(folder):
+    """Write a table whose label is an amount in whole numbers, 17 different ones."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    y = np.clip(np.round(8 + 2.5 * X[:, 0] + X[:, 2]), 0, 16).astype(int)
+    pd.DataFrame(X, columns=list("abcd")).assign(y=y).to_csv(
+        folder / "counts.csv", index=False
+    )
+    return "counts.csv"
+
+
+def test_whole_numbers_are_amounts_and_the_command_line_says_so(
+    tmp_path, monkeypatch, run_cli
+):
+    monkeypatch.chdir(tmp_path)
+    table = a_table_of_counts(tmp_path)
+    said = "The labels are numbers to regress on: 1"
+    shown = run_cli("check", table)
+    assert said in shown.out
+    assert "--task classification" in shown.out
+    found = json.loads(run_cli("check", table, "--json").out)
+    assert found["task"] == "regression"
+    assert "different whole numbers" in found["task_reason"]
+    as_classes = run_cli("check", table, "--task", "classification", "--json")
+    assert json.loads(as_classes.out)["task"] == "multiclass"
+    done = run_cli("run", table, *FEW, "--json", "--quiet")
+    assert said in done.err
+    about = json.loads(done.out)
+    assert about["data"]["task"] == "regression"
+    assert about["data"]["task_reason"] == found["task_reason"]
+    assert about["runs"][0]["r2"]["final"] is not None
+    refused = run_cli("run", table, "--set", "task=regression")
+    assert refused.code == 2
+    assert "'--task', as in --task regression" in refused.err
+    unknown = run_cli("run", table, "--task", "guess")
+    assert unknown.code == 2
+    assert "must be one of auto, classification" in unknown.err

@@ -278,6 +278,8 @@ def check_contract(
         "n_classes",
         "n_blocks",
         "n_equal_rows",
+        "task",
+        "task_reason",
     }
     assert data["name"] == name
     assert data["n_classes"] == CLASSES[name]

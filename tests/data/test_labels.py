@@ -280,3 +280,74 @@ def test_labels_that_no_network_can_hold_are_as_large_as_it_can():
     assert found.label_scale == pytest.approx(2.0, rel=0.1)
     assert np.isfinite(np.square(found.y_train.astype(np.float32))).all()
     assert found.y_train[:3].tolist() == [1e15, -1e15, 1e15]
+
+
+# ------------------------------------------------------------------- classes or amounts
+
+
+def counts(n_rows=600):
+    """Return how many of something there are: whole numbers with thin tails."""
+    return np.random.default_rng(0).poisson(8, n_rows)
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "words"),
+    [
+        (counts(), "regression", "different whole numbers, not in a row from 0 or 1"),
+        (np.arange(340) % 17 + 3, "regression", "17 different whole numbers, not"),
+        (np.arange(600) % 12 * 5, "regression", "12 different whole numbers, not"),
+        (
+            np.arange(100),
+            "regression",
+            "100 different whole numbers, not",
+        ),  # 1 row each
+        (np.arange(404) % 101, "regression", "more than 100 different whole numbers"),
+        (np.arange(40) / 2, "regression", "not all are whole numbers"),
+        (np.arange(1560) % 26, "multiclass", "26 different whole numbers in a row"),
+        (
+            np.arange(400) % 100 + 1,
+            "multiclass",
+            "100 different whole numbers in a row",
+        ),
+        (np.arange(100) % 10, "multiclass", "10 different whole numbers, not more"),
+        ([-1.0, 1.0] * 5, "binary", "2 different whole numbers"),
+        (["a", "b", "c"], "multiclass", "3 different texts"),
+        ([True, False], "binary", "truth values"),
+    ],
+)
+def test_what_labels_are_and_why(y, task, words):
+    found = data.from_arrays(np.zeros((len(y), 1)), y)
+    assert found.task == task
+    assert words in found.task_reason
+    said = data.task_sentence(found.task, found.task_reason)
+    what = "numbers to regress on" if task == "regression" else "classes"
+    assert said.startswith(f"The labels are {what}: {found.task_reason}.")
+    is_open = "whole numbers" in words and len(found.label_names) != 2
+    assert ("--task" in said) == is_open
+
+
+def test_what_labels_are_is_taken_as_it_is_asked_for():
+    X, y = np.zeros((600, 1)), counts()
+    assert data.from_arrays(X, y, task="auto").task == "regression"
+    found = data.from_arrays(X, y, task="classification")
+    assert (found.task, found.task_reason) == ("multiclass", "as was asked for")
+    assert len(found.label_names) == len(np.unique(y))
+    assert data.from_arrays(X, y % 2, task="classification").task == "binary"
+    assert data.from_arrays(X, y % 2, task="regression").label_names == ()
+    with pytest.raises(
+        ConfigError, match=r"one of auto, classification, .*Got 'guess'"
+    ):
+        data.from_arrays(X, y, task="guess")
+
+
+def test_names_of_classes_make_classes(tmp_path):
+    y = np.repeat(np.arange(12), np.arange(1, 13) * 5)  # far from even
+    names = np.array(list("abcdefghijkl"))
+    np.savez(tmp_path / "t.npz", X=np.zeros((len(y), 1)), y=y, label_names=names)
+    found = data.load(tmp_path / "t.npz")
+    assert found.label_names == tuple(names)
+    labels, _, _ = data.load_labels(tmp_path / "t.npz")
+    assert labels.label_names == tuple(names)
+    assert data.load(tmp_path / "t.npz", task="regression").task == "regression"
+    with pytest.raises(ConfigError, match="'task' must be left out for the data set"):
+        data.load("digits", task="regression")

@@ -13,6 +13,7 @@ from lessvfl import data, methods
 from lessvfl.core.network import MLP
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.methods.base import LAM_SHARE
 from lessvfl.run import profiles, simulate
 from lessvfl.run.build import Networks
 from lessvfl.run.simulate import Job, Replica
@@ -467,3 +468,29 @@ def test_parameters_without_a_part_and_frozen_ones_stay_as_they_are():
     assert torch.equal(now["unused.weight"], before["unused.weight"])
     assert torch.equal(now["last.weight"], before["last.weight"])
     assert not torch.equal(now["first.weight"], before["first.weight"])
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+@pytest.mark.parametrize("n_rows", [120, 400])
+def test_the_default_of_local_lasso_keeps_what_matters(task, n_rows):
+    """Its lambda is a share of the one that removes everything, on any scale."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 12))
+    z = X[:, [0, 3, 8]] @ [1.5, -1.0, 1.2]
+    y = z if task == "regression" else (z > 0).astype(int)
+    dataset = data.from_arrays(X, y, task=task)
+    settings = profiles.resolve("local-lasso", "default", dataset, {"train_epochs": 1})
+    (run,) = simulate.simulate(simulate.Job(dataset, settings, parties=2), [0])
+    kept = [name for own in run.numbers["features"].values() for name in own["kept"]]
+    assert {"x0", "x3", "x8"} <= set(kept)
+    assert len(kept) < 12
+
+
+def test_at_the_largest_lambda_nothing_is_left():
+    dataset = data.load("breast-cancer")
+    for share, is_empty in ((1.0, True), (0.1, False)):
+        few = {"train_epochs": 1, "activation": "none", "lam_scale": share / LAM_SHARE}
+        settings = profiles.resolve("local-lasso", "default", dataset, few)
+        (run,) = simulate.simulate(simulate.Job(dataset, settings, parties=2), [0])
+        kept = [own["kept"] for own in run.numbers["features"].values()]
+        assert any(kept) != is_empty

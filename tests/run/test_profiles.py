@@ -117,7 +117,9 @@ def test_paper(method, name):
 @pytest.mark.parametrize("method", METHODS)
 def test_default(method):
     """The paper's, but each party standardises, and the split is stratified."""
-    published = PUBLISHED if method == "less-vfl" else {}
+    published = PUBLISHED if method in SELECTING else {}
+    if method == "local-lasso":
+        published = {k: v for k, v in PUBLISHED.items() if k != "pretrain_batch_size"}
     found = flat(method, "default", overrides=published)
     check(found, NETWORK | LEARNING | BY_METHOD[method])
     check(found, {"activation": "tanh", "row_order": "shuffle", "scale": "auto"})
@@ -198,12 +200,13 @@ def test_every_contract_name_can_be_overridden(profile, method, name, text, valu
         assert found | {name: None} == whole | {name: None}
 
 
-def test_default_goes_past_the_paper_with_less_vfl():
+@pytest.mark.parametrize("method", SELECTING)
+def test_default_goes_past_the_paper(method):
     """Few bytes: small embeddings, 8 bits, a falling rate."""
     few = {"embedding_size": 4, "input_scale": 0.01, "bits": 8, "batch_size": 128}
-    check(flat("less-vfl", "default"), few)
-    check(flat("less-vfl", "default"), {"learning_rate": 0.005, "train_epochs": 40})
-    assert flat("less-vfl", "default")["schedule"] == "cosine"
+    check(flat(method, "default"), few)
+    check(flat(method, "default"), {"learning_rate": 0.005, "train_epochs": 40})
+    assert flat(method, "default")["schedule"] == "cosine"
 
 
 @pytest.mark.parametrize(
@@ -230,6 +233,7 @@ def test_less_vfl_is_algorithm_1_in_every_profile(method, profile):
     if method == "less-vfl":
         assert {"lam_party", "lam_server", "server_epochs"} <= found.keys()
         assert found["adaptive"] == 0
+    if method in SELECTING:
         assert (found["bits"] == 8) == (profile == "default")
     else:
         check(found, {"bits": 32, "schedule": "constant", "input_scale": 1.0})

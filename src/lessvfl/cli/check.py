@@ -18,6 +18,7 @@ from lessvfl.cli.options import (
     Label,
     PartiesText,
     SampleWeight,
+    TaskName,
     read_parties,
 )
 from lessvfl.terms import listed, plural
@@ -37,6 +38,7 @@ def check(
     label: Label = None,
     sample_weight: SampleWeight = None,
     group_column: GroupColumn = None,
+    task: TaskName = "auto",
     groups: GroupsFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,6 +52,7 @@ def check(
         label=label,
         sample_weight=sample_weight,
         group_column=group_column,
+        task=task,
         groups=None if groups is None else data.read_parties(groups, of="feature"),
     )
     if as_json:
@@ -63,6 +66,8 @@ def check(
 
 def _print(report: TableReport) -> None:
     """Print what is done about columns, then what stops a run, the verdict last."""
+    from lessvfl.data import task_sentence
+
     rows = [
         (_short(one.column), party or "", one.what, one.done)
         for party, one in report.findings
@@ -79,6 +84,8 @@ def _print(report: TableReport) -> None:
         label += f" ({report.task}{': ' * bool(classes)}{classes})"
     sums = f"{plural(report.n_rows, 'row')}; {label}; columns in use: {used or 'none'}."
     results.say(sums)
+    if report.task is not None:
+        results.say(task_sentence(report.task, report.task_reason or ""))
     for problem in report.problems:
         results.say(f"Stops a run: {problem}")
     results.say("A run would stop." if report.problems else "A run would begin.")
@@ -105,7 +112,7 @@ def lines(findings: Iterable[tuple[str | None, Finding]]) -> list[str]:
 
 def tell_changes(job: Job, seed: int, source: str) -> None:
     """Say on standard error what a run does to the columns of a table."""
-    from lessvfl.data import is_file, usable
+    from lessvfl.data import is_file, task_sentence, usable
     from lessvfl.data.check import giveaways, held_columns, run_changes
 
     dataset: Dataset = job.dataset
@@ -116,7 +123,8 @@ def tell_changes(job: Job, seed: int, source: str) -> None:
         usable(party, names, dataset.X)  # or nothing is said but this
     found = run_changes(dataset, held, job.parties, job.settings.data)
     found += giveaways(dataset, held)
-    for line in first_lines(found, source):
+    said = task_sentence(dataset.task, dataset.task_reason)
+    for line in [said, *first_lines(found, source)]:
         results.say(line, err=True)
 
 

@@ -32,6 +32,10 @@ PartiesText = Annotated[
     typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
 ]
 Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
+TaskName = Annotated[
+    str,
+    typer.Option("--task", help="classification, regression, or auto: by their look."),
+]
 SampleWeight = Annotated[
     str | None,
     typer.Option(help="Column of how much a row counts in the loss; no feature."),

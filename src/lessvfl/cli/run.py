@@ -31,6 +31,7 @@ from lessvfl.cli.options import (
     Quiet,
     SampleWeight,
     SeedsText,
+    TaskName,
     read_parties,
     whole_numbers,
 )
@@ -95,6 +96,11 @@ def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
         if not equals:
             raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
         found[name.strip()] = value.strip()
+    if "task" in found:
+        raise ConfigError(
+            "What labels are is said by '--task', as in --task regression. Got it as "
+            f"a setting: --set task={found['task']}."
+        )
     options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
     return {k: v for k, v in found.items() if not k.startswith("data.")}, options
 
@@ -110,6 +116,7 @@ def _read_job(
     label: str | None,
     sample_weight: str | None,
     group_column: str | None,
+    task: str,
     groups: Path | None,
     pairs: list[str] | None,
 ) -> tuple[Job, dict[str, str]]:
@@ -126,6 +133,7 @@ def _read_job(
         options=options or None,
         sample_weight=sample_weight,
         group_column=group_column,
+        task=task,
     )
     job = Job(
         dataset,
@@ -159,6 +167,7 @@ def run(
     label: Label = None,
     sample_weight: SampleWeight = None,
     group_column: GroupColumn = None,
+    task: TaskName = "auto",
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -181,6 +190,7 @@ def run(
         label,
         sample_weight,
         group_column,
+        task,
         groups,
         set_,
     )
@@ -203,6 +213,7 @@ def try_(
     label: Label = None,
     sample_weight: SampleWeight = None,
     group_column: GroupColumn = None,
+    task: TaskName = "auto",
     groups: GroupsFile = None,
     set_: Pairs = None,
     target: Target = None,
@@ -232,6 +243,7 @@ def try_(
         label,
         sample_weight,
         group_column,
+        task,
         groups,
         set_,
     )

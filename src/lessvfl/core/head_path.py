@@ -40,9 +40,12 @@ def choose_components(
         losses = own.at(held).losses(z)
         means = losses.mean(dim=1)
         best = int(means.argmin())
-        error = losses[best].std() / math.sqrt(losses.shape[1])
-        within = means <= means[best] + plan.n_errors * error
-        kept = weights[int(within.float().argmax())].norm(dim=0) > 0
+        simplest = 0  # which is taken where too few rows were held out to say more
+        if (n_held_out := losses.shape[1]) > 1:
+            error = losses[best].std() / math.sqrt(n_held_out)
+            within = means <= means[best] + plan.n_errors * error
+            simplest = int(within.float().argmax())
+        kept = weights[simplest].norm(dim=0) > 0
         strengths = weights[-1].norm(dim=0).split(list(sizes))
         for part, strength in zip(kept.split(list(sizes)), strengths, strict=True):
             if len(part) and not bool(part.any()):

@@ -391,6 +391,7 @@ class SelectPlan:
     # as far as the proximal steps alone take it (the released code).
     stepwise_removal: bool = False
     adaptive: float = 0.0  # group weights 1 / norm^adaptive of the pre-trained network
+    relative: bool = False  # lam is a share of the one that removes every feature
 
     def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
         """Return the mini-batches of the server or of one party."""

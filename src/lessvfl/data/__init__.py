@@ -30,7 +30,13 @@ from lessvfl.data.frame import (
     are_in_order,
     digest_of,
 )
-from lessvfl.data.labels import LabelConfig, check_labels, check_weights
+from lessvfl.data.labels import (
+    TASKS,
+    LabelConfig,
+    check_labels,
+    check_weights,
+    task_sentence,
+)
 from lessvfl.data.problem import (
     features_of,
     label_rows,
@@ -41,9 +47,19 @@ from lessvfl.data.problem import (
 from lessvfl.data.sets import describe, is_file, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
-from lessvfl.data.table import frame_of, from_arrays, label_name
+from lessvfl.data.table import (
+    array_of,
+    check_texts,
+    columns_at,
+    frame_of,
+    from_arrays,
+    in_memory,
+    is_missing,
+    label_name,
+)
 
 __all__ = [
+    "TASKS",
     "Blocks",
     "CellCounts",
     "DataConfig",
@@ -60,10 +76,13 @@ __all__ = [
     "Table",
     "are_all",
     "are_in_order",
+    "array_of",
     "changes",
     "check_labels",
+    "check_texts",
     "check_units",
     "check_weights",
+    "columns_at",
     "describe",
     "digest_of",
     "equal_rows",
@@ -71,7 +90,9 @@ __all__ = [
     "find_blocks",
     "frame_of",
     "from_arrays",
+    "in_memory",
     "is_file",
+    "is_missing",
     "label_name",
     "label_rows",
     "labels_alone",
@@ -90,6 +111,7 @@ __all__ = [
     "release_unused",
     "settle",
     "split_rows",
+    "task_sentence",
     "usable",
     "write_columns",
     "write_table",

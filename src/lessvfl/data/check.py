@@ -32,6 +32,7 @@ class TableReport:
     label: str | None
     label_names: tuple[str, ...]
     task: str | None
+    task_reason: str | None
     problems: tuple[str, ...]  # each one stops a run
     findings: tuple[tuple[str | None, Finding], ...]  # with the party that holds it
     kinds: Mapping[str, int]  # columns that are used, by what they are
@@ -42,6 +43,7 @@ class TableReport:
             "data": {"name": self.name, "n_rows": self.n_rows},
             "label": self.label,
             "task": self.task,
+            "task_reason": self.task_reason,
             "label_names": list(self.label_names),
             "columns": dict(self.kinds),
             "problems": list(self.problems),
@@ -109,6 +111,7 @@ def check_table(
     label: str | None = None,
     sample_weight: str | None = None,
     group_column: str | None = None,
+    task: str | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     config: DataConfig | None = None,
 ) -> TableReport:
@@ -120,7 +123,7 @@ def check_table(
         A file that `load` takes.
     parties, groups : optional
         As for `prepare`.
-    label, sample_weight, group_column : str, optional
+    label, sample_weight, group_column, task : str, optional
         As for `load`.
     config : DataConfig, optional
         The settings of the run.
@@ -140,9 +143,11 @@ def check_table(
             problems.append(" ".join(str(error).split()))
             return None
 
-    dataset, target = _load(path, label, sample_weight, group_column, attempt)
+    roles = (label, sample_weight, group_column, task)
+    dataset, target = _load(path, *roles, attempt)
     if dataset is None:
-        return TableReport(path.stem, 0, target, (), None, tuple(problems), (), {})
+        nothing = (None, None, tuple(problems))
+        return TableReport(path.stem, 0, target, (), *nothing, (), {})
     has_labels = len(dataset.y) > 0
     X = dataset.X
     held = attempt(lambda: held_columns(dataset, parties, config))
@@ -193,6 +198,7 @@ def check_table(
         target,
         dataset.label_names,
         dataset.task if has_labels else None,
+        dataset.task_reason if has_labels else None,
         tuple(problems),
         tuple(order),
         _kinds(mine),
@@ -204,11 +210,12 @@ def _load(
     label: str | None,
     sample_weight: str | None,
     group_column: str | None,
+    task: str | None,
     attempt: Callable[[Callable[[], Any]], Any],
 ) -> tuple[Dataset | None, str | None]:
     """Load a file as `load` does, and go on without labels where they are wrong."""
     if path.suffix.lower() == ".npz":
-        more = (sample_weight, group_column)
+        more = (sample_weight, group_column, task)
         data = attempt(lambda: files.load_file(path, label, *more))
         return data, label or "y"
     raw = attempt(lambda: _read(path))
@@ -219,7 +226,9 @@ def _load(
     frame = raw.frame([name for name in raw.names if name != target])
     data = None
     if labels is not None:
-        data = attempt(lambda: table.from_arrays(frame, labels, name=path.stem))
+        data = attempt(
+            lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
+        )
     if data is None:
         data = _without_labels(frame, path.stem)
     if sample_weight is not None:

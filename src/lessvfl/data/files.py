@@ -23,7 +23,7 @@ from lessvfl.data.labels import take_weights
 from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
 from lessvfl.settings import near
-from lessvfl.terms import Task, listed, plural
+from lessvfl.terms import listed, plural
 
 EXCEL = (".xlsx", ".xls")
 ARROW = (".parquet", ".arrow", ".feather")
@@ -44,19 +44,21 @@ def load_file(
     label: str | None = None,
     sample_weight: str | None = None,
     group_column: str | None = None,
+    task: str | None = None,
 ) -> Dataset:
     """Load a table from a file, under the file's name.
 
     A ``.npz`` file has the arrays ``X`` and ``y``, and perhaps ``feature_names``,
     ``label_names``, ``X_test``, ``y_test`` and ``informative``. The row weights are one
     of its columns, which is then no feature, or an array of their own in such a file;
-    so are the groups of its rows.
+    so are the groups of its rows. What the labels are is told by their look, unless a
+    `task` is given.
     """
     check_file(path)
     if not _is_npz(path):
         raw = read_table(path)
         frame, labels = _labelled(raw, label, path)
-        table = tables.from_arrays(frame, labels, name=path.stem)
+        table = tables.from_arrays(frame, labels, name=path.stem, task=task)
         return with_roles(table, sample_weight, group_column, raw)
     label = label or "y"
     arrays = _read_npz(path, ["X", label])
@@ -67,11 +69,12 @@ def load_file(
         frame,
         arrays[label],
         name=path.stem,
+        task=task,
         X_test=X_test,
         y_test=y_test,
         sample_weight=arrays[str(sample_weight)] if own else None,
+        label_names=_texts(arrays.get("label_names")),
     )
-    data = _with_label_names(data, arrays)
     if (mask := arrays.get("informative")) is not None:
         data = _with_informative(data, mask, path)
     if group_column in arrays and group_column not in frame.names:
@@ -97,15 +100,6 @@ def with_roles(
     if group_column is None:
         return data
     return take_units(data, group_column, None if raw is None else raw.cells)
-
-
-def _with_label_names(data: Dataset, arrays: Mapping[str, NDArray[Any]]) -> Dataset:
-    """Return a data set whose classes have the names that its file gives them."""
-    coded = [str(code) for code in range(len(data.label_names))]
-    names = _texts(arrays.get("label_names"))
-    if names and list(data.label_names) == coded and len(names) == len(coded):
-        return replace(data, label_names=tuple(names))
-    return data
 
 
 def _with_informative(data: Dataset, mask: NDArray[Any], path: Path) -> Dataset:
@@ -281,7 +275,7 @@ class RawTable:
         """Return some of the columns, raw."""
         if not names:
             return Frame((), np.empty((self.table.num_rows, 0)))
-        cells = (_arrow_cells(self.table.column(name)) for name in names)
+        cells = map(tables.arrow_cells, map(self.table.column, names))
         frame = tables.frame_of_columns(names, cells)
         return replace(frame, decimal=self.decimal, findings=self.findings)
 
@@ -461,32 +455,6 @@ def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
     )
 
 
-def _arrow_cells(column: Any) -> tables.Cells:
-    """Return one arrow column."""
-    import pyarrow
-
-    kind = column.type
-    types = pyarrow.types
-    if types.is_dictionary(kind):
-        values = column.cast(kind.value_type).to_pylist()
-        texts = [None if v is None else str(v) for v in values]
-        return tables.Cells("category", np.array(texts, dtype=object))
-    if types.is_integer(kind) or types.is_floating(kind):
-        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
-        return tables.Cells("numeric", np.asarray(numbers))
-    if types.is_string(kind) or types.is_large_string(kind):
-        texts = column.to_numpy(zero_copy_only=False)
-        texts[texts == ""] = None
-        return tables.Cells("text", texts)
-    if types.is_timestamp(kind) or types.is_date(kind):
-        # Of moments with a time zone, the day that its clocks show.
-        days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
-        return tables.Cells("date", np.asarray(days.cast(pyarrow.float64())))
-    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
-        return tables.cells_of(np.array(column.to_pylist(), dtype=object))
-    return tables.Cells.other(len(column), f"{kind} cells")
-
-
 def label_cells(raw: RawTable, name: str) -> NDArray[Any]:
     """Return the label column as it is written, classes not yet coded."""
     import pyarrow
@@ -598,7 +566,7 @@ def load_labels(
     label: str | None = None,
     id_column: str | None = None,
     sample_weight: str | None = None,
-    task: Task | None = None,
+    task: str | None = None,
     group_column: str | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
     """Load the label holder's own table: labels, ids, and rows marked for testing.
@@ -624,9 +592,10 @@ def load_labels(
         weight = _column_of(raw, sample_weight, path, "row weights")
         units = _column_of(raw, group_column, path, "groups of rows")
         others = (id_column, sample_weight, group_column)
-        names = [name for name in raw.names if name not in others]
-        y = label_cells(raw, label_column(names, label, path))
-    dataset = tables.from_labels(y, path.stem, task, weight)
+        columns = [name for name in raw.names if name not in others]
+        y = label_cells(raw, label_column(columns, label, path))
+    names = _texts(arrays.get("label_names"))
+    dataset = tables.from_labels(y, path.stem, task, weight, names)
     if units is not None:
         owner = f"'{path.stem}' (column '{group_column}')"
         dataset = replace(dataset, units=check_units(units, len(dataset.y), owner))
@@ -639,7 +608,7 @@ def load_labels(
             f"{is_test.shape}."
         )
     release_unused()
-    return _with_label_names(dataset, arrays), ids, is_test
+    return dataset, ids, is_test
 
 
 def check_file(path: Path) -> None:

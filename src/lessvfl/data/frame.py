@@ -218,6 +218,7 @@ class Dataset:
     weight: Floats | None = None  # (N,), how much every row counts in the loss
     units: Places | None = None  # (N,), the person or the like that a row is of
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
+    task_reason: str = ""  # why its labels are classes, or numbers to regress on
 
 
 @dataclass(frozen=True)
@@ -322,6 +323,7 @@ class Problem:
     blocks: Places | None = None  # of the training rows; None: every row is alone
     n_blocks: int | None = None  # of all rows; None: every row is alone
     n_equal: int = 0  # of all rows, those that equal another
+    task_reason: str = ""
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 

@@ -1,4 +1,4 @@
-"""The server's own: how much its rows and classes weigh, and the loss of its numbers.
+"""The server's own: what its labels are, what they weigh, the loss of its numbers.
 
 What is said here and what comes of it stay with the label holder; no party is told.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,18 @@ from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
-from lessvfl.terms import listed
+from lessvfl.terms import Task, listed
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
 LARGEST = 1e15  # label in deviations, whose square a network can hold
 EVEN = 0.25  # classes are uneven where the rarest has less of an even share
+FEW_CODES = 10  # up to so many different whole numbers are classes, whichever they are
+MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
+
+# What labels may be asked to be; classification is binary or multiclass.
+CLASSES = "classification"
+TASKS = ("auto", CLASSES, *get_args(Task))
 
 
 def _class_weight() -> Kind:
@@ -70,6 +76,44 @@ class LabelConfig(Section):
         "auto: with uneven classes and no weights, a class is predicted from its share "
         "of the rows on",
     )
+
+
+# ------------------------------------------------------------------ classes or amounts
+
+
+def look_like_classes(
+    distinct: Floats, counts: NDArray[Any], named: bool
+) -> tuple[bool, str]:
+    """Tell whether numbers are codes of classes or amounts, and why: the one place.
+
+    `counts` says how many rows have each of the different numbers, and `named` whether
+    their file names classes.
+    """
+    n_different = len(distinct)
+    if not bool((distinct == np.round(distinct)).all()):
+        return False, "not all are whole numbers"
+    whole = f"{n_different} different whole numbers"
+    if n_different > MAX_CLASSES:
+        return False, f"more than {MAX_CLASSES} different whole numbers"
+    if named:
+        return True, f"{whole}, and names for classes"
+    if n_different <= FEW_CODES:
+        return True, f"{whole}, not more than {FEW_CODES}"
+    in_a_row = distinct[0] in (0, 1) and bool((np.diff(distinct) == 1).all())
+    even = max(2.0, EVEN * counts.mean())
+    if in_a_row and counts.min() >= even:
+        return True, f"{whole} in a row from {distinct[0]:.0f} on, with rows alike"
+    return False, f"{whole}, not in a row from 0 or 1 on with rows alike"
+
+
+def task_sentence(task: str, reason: str) -> str:
+    """Say what labels are taken for, why, and how to have it otherwise."""
+    what = "numbers to regress on" if task == "regression" else "classes"
+    said = f"The labels are {what}: {reason}."
+    if "whole numbers" not in reason or task == "binary":
+        return said
+    other = CLASSES if task == "regression" else "regression"
+    return f"{said} For the other: --task {other}."
 
 
 # ------------------------------------------------------------------------------ weights

@@ -200,6 +200,7 @@ def labels_alone(
         blocks=rows.blocks,
         n_blocks=rows.n_blocks,
         n_equal=rows.n_equal,
+        task_reason=dataset.task_reason,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tables and labels from whatever the user has: arrays, pandas or polars frames."""
+"""Tables and labels from whatever the user has: arrays, or frames of any library."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 
 from lessvfl.data.columns import follow, settle
 from lessvfl.data.frame import Dataset, Floats, Frame
-from lessvfl.data.labels import check_weights
+from lessvfl.data.labels import (
+    CLASSES,
+    MAX_CLASSES,
+    TASKS,
+    check_weights,
+    look_like_classes,
+)
 from lessvfl.errors import DataError
 from lessvfl.settings import refuse
 from lessvfl.terms import Task, plural
-
-MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 
 def from_arrays(
@@ -27,10 +31,11 @@ def from_arrays(
     *,
     name: str = "table",
     feature_names: Sequence[str] | None = None,
-    task: Task | None = None,
+    task: str | None = None,
     X_test: Any = None,
     y_test: Any = None,
     sample_weight: Any = None,
+    label_names: Sequence[str] | None = None,
 ) -> Dataset:
     """Make a data set of a table and its labels.
 
@@ -41,18 +46,20 @@ def from_arrays(
         allowed. Texts that are numbers, dates, or yes and no are read as such; ids
         and free text are left out.
     y : array of shape (n_samples,)
-        Text, truth values and up to 100 different whole numbers are classes; other
-        numbers are amounts to regress on.
+        Texts, truth values and whole numbers that look like codes (docs/data.md) are
+        classes; other numbers are amounts to regress on.
     name : str
         What the data set is called in records.
     feature_names : sequence of str, optional
         Names of the columns; those of the frame, or ``x0``, ``x1``, ... unless given.
-    task : {"binary", "multiclass", "regression"}, optional
+    task : {"auto", "classification", "binary", "multiclass", "regression"}, optional
         What the labels are, where the rule above is not what you want.
     X_test, y_test : like `X` and `y`, optional
         The data set's own test rows.
     sample_weight : array of shape (n_samples,), optional
         How much every row counts in the loss; no feature, and no party's.
+    label_names : sequence of str, optional
+        Names of the classes, for labels that are coded 0, 1, ...
 
     Returns
     -------
@@ -81,21 +88,29 @@ def from_arrays(
         frame_test = follow(raw, frame, f"the test rows of '{name}'")
         cells_test = label_cells(y_test, frame_test, name)
     whole = cells if X_test is None else [*cells, *cells_test]
-    codes, task, label_names = _code_labels(whole, name, task)
+    labels = _code_labels(whole, name, task, label_names)
     n = frame.n_rows
-    y_test = None if X_test is None else codes[n:]
-    data = Dataset(name, frame, codes[:n], task, label_names, frame_test, y_test)
+    y_test = None if X_test is None else labels.y[n:]
+    own = (labels.y[:n], labels.task, labels.names, frame_test, y_test)
+    data = Dataset(name, frame, *own, task_reason=labels.reason)
     return replace(_finished(data, sample_weight), findings=findings)
 
 
-def from_labels(y: Any, name: str, task: Task | None, sample_weight: Any) -> Dataset:
+def from_labels(
+    y: Any,
+    name: str,
+    task: str | None = None,
+    sample_weight: Any = None,
+    label_names: Sequence[str] | None = None,
+) -> Dataset:
     """Make a data set of labels alone, whose rows have no columns here."""
     cells = label_cells(y, None, name)
     if len(cells) == 0:
         raise DataError(f"The data set '{name}' must have rows. Got none.")
-    codes, task, label_names = _code_labels(cells, name, task)
-    frame = Frame((), np.empty((len(codes), 0)))
-    data = Dataset(name, frame, codes, task, label_names)
+    labels = _code_labels(cells, name, task, label_names)
+    frame = Frame((), np.empty((len(labels.y), 0)))
+    data = Dataset(name, frame, labels.y, labels.task, labels.names)
+    data = replace(data, task_reason=labels.reason)
     return _finished(data, sample_weight)
 
 
@@ -108,16 +123,20 @@ def _finished(data: Dataset, sample_weight: Any) -> Dataset:
 
 
 def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
-    """Read a table: a two-dimensional array, a pandas or a polars frame.
+    """Read a table: a two-dimensional array, a pandas or polars frame, an Arrow table.
 
     `feature_names` take the place of its own. A Frame comes back as it is.
     """
     if isinstance(X, Frame):
         return X
-    if hasattr(X, "get_columns"):  # polars
+    X = in_memory(X)
+    if hasattr(X, "column_names"):  # arrow
+        names = X.column_names
+        columns: Iterable[Cells] = map(arrow_cells, X.columns)
+    elif hasattr(X, "get_columns"):  # polars
         series = X.get_columns()
         names = [column.name for column in series]
-        columns: Iterable[Cells] = (_polars_cells(column) for column in series)
+        columns = (_polars_cells(column) for column in series)
     elif hasattr(X, "dtypes") and hasattr(X, "columns"):  # pandas
         names = [str(column) for column in X.columns]
         columns = (_pandas_cells(X.iloc[:, i]) for i in range(len(names)))
@@ -142,7 +161,57 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
             numbers = np.ascontiguousarray(matrix, dtype=np.float64)
             return Frame(checked_names(names, feature_names), numbers, {}, boolean)
         columns = map(cells_of, matrix.T)
-    return frame_of_columns(checked_names(names, feature_names), columns)
+    frame = frame_of_columns(checked_names(names, feature_names), columns)
+    return frame if names else replace(frame, numeric=np.empty((X.shape[0], 0)))
+
+
+def in_memory(X: Any) -> Any:
+    """Return a table as it came; a polars query is run, an Arrow batch is a table."""
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
+        return X.collect()
+    if hasattr(X, "column_names") and not hasattr(X, "combine_chunks"):
+        import pyarrow
+
+        return pyarrow.Table.from_batches([X])
+    return X
+
+
+def columns_at(X: Any, places: Sequence[int]) -> Any:
+    """Return some columns of a frame, as they came."""
+    if hasattr(X, "iloc"):
+        return X.iloc[:, places]
+    return X.select([X.columns[i] if hasattr(X, "get_columns") else i for i in places])
+
+
+def array_of(X: Any) -> NDArray[Any]:
+    """Return the cells of a frame: numbers as such, or objects where some are none."""
+    if hasattr(X, "iloc"):
+        own = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
+    else:
+        is_polars = hasattr(X, "get_columns")
+        own = [_plain_array(one) for one in (X.get_columns() if is_polars else X)]
+    if any(cells.dtype.kind not in "iufb" for cells in own):
+        own = [cells.astype(object) for cells in own]
+    return np.column_stack(own) if own else np.empty((X.shape[0], 0))
+
+
+def _pandas_array(series: Any) -> NDArray[Any]:
+    if getattr(series.dtype, "kind", "O") not in "iufb":
+        return np.asarray(series.to_numpy(dtype=object, na_value=np.nan))
+    cells = np.asarray(series.to_numpy())
+    if cells.dtype != object:
+        return cells
+    return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _plain_array(column: Any) -> NDArray[Any]:
+    """Return the cells of a polars or Arrow column."""
+    kind = str(getattr(column, "dtype", None) or column.type).lower()
+    if kind.startswith(("int", "uint", "float", "bool", "double", "halffloat")):
+        if not kind.endswith("128"):  # numpy has none
+            return np.asarray(column.to_numpy())
+    to_list = column.to_list if hasattr(column, "to_list") else column.to_pylist
+    return np.fromiter(to_list(), dtype=object)
 
 
 @dataclass(frozen=True)
@@ -165,9 +234,10 @@ def frame_of_columns(names: Sequence[str], columns: Iterable[Cells]) -> Frame:
     text: dict[int, NDArray[np.object_]] = {}
     marked: dict[str, set[int]] = {"boolean": set(), "date": set(), "category": set()}
     left_out: dict[int, str] = {}
-    for index, (_, column) in enumerate(zip(names, columns, strict=True)):
+    for index, (name, column) in enumerate(zip(names, columns, strict=True)):
         cells = column.values
         if column.kind in ("text", "category"):
+            check_texts(cells, f"The texts of column {name!r}")
             text[index] = cells
             cells = np.full(len(cells), np.nan)
         numeric.append(cells)
@@ -221,41 +291,65 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
     return cells
 
 
+@dataclass(frozen=True)
+class Coded:
+    """Labels as a run takes them, and why they are what they are."""
+
+    y: NDArray[Any]  # codes 0..C-1, or floats for regression
+    task: Task
+    names: tuple[str, ...]
+    reason: str
+
+
 def _code_labels(
-    cells: Sequence[Any] | NDArray[Any], name: str, task: Task | None = None
-) -> tuple[NDArray[Any], Task, tuple[str, ...]]:
+    cells: Sequence[Any] | NDArray[Any],
+    name: str,
+    task: str | None,
+    given_names: Sequence[str] | None,
+) -> Coded:
     """Code labels as 0..C-1, or as floats for regression.
 
     Both numbers and texts are coded in sorted order.
     """
-    if task not in (None, "binary", "multiclass", "regression"):
-        raise refuse("task", "argument", "binary, multiclass, regression or None", task)
+    if task not in (None, *TASKS):
+        raise refuse("task", "argument", f"one of {', '.join(TASKS)}", task)
+    asked = None if task == "auto" else task
+    reason = "as was asked for"
     numbers = _numbers(cells)
-    if numbers is None and task == "regression":
+    if numbers is None and asked == "regression":
         raise DataError(f"The labels of '{name}' must be numbers for regression.")
     if numbers is not None and not np.isfinite(numbers).all():
         raise DataError(f"The labels of '{name}' must be finite numbers.")
     if numbers is None:
         distinct: Sequence[Any] | Floats = sorted(set(cells))
+        check_texts(distinct, f"The labels of '{name}'")
     else:
-        distinct = np.unique(np.unique(numbers).astype(np.float64))
+        values, rows = np.unique(numbers, return_counts=True)
+        amounts, place = np.unique(values.astype(np.float64), return_inverse=True)
+        distinct, counts = amounts, np.bincount(place, rows)
     if len(distinct) < 2:
         raise DataError(
             f"The labels of '{name}' must have two different values or more. "
             f"Got {str(cells[0])!r} in every row."
         )
-    if numbers is not None and task is None:
-        whole = bool(np.all(distinct == np.round(distinct)))
-        task = None if whole and len(distinct) <= MAX_CLASSES else "regression"
-    if task == "regression":
+    of_truth = isinstance(cells[0], bool)
+    if asked is None and numbers is None:
+        reason = f"{len(distinct)} different texts"
+    elif asked is None and of_truth:
+        reason = "truth values"
+    elif asked is None:
+        is_class, reason = look_like_classes(amounts, counts, bool(given_names))
+        asked = CLASSES if is_class else "regression"
+    if asked == "regression":
         assert numbers is not None
-        return numbers.astype(np.float64), task, ()  # not the array of the caller
-    if task is None and len(distinct) > MAX_CLASSES:
+        y = numbers.astype(np.float64)  # not the array of the caller
+        return Coded(y, "regression", (), reason)
+    if asked is None and len(distinct) > MAX_CLASSES:
         raise DataError(
             f"The labels of '{name}' must have at most {MAX_CLASSES} different texts. "
             f"Got {len(distinct)}; is it the right column?"
         )
-    if task == "binary" and len(distinct) != 2:
+    if asked == "binary" and len(distinct) != 2:
         raise DataError(
             f"The labels of '{name}' must have two values for the task 'binary'. "
             f"Got {len(distinct)}."
@@ -265,9 +359,12 @@ def _code_labels(
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
-    of_truth = isinstance(cells[0], bool)
     names = [label_name(bool(value) if of_truth else value) for value in distinct]
-    return codes, "binary" if len(distinct) == 2 else "multiclass", tuple(names)
+    coded = [str(code) for code in range(len(names))]
+    if given_names is not None and names == coded and len(given_names) == len(coded):
+        names = list(given_names)
+    kind: Task = "binary" if len(distinct) == 2 else "multiclass"
+    return Coded(codes, kind, tuple(names), reason)
 
 
 def label_name(cell: Any) -> str:
@@ -306,10 +403,24 @@ def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str,
             f"The 'feature_names' must name every column. "
             f"Got {len(names)} names for {len(own)} columns."
         )
+    check_texts(names, "Column names")
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise DataError(f"Column names must differ. Got {twice!r} more than once.")
     return names
+
+
+def check_texts(texts: Iterable[Any], what: str) -> None:
+    """Refuse texts with a lone surrogate, which no file can hold; None is no text."""
+    for text in texts:
+        try:
+            if text is not None and not text.isascii():
+                text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{what} must be valid Unicode. Got {text!a}, which has a "
+                "surrogate without its pair."
+            ) from None
 
 
 def cells_of(cells: NDArray[Any]) -> Cells:
@@ -336,6 +447,8 @@ def cells_of(cells: NDArray[Any]) -> Cells:
         if any(isinstance(cell, str | bytes) for cell in present):
             raise TypeError
         return Cells("numeric", _floats(values))
+    except OverflowError:
+        return Cells.other(len(cells), "numbers beyond 1.8e308")
     except (TypeError, ValueError):
         kinds = sorted({type(cell).__name__ for cell in present})
         return Cells.other(len(cells), f"{' and '.join(kinds)} cells")
@@ -378,7 +491,7 @@ def _polars_cells(series: Any) -> Cells:
     """Return one polars column."""
     kind = str(series.dtype)
     if kind.startswith(("Int", "UInt", "Float")):
-        return Cells("numeric", np.asarray(series.to_numpy(), dtype=np.float64))
+        return Cells("numeric", np.asarray(series.cast(float).to_numpy()))
     if kind.startswith(("Categorical", "Enum")):
         return Cells("category", _texts(series.to_list()))
     if kind.startswith("Date"):  # and Datetime
@@ -386,6 +499,32 @@ def _polars_cells(series: Any) -> Cells:
     if kind.startswith(("Boolean", "String", "Decimal", "Null", "Object")):
         return cells_of(np.fromiter(series.to_list(), dtype=object))
     return Cells.other(len(series), kind)
+
+
+def arrow_cells(column: Any) -> Cells:
+    """Return one arrow column."""
+    import pyarrow
+
+    kind = column.type
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        values = column.cast(kind.value_type).to_pylist()
+        texts = [None if v is None else str(v) for v in values]
+        return Cells("category", np.array(texts, dtype=object))
+    if types.is_integer(kind) or types.is_floating(kind):
+        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
+        return Cells("numeric", np.asarray(numbers))
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = column.to_numpy(zero_copy_only=False)
+        texts[texts == ""] = None
+        return Cells("text", texts)
+    if types.is_timestamp(kind) or types.is_date(kind):
+        # Of moments with a time zone, the day that its clocks show.
+        days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
+        return Cells("date", np.asarray(days.cast(pyarrow.float64())))
+    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
+        return cells_of(np.array(column.to_pylist(), dtype=object))
+    return Cells.other(len(column), f"{kind} cells")
 
 
 def _texts(cells: Iterable[Any]) -> NDArray[np.object_]:

@@ -25,6 +25,7 @@ from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
 
 Lambda = float | tuple[float, ...]
+LAM_SHARE = 0.6  # of the lambda that removes every feature; chosen on generated tables
 PartyPlan = TrainPlan | SelectPlan | ShadowPlan
 
 
@@ -119,8 +120,11 @@ class Joint(settings.Section):
 class PartySelection(Joint):
     """Settings of stages 1 and 3: pre-training and every party's own selection."""
 
-    lam_party: Lambda = settings.setting(
-        a_lambda(), 6.0, "weight of the parties' group lasso"
+    lam_party: Lambda | None = settings.setting(
+        settings.or_none(a_lambda()),
+        None,
+        f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
+        "one that removes all",
     )
     pretrain_epochs: float = settings.setting(
         settings.a_float(), 1, "epochs of pre-training (stage 1); also a fraction"
@@ -173,12 +177,13 @@ class PartySelection(Joint):
             self.batch_size,
             self.row_order,
             self.party_step_size,
-            spread(self.lam_party),
+            spread(LAM_SHARE if self.lam_party is None else self.lam_party),
             self.lam_scale,
             "mean" if self.reduction == "mean" else "sum",
             self.plateau_tolerance,
             self.plateau_patience,
             self.stepwise_removal,
+            relative=self.lam_party is None,
         )
 
 

@@ -10,7 +10,14 @@ from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
 from lessvfl.core.plans import Labels, SelectPlan
-from lessvfl.methods.base import Lambda, Method, PartySelection, a_lambda, spread
+from lessvfl.methods.base import (
+    LAM_SHARE,
+    Lambda,
+    Method,
+    PartySelection,
+    a_lambda,
+    spread,
+)
 from lessvfl.terms import Observer
 from lessvfl.wire.parties import Parties
 
@@ -19,8 +26,11 @@ from lessvfl.wire.parties import Parties
 class Config(PartySelection):
     """Settings of LESS-VFL."""
 
-    lam_party: Lambda = settings.setting(
-        a_lambda(), 4.0, "weight of the parties' group lasso"
+    lam_party: Lambda | None = settings.setting(
+        settings.or_none(a_lambda()),
+        4.0,
+        f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
+        "one that removes all",
     )
     lam_server: Lambda = settings.setting(
         a_lambda(), 0.05, "weight of the server's group lasso"

@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 
 from lessvfl import settings
+from lessvfl.data import TASKS
 from lessvfl.errors import ConfigError
 from lessvfl.remote.policy import EVALUATIONS, Policy, read_policy
 from lessvfl.settings import (
@@ -26,7 +27,6 @@ from lessvfl.settings import (
     or_none,
     setting,
 )
-from lessvfl.terms import Task
 
 ALIGNMENTS = ("psi", "plain", "none")
 REVEALS = ("nothing", "counts", "features")
@@ -131,9 +131,9 @@ class ServerConfig(Common):
         "the column of whom a row is of (a person); none: every row is alone",
     )
     task: str | None = setting(
-        or_none(one_of(*get_args(Task))),
+        or_none(one_of(*TASKS)),
         None,
-        "what the labels are; none: as they look",
+        "what the labels are; none or auto: as they look",
     )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
     method: str = setting(a_text(), "less-vfl-auto", "see 'lessvfl methods'")

@@ -90,9 +90,11 @@ class LabelTable:
     @classmethod
     def load(cls, config: ServerConfig) -> LabelTable:
         """Load the label holder's own table; many rows stay on disk."""
-        task: Any = config.task
         where = (Path(config.data), config.label, config.id, config.sample_weight)
-        dataset, ids, is_test = data.load_labels(*where, task, config.group_column)
+        dataset, ids, is_test = data.load_labels(
+            *where, config.task, config.group_column
+        )
+        log.info("%s", data.task_sentence(dataset.task, dataset.task_reason))
         Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(dataset, is_test, ids).kept(Scratch(Path(config.out)))
 

@@ -81,6 +81,8 @@ def header(
             "n_classes": problem.n_classes,
             "n_blocks": n_rows if problem.n_blocks is None else problem.n_blocks,
             "n_equal_rows": problem.n_equal,
+            "task": problem.task,
+            "task_reason": problem.task_reason or None,
         },
         "device": str(resolve_device(bare["device"], problem.largest_table)),
         "notes": list(problem.notes),

@@ -27,6 +27,13 @@ OWN = ("party_net", "fusion_net", "must_keep")
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
 _SMALL = {"embedding_size": 4, "input_scale": 0.01}
+_STEPS = {
+    "bits": 8,
+    "batch_size": 128,
+    "learning_rate": 0.005,
+    "train_epochs": 40,
+    "schedule": "cosine",
+}
 _DEFAULT: dict[str, dict[str, Any]] = {
     "less-vfl-auto": {
         **_SMALL,
@@ -37,14 +44,11 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     },
     "less-vfl": {
         **_SMALL,
-        "bits": 8,
-        "batch_size": 128,
-        "learning_rate": 0.005,
-        "train_epochs": 40,
-        "schedule": "cosine",
+        **_STEPS,
         "pretrain_epochs": 0.5,
         "pretrain_batch_size": 32,
     },
+    "local-lasso": {**_SMALL, **_STEPS, "pretrain_epochs": 2},
 }
 MANY_CLASSES = 8  # from here on they take twice the components
 MANY_ROWS = 5000  # from here on steps are larger, and epochs fewer: two classes

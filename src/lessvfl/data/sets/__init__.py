@@ -73,6 +73,7 @@ def load(
     options: Mapping[str, Any] | None = None,
     sample_weight: str | None = None,
     group_column: str | None = None,
+    task: str | None = None,
 ) -> Dataset:
     """Load a data set by name, or a table from a file.
 
@@ -92,6 +93,8 @@ def load(
     group_column : str, optional
         The column that says of whom a row is (a person, a household, a device), whose
         rows are split, held out and scrambled together; it is no feature.
+    task : {"auto", "classification", "regression"}, optional
+        What the labels of a file are; auto: as they look.
 
     Returns
     -------
@@ -108,6 +111,7 @@ def load(
     owner = f"the {'data set' if info else 'file'} '{name}'"
     for argument, value, is_used in (
         ("label", label, info is None),
+        ("task", None if task == "auto" else task, info is None),
         ("options", options, info is not None and info.takes_options),
     ):
         if value and not is_used:
@@ -116,7 +120,7 @@ def load(
             )
     if info is None:
         path = Path(name).expanduser()
-        return files.load_file(path, label, sample_weight, group_column)
+        return files.load_file(path, label, sample_weight, group_column, task)
     dataset = info.load(_folder(data_dir), options or {})
     return files.with_roles(dataset, sample_weight, group_column)
 
