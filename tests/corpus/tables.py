@@ -214,8 +214,10 @@ def with_codes(
     """Return the base with labels that a category moves, too, and its codes."""
     X = cells_of(rng, n_rows)
     codes = rng.integers(n_levels, size=n_rows)
-    effect = np.where(np.arange(n_levels) % 2, 1.5, -1.5)[codes]
-    y = labels_of(rng, X, task, effect)
+    effect = np.where(np.arange(n_levels) % 2, 1.5, -1.5)
+    if n_levels > 3:
+        effect = 2 * rng.normal(size=n_levels)
+    y = labels_of(rng, X, task, effect[codes])
     return Table("", X, y, task, PLANTED, "one_category"), codes
 
 
@@ -875,7 +877,7 @@ def other_dtypes_of_polars(rng: Rng, task: Task, turn: int) -> Table:
     X = pl.from_pandas(table.X)
     X = X.insert_column(4, cast(X["a3"]).alias("odd"))
     refusal = "'odd'" if name in POLARS_REFUSED else None
-    return replace(table, X=X, refusal=refusal)
+    return replace(table, X=X, refusal=refusal, parties=[5, 4])
 
 
 # -------------------------------------------------------------------------- containers

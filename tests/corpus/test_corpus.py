@@ -19,13 +19,13 @@ BY_COMMAND = ("no_data_marks", "few_rows", "odd_names")
 
 
 def share() -> list[Case]:
-    """Return a case of every fourth kind, fitted, and some runs of the command line.
+    """Return a case of every sixth kind, fitted, and some runs of the command line.
 
     A fit takes half a second, a run with its page four times as long.
     """
     first = {name: Spec(name, kind.tasks[-1], 0) for name, kind in KINDS.items()}
     fits = [Case(spec, "less-vfl-auto", "estimator") for spec in first.values()]
-    return fits[1::4] + [cases_of(first[kind])[0] for kind in BY_COMMAND]
+    return fits[1::6] + [cases_of(first[kind])[0] for kind in BY_COMMAND]
 
 
 @pytest.mark.parametrize("case", share(), ids=lambda case: case.name)
