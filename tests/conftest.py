@@ -39,6 +39,8 @@ PUBLISHED: dict[str, Any] = {
     "train_epochs": 100,
     "schedule": "constant",
 }
+# And local-lasso, which has no pre-training of its own size.
+PUBLISHED_LOCAL = {k: v for k, v in PUBLISHED.items() if k != "pretrain_batch_size"}
 
 
 @functools.cache

@@ -249,3 +249,29 @@ def test_labels_are_the_data_sets_own(y):
     right = found.y.tolist()
     given[:] = 0
     assert found.y.tolist() == right
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "options", "words"),
+    [
+        ([["\ud800"], ["b"]], [0, 1], {}, r"column 'x0' must be valid Unicode"),
+        ([[0.0], [1.0]], ["\ud800", "b"], {}, r"labels of 'table' must be valid"),
+        ([[0.0], [1.0]], [0, 1], {"feature_names": ["\ud800"]}, r"Column names must"),
+        ([[0.0], [1.0]], [0, 1], {"label_names": ["\ud800", "b"]}, r"names of the cl"),
+        ([[0.0], [1.0]], [b"a", b"b"], {}, r"numbers\. Got bytes"),
+        (pd.DataFrame(index=[0, 1]), [0, 1], {}, r"Got 2 rows and 0 columns"),
+    ],
+)
+def test_tables_that_no_run_can_take_are_one_sentence(X, y, options, words):
+    with pytest.raises(DataError, match=words):
+        from_arrays(X, y, **options)
+
+
+def test_polars_queries_and_arrow_tables_are_frames():
+    lazy = pl.LazyFrame({"a": [1, 2], "b": ["u", None]})
+    arrow = lazy.collect().to_arrow()
+    for X in (lazy, arrow, arrow.to_batches()[0]):
+        frame = frame_of(X)
+        assert frame.names == ("a", "b")
+        assert frame.text[1].tolist() == ["u", None]
+        assert frame.numeric[:, 0].tolist() == [1, 2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import PUBLISHED
+from tests.conftest import PUBLISHED, PUBLISHED_LOCAL
 
 from lessvfl import data, methods
 from lessvfl.errors import ConfigError
@@ -117,10 +117,8 @@ def test_paper(method, name):
 @pytest.mark.parametrize("method", METHODS)
 def test_default(method):
     """The paper's, but each party standardises, and the split is stratified."""
-    published = PUBLISHED if method in SELECTING else {}
-    if method == "local-lasso":
-        published = {k: v for k, v in PUBLISHED.items() if k != "pretrain_batch_size"}
-    found = flat(method, "default", overrides=published)
+    published = {"less-vfl": PUBLISHED, "local-lasso": PUBLISHED_LOCAL}
+    found = flat(method, "default", overrides=published.get(method))
     check(found, NETWORK | LEARNING | BY_METHOD[method])
     check(found, {"activation": "tanh", "row_order": "shuffle", "scale": "auto"})
     check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import PUBLISHED
+from tests.conftest import PUBLISHED, PUBLISHED_LOCAL
 
 from lessvfl import data
 from lessvfl.run import profiles, simulate
@@ -28,7 +28,7 @@ LESS = PUBLISHED | LESS
 SELECT = {"party_epochs": 6, "lam_party": 0.6, "party_step_size": 0.05}
 OWN = {
     "less-vfl": LESS | SELECT,
-    "local-lasso": SELECT,
+    "local-lasso": PUBLISHED_LOCAL | SELECT,
     "group-lasso": {"lam_party": 0.4, "joint_epochs": 3, "learning_rate": 0.2},
     "plain": {},
 }

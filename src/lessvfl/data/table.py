@@ -292,7 +292,7 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
 
 
 @dataclass(frozen=True)
-class Coded:
+class CodedLabels:
     """Labels as a run takes them, and why they are what they are."""
 
     y: NDArray[Any]  # codes 0..C-1, or floats for regression
@@ -306,7 +306,7 @@ def _code_labels(
     name: str,
     task: str | None,
     given_names: Sequence[str] | None,
-) -> Coded:
+) -> CodedLabels:
     """Code labels as 0..C-1, or as floats for regression.
 
     Both numbers and texts are coded in sorted order.
@@ -343,7 +343,7 @@ def _code_labels(
     if asked == "regression":
         assert numbers is not None
         y = numbers.astype(np.float64)  # not the array of the caller
-        return Coded(y, "regression", (), reason)
+        return CodedLabels(y, "regression", (), reason)
     if asked is None and len(distinct) > MAX_CLASSES:
         raise DataError(
             f"The labels of '{name}' must have at most {MAX_CLASSES} different texts. "
@@ -362,9 +362,10 @@ def _code_labels(
     names = [label_name(bool(value) if of_truth else value) for value in distinct]
     coded = [str(code) for code in range(len(names))]
     if given_names is not None and names == coded and len(given_names) == len(coded):
+        check_texts(given_names, f"The names of the classes of '{name}'")
         names = list(given_names)
     kind: Task = "binary" if len(distinct) == 2 else "multiclass"
-    return Coded(codes, kind, tuple(names), reason)
+    return CodedLabels(codes, kind, tuple(names), reason)
 
 
 def label_name(cell: Any) -> str:
@@ -380,11 +381,13 @@ def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
     """Return labels as numbers, or None where one of them is a text."""
     if isinstance(cells, np.ndarray):  # wider ones differ by less
         return cells if cells.itemsize <= 8 else cells.astype(np.float64)
-    if any(isinstance(cell, str | bytes) for cell in cells):
+    if any(isinstance(cell, str) for cell in cells):
         if all(isinstance(cell, str) for cell in cells):
             return None
         raise DataError("Labels must be all texts or all numbers. Got both.")
     try:
+        if any(isinstance(cell, bytes) for cell in cells):
+            raise TypeError
         return np.array([float(cell) for cell in cells], dtype=np.float64)
     except OverflowError:
         raise DataError("Labels must be numbers below 1.8e308. Got others.") from None
