@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 
@@ -130,7 +131,7 @@ def test_rows_of_one_person_do_not_fool_the_shadows():
     y = (own > np.median(own)).astype(int)
     dataset = data.from_arrays(X, y)
     settings = profiles.resolve("less-vfl-auto", "default", dataset)
-    dataset = data.from_arrays(X, y, groups=person)
+    dataset = dataclasses.replace(dataset, units=person)
     (one,) = simulate(Job(dataset, settings, [12, 12]), [0])
     kept = {
         name for party in one.numbers["features"].values() for name in party["kept"]

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import moments
+from lessvfl.core.finite import finite
 from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
 from lessvfl.core.pairs import pairs
@@ -154,7 +155,7 @@ class Choice:
             "shadow_share": self.shadow_share,
             "false_share": self.false_share,
             "path": [list(point) for point in self.path],
-            "scores": self.scores[owner].tolist(),
+            "scores": finite("The scores of features", self.scores[owner]).tolist(),
             "pairs": [[place[a], place[b], value] for a, b, value in self.pairs],
             "why": [self.why[group] for group in owner.tolist()],
         }
@@ -199,10 +200,7 @@ class Look:
     def __init__(
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
     ) -> None:
-        blocks = at.blocks
-        if blocks is not None:  # numbered anew: not all were exchanged
-            blocks = torch.unique(blocks, return_inverse=True)[1]
-        self.seen = Moments.of(at.X, at.Z, at.group, blocks)
+        self.seen = Moments.of(at.X, at.Z, at.group, at.blocks)
         self.rows = at.rows
         self.pinned = at.pinned
         self.plan = plan

@@ -64,6 +64,8 @@ class Moments:
         weights: Tensor,
         blocks: Tensor | None,
     ) -> Moments:
+        if blocks is not None:  # numbered anew: some may have no row here
+            blocks = torch.unique(blocks, return_inverse=True)[1]
         return cls(X, Z, group, weights, X.T @ Z / len(X), blocks)
 
     @property
@@ -93,7 +95,7 @@ class Moments:
         some = self.X[:, columns].double()
         if others is None:
             return some.T @ some / self.n_rows
-        rest = self.X[:, others].split(COLUMNS_AT_ONCE, dim=1)
+        rest = torch.split(self.X[:, others], COLUMNS_AT_ONCE, dim=1)
         return torch.cat([some.T @ part.double() for part in rest], 1) / self.n_rows
 
     def with_responses(self, columns: Tensor) -> Tensor:

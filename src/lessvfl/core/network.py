@@ -341,7 +341,8 @@ class MLP:
     def redrawn(self, seeds: tuple[int, ...], name: str) -> MLP:
         """Return a copy whose first layer is drawn anew for the inputs it has."""
         first = self.weights[0]
-        fresh = _glorot(*first.shape[1:], seeds, "redraw", name).to(first)
+        _, n_out, n_in = first.shape
+        fresh = _glorot(n_out, n_in, seeds, "redraw", name).to(first)
         return MLP(
             [_leaf(fresh), *(_leaf(w) for w in self.weights[1:])],
             [_leaf(b) for b in self.biases],
