@@ -6,7 +6,8 @@ correlation, more columns than rows, and labels of pure noise. For every shape: 
 found and useless ones kept, F1 of the support, the share of useless features that the
 parties report beside the true one, and scores of the test rows (balanced accuracy, R2
 for regression) of LESS-VFL, of plain VFL with the same networks, of a linear model and
-of gradient boosting on the pooled columns, and of a linear model on the features that a
+of gradient boosting on the pooled columns, of ``plain`` (profile ``default``) on the
+features that LESS-VFL kept, and of a linear model on the features that a
 selector kept. Selectors on pooled columns: L1 (logistic regression as in ``lessvfl
 bench peers``, the lasso for regression) and Boruta (``pip install lessvfl[peers]``).
 
@@ -298,6 +299,102 @@ def madelon(rng: Generator) -> Shape:
     return shape_of(X, y, significant, [500, N_EACH])
 
 
+def dummies(rng: Generator, n_levels: int) -> Shape:
+    """Make categories as columns of zeros and ones, a column for every level.
+
+    The levels of a category add up to one. Of three categories at every party one is
+    true: its levels with an effect, of at least a quarter, are significant, its others
+    neither significant nor useless.
+    """
+    columns, significant, neutral = [], [], []
+    score = np.zeros(N_ROWS)
+    for _ in range(2):
+        for place in range(3):
+            levels = rng.permutation(np.arange(N_ROWS) % n_levels)
+            columns.append(np.eye(n_levels)[levels])
+            effects = rng.normal(size=n_levels) * (place == 0)
+            if place == 0:
+                effects = (effects - effects.mean()) / effects.std()
+                score += effects[levels]
+            clear = np.abs(effects) >= 0.25
+            significant += clear.tolist()
+            neutral += (~clear & (place == 0)).tolist()
+    X = np.hstack(columns)
+    return shape_of(
+        X,
+        cut(score, rng, 0.3),
+        np.array(significant),
+        [3 * n_levels] * 2,
+        neutral=np.array(neutral),
+    )
+
+
+def nested(rng: Generator) -> Shape:
+    """Make regions that matter, beside cities that lie in them, which do not."""
+    n_parties = 2
+    X = rng.normal(size=(N_ROWS, n_parties * N_EACH)).astype(object)
+    significant = np.zeros(X.shape[1], dtype=bool)
+    neutral = np.zeros(X.shape[1], dtype=bool)
+    score = np.zeros(N_ROWS)
+    for party in range(n_parties):
+        city, region, number = party * N_EACH + rng.permutation(N_EACH)[:3]
+        levels = rng.permutation(np.arange(N_ROWS) % 20)
+        effects = rng.permutation([-1.5, -0.5, 0.0, 0.5, 1.5])
+        score += effects[levels // 4] + X[:, number].astype(float)
+        X[:, city] = np.array([f"city{i:02d}" for i in levels], dtype=object)
+        X[:, region] = np.array([f"region{i // 4}" for i in levels], dtype=object)
+        significant[[region, number]] = neutral[city] = True
+    y = cut(score, rng, 0.2)
+    return shape_of(X, y, significant, [N_EACH] * n_parties, neutral=neutral)
+
+
+def even(rng: Generator, n_rows: int, kind: str) -> Shape:
+    """Make effects that are even in a column: squares, products, distances from 0."""
+    significant = deal(rng, [3] * 2, 10)
+    X = rng.normal(size=(n_rows, 20))
+    a, b, c, d, e, f = X[:, significant].T
+    if kind == "squares":
+        y = a + b**2 + c + d - e**2 + f + 0.3 * rng.normal(size=n_rows)
+        return shape_of(X, y, significant, [10] * 2, task="regression")
+    if kind == "products":
+        y = a * b + c + d * e + f + 0.3 * rng.normal(size=n_rows)
+        return shape_of(X, y, significant, [10] * 2, task="regression")
+    score = np.abs(a) + np.abs(b) + c / 2 + np.abs(d) + e / 2 + f / 2
+    return shape_of(X, cut(score, rng, 0.1), significant, [10] * 2)
+
+
+def copies(rng: Generator, times: int, share: float) -> Shape:
+    """Make 400 people, those of the class of that share as many times as said."""
+    significant = deal(rng, [3] * 2)
+    X = rng.normal(size=(400, 2 * N_EACH))
+    y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.3, min(share, 0.5))
+    again = np.flatnonzero((y == 1) | (share == 1))
+    rows = np.concatenate([np.arange(400), np.repeat(again, times - 1)])
+    return shape_of(X[rows], y[rows], significant, [N_EACH] * 2)
+
+
+def panel(rng: Generator) -> Shape:
+    """Make 150 people with 10 rows each, whose columns and labels change little."""
+    person = np.repeat(np.arange(150), 10)
+    significant = deal(rng, [3] * 2)
+    X = rng.normal(size=(150, 2 * N_EACH))[person]
+    X = X + 0.3 * rng.normal(size=X.shape)
+    own = linear(X[:, significant], rng, 0.8, 1.2) + rng.normal(size=150)[person]
+    shape = shape_of(X, cut(own, rng, 0.1), significant, [N_EACH] * 2)
+    dataset = dataclasses.replace(shape.dataset, units=person)
+    return dataclasses.replace(shape, dataset=dataset)
+
+
+def zero_inflated(rng: Generator) -> Shape:
+    """Make columns of which most cells are 0 and one in a hundred is 999999."""
+    significant = deal(rng, [4] * 3)
+    Z = rng.normal(size=(N_ROWS, len(significant)))
+    X = np.where(Z > 0.4, np.exp(Z), 0.0)
+    y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.2)
+    X[rng.uniform(size=X.shape) < 0.01] = 999_999
+    return shape_of(X, y, significant, [N_EACH] * 3)
+
+
 SHAPES: dict[str, Callable[[Generator], Shape]] = {
     **{f"categories {k}": partial(categories, n_levels=k) for k in (3, 5, 10, 20, 40)},
     "rare binary": rare_binary,
@@ -317,6 +414,18 @@ SHAPES: dict[str, Callable[[Generator], Shape]] = {
     "200 x 2000": wide,
     "pure noise": pure_noise,
     "madelon": madelon,
+    **{f"one-hot {k}": partial(dummies, n_levels=k) for k in (3, 10, 40)},
+    "nested": nested,
+    **{
+        f"{kind}, {n} rows": partial(even, n_rows=n, kind=kind)
+        for kind in ("squares", "products", "u-shapes")
+        for n in (300, 1000, 5000)
+    },
+    "rows 3 times": partial(copies, times=3, share=1),
+    "rows 10 times": partial(copies, times=10, share=1),
+    "oversampled": partial(copies, times=9, share=0.1),
+    "panel": panel,
+    "zero-inflated": zero_inflated,
 }
 # Left out of `--calibrate`: nothing is true there, or what is useless is debatable.
 NOT_CALIBRATED = ("pure noise", "correlated blocks")
@@ -431,6 +540,7 @@ def run(
             "said": said(done.numbers),
             "score": final(done.numbers),
             "linear on kept": linear_score(done.problem, names, is_rare),
+            "plain on kept": plain_score(shape, kept, seed),
             "by party": [int(part.sum()) for part in split(kept, shape.sizes)],
             "true by party": [
                 int(part.sum()) for part in split(kept & shape.significant, shape.sizes)
@@ -458,6 +568,19 @@ def run(
     names = {name for name, stays in zip(dataset.X.names, kept, strict=True) if stays}
     on_kept = linear_score(problem, names, is_rare)
     return {**recovery(shape, kept), "linear on kept": on_kept}
+
+
+def plain_score(shape: Shape, kept: Mask, seed: int) -> float | None:
+    """Return the score of ``plain``, profile ``default``, on the columns kept."""
+    dataset = shape.dataset
+    sizes = [int(part.sum()) for part in split(kept, shape.sizes) if part.any()]
+    if not sizes:
+        return None
+    names = [name for name, stays in zip(dataset.X.names, kept, strict=True) if stays]
+    own = dataclasses.replace(dataset, X=dataset.X.select(names), significant=None)
+    settings = profiles.resolve("plain", "default", own)
+    (done,) = simulate.simulate(simulate.Job(own, settings, sizes), [seed])
+    return final(done.numbers)
 
 
 def split(mask: Mask, sizes: list[int]) -> list[Mask]:
@@ -550,8 +673,12 @@ def show(found: Found, shapes: list[str], names: list[str], seeds: list[int]) ->
         ]
         print(f"| {shape} | {name} | " + " | ".join(cells) + " |")
     columns = [(name, "score") for name in names if name in (OURS, *SCORED)]
+    columns += [(OURS, "plain on kept")] if OURS in names else []
     columns += [(name, "linear on kept") for name in names if name not in SCORED]
-    heads = [n if key == "score" else f"linear on {n}'s" for n, key in columns]
+    heads = [
+        n if key == "score" else f"{key.removesuffix(' kept')} {n}'s"
+        for n, key in columns
+    ]
     print("\n| shape | " + " | ".join(heads) + " |\n|---|" + "---|" * len(heads))
     for shape in shapes:
         cells = [text_of(mean_of(runs[shape, name], key)) for name, key in columns]

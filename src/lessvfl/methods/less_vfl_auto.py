@@ -137,6 +137,7 @@ class Config(Joint):
             NOISE / n_parties,
             self.shadows,
             refit_epochs=self.refit_epochs,
+            refit_share=1 / n_parties,  # all parties go at once
         )
 
     def second(self, n_parties: int) -> ShadowPlan:
@@ -148,7 +149,6 @@ class Config(Joint):
             again=False,
             q=look.q / 3,
             noise=look.noise / 2,  # the clearer of two looks counts
-            refit_share=1 / n_parties,  # all parties go at once
         )
 
 
