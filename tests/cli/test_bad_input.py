@@ -405,7 +405,9 @@ def one_line(result):
     lines = [
         line
         for line in result.err.splitlines()
-        if not line.startswith(("lessvfl: warning: ", *STAGE_TEXTS.values()))
+        if not line.startswith(
+            ("lessvfl: warning: ", "The labels are ", *STAGE_TEXTS.values())
+        )
     ]
     assert len(lines) == 1, result.err
     assert lines[0].startswith("lessvfl: ")

@@ -283,7 +283,10 @@ def check_contract(
     }
     assert data["name"] == name
     assert data["n_classes"] == CLASSES[name]
-    assert all(is_count(v) for k, v in data.items() if k != "name")
+    assert data["task"] == task
+    assert data["task_reason"] is None or data["task_reason"]
+    counts = {k: v for k, v in data.items() if k.startswith("n_")}
+    assert all(map(is_count, counts.values()))
     assert isinstance(found["config"], dict)
     assert not any(isinstance(value, dict) for value in found["config"].values())
     assert found["config"].keys() >= SETTINGS[method].keys()

@@ -79,6 +79,7 @@ HELD = {"clinic": ("x0", "x1", "x2"), "bank": ("x3", "x4", "x5", "x6", "x7", "x8
 
 LAMBDAS = {  # that keep something and remove something; 4 elsewhere
     ("less-vfl", "default"): 0.5,
+    ("local-lasso", "default"): None,
     ("group-lasso", "default"): 11.5,
 }
 

@@ -59,7 +59,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ("seeds: [0.5]\n", "'seeds' setting must be a whole number >= 0, or a list"),
         ("seeds: one\n", "'seeds' setting must be a whole number >= 0, or a list"),
         (f"seeds: {2**63}\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        ("task: guess\n", "'task' setting must be one of binary"),
+        ("task: guess\n", "'task' setting must be one of auto, classification"),
     ],
 )
 def test_bad_configs(tmp_path, text, sentence):
