@@ -279,7 +279,7 @@ def test_the_page_has_every_field(run_cli, tmp_path):
         folder = a_run(run_cli, tmp_path / task, task)
         path = tmp_path / task / "test.csv"
         for name, value in run_cli("evaluate", folder, path, "--json").json.items():
-            inner = value if isinstance(value, dict) else {"": None}
+            inner = value if isinstance(value, dict) and value else {"": None}
             found |= {f"{name}.{key}".rstrip(".") for key in inner}
     section = read("export.md").split("| field |")[1].split("\n\n")[0]
     assert found == set(named_rows(section))

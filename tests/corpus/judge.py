@@ -163,7 +163,10 @@ def _run(table: Table, case: Case) -> Outcome:
         args += [word for option in options for word in ("--set", option)]
         code, out, err = command(args)
         if code == 2:
-            lines = [one for one in err.splitlines() if "warning:" not in one]
+            notes = ("warning:", "The labels are ")
+            lines = [
+                one for one in err.splitlines() if not any(n in one for n in notes)
+            ]
             said = lines[-1].removeprefix("lessvfl: ") if lines else ""
             if len(lines) != 1 or not lines[0].startswith("lessvfl: "):
                 raise Wrong("nonsense", f"not one line: {err[-300:]}")
