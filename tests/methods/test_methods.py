@@ -87,7 +87,7 @@ def assert_same_run(one, other, rel=1e-5, atol=1e-8):
 def replicas_of(method):
     """Different seeds and lambdas, some that remove nothing, some everything."""
     if method in ("plain", "less-vfl-auto"):
-        return [Replica(0), Replica(2), Replica(5)]
+        return [Replica(0), Replica(2), Replica(7)]
     if method == "less-vfl":
         return [
             Replica(0, 0.9, 0.02),

@@ -211,7 +211,7 @@ def test_a_hundred_thousand_ids_take_seconds() -> None:
     holder = holder_of("plain", people(0, 100_000))
     play(holder, {"a": party_of("plain", people(50_000, 150_000))})
     assert len(holder.rows) == 50_000
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30
 
 
 # ------------------------------------------------------------------------------ privacy

@@ -137,7 +137,7 @@ class Config(Joint):
             NOISE / n_parties,
             self.shadows,
             refit_epochs=self.refit_epochs,
-            refit_share=1 / n_parties,  # all parties go at once
+            refit_share=n_parties**-0.5,  # all parties go at once
         )
 
     def second(self, n_parties: int) -> ShadowPlan:
@@ -149,6 +149,7 @@ class Config(Joint):
             again=False,
             q=look.q / 3,
             noise=look.noise / 2,  # the clearer of two looks counts
+            refit_share=1 / n_parties,  # most of the way is behind them
         )
 
 
