@@ -99,6 +99,8 @@ def test_record_of_a_run():
         "n_real": 8,
         "n_parties": 4,
         "n_classes": 2,
+        "task": "binary",
+        "task_reason": "2 different whole numbers, not more than 10",
         "n_blocks": 100,
         "n_equal_rows": 0,
     }
@@ -127,7 +129,7 @@ def test_plain_is_not_warned_of_what_it_never_removes():
 def test_only_the_seeds_concerned_are_named(monkeypatch):
     """Everything removed with one seed, nothing with another, some with a third."""
     original = simulate.simulate
-    lams = {0: 1e6, 1: 0.0, 2: 1.5}
+    lams = {0: 1e6, 1: 0.0, 2: 0.1}
 
     def each_its_own(job, seeds, *more):
         replicas = [simulate.Replica(seed, lam_party=lams[seed]) for seed in seeds]
