@@ -32,11 +32,10 @@ def choose_components(
         h, own = H[r], asked.of(r)
         h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
         fit, held = _sides(own, labels.seeds[r], plan)
-        some = take(h.unsqueeze(0), fit)[0]
+        table = h.unsqueeze(0)
+        some = take(table, fit)[0]
         weights, offsets = _head_path(some, own.at(fit), n_outputs, plan)
-        z = take(h.unsqueeze(0), held) @ weights.mT + offsets.unsqueeze(
-            1
-        )  # (L, n, outputs)
+        z = take(table, held) @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
         losses = own.at(held).losses(z)
         means = losses.mean(dim=1)
         best = int(means.argmin())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Floats, Frame, Places
-from lessvfl.data.labels import take_column
+from lessvfl.data.labels import one_each, take_column
 from lessvfl.errors import DataError
 from lessvfl.terms import plural
 
@@ -170,13 +170,7 @@ def _bits(cells: NDArray[Any]) -> Bits:
 def check_units(cells: Any, n_rows: int, owner: str) -> Places:
     """Return whom every row is of as numbers, or refuse what names nobody."""
     allowed = f"The groups of rows of {owner} must be named in every row"
-    array = np.asarray(cells)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.shape != (n_rows,):
-        got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
-        raise DataError(f"{allowed}. Got {got}.")
-    named = array.tolist()
+    named = one_each(cells, n_rows, f"{allowed}.").tolist()
     n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
     if n_missing:
         raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")

@@ -119,19 +119,24 @@ def task_sentence(task: str, reason: str) -> str:
 # ------------------------------------------------------------------------------ weights
 
 
-def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
-    """Return row weights as numbers, or refuse what cannot be one."""
-    allowed = (
-        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
-    )
-    array = np.asarray(weights)
+def one_each(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
+    """Return a cell for each row, or refuse other ones by the sentence `allowed`."""
+    array = np.asarray(cells)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.shape != (n_rows,):
         got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
         raise DataError(f"{allowed} Got {got}.")
+    return array
+
+
+def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
+    """Return row weights as numbers, or refuse what cannot be one."""
+    allowed = (
+        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
+    )
     found = np.empty(n_rows)
-    for row, cell in enumerate(array.tolist()):
+    for row, cell in enumerate(one_each(weights, n_rows, allowed).tolist()):
         found[row] = _number(cell)
         if not 0 <= found[row] < math.inf:
             got = "nothing" if cell is None or cell != cell else repr(cell)
