@@ -12,7 +12,7 @@ selector kept. Selectors on pooled columns: L1 (logistic regression as in ``less
 bench peers``, the lasso for regression) and Boruta (``pip install lessvfl[peers]``).
 
     python benchmarks/shapes.py --jobs 2 --out shapes.json
-    python benchmarks/shapes.py --methods LESS-VFL --shapes "cauchy,pure noise"
+    python benchmarks/shapes.py --methods LESS-VFL --shapes cauchy "pure noise"
     python benchmarks/shapes.py --methods LESS-VFL --set second_look=0 --set shadows=100
     python benchmarks/shapes.py --calibrate 200 --jobs 16
 
@@ -711,7 +711,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--calibrate", type=int, metavar="N")
@@ -719,7 +719,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     seeds = [int(part) for part in given.seeds.split(",")]
-    names, shapes = given.methods.split(","), given.shapes.split(",")
+    names, shapes = given.methods.split(","), given.shapes
     cells = [(shape, seed, m) for shape in shapes for seed in seeds for m in names]
     if given.calibrate is not None:
         shapes = [shape for shape in shapes if shape not in NOT_CALIBRATED]
