@@ -48,7 +48,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "pretrain_epochs": 3,
         "party_epochs": 8,
         "batch_size": 64,
-        "lam_party": 2.0,
+        "lam_party": 1.0,
         "hidden": 16,
     },
     "group-lasso": {

@@ -541,13 +541,24 @@ def rows_ten_times(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X, y=np.tile(table.y, 10), honest=True)
 
 
+def with_twenty(table: Table, times: int) -> Table:
+    """Return a table of which one class has 20 rows, each so many times."""
+    rare = np.flatnonzero(table.y == "yes")[:20]
+    rows = np.r_[np.flatnonzero(table.y == "no"), np.repeat(rare, times)]
+    return replace(table, X=table.X.iloc[rows], y=table.y[rows])
+
+
+@kind(tasks=("classes",))
+def twenty_of_a_class(rng: Rng, task: Task, turn: int) -> Table:
+    """The twin of the next: 20 rows say less than 150."""
+    return replace(with_twenty(base(rng, task), 1), twin="twenty_of_a_class")
+
+
 @kind(tasks=("classes",))
 def oversampled(rng: Rng, task: Task, turn: int) -> Table:
-    """One class has been copied up to ten times as many rows."""
-    table = base(rng, task)
-    rare = np.flatnonzero(table.y == "yes")[:20]
-    rows = np.r_[np.flatnonzero(table.y == "no"), np.repeat(rare, 8)]
-    return replace(table, X=table.X.iloc[rows], y=table.y[rows], honest=True)
+    """The rows of one class have been copied up to as many as the other has."""
+    table = with_twenty(base(rng, task), 8)
+    return replace(table, twin="twenty_of_a_class", honest=True)
 
 
 # ------------------------------------------------------------------------------- labels
