@@ -494,7 +494,8 @@ def test_balanced_weights_of_a_rare_class(cancer):
     settings: dict[str, Any] = {**QUICK, "method": "plain", "batch_size": 64}
     balanced = LessVFLClassifier(class_weight="balanced", **settings).fit(X, y)
     assert balanced.run_["threshold"] is None
-    moved = LessVFLClassifier(**settings).fit(X, y)
+    by_share = {**settings, "settings": {"threshold": "balanced"}}
+    moved = LessVFLClassifier(**by_share).fit(X, y)
     assert moved.run_["threshold"]["0"] == pytest.approx(20 / len(y))
     for model in (balanced, moved):  # the sign decides, whatever the threshold
         above = model.decision_function(X) > 0

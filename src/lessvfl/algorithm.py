@@ -50,6 +50,8 @@ NOTHING = Keeper()
 
 # --------------------------------------------------------------------- Algorithm 2: VFL
 
+PERFECT = 1e-12  # a variance of what is left; less is none
+
 
 def train_jointly(
     parties: Parties,
@@ -92,6 +94,8 @@ def train_jointly(
         loss = batch.risk(z)  # line 7
         watch.look(H.sum(dim=(0, 1)), loss)
         *grads, down = passes.back(*gradients(loss.sum(), [z]))
+        if plan.record and (excess := batch.dispersion(z.detach())) is not None:
+            down = down / per_replica(excess.clamp_min(PERFECT), down)
         rate, last = 1.0, step == n_steps
         if ending is not None:
             if batches.n_held_out and ending.is_due(step):

@@ -56,6 +56,20 @@ STAGE_TEXTS: dict[str, str] = {
     "predict": "prediction",
 }
 
+# The measures of a task, the usual one first; and what a reader calls a measure.
+MEASURES: dict[Task, tuple[str, ...]] = {
+    "binary": ("accuracy", "balanced_accuracy", "auc", "average_precision"),
+    "multiclass": ("accuracy", "balanced_accuracy", "auc"),
+    "regression": ("r2",),
+}
+SCORE_TEXTS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "r2": "R²",
+}
+
 
 def stage_text(stage: str) -> str:
     """Name a stage as a reader knows it.

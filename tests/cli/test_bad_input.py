@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "'huber'",
     ),
     "no such loss": (run_of(loss="absolute"), "'loss'", "squared, huber"),
-    "no such threshold": (run_of(threshold="0.5"), "'threshold'", "auto", "'0.5'"),
+    "no such threshold": (run_of(threshold="0.5"), "'threshold'", "balanced", "'0.5'"),
     "no such weight column": (
         run_of("fine.csv", "--sample-weight", "w"),
         "row weights of 'fine' must be one of its columns: age, x, sex",

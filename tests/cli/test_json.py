@@ -38,8 +38,12 @@ POINT = {
 }
 RUN = {
     "seed",
+    "score",
     "accuracy",
     "balanced_accuracy",
+    "baseline",
+    "above_baseline",
+    "predicted",
     "threshold",
     "undefined",
     "without",

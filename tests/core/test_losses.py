@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_sample_weight
 
-from lessvfl.core.losses import huber, proxy_loss, risk, row_losses
+from lessvfl.core.losses import dispersion, huber, proxy_loss, risk, row_losses
 
 F64 = torch.float64
 
@@ -113,3 +113,18 @@ def test_balanced_logistic_regression_is_where_scikit_learn_finds_it():
     )
     for slope in torch.autograd.grad(value.sum(), [W, b]):
         assert slope.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("bend", [None, 0.7])
+def test_dispersion_is_what_gradients_have_more_than_curvature(bend):
+    """By the derivatives themselves; 1 for a log-likelihood, whatever its variance."""
+    torch.manual_seed(0)
+    z = torch.randn(2, 500, 1, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(1, 500, dtype=torch.float64)
+    knee = None if bend is None else torch.tensor([[bend]]).double()
+    losses = row_losses(z, y, "regression", None, knee)
+    (first,) = torch.autograd.grad(losses.sum(), z, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), z)
+    expected = first.square().mean(dim=1) / second.mean(dim=1)
+    found = dispersion(z.detach(), y, knee)
+    torch.testing.assert_close(found, expected.squeeze(1).detach())

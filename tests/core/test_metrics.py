@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
+from sklearn.dummy import DummyClassifier
 
 from lessvfl.core import metrics
+from lessvfl.terms import MEASURES
 
 REPLICAS = 3
 
@@ -31,7 +33,7 @@ def test_binary(seed, n_rows, shared):
     y = rng.integers(0, 2, size=(1 if shared else REPLICAS, n_rows))
     y[:, :2] = [0, 1]
     found = metrics.measure(z, torch.as_tensor(y, dtype=torch.float32), "binary")
-    assert list(found) == ["accuracy", "balanced_accuracy", "auc"]
+    assert list(found) == list(MEASURES["binary"])
     for r in range(REPLICAS):
         truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
         classes = scores > 0
@@ -39,8 +41,16 @@ def test_binary(seed, n_rows, shared):
             reference.accuracy_score(truth, classes),
             reference.balanced_accuracy_score(truth, classes),
             reference.roc_auc_score(truth, scores),
+            reference.average_precision_score(truth, scores),
         )
         assert [float(v[r]) for v in found.values()] == pytest.approx(expected)
+    rows = torch.as_tensor(y)
+    found = metrics.measure(z, rows, "binary", positive=0, names=["average_precision"])
+    assert "auc" not in found
+    for r in range(REPLICAS):
+        truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
+        expected = reference.average_precision_score(1 - truth, -scores)
+        assert float(found["average_precision"][r]) == pytest.approx(expected)
 
 
 @given(seed=seeds, n_rows=sizes, n_classes=st.integers(3, 5))
@@ -50,8 +60,11 @@ def test_multiclass(seed, n_rows, n_classes):
     y = rng.integers(0, n_classes - 1, size=(REPLICAS, n_rows))
     y[:, :2] = [0, 1]
     found = metrics.measure(z, torch.as_tensor(y), "multiclass")
-    assert list(found) == ["accuracy", "balanced_accuracy"]
+    assert list(found) == list(MEASURES["multiclass"])
     for r in range(REPLICAS):
+        p = z[r].softmax(dim=1).numpy()
+        areas = [reference.roc_auc_score(y[r] == k, p[:, k]) for k in np.unique(y[r])]
+        assert float(found["auc"][r]) == pytest.approx(np.mean(areas))
         classes = z[r].argmax(dim=1).numpy()
         right = classes == y[r]
         recall = [right[y[r] == c].mean() for c in np.unique(y[r])]
@@ -80,6 +93,62 @@ def test_regression(seed, n_rows, flat, perfect):
             assert float(found["r2"][r]) == pytest.approx(expected)
 
 
+@given(seed=seeds, n_rows=sizes, task=st.sampled_from(["binary", "multiclass"]))
+def test_one_prediction_for_all_rows(seed, n_rows, task):
+    """As scikit-learn's DummyClassifier of the most frequent class."""
+    rng = np.random.default_rng(seed)
+    n_classes = 2 if task == "binary" else 4
+    train, test = rng.integers(0, n_classes, size=(2, n_rows))
+    test[:2] = [0, 1]
+    found = metrics.constant(
+        torch.as_tensor(train), torch.as_tensor(test), task, n_classes, positive=0
+    )
+    guess = DummyClassifier().fit(train[:, None], train)
+    accuracy = guess.score(test[:, None], test)
+    n_present = len(np.unique(test))
+    always = guess.predict(train[:1, None])[0]
+    assert float(found["accuracy"]) == pytest.approx(accuracy)
+    hit = always in test
+    assert float(found["balanced_accuracy"]) == pytest.approx(hit / n_present)
+    assert float(found["auc"]) == pytest.approx(0.5)
+    if task == "binary":
+        assert float(found["average_precision"]) == pytest.approx((test == 0).mean())
+
+
+def test_the_mean_of_the_labels_explains_nothing():
+    y = torch.linspace(0, 1, 9).double()
+    assert float(metrics.constant(y, y, "regression", 0)["r2"]) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "level"),
+    [
+        ("auc", "binary", 0.5),
+        ("balanced_accuracy", "multiclass", 1 / 3),
+        ("accuracy", "multiclass", 1 / 3),
+    ],
+)
+def test_guesses_are_seldom_two_errors_above_their_level(name, task, level):
+    rng = np.random.default_rng(0)
+    n_classes = 2 if task == "binary" else 3
+    shares = [0.8, 0.2] if n_classes == 2 else [1 / 3] * 3
+    y = rng.choice(n_classes, size=200, p=shares)
+    z = torch.as_tensor(rng.normal(size=(800, 200, 1 if n_classes == 2 else 3)))
+    scores = metrics.measure(z, torch.as_tensor(y)[None], task)[name].numpy()
+    error = metrics.chance_error(name, y, level)
+    assert error == pytest.approx(scores.std(), rel=0.3)
+    assert (scores > level + 2 * error).mean() < 0.06
+
+
+def test_shares_of_what_is_predicted():
+    z = torch.tensor([[[0.3], [-0.2], [0.1], [-0.4]]])
+    assert metrics.predicted_shares(z).tolist() == [[0.5, 0.5]]
+    moved = torch.tensor([[[0.3]]])
+    assert metrics.predicted_shares(z, moved).tolist() == [[0.25, 0.75]]
+    three = torch.tensor([[[1.0, 0, 0], [0, 0, 1.0]]])
+    assert metrics.predicted_shares(three).tolist() == [[0.5, 0.0, 0.5]]
+
+
 def test_r2_of_equal_labels_is_undefined():
     y = torch.full((1, 3), 0.1, dtype=torch.float64)  # whose mean is not 0.1
     assert metrics.measure(torch.ones(1, 3, 1), y, "regression")["r2"].isnan()
@@ -100,10 +169,11 @@ def test_r2_of_labels_of_any_size(size):
 @pytest.mark.parametrize(
     ("y", "task", "names"),
     [
-        ([], "binary", {"accuracy", "balanced_accuracy", "auc"}),
-        ([1, 1], "binary", {"auc"}),
+        ([], "binary", set(MEASURES["binary"])),
+        ([1, 1], "binary", {"auc", "average_precision"}),
+        ([0, 0], "binary", {"auc", "average_precision"}),
         ([1, 0], "binary", set()),
-        ([2, 2], "multiclass", set()),
+        ([2, 2], "multiclass", {"auc"}),
         ([0.5, 0.5], "regression", {"r2"}),
         ([0.5], "regression", {"r2"}),
         ([0.5, 0.6], "regression", set()),

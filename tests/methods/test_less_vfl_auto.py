@@ -50,6 +50,17 @@ def two_pairs(X, rng):
     return y, [0, 1, 6, 7], "regression"
 
 
+def test_amounts_of_pure_noise_keep_nothing():
+    """Nor does what a party has learnt count twice in its second look."""
+    n_kept = []
+    for seed in range(12):
+        rng = np.random.default_rng(10_000 + seed)
+        X, y = rng.normal(size=(1000, 12)), rng.normal(size=1000)
+        kept, _, _ = run("less-vfl-auto", X, y, [6, 6], "regression", train_epochs=2)
+        n_kept.append(len(kept))
+    assert sum(n > 0 for n in n_kept) <= 1  # of 12; each may be with 1 in 40
+
+
 @pytest.mark.parametrize("effect", [square, xor, u_shape, two_pairs])
 def test_what_acts_evenly_is_learnt_as_plain_vfl_learns_it(effect):
     """An even effect has no gradient where input weights are next to nothing."""

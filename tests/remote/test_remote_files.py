@@ -584,7 +584,7 @@ def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, in_threads, tmp_pa
         run_cli,
         tmp_path / "uneven",
         *(tmp_path / "uneven.npz", "--parties", "2", "--method", "plain"),
-        *settings_of(train_epochs=2, batch_size=50),
+        *settings_of(train_epochs=2, batch_size=50, threshold="balanced"),
     )
     assert_alike(plain, tried)
     shares = tried["runs"][0]["threshold"]

@@ -275,6 +275,9 @@ def _selection(features: dict[str, Any], rng: random.Random) -> dict[str, Any]:
             "scores": scores,
             "pairs": [[kept[0], kept[0], 2.0], [kept[0], kept[1], 1.5]],
             "why": why,
+            "sight": {"n_rows": 900.0, "dimension": 1.0, "mark": 6.6},
+            "at_most": {name: 0.05 + 0.1 * score for name, score in scores.items()},
+            "power": {"auc": 0.55, "correlation": 0.0885, "finds": 0.4},
         }
     return found
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 
 import pytest
 from tests.report.reader import Reader, read_whole
@@ -27,8 +28,11 @@ def words_of(record):
     return "|".join(Reader(report.page(record)).words)
 
 
-def one_run(record, kept, removed, why=None):
-    """Return a party's record of one run with these features."""
+def one_run(record, kept, removed, why=None, **unsure):
+    """Return a party's record of one run with these features.
+
+    `unsure` are correlations that features may have; of others it is next to nothing.
+    """
     found = party_record(record)
     found.runs = found.runs[:1]
     (run,) = found.runs
@@ -37,9 +41,10 @@ def one_run(record, kept, removed, why=None):
     run.pop("selection", None)
     if why is not None:
         scores = dict.fromkeys(kept, 2.0) | dict.fromkeys(removed, 0.5)
-        run["selection"] = {
-            "bank": {"scores": scores, "why": why, "pairs": [], "false_share": None}
-        }
+        how = {"scores": scores, "why": why, "pairs": [], "false_share": None}
+        at_most = dict.fromkeys([*kept, *removed], 0.02) | unsure
+        power = {"auc": None, "correlation": 0.1, "finds": 0.97}
+        run["selection"] = {"bank": {**how, "at_most": at_most, "power": power}}
     return found
 
 
@@ -105,7 +110,8 @@ def test_every_reason_of_a_record_is_put_into_words(whole):
 def test_the_list_of_features_as_csv(own):
     rows = list(csv.DictReader(io.StringIO(features_csv(own))))
     for row, one in zip(rows, verdicts(own), strict=True):
-        assert list(row) == "party feature kept why strength pair share".split()
+        assert list(row) == "party feature verdict kept why strength pair share".split()
+        assert row["verdict"] == one.verdict
         assert (row["party"], row["feature"]) == ("bank", one.feature)
         assert row["kept"] == ("true" if one.is_kept else "false")
         assert row["why"] == one.why
@@ -148,18 +154,23 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
             [],
             ["a", "b"],
             {"a": "weak", "b": "weak"},
-            "You may stop collecting both of your features: they are no stronger than "
-            "chance beside those kept",
+            "Not needed by this model: both of your features; they are no "
+            "stronger than chance",
         ),
-        ([], ["a"], {"a": "odd"}, "You may stop collecting your only feature: it went"),
+        (
+            [],
+            ["a"],
+            {"a": "odd"},
+            "Not needed by this model: your only feature; it went",
+        ),
         (["a"], [], {"a": "strength"}, "Go on collecting your only feature: "),
         (["a", "b"], [], None, "Go on collecting both of your features: "),
         (
             ["a"],
             ["b", "c"],
             None,
-            "You may stop collecting 2 of your 3 features: they have weights that the "
-            "group lasso set to zero",
+            "Not needed by this model: 2 of your 3 features; they have weights that "
+            "the group lasso set to zero",
         ),
     ],
 )
@@ -172,6 +183,43 @@ def test_the_first_sentence_says_what_may_go_and_why(
     assert f"<h1>{said}</h1>" in report.page(record)
 
 
+def test_what_nothing_is_known_of_is_undecided(whole):
+    """Few rows or positives: a column that was removed may be real."""
+    weak = {"a": "weak", "b": "weak", "c": "weak"}
+    none = one_run(whole, [], ["a", "b", "c"], weak, a=0.3, b=0.2, c=0.11)
+    assert operator.headline(none) == ("Of all your 3 features this does not decide")
+    some = one_run(whole, [], ["a", "b", "c"], weak, a=0.3)
+    said = operator.headline(some)
+    assert said.startswith("Not needed by this model: 2 of your 3 features; they are")
+    assert said.endswith("; of 1 of your 3 features this does not decide")
+    kept = one_run(whole, ["a"], ["b", "c"], weak | {"a": "strength"}, b=0.3, c=0.3)
+    assert operator.headline(kept) == (
+        "The model needs 1 of your 3 features; of 2 of your 3 features this does not "
+        "decide"
+    )
+    for record in (none, some, kept):
+        page = report.page(record)
+        assert "stop collecting" not in page
+        assert "would be found here in 97 of 100 runs" in page
+        if not record.runs[0]["features"]["bank"]["kept"]:
+            assert "beside those kept" not in page
+
+
+def test_a_choice_that_is_not_stable_is_undecided(own):
+    found = verdicts(own)
+    for one in found:
+        if one.n_kept == 1:  # of two runs
+            assert one.verdict == "undecided"
+        elif one.n_kept == 0:
+            assert one.at_most is not None
+            assert one.little is not None
+            little = one.at_most <= one.little
+            assert one.verdict == ("not needed" if little else "undecided")
+        else:
+            assert one.verdict == ("undecided" if one.why == "strongest" else "needed")
+    assert {one.verdict for one in found} == {"needed", "not needed", "undecided"}
+
+
 def test_plain_vfl_removes_nothing(make_record):
     record = party_record(make_record(method="plain"))
     assert operator.headline(record) == (
@@ -179,14 +227,15 @@ def test_plain_vfl_removes_nothing(make_record):
     )
 
 
-def test_the_two_lists_come_first_with_reason_and_strength(own):
+def test_the_lists_come_first_with_reason_and_strength(own):
     text = report.page(own)
     reader = read_whole(text)
     for one in verdicts(own):
         assert [row for _, row in reader.rows if row[:2] == [one.feature, one.words]]
-    n_gone = sum(not one.is_kept for one in verdicts(own))
-    assert f"You may stop collecting these ({n_gone})" in text
-    order = ["You may stop collecting these", "Keep these", "What was revealed"]
+    counts = Counter(one.verdict for one in verdicts(own))
+    assert f"Not needed by this model ({counts['not needed']})" in text
+    assert f"Undecided ({counts['undecided']})" in text
+    order = ["Not needed by this model", "Undecided", "Needed", "What was revealed"]
     places = [text.index(f"<h2>{title}") for title in order]
     assert places == sorted(places)
     assert "planted" not in "".join(reader.words)

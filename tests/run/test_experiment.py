@@ -11,6 +11,7 @@ from tests.run.jobs import a_job
 from lessvfl import data
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.run import experiment, profiles, simulate
+from lessvfl.run.numbers import rows_by_class
 
 # ----------------------------------------------------------------------- the target
 
@@ -103,6 +104,9 @@ def test_record_of_a_run():
         "task_reason": "2 different whole numbers, not more than 10",
         "n_blocks": 100,
         "n_equal_rows": 0,
+        "classes": rows_by_class(runs[0].problem),
+        "score": "accuracy",
+        "score_reason": "no class is much rarer than an even share",
     }
     assert header["config"]["data.n"] == "1"
     assert header["config"]["batch_size"] == 40

@@ -84,6 +84,8 @@ def fit(task="binary", method="plain", job=None, **more):
     """Return the model of a short run."""
     table = a_table()
     dataset = data.from_arrays(table, labels_of(table, task))
+    if task != "regression":
+        more = {"threshold": "balanced"} | more
     settings = resolve(method, "default", dataset, SHORT | more)
     fields = {"parties": PARTIES, "curve": False} | (job or {})
     (one,) = simulate.simulate(Job(dataset, settings, **fields), [0])
@@ -173,7 +175,7 @@ def check(model, rows: pd.DataFrame) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_graphs_give_what_the_model_gives(task, dtype):
     model = fit(task, dtype=dtype)
-    assert (model.threshold is not None) == (task in ("uneven", "multiclass"))
+    assert (model.threshold is not None) == (task != "regression")
     knots = [c.name for p in model.parties for c in p.encoding.columns if c.knots]
     assert "tail" in knots
     check(model, strange_rows())

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import average_precision_score
 
 from lessvfl import data
 from lessvfl.core import plans
@@ -207,6 +208,7 @@ def scores_of(z, y, task, offset=0.0):
         "accuracy": right.mean(),
         "balanced_accuracy": np.mean(shares),
         "auc": auc(z, y),
+        "average_precision": average_precision_score(y, z),
     }
 
 

@@ -10,12 +10,13 @@ import pytest
 from sklearn import metrics
 
 from lessvfl import data
-from lessvfl.core.metrics import MEASURES
+from lessvfl.core.metrics import DECIDED
 from lessvfl.errors import DataError
 from lessvfl.run import simulate
 from lessvfl.run.profiles import resolve
 from lessvfl.run.scores import calibration_error, score_rows
 from lessvfl.run.simulate import Job
+from lessvfl.terms import MEASURES
 
 SHORT: dict[str, Any] = {"train_epochs": 2, "batch_size": 40, "hidden": 8}
 N, N_TRAIN = 200, 120
@@ -48,6 +49,7 @@ def fit(task="binary", **more):
         X_test=table[N_TRAIN:],
         y_test=y[N_TRAIN:],
     )
+    more = {"threshold": "balanced"} | more
     settings = resolve("plain", "default", dataset, SHORT | more)
     (one,) = simulate.simulate(Job(dataset, settings, parties=2), [0])
     return one, data.frame_of(table[N_TRAIN:]), y[N_TRAIN:].tolist()
@@ -86,7 +88,14 @@ def test_scores_of_classes_are_scikit_learns(task):
             metrics.roc_auc_score(y, p[:, 1]),
             metrics.brier_score_loss(y, p[:, 1]),
         )
+        rare = 1 if (y == 1).sum() <= (y == 0).sum() else 0
+        assert run.model.positive == rare
+        assert found["average_precision"] == pytest.approx(
+            metrics.average_precision_score(y == rare, p[:, rare])
+        )
     assert found["auc"] == pytest.approx(area)
+    most = max(np.bincount(y)) / len(y)
+    assert found["baseline"]["accuracy"] == pytest.approx(most)
     assert found["brier"] == pytest.approx(brier)
 
 
@@ -117,7 +126,8 @@ def test_rows_of_one_class(task):
     low = np.flatnonzero(np.array(labels) == "low")
     found = score_rows(run.model, rows.take(low), ["low"] * len(low))
     assert found["auc"] is None
-    assert found["undefined"] == {"auc": "the rows are all of one class"}
+    names = [name for name in MEASURES[run.model.task] if name not in DECIDED]
+    assert found["undefined"] == dict.fromkeys(names, "the rows are all of one class")
     assert found["accuracy"] == pytest.approx(found["balanced_accuracy"])
 
 

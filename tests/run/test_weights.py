@@ -15,6 +15,8 @@ from lessvfl.algorithm import stored_risk
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels
 from lessvfl.core.solve import gradients
+from lessvfl.data import LabelConfig
+from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
 from lessvfl.run.build import Builder
 from lessvfl.run.fitted import load_model
@@ -151,8 +153,8 @@ LONG = {"train_epochs": 20, "batch_size": 64}
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_threshold_finds_the_rare_class(n_classes):
     dataset = uneven(n_classes)
-    (found,) = run(dataset, "less-vfl-auto", **LONG)
-    (off,) = run(dataset, "less-vfl-auto", threshold="none", **LONG)
+    (found,) = run(dataset, "less-vfl-auto", threshold="balanced", **LONG)
+    (off,) = run(dataset, "less-vfl-auto", **LONG)
     assert off.model.threshold is None
     shares = np.bincount(found.problem.y_train) / len(found.problem.y_train)
     assert found.model.threshold == pytest.approx(tuple(shares))
@@ -172,7 +174,7 @@ def test_a_threshold_finds_the_rare_class(n_classes):
 
 
 def test_a_threshold_is_saved_with_its_model(tmp_path):
-    (found,) = run(uneven())
+    (found,) = run(uneven(), threshold="balanced")
     found.model.save(tmp_path)
     again = load_model(tmp_path)
     assert again.threshold == found.model.threshold is not None
@@ -186,7 +188,8 @@ def test_a_threshold_is_saved_with_its_model(tmp_path):
 
 def test_scores_use_the_threshold_of_the_model():
     dataset = uneven()
-    resolved = profiles.resolve("plain", "default", dataset, LONG)
+    given = LONG | {"threshold": "balanced"}
+    resolved = profiles.resolve("plain", "default", dataset, given)
     (found,) = simulate.simulate(simulate.Job(dataset, resolved, parties=2), [0])
     problem = found.problem
     assert problem.threshold is not None
@@ -195,53 +198,87 @@ def test_scores_use_the_threshold_of_the_model():
     assert found.numbers["threshold"] == {"0": problem.threshold[0], "1": share}
     predicted = found.model.predict(problem.frames[1]).astype(int)
     shares = [(predicted == problem.y_test)[problem.y_test == k].mean() for k in (0, 1)]
+    assert found.numbers["predicted"] == pytest.approx(
+        {"0": (predicted == 0).mean(), "1": (predicted == 1).mean()}, abs=0.02
+    )
     final = found.numbers["balanced_accuracy"]["final"]
     assert final == pytest.approx(np.mean(shares), abs=0.02)
     assert final == found.numbers["curve"][-1]["balanced_accuracy"]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"class_weight": "balanced"}, {"threshold": None}]
-)
-def test_no_threshold_where_none_is_wanted(settings):
-    (found,) = run(uneven(), **settings)
+BALANCED = LabelConfig(threshold="balanced")
+
+
+def test_by_itself_the_larger_probability_decides():
+    (found,) = run(uneven())
     assert found.model.threshold is None
     assert found.numbers["threshold"] is None
 
 
-def test_published_profiles_have_no_threshold():
-    for profile in ("paper", "official-code"):
-        assert profiles.resolve("plain", profile, uneven()).labels.threshold is None
-    assert profiles.resolve("plain", "default", uneven()).labels.threshold == "auto"
-
-
-@pytest.mark.parametrize(("share", "is_uneven"), [(0.12, True), (0.13, False)])
-def test_classes_are_uneven_below_a_quarter_of_an_even_share(share, is_uneven):
-    y = np.arange(1000) < 1000 * share
-    dataset = data.from_arrays(np.arange(1000.0)[:, None], y)
-    config = data.DataConfig(test_share=0.0)
-    found = data.prepare(dataset, config, parties=1).threshold
-    assert (found is not None) == is_uneven
-    if found:
-        assert found == pytest.approx((1 - share, share))
-
-
-@pytest.mark.parametrize("weight", [1.0, 19.0])
-def test_weights_of_rows_say_what_counts_but_not_where_all_are_alike(weight):
+def test_weights_count_in_the_shares():
+    """With weights that even classes out, the larger probability decides again."""
     y = np.arange(1000) < 50
-    rows = np.where(y, weight, 1.0)
+    rows = np.where(y, 19.0, 1.0)
     dataset = data.from_arrays(np.arange(1000.0)[:, None], y, sample_weight=rows)
     config = data.DataConfig(test_share=0.0)
-    problem = data.prepare(dataset, config, parties=1)
-    assert (problem.threshold is None) == (problem.weight is not None) == (weight > 1)
+    found = data.prepare(dataset, config, parties=1, labels=BALANCED).threshold
+    assert found == pytest.approx((0.5, 0.5))
 
 
 def test_a_class_without_training_rows_gets_none_by_its_threshold():
     y = np.array([0] * 90 + [1] * 5 + [2] * 5)
     dataset = data.from_arrays(np.arange(100.0)[:, None], y)
     config = data.DataConfig(split="first", test_share=0.05)
-    found = data.prepare(dataset, config, parties=1).threshold
+    found = data.prepare(dataset, config, parties=1, labels=BALANCED).threshold
     assert found == pytest.approx((90 / 95, 5 / 95, 1.0))
+
+
+# --------------------------------------------------------------------- what score leads
+
+
+@pytest.mark.parametrize(
+    ("counts", "score"),
+    [
+        ((71, 29), "auc"),
+        ((70, 30), "accuracy"),
+        ((29, 71), "auc"),
+        ((42, 39, 19), "balanced_accuracy"),
+        ((40, 40, 20), "accuracy"),
+    ],
+)
+def test_the_score_that_leads_is_of_uneven_classes_another(counts, score):
+    y = np.repeat(np.arange(len(counts)), counts)
+    dataset = data.from_arrays(np.arange(100.0)[:, None], y)
+    problem = data.prepare(dataset, data.DataConfig(), parties=1)
+    assert problem.score == score
+    assert problem.positive == int(counts[1] <= counts[0])
+
+
+def test_a_score_that_the_labels_lack_is_refused():
+    with pytest.raises(ConfigError, match=r"one of auto, accuracy.*Got 'r2'"):
+        run(uneven(), score="r2")
+    with pytest.raises(ConfigError, match="one of auto, r2 for"):
+        run(a_dataset("regression"), score="auc")
+
+
+def test_the_score_that_leads_may_be_set():
+    resolved = profiles.resolve("plain", "default", uneven(), LONG | {"score": "auc"})
+    (found,) = simulate.simulate(simulate.Job(uneven(), resolved, parties=2), [0])
+    assert found.numbers["score"] == "auc"
+    assert "train_auc" in found.numbers["curve"][-1]
+    assert found.numbers["above_baseline"] is True
+
+
+def test_a_model_of_pure_noise_is_not_above_its_baseline():
+    rng = np.random.default_rng(0)
+    dataset = data.from_arrays(rng.normal(size=(400, 4)), rng.integers(0, 2, 400))
+    resolved = profiles.resolve("plain", "default", dataset, LONG)
+    (found,) = simulate.simulate(simulate.Job(dataset, resolved, parties=2), [0])
+    assert found.numbers["above_baseline"] is False
+    problem = found.problem
+    most = np.bincount(problem.y_train).argmax()
+    level = (problem.y_test == most).mean()
+    assert found.numbers["baseline"]["accuracy"] == pytest.approx(level)
 
 
 # -------------------------------------------------------------------------------- Huber

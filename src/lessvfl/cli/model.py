@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lessvfl.cli.options import AsJson
-from lessvfl.terms import plural
+from lessvfl.terms import SCORE_TEXTS, plural
 
 if TYPE_CHECKING:
     from lessvfl.run.record import RunRecord
@@ -32,12 +32,9 @@ TrustCode = Annotated[
 ]
 
 SCORES = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "auc": "AUC",
+    **SCORE_TEXTS,
     "calibration_error": "calibration error",
     "brier": "Brier score",
-    "r2": "R²",
     "mae": "mean absolute error",
 }
 CELLS = {
@@ -130,6 +127,8 @@ def evaluate(
                 plain = value == 0 or 1e-3 <= abs(value) < 1e9
                 text = f"{value:.4f}" if plain else f"{value:.4g}"
             typer.echo(f"{words}: {text}")
+    if (level := found["baseline"].get("accuracy")) is not None:
+        typer.echo(f"accuracy of always the most frequent class: {level:.4f}")
     for name, words in CELLS.items():
         if found[name]:
             typer.echo(f"{words}: {found[name]:,}")

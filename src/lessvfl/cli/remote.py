@@ -19,7 +19,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 if TYPE_CHECKING:
     from lessvfl.remote.config import Common, PartyConfig, ServerConfig
     from lessvfl.run.record import RunRecord
-    from lessvfl.terms import Task
     from lessvfl.wire.flight import Credentials, FlightHub
     from lessvfl.wire.hub import Hub
 
@@ -192,7 +191,7 @@ def server(
                 terminal.show(status, quiet=quiet, log=log if log_json else None),
             ):
                 record = process.run()
-                status.ended(scores=_scores(record, table.dataset.task))
+                status.ended(scores=_scores(record))
         except BaseException as error:
             status.ended(ending.sentence(error) or type(error).__name__)
             close_hub(hub, error)
@@ -224,13 +223,14 @@ def close_hub(hub: Hub, error: BaseException | None = None) -> None:
     ending.threads_hang(not hub.close(error))
 
 
-def _scores(record: RunRecord, task: Task) -> dict[int, tuple[str, float]]:
-    """Return the first measure of every seed at the end, as far as there is one."""
-    from lessvfl.core.metrics import MEASURES
-
-    name = MEASURES[task][0]
-    found = {run["seed"]: run[name]["final"] for run in record.runs}
-    return {seed: (name, value) for seed, value in found.items() if value is not None}
+def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
+    """Return the leading score of every seed at the end, as far as there is one."""
+    found = {run["seed"]: (run["score"], run[run["score"]]) for run in record.runs}
+    return {
+        seed: (name, score["final"])
+        for seed, (name, score) in found.items()
+        if score["final"] is not None
+    }
 
 
 def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:

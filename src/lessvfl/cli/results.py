@@ -63,8 +63,10 @@ def print_summary(records: list[RunRecord]) -> None:
         say(tables.headline(record))
         for note in record.header["notes"]:
             say(f"Note: {note}", dim=True)
-        for sentence in tables.undefined(record):
+        for sentence in (*tables.chance(record), *tables.undefined(record)):
             say(sentence)
+        if predicted := tables.predicted_words(record):
+            say(f"{predicted}.", dim=True)
     _print_numbers(records)
 
 
@@ -145,6 +147,8 @@ def tell_server(record: RunRecord) -> None:
 
     from lessvfl.report import server, tables
 
+    if rows_said := tables.label_words(record):
+        say(f"{rows_said}.")
     if Console().is_terminal:
         print_summary([record])
         rows = server.party_rows(record)
@@ -157,15 +161,18 @@ def tell_server(record: RunRecord) -> None:
         return
     say(tables.headline(record))
     for run in record.runs:
-        for score in tables.SCORES:
-            if (value := tables.number(run, score, "final")) is not None:
-                say(f"seed {run['seed']}: {score} {value:.4f}")
-                break
-    for sentence in tables.undefined(record):
+        finals = (
+            f"{tables.score_word(score)} {value:.4f}"
+            for score in tables.SCORES
+            if (value := tables.number(run, score, "final")) is not None
+        )
+        if scores := ", ".join(finals):
+            say(f"seed {run['seed']}: {scores}")
+    for sentence in (*tables.chance(record), *tables.undefined(record)):
         say(sentence)
+    _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
-        said = f"without {party}: {without:.3f} instead of {whole:.3f}"
-        say(said)
+        say(f"without {party}: {word} {without:.3f} instead of {whole:.3f}")
 
 
 def tell_party(record: RunRecord) -> None:
@@ -177,8 +184,9 @@ def tell_party(record: RunRecord) -> None:
 
     is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
     say(f"{operator.headline(record)}.")
-    for kept, title in ((False, "You may stop collecting"), (True, "Keep")):
-        some = [one for one in found if one.is_kept == kept]
+    for verdict in (verdicts.NOT_NEEDED, verdicts.UNDECIDED, verdicts.NEEDED):
+        some = [one for one in found if one.verdict == verdict]
+        title = f"{verdict[0].upper()}{verdict[1:]}"
         if some and is_terminal:
             say(f"{title}:")
             _print_verdicts(some)

@@ -35,6 +35,7 @@ from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
 from lessvfl.core.pairs import pairs
 from lessvfl.core.plans import ShadowPlan, stream
+from lessvfl.core.power import Sight
 from lessvfl.core.prox import per_replica
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
@@ -145,6 +146,8 @@ class Choice:
     scores: Tensor  # (n_groups,), what each says; 1 is the limit
     pairs: tuple[tuple[int, int, float], ...]  # groups that act together, strength
     why: tuple[str, ...]  # of every group: why it was kept or removed
+    sight: Sight  # how much the look sees
+    at_most: Tensor  # (n_groups,), the largest correlation that each may well have
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
@@ -158,6 +161,8 @@ class Choice:
             "scores": finite("The scores of features", self.scores[owner]).tolist(),
             "pairs": [[place[a], place[b], value] for a, b, value in self.pairs],
             "why": [self.why[group] for group in owner.tolist()],
+            "sight": vars(self.sight),
+            "at_most": finite("What features have", self.at_most[owner]).tolist(),
         }
 
 
@@ -169,6 +174,8 @@ class Found:
     scores: Tensor  # (n_groups,), the limit is 1
     shadow_share: float
     false_share: float | None
+    limit: float  # that scores are multiples of
+    rule: Rule
 
 
 @dataclass(frozen=True)
@@ -259,6 +266,7 @@ class Look:
         kept, said, scores = found.kept | exempt, found.false_share, found.scores
         if not self.plan.again and self._is_noise():
             kept, said = exempt, None
+        sight, at_most = self._sight(found, bool((kept & ~exempt).any()))
         if not bool((kept & ~exempt).any()):
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
         if self.plan.again and not bool(kept.any()):
@@ -273,7 +281,34 @@ class Look:
             scores,
             tuple(pairs),
             self._why(kept, scores, exempt),
+            sight,
+            at_most,
         )
+
+    def _sight(self, found: Found, is_signal: bool) -> tuple[Sight, Tensor]:
+        """Return how much this look sees, and what each group has at most.
+
+        Where chance may have made all there is, a column must also stand out of the
+        strongest of every copy.
+        """
+        seen, rule = self.seen, found.rule
+        size = torch.bincount(seen.group, minlength=len(seen.weights)).to(seen.X)
+        k = moments.dimension(seen.Z)
+        degrees = (k * size).clamp_min(1.0)
+        usual = (degrees / seen.weights.square())[size > 0].mean()
+        tiny = torch.finfo(seen.X.dtype).tiny
+        unit = (rule.shadows.square().mean() / usual).clamp_min(tiny)
+        whole = (self.shadows.square().mean() / usual).clamp_min(tiny)
+        variance = seen.Z.square().sum() / seen.n_rows
+        limit = rule.least(max(1, int(found.kept.sum())))
+        if not is_signal:
+            limit = max(limit, self._beyond_chance(self.plan.noise))
+        one = moments.chance(torch.tensor(k)).to(seen.X)  # of a column of numbers
+        sight = Sight(
+            max(1.0, float(variance / (k * whole))), k, float(limit**2 * one / unit)
+        )
+        said = (found.scores * found.limit * seen.weights).square() / unit
+        return sight, sight.at_most(said.double(), degrees.double())
 
     def _is_noise(self) -> bool:
         """Tell whether the strongest feature may well be chance.
@@ -283,10 +318,8 @@ class Look:
         tells what is out of the question.
         """
         noise, by_chance = self.plan.noise, self._by_chance
-        spread = by_chance.std() * math.sqrt(6) / math.pi
-        middle = by_chance.mean() - EULER * spread
-        beyond = middle - spread * math.log(noise * CERTAIN)
-        if bool(self._strongest > torch.maximum(beyond, by_chance.max())):
+        beyond = self._beyond_chance(noise * CERTAIN)
+        if bool(self._strongest > max(beyond, float(by_chance.max()))):
             return False
         n_more = math.ceil(1 / noise) - len(by_chance)
         if n_more > 0 and int((by_chance >= self._strongest).sum()) == 0:
@@ -294,6 +327,13 @@ class Look:
             by_chance = torch.cat([by_chance, more])
         n_above = int((by_chance >= self._strongest).sum())
         return (1 + n_above) / (1 + len(by_chance)) > noise
+
+    def _beyond_chance(self, share: float) -> float:
+        """Return what the strongest of a copy exceeds in that share of copies."""
+        by_chance = self._by_chance
+        spread = by_chance.std() * math.sqrt(6) / math.pi
+        middle = by_chance.mean() - EULER * spread
+        return float(middle - spread * math.log(share))
 
     def _path(
         self, seen: Moments
@@ -310,7 +350,7 @@ class Look:
         weights = seen.weights * ~self.pinned
         came_in = torch.zeros_like(weights)
         points: list[tuple[float, int, float]] = []
-        place, chosen, said, beside = 0, self.pinned, None, came_in
+        place, chosen, said, beside, mark = 0, self.pinned, None, came_in, largest
         for B, slopes in group_path(seen, largest * shares, weights):
             share = float(shares[len(points)])
             kept = (seen.norms(B) > 0) | self.pinned
@@ -326,12 +366,14 @@ class Look:
                 break
             if n_kept and rule.allows(limit, n_kept):
                 place, chosen, beside, said = len(points) - 1, kept, now, false
+                mark = limit
             elif false is not None and n_kept > MANY and false > HOPELESS:
                 break
         came_in = torch.where(self.pinned, beside, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
         scores = scores / points[place][0]
-        return points[place][0], points, Found(chosen, scores, points[place][2], said)
+        found = Found(chosen, scores, points[place][2], said, mark, rule)
+        return points[place][0], points, found
 
     def _pairs(self, chosen: Tensor) -> list[tuple[int, int, float]]:
         """Return groups that act together, the strongest first."""
@@ -378,7 +420,7 @@ class Look:
         n_kept = int(kept.sum())
         limit = rule.least(n_kept)
         said = rule.false_share(limit, n_kept)
-        return Found(kept, scores / limit, rule.share(limit), said)
+        return Found(kept, scores / limit, rule.share(limit), said, limit, rule)
 
     def _why(self, kept: Tensor, scores: Tensor, exempt: Tensor) -> tuple[str, ...]:
         reasons = []

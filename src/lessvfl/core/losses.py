@@ -50,6 +50,21 @@ def huber(error: Tensor, bend: Tensor) -> Tensor:
     return inside * (2 * size - inside)
 
 
+def dispersion(z: Tensor, y: Tensor, bend: Tensor | None = None) -> Tensor:
+    """Return how much larger gradients of a regression are than its curvature, (R,).
+
+    The mean square of a row's dL/dz over the mean of its second derivative. A loss that
+    is a log-likelihood has 1, as those of classes do on average; the squared error has
+    twice the variance of what is left, which nobody but the server knows.
+    """
+    error = z.squeeze(-1) - y
+    if bend is None:
+        return 2 * error.square().mean(dim=1)
+    inside = (error.abs() <= bend).to(error).mean(dim=1)
+    squares = torch.minimum(error.abs(), bend).square().mean(dim=1)
+    return 2 * squares / inside.clamp_min(1 / error.shape[1])
+
+
 def risk(
     z: Tensor,
     y: Tensor,

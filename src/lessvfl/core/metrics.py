@@ -6,7 +6,7 @@ Written with tensors so that a batch of replicas on a GPU is measured where it l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,29 +14,73 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.plans import parts
-from lessvfl.terms import Task
+from lessvfl.terms import MEASURES, Task
 
-MEASURES: dict[Task, tuple[str, ...]] = {
-    "binary": ("accuracy", "balanced_accuracy", "auc"),
-    "multiclass": ("accuracy", "balanced_accuracy"),
-    "regression": ("r2",),
-}
-
+DECIDED = ("accuracy", "balanced_accuracy")  # of classes that are decided on
 SMALLEST = math.ulp(0.0)  # number above zero
 WORST = -1e100  # R²: predictions as far as that from labels that hardly differ
 
 
 def measure(
-    z: Tensor, y: Tensor, task: Task, offsets: Tensor | None = None
+    z: Tensor,
+    y: Tensor,
+    task: Task,
+    offsets: Tensor | None = None,
+    names: Collection[str] | None = None,
+    positive: int = 1,
 ) -> dict[str, Tensor]:
-    """Return every measure of a task, (R,) each.
+    """Return the measures of a task, or those of these `names`, (R,) each.
 
     `z` (R, n, 1) or (R, n, C) is what the fusion network gives, `y` (S, n) the labels;
-    `offsets` (R, 1, 1) or (R, 1, C) are added to it where a class is decided on.
+    `offsets` (R, 1, 1) or (R, 1, C) are added to it where a class is decided on. Of two
+    classes the average precision is that of the `positive` one.
     """
     y = y.expand(z.shape[0], -1)
     if task == "regression":
         return {"r2": r2(z.squeeze(2), y)}
+    found = _decisions(z, y, offsets)
+    ranked: dict[str, Callable[[], Tensor]] = {
+        "auc": lambda: _area(z, y),
+        "average_precision": lambda: average_precision(
+            z.squeeze(2) if positive else -z.squeeze(2), y == positive
+        ),
+    }
+    for name in MEASURES[task]:
+        if name in ranked and (names is None or name in names):
+            found[name] = ranked[name]()
+    return found
+
+
+def predicted_shares(z: Tensor, offsets: Tensor | None = None) -> Tensor:
+    """Return the share of rows that each class is predicted for, (R, C)."""
+    decided = z if offsets is None else z + offsets
+    if z.shape[2] == 1:
+        second = (decided.squeeze(2) > 0).double().mean(dim=1)
+        return torch.stack([1 - second, second], dim=1)
+    classes = decided.argmax(dim=2)
+    return class_sizes(classes, z.shape[2]).double() / max(1, z.shape[1])
+
+
+def constant(
+    y_train: Tensor, y: Tensor, task: Task, n_classes: int, positive: int = 1
+) -> dict[str, Tensor]:
+    """Return the measures of what predicts the same for every row, (1,) each.
+
+    That is the most frequent class of the training rows, or their mean. All rows tie,
+    so that the area is one half and the average precision the share of positives.
+    """
+    if task == "regression":
+        z = y_train.double().mean().expand(1, len(y), 1)
+    else:
+        best = torch.bincount(y_train.long(), minlength=n_classes).argmax()
+        one = torch.nn.functional.one_hot(best, n_classes).double()
+        row = one if task == "multiclass" else one[1:] - 0.5
+        z = row.expand(1, len(y), -1)
+    return measure(z, y.unsqueeze(0), task, positive=positive)
+
+
+def _decisions(z: Tensor, y: Tensor, offsets: Tensor | None) -> dict[str, Tensor]:
+    """Return the measures of the classes that are decided on."""
     n_classes = max(2, z.shape[2])
     found_hits, found_sizes = [], []
     for part in parts(z.shape[1]):  # whole numbers: parts add up to the bit
@@ -46,11 +90,10 @@ def measure(
         found_hits.append(class_hits(right, classes, n_classes).double())
         found_sizes.append(class_sizes(classes, n_classes))
     hits, sizes = torch.stack(found_hits).sum(dim=0), torch.stack(found_sizes).sum(0)
-    found = {
+    return {
         "accuracy": accuracy(hits, sizes).squeeze(1),
         "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(1),
     }
-    return found | {"auc": auc(z.squeeze(2), y)} if task == "binary" else found
 
 
 def decision_offsets(threshold: Sequence[float] | None, n_outputs: int) -> list[float]:
@@ -123,6 +166,35 @@ def auc(scores: Tensor, y: Tensor) -> Tensor:
     return wins / (n_positive * (y.shape[1] - n_positive))
 
 
+def _area(z: Tensor, y: Tensor) -> Tensor:
+    """Return the area under the ROC curve; of many classes the mean of each one's.
+
+    That is the area of its probability against all others, (R,); classes that no row
+    or every row has are left out.
+    """
+    if z.shape[2] == 1:
+        return auc(z.squeeze(2), y)
+    probabilities = z.double().softmax(dim=2)
+    each = [auc(probabilities[:, :, k], (y == k).double()) for k in range(z.shape[2])]
+    return torch.stack(each).nanmean(dim=0)
+
+
+def average_precision(scores: Tensor, y: Tensor) -> Tensor:
+    """Return the mean over the positives of the precision at their score, (R,).
+
+    Precision is the share of positives among the rows that score as much or more; NaN
+    where all rows are of one class.
+    """
+    found = []
+    for own, is_hit in zip(scores, y.bool(), strict=True):
+        of_all, hits = _sorted(own[None])[0], _sorted(own[is_hit][None])[0]
+        n_all = len(of_all) - torch.searchsorted(of_all, hits)
+        n_hits = len(hits) - torch.searchsorted(hits, hits)
+        mean = (n_hits.double() / n_all).mean()
+        found.append(torch.where(is_hit.all(), torch.nan, mean))
+    return torch.stack(found)
+
+
 def _sorted(scores: Tensor) -> Tensor:
     """Return scores in order; torch would remember eight bytes of places for each."""
     if scores.device.type != "cpu":
@@ -145,19 +217,41 @@ def r2(predicted: Tensor, y: Tensor) -> Tensor:
     return torch.where(flat, torch.nan, found)
 
 
+def chance_error(name: str, y: np.ndarray[Any, Any], level: float) -> float:
+    """Return the standard error of a score of guesses about labels `y`.
+
+    `level` is the score that guesses have on average. Of many classes each is guessed
+    as often, and the area's error is that of the smallest class.
+    """
+    n = len(y)
+    if name == "r2":
+        return 2 / n  # of a slope that is zero, R² is 1 / n on average
+    counts = np.unique(y, return_counts=True)[1]
+    if name == "auc":
+        rare = int(counts.min())
+        return math.sqrt((n + 1) / (12 * rare * max(1, n - rare)))
+    if name == "balanced_accuracy":
+        shares = level * (1 - level) / counts
+        return math.sqrt(float(shares.sum())) / len(counts)
+    if name == "average_precision":
+        n = int(counts.min())  # positives: their precision is a share of hits
+    return math.sqrt(max(level * (1 - level), 1 / n) / n)
+
+
 def undefined(y: np.ndarray[Any, Any], task: Task, rows: str) -> dict[str, str]:
     """Return why measures of a task do not exist for labels `y` of these `rows`.
 
-    >>> undefined(np.array([1, 1]), "binary", "test rows")
+    >>> undefined(np.array([0, 0]), "multiclass", "test rows")
     {'auc': 'the test rows are all of one class'}
     """
     if len(y) == 0:
         return dict.fromkeys(MEASURES[task], f"there are no {rows}")
-    if task == "multiclass" or (y != y[0]).any():
+    if (y != y[0]).any():
         return {}
-    if task == "binary":
-        return {"auc": f"the {rows} are all of one class"}
-    return {"r2": f"the labels of the {rows} are all equal"}
+    if task == "regression":
+        return {"r2": f"the labels of the {rows} are all equal"}
+    ranked = [name for name in MEASURES[task] if name not in DECIDED]
+    return dict.fromkeys(ranked, f"the {rows} are all of one class")
 
 
 def support_f1(kept: Sequence[bool], significant: Sequence[bool]) -> float:

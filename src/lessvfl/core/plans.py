@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
 from lessvfl.core.ending import ROUNDING, TrainingEnd, fewest_steps
-from lessvfl.core.losses import risk, row_losses
+from lessvfl.core.losses import dispersion, risk, row_losses
 from lessvfl.terms import Stage, Task, stream_seed
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
@@ -181,6 +181,15 @@ class Labels:
     def risk(self, z: Tensor) -> Tensor:
         """Return R of every replica on these rows, (R,)."""
         return risk(z, self.y, self.task, self.weight, self.bend)
+
+    def dispersion(self, z: Tensor) -> Tensor | None:
+        """Return what makes gradients of these rows those of a log-likelihood, (R,).
+
+        They are divided by it; None where they are that as they are.
+        """
+        if self.task != "regression":
+            return None
+        return dispersion(z, self.y, self.bend)
 
 
 @dataclass(frozen=True)

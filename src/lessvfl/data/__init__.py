@@ -38,6 +38,7 @@ from lessvfl.data.labels import (
     task_sentence,
 )
 from lessvfl.data.problem import (
+    class_counts,
     features_of,
     label_rows,
     labels_alone,
@@ -82,6 +83,7 @@ __all__ = [
     "check_texts",
     "check_units",
     "check_weights",
+    "class_counts",
     "columns_at",
     "describe",
     "digest_of",

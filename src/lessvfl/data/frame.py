@@ -320,6 +320,9 @@ class Problem:
     bend: float | None = None  # of the Huber loss; None: squared error
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
+    score: str = "accuracy"  # the one that leads
+    score_reason: str = ""
+    positive: int = 1  # of two classes the one that the average precision is of
     blocks: Places | None = None  # of the training rows; None: every row is alone
     n_blocks: int | None = None  # of all rows; None: every row is alone
     n_equal: int = 0  # of all rows, those that equal another

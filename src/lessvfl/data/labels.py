@@ -17,12 +17,13 @@ from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
-from lessvfl.terms import Task, listed
+from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, listed
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
 LARGEST = 1e15  # label in deviations, whose square a network can hold
-EVEN = 0.25  # classes are uneven where the rarest has less of an even share
+EVEN = 0.25  # of an even share: what rows of a code have that are alike
+UNEVEN = 0.6  # of an even share: classes are uneven where the rarest has less
 FEW_CODES = 10  # up to so many different whole numbers are classes, whichever they are
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
@@ -70,11 +71,17 @@ class LabelConfig(Section):
         "regression: squared error, or Huber's, which outliers in the labels move "
         "less; auto: Huber's where labels have heavy tails",
     )
-    threshold: str | None = setting(
-        or_none(one_of("auto")),
+    score: str = setting(
+        one_of("auto", *SCORE_TEXTS),
         "auto",
-        "auto: with uneven classes and no weights, a class is predicted from its share "
-        "of the rows on",
+        "the score that leads; auto: of two classes AUC where one is rarer than 30 %, "
+        "of uneven ones balanced accuracy, else accuracy, and R2 of amounts",
+    )
+    threshold: str | None = setting(
+        or_none(one_of("balanced")),
+        None,
+        "none: the class of the largest probability is predicted; balanced: the one "
+        "whose probability is the largest multiple of its share of the rows",
     )
 
 
@@ -206,6 +213,12 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
             f"The 'loss' setting must be squared or auto for '{dataset.name}', whose "
             f"labels are classes. Got '{config.loss}'."
         )
+    if config.score not in ("auto", *MEASURES[dataset.task]):
+        allowed = listed(["auto", *MEASURES[dataset.task]], 9)
+        raise ConfigError(
+            f"The 'score' setting must be one of {allowed} for '{dataset.name}', whose "
+            f"task is {dataset.task}. Got '{config.score}'."
+        )
     if config.class_weight is None:
         return
     if not of_classes:
@@ -271,28 +284,63 @@ def _at_most_one(weights: Floats) -> Floats:
     return np.asarray(weights / (weights.max() or 1.0))
 
 
+# ------------------------------------------------------------------ what a score counts
+
+
+def leading_score(
+    task: Task, counts: NDArray[Any], config: LabelConfig
+) -> tuple[str, str]:
+    """Return the score that leads, and why; `counts` are the rows of each class.
+
+    Accuracy says little of uneven classes, where one prediction for all rows has much
+    of it. Two classes are uneven where one has less than 30 % of the rows, and more
+    classes alike: where the rarest has less than 0.6 of an even share.
+
+    >>> leading_score("binary", np.array([95, 5]), LabelConfig())
+    ('auc', 'the rarer class has 5 % of the rows')
+    >>> leading_score("binary", np.array([60, 40]), LabelConfig())[0]
+    'accuracy'
+    """
+    if config.score != "auto":
+        return config.score, "as set"
+    if task == "regression":
+        return "r2", "the labels are amounts"
+    shares = counts[counts > 0] / max(1, counts.sum())
+    if not len(shares) or shares.min() * len(shares) >= UNEVEN:
+        return "accuracy", "no class is much rarer than an even share"
+    said = f"{100 * shares.min():.2g} % of the rows"
+    if task == "binary":
+        return "auc", f"the rarer class has {said}"
+    return "balanced_accuracy", f"the rarest class has {said}"
+
+
+def positive_class(counts: NDArray[Any]) -> int:
+    """Return which of two classes the average precision is of: the rarer one.
+
+    >>> positive_class(np.array([3, 9])), positive_class(np.array([3, 3]))
+    (0, 1)
+    """
+    return int(len(counts) < 2 or counts[1] <= counts[0])
+
+
 # ---------------------------------------------------------------------------- threshold
 
 
 def threshold_of(
     dataset: Dataset, y: NDArray[Any], weight: Floats | None, config: LabelConfig
 ) -> tuple[float, ...] | None:
-    """Return what probability a class must exceed to be predicted, where it matters.
+    """Return what the probability of a class is divided by before one is predicted.
 
-    That is the class's share of the training rows: the class of a row is the one whose
-    probability is the largest multiple of its share, argmax_k p_k / share_k. For true
-    probabilities nothing has a better balanced accuracy, (1/C) Σ_k P(predict k | k),
-    which is the sum of P(x | k) = p_k P(x) / share_k over what is predicted.
-
-    None, for the largest probability itself, where the rarest class has at least a
-    quarter of an even share, and where weights say how much rows or classes count.
+    None is for the largest probability itself. With ``threshold=balanced`` it is the
+    class's share of the training rows, or of their weights where these count in the
+    loss: argmax_k p_k / share_k. For true probabilities nothing has a better balanced
+    accuracy, (1/C) Σ_k P(predict k | k), which is the sum of
+    P(x | k) = p_k P(x) / share_k over what is predicted.
     """
-    if dataset.task == "regression" or config.threshold is None or weight is not None:
+    if dataset.task == "regression" or config.threshold is None:
         return None
-    shares = np.bincount(y, minlength=len(dataset.label_names)) / len(y)
-    present = shares[shares > 0]
-    if present.min() * len(present) >= EVEN:
-        return None
+    sums = np.bincount(y, weight, minlength=len(dataset.label_names))
+    shares = sums / sums.sum()
     return tuple(float(share) if share > 0 else 1.0 for share in shares)
 
 

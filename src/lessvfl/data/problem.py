@@ -28,6 +28,8 @@ from lessvfl.data.labels import (
     bend_of,
     centre,
     check_labels,
+    leading_score,
+    positive_class,
     row_weights,
     scaled_labels,
     threshold_of,
@@ -191,17 +193,33 @@ def labels_alone(
         y_train, y_test = (scaled_labels(y, shift, scale) for y in (y_train, y_test))
     name, task, classes = dataset.name, dataset.task, dataset.label_names
     weight = row_weights(dataset, y_train, rows.weight, labels)
+    n_classes = 0 if task == "regression" else len(classes)
+    counts = class_counts(rows.y_train, rows.y_test, n_classes)
+    score, reason = leading_score(task, counts, labels)
     return dataclasses.replace(
         Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
         sample_weight=rows.weight,
         weight=weight,
         bend=bend_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
+        score=score,
+        score_reason=reason,
+        positive=positive_class(counts),
         blocks=rows.blocks,
         n_blocks=rows.n_blocks,
         n_equal=rows.n_equal,
         task_reason=dataset.task_reason,
     )
+
+
+def class_counts(
+    y_train: NDArray[Any], y_test: NDArray[Any], n_classes: int
+) -> NDArray[Any]:
+    """Count the training and test rows of every class; amounts have none."""
+    if not n_classes:
+        return np.empty(0, dtype=np.int64)
+    first, second = (np.bincount(y, minlength=n_classes) for y in (y_train, y_test))
+    return np.asarray(first + second)
 
 
 def raw_frame(problem: Problem, table: PartyTable) -> Frame:

@@ -35,11 +35,6 @@ KINDS = (  # as in FeatureCounts: legend, colour, hatch
     ("real, removed", "#BFD9EA", "////"),
     ("planted, removed", "#F3D5C3", "////"),
 )
-SCORES = (  # key of a point, what the axis says, best first
-    ("accuracy", "test accuracy"),
-    ("r2", "test R²"),
-    ("train_accuracy", "training accuracy (no test rows)"),
-)
 DIRECTIONS = (  # key of a bill, shift of the bar, colour, legend
     ("up", -0.19, BLUE, "parties to server"),
     ("down", 0.19, ORANGE, "server to parties"),
@@ -118,9 +113,13 @@ Point = tuple[float, float]
 
 
 def score_of(runs: Sequence[RunNumbers]) -> tuple[str, str] | None:
-    """Choose the score to draw: the first that any point of these runs has."""
-    found = (score for score in SCORES if any(_points(run, score[0]) for run in runs))
-    return next(found, None)
+    """Choose the score to draw: the leading one, or the first that any point has."""
+    names = dict.fromkeys([tables.leading(runs) or "accuracy", "accuracy", "r2"])
+    for prefix, words in (("", "test {}"), ("train_", "training {} (no test rows)")):
+        for name in names:
+            if any(_points(run, f"{prefix}{name}") for run in runs):
+                return f"{prefix}{name}", words.format(tables.score_word(name))
+    return None
 
 
 def _points(run: RunNumbers, key: str) -> dict[tuple[str, Any], Point]:

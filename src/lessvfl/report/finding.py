@@ -75,7 +75,10 @@ def _bytes(record: RunRecord, base: RunRecord, name: str) -> str:
 
 def _score(record: RunRecord, base: RunRecord) -> str:
     """Compare scores; they are the same where mean ± deviation of the two overlap."""
-    path, word = tables.first_score(record)
+    score = tables.shared_score([record, base])
+    if score is None:
+        return ""
+    path, word = score
     ours, theirs = (tables.over_seeds(r.runs, f"{path}.final") for r in (record, base))
     if not ours or not theirs:
         return ""
@@ -96,8 +99,8 @@ def _seeds(ours: SeedSpread, theirs: SeedSpread) -> str:
 
 def _best(records: Mapping[str, RunRecord]) -> str:
     """Name who has the best score, and who sent the least."""
-    path, word = tables.first_score(next(iter(records.values())))
-    scores = _means(records, f"{path}.final")
+    path, word = tables.shared_score(list(records.values())) or ("", "")
+    scores = _means(records, f"{path}.final") if path else {}
     sent = _means(records, BYTES)
     said = []
     if scores:

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 from lessvfl import terms
 from lessvfl.report import page, parts, tables
 from lessvfl.report.tables import MISSING, at, number, plural
-from lessvfl.report.verdicts import FEATURES_NAME, FeatureVerdict, reasons, verdicts
+from lessvfl.report.verdicts import (
+    FEATURES_NAME,
+    NEEDED,
+    NOT_NEEDED,
+    UNDECIDED,
+    FeatureVerdict,
+    power_words,
+    reasons,
+    verdicts,
+)
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 BITS = {"float32": 32, "float64": 64}  # of a value that is not rounded
@@ -30,19 +39,34 @@ ALIGNED = {  # what the server learnt from the alignment of rows
 def headline(record: RunRecord) -> str:
     """Say in one sentence how many columns can go, and why."""
     found = verdicts(record)
-    gone = [one for one in found if not one.is_kept]
-    n_held, n_gone = len(found), len(gone)
     if not found:
         return tables.headline(record)
-    few = {1: "your only feature", 2: "both of your features"}
-    everything = few.get(n_held, f"all your {n_held:,} features")
+    n_held, counts = len(found), Counter(one.verdict for one in found)
+    gone = [one for one in found if one.verdict == NOT_NEEDED]
     if record.header.get("method") == "plain":
         title = tables.method_title("plain")
-        return f"{title} removes nothing: it used {everything}"
+        return f"{title} removes nothing: it used {_of_yours(n_held, n_held)}"
+    if counts[NEEDED] == n_held:
+        return f"Go on collecting {_of_yours(n_held, n_held)}: nothing was removed"
+    open_ = f"of {_of_yours(counts[UNDECIDED], n_held)} this does not decide"
     if not gone:
-        return f"Go on collecting {everything}: nothing was removed"
-    some = f"{n_gone:,} of your {n_held:,} features" if n_gone < n_held else everything
-    return f"You may stop collecting {some}: {reasons(gone)}"
+        needed = f"The model needs {_of_yours(counts[NEEDED], n_held)}; "
+        said = needed * (counts[NEEDED] > 0) + open_
+        return said[0].upper() + said[1:]
+    some, why = _of_yours(len(gone), n_held), reasons(gone)
+    rest = f"; {open_}" if counts[UNDECIDED] else ""
+    # Of a method without shadows nobody knows how sure that is.
+    if counts[NEEDED] and gone[0].at_most is not None:
+        return f"You may stop collecting {some}: {why}{rest}"
+    return f"Not needed by this model: {some}; {why}{rest}"
+
+
+def _of_yours(n: int, n_held: int) -> str:
+    """Write how many of a party's features are meant."""
+    if n < n_held:
+        return f"{n:,} of your {n_held:,} features"
+    few = {1: "your only feature", 2: "both of your features"}
+    return few.get(n, f"all your {n:,} features")
 
 
 def cautions(record: RunRecord) -> list[str]:
@@ -53,6 +77,14 @@ def cautions(record: RunRecord) -> list[str]:
     said = []
     if not n_kept:
         said.append("Nothing was kept, so the model does without your columns.")
+    if power := power_words(record, party):
+        said.append(power)
+    if any(one.verdict == UNDECIDED for one in found):
+        said.append(
+            "Undecided is what may well have more than that effect, though it was "
+            "removed, and what some runs keep and others do not: go on collecting it "
+            "until more rows are there."
+        )
     shares = [number(run, "selection", party, "false_share") for run in record.runs]
     if (false := tables.spread(shares)) and n_kept:
         said.append(
@@ -221,11 +253,15 @@ def _line(record: RunRecord) -> list[str]:
 
 
 def _lists(found: Sequence[FeatureVerdict]) -> str:
-    """Return the two lists: what may go, and what to keep."""
-    gone = [one for one in found if not one.is_kept]
-    kept = [one for one in found if one.is_kept]
-    left = _list("You may stop collecting these", gone, "Every feature was kept.")
-    return parts.columns(left, _list("Keep these", kept, "No feature was kept."))
+    """Return the three lists: what is not needed, what is, what is undecided."""
+    lists = {
+        verdict: [one for one in found if one.verdict == verdict]
+        for verdict in (NOT_NEEDED, NEEDED, UNDECIDED)
+    }
+    left = _list("Not needed by this model", lists[NOT_NEEDED], "Nothing is surely so.")
+    if lists[UNDECIDED]:
+        left += _list("Undecided", lists[UNDECIDED], "")
+    return parts.columns(left, _list("Needed", lists[NEEDED], "Nothing was kept."))
 
 
 def _list(title: str, found: Sequence[FeatureVerdict], nothing: str) -> str:

@@ -220,7 +220,7 @@ def _figures(runs: Sequence[RunNumbers]) -> str:
 
 
 def _curve_figure(runs: Sequence[RunNumbers]) -> str:
-    alt, title = "No score was recorded.", "Test accuracy against megabytes sent"
+    alt, title = "No score was recorded.", "Test score against megabytes sent"
     if score := figures.score_of(runs):
         key, words = score
         title = f"{words[0].upper()}{words[1:]} against megabytes sent"

@@ -15,6 +15,7 @@ from lessvfl.run.record import RunRecord
 RunNumbers = Mapping[str, Any]  # one of RunRecord.runs
 
 MISSING = "–"
+MOST_CLASSES = 3  # that are counted in a sentence
 METHOD_TITLES = {
     "less-vfl": "LESS-VFL",
     "less-vfl-auto": "LESS-VFL auto",
@@ -447,8 +448,82 @@ def _scored(record: RunRecord, *scores: str) -> bool:
 
 
 def first_score(record: RunRecord) -> tuple[str, str]:
-    """Return the name of the score that counts first, and its word."""
-    return ("r2", "R²") if is_regression(record) else ("accuracy", "accuracy")
+    """Return the name of the score that leads, and its word."""
+    usual = "r2" if is_regression(record) else "accuracy"
+    name = at(record.header, "data", "score") or leading(record.runs) or usual
+    return name, score_word(name)
+
+
+def leading(runs: Sequence[RunNumbers]) -> str | None:
+    """Return the score that leads runs, where they say it."""
+    return next((run["score"] for run in runs if run.get("score")), None)
+
+
+def score_word(name: str) -> str:
+    """Return what a reader calls a score."""
+    return terms.SCORE_TEXTS.get(name, name)
+
+
+def shared_score(records: Sequence[RunRecord]) -> tuple[str, str] | None:
+    """Return one score that all records have, as leading as can be."""
+    leads = [first_score(record)[0] for record in records]
+    order = sorted(leads, key=lambda name: name == "accuracy")  # the usual one last
+    for name in dict.fromkeys([*order, *terms.SCORE_TEXTS]):
+        if all(over_seeds(record.runs, f"{name}.final") for record in records):
+            return name, score_word(name)
+    return None
+
+
+def score_words(record: RunRecord) -> str:
+    """Say the leading score, and what one prediction for all rows has.
+
+    Beside a score that is no accuracy, accuracy is said, too.
+    """
+    name, word = first_score(record)
+    final = over_seeds(record.runs, f"{name}.final")
+    if not final:
+        return "no test score"
+    said = f"test {word} {final.mean:.3f}"
+    hits = over_seeds(record.runs, "accuracy.final")
+    level = over_seeds(record.runs, "baseline.accuracy")
+    if not hits or not level:
+        return said
+    beside = f"always the most frequent class: {level.mean:.3f}"
+    if name != "accuracy":
+        beside = f"accuracy {hits.mean:.3f}; {beside}"
+    return f"{said} ({beside})"
+
+
+def label_words(record: RunRecord) -> str:
+    """Say how many rows all sides have, and how many are of each class."""
+    data = at(record.header, "data") or {}
+    n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)
+    if not n_rows:
+        return ""
+    said = f"{plural(n_rows, 'row')} of all sides"
+    classes = data.get("classes") or {}
+    if not classes:
+        return said
+    rarest = sorted(classes.items(), key=lambda item: item[1])[:MOST_CLASSES]
+    counts = (f"{name} {n:,} ({100 * n / n_rows:.2g} %)" for name, n in rarest)
+    more = f" and {plural(len(classes) - MOST_CLASSES, 'class', 'classes')} more"
+    return f"{said}: {', '.join(counts)}{more * (len(classes) > MOST_CLASSES)}"
+
+
+def predicted_words(record: RunRecord) -> str:
+    """Say how often the rarest class is predicted on test rows, where it is known."""
+    classes = at(record.header, "data", "classes") or {}
+    if not classes:
+        return ""
+    name = min(classes, key=lambda name: classes[name])
+    shares = spread([number(run, "predicted", name) for run in record.runs])
+    if shares is None:
+        return ""
+    true = classes[name] / max(1, sum(classes.values()))
+    return (
+        f"{name} is predicted for {100 * shares.mean:.2g} % of the test rows; "
+        f"{100 * true:.2g} % of all rows are"
+    )
 
 
 def missed(record: RunRecord) -> dict[str, list[float]]:
@@ -496,10 +571,7 @@ def headline(record: RunRecord) -> str:
     if not runs:
         title = method_title(record.header.get("method"))
         return f"{title}: no seed has finished"
-    score, word = first_score(record)
-    final = over_seeds(runs, f"{score}.final")
-    parts = [selected_words(record)]
-    parts.append(f"test {word} {final.mean:.3f}" if final else "no test score")
+    parts = [selected_words(record), score_words(record)]
     if sent := over_seeds(runs, "communication.payload_bytes.*"):
         parts.append(f"{terms.bytes_text(sent.mean)} sent")
     mean_of = f" (mean of {len(runs)} seeds)" if len(runs) > 1 else ""
@@ -534,9 +606,24 @@ def undefined(record: RunRecord) -> list[str]:
     return sentences
 
 
+def chance(record: RunRecord) -> list[str]:
+    """Say where a model is no better than one prediction for all rows."""
+    told = [run.get("above_baseline") for run in record.runs]
+    known = [above for above in told if above is not None]
+    if not known or 2 * sum(known) >= len(known):
+        return []
+    when = f" in {known.count(False)} of {len(known)} seeds" * (len(known) > 1)
+    _, word = first_score(record)
+    what = "the mean of the labels" if is_regression(record) else "the same class"
+    return [
+        f"The model is no better than chance{when}: its test {word} is what predicting "
+        f"{what} for every row has, or hardly more."
+    ]
+
+
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    return emptied(record) + undefined(record)
+    return chance(record) + emptied(record) + undefined(record)
 
 
 SUMMARY = {  # label: where in a run, and the kind of number
@@ -544,6 +631,8 @@ SUMMARY = {  # label: where in a run, and the kind of number
     "test accuracy": ("accuracy.final", "score"),
     "balanced accuracy": ("balanced_accuracy.final", "score"),
     "AUC": ("auc.final", "score"),
+    "average precision": ("average_precision.final", "score"),
+    "accuracy of always the most frequent": ("baseline.accuracy", "score"),
     "test R²": ("r2.final", "score"),
     "spurious removed": ("spurious.removed_share", "share"),
     "real kept": ("spurious.real_kept_share", "share"),
@@ -556,9 +645,14 @@ SUMMARY = {  # label: where in a run, and the kind of number
 
 
 def summary(record: RunRecord) -> dict[str, str]:
-    """Return the key numbers of a record by label; what no seed has is left out."""
+    """Return the key numbers of a record by label; what no seed has is left out.
+
+    The leading score is the first of them.
+    """
     texts = {}
-    for label, (path, kind) in SUMMARY.items():
+    lead, _ = first_score(record)
+    rows = sorted(SUMMARY.items(), key=lambda row: row[1][0] != f"{lead}.final")
+    for label, (path, kind) in rows:
         if found := over_seeds(record.runs, path):
             texts[label] = spread_text(found, kind)
     if held := over_seeds(record.runs, "features.*.*"):
@@ -575,7 +669,9 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
     features, *others = SUMMARY  # beside the bytes that they saved
     place = others.index("MB both ways")
     order = [*others[:place], features, *others[place:]]
-    labels = [label for label in order if label in known - {"AUC"}]
+    if lead := shared_score(records):
+        order.sort(key=lambda label: SUMMARY[label][0] != f"{lead[0]}.final")
+    labels = [label for label in order if label in known]
     rows = []
     for record, texts in zip(records, found, strict=True):
         header = record.header
@@ -604,6 +700,7 @@ SCORES = {
     "accuracy": "Test accuracy",
     "balanced_accuracy": "Balanced test accuracy",
     "auc": "Test AUC",
+    "average_precision": "Average precision, test",
     "r2": "Test R²",
 }
 BILL = {"up": "bytes up", "down": "bytes down", "rounds": "rounds"}

@@ -11,7 +11,9 @@ from lessvfl.report.tables import RunNumbers, at
 from lessvfl.run.record import RunRecord
 
 FEATURES_NAME = "features.csv"
-COLUMNS = ("party", "feature", "kept", "why", "strength", "pair", "share")
+COLUMNS = ("party", "feature", "verdict", "kept", "why", "strength", "pair", "share")
+NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
+SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
 LASSO, UNSELECTED = "group lasso", "no selection"  # reasons of methods without shadows
 UNTOLD = "not revealed"  # of a method with shadows: a party reveals names, no reasons
 WORDS = {  # reasons of a record, as a reader understands them
@@ -23,6 +25,7 @@ WORDS = {  # reasons of a record, as a reader understands them
     "most": "others are stronger, and no more were allowed",
     UNTOLD: "its party did not say",
     "weak": "no stronger than chance beside those kept",
+    "chance": "no stronger than chance",
     UNSELECTED: "the method removes nothing",
 }
 GONE = {  # why features were removed: of one, of several
@@ -30,6 +33,7 @@ GONE = {  # why features were removed: of one, of several
         "is no stronger than chance beside those kept",
         "are no stronger than chance beside those kept",
     ),
+    "chance": ("is no stronger than chance", "are no stronger than chance"),
     "says nothing beside the others": (
         "adds nothing to those kept",
         "add nothing to those kept",
@@ -61,6 +65,25 @@ class FeatureVerdict(NamedTuple):
     strength: float | None  # mean of the runs; 1 is the mark that shadows set
     pair: tuple[str, float] | None  # what it matters together with, and their strength
     norm: float | None  # of its weights, mean of the runs that kept it
+    at_most: float | None = None  # correlation that it may well have, mean of the runs
+    little: float | None = None  # correlation of what is of no consequence
+
+    @property
+    def verdict(self) -> str:
+        """Say whether the model needs it, does not, or the runs cannot tell.
+
+        Not needed is what was removed by a method without shadows, or may hardly have
+        more than a little effect. Undecided is what may have more, what some runs keep
+        and some do not, and what was kept for want of anything stronger.
+        """
+        low, high = SOMETIMES
+        if self.n_runs > 1 and low <= self.n_kept / self.n_runs <= high:
+            return UNDECIDED
+        if self.is_kept:
+            return UNDECIDED if self.why == "strongest" else NEEDED
+        if self.at_most is None or self.little is None:
+            return NOT_NEEDED
+        return NOT_NEEDED if self.at_most <= self.little else UNDECIDED
 
     @property
     def is_kept(self) -> bool:
@@ -84,7 +107,10 @@ class FeatureVerdict(NamedTuple):
             return f"the group lasso kept its weights{norm}"
         if self.why == LASSO:
             return "the group lasso set its weights to zero"
-        return WORDS.get(self.why, self.why)
+        said = WORDS.get(self.why, self.why)
+        if self.verdict == UNDECIDED and self.why in ("weak", "chance"):
+            said += f"; may have a correlation of {self.at_most:.2f}"
+        return said
 
 
 def verdicts(record: RunRecord) -> list[FeatureVerdict]:
@@ -93,11 +119,15 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     if (record.side, record.header.get("method")) == ("server", "less-vfl-auto"):
         without = UNTOLD
     looks, found = _looks(record.runs), []
-    for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
+    rows = tables.feature_rows(record.runs)
+    some_kept = {row.party for row in rows if row.n_kept}
+    for party, feature, n_kept, n_runs, norm in rows:
         stays = 2 * n_kept >= n_runs
         seen = looks.get((party, feature), [])
         reasons = Counter(why for is_kept, why, _, _ in seen if is_kept == stays)
         why = reasons.most_common(1)[0][0] if reasons else without
+        if why == "weak" and party not in some_kept:
+            why = "chance"  # beside nothing
         pairs = [pair for _, _, _, pair in seen if pair]
         strength = tables.spread([score for _, _, score, _ in seen])
         found.append(
@@ -110,6 +140,8 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
                 strength.mean if strength else None,
                 max(pairs, key=lambda pair: pair[1]) if pairs and stays else None,
                 norm,
+                _mean(record.runs, party, "at_most", feature),
+                _mean(record.runs, party, "power", "correlation"),
             )
         )
     parties = dict.fromkeys(one.party for one in found)
@@ -120,6 +152,31 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
         return places[one.party], not one.is_kept, -(said or 0)
 
     return sorted(found, key=order)
+
+
+def _mean(runs: Sequence[RunNumbers], party: str, *path: str) -> float | None:
+    """Return the mean of what runs say of a party's selection."""
+    found = tables.spread(
+        [tables.number(run, "selection", party, *path) for run in runs]
+    )
+    return found.mean if found else None
+
+
+def power_words(record: RunRecord, party: str) -> str:
+    """Say how often a column of little effect would be found at a party."""
+    finds = _mean(record.runs, party, "power", "finds")
+    if finds is None:
+        return ""
+    auc = _mean(record.runs, party, "power", "auc")
+    little = _mean(record.runs, party, "power", "correlation") or 0.0
+    what = f"an AUC of {auc:g}" if auc else f"a correlation of {little:.2g}"
+    times = min(99, max(1, round(100 * finds)))
+    often = f"{times} of 100 runs"
+    if finds > 0.995:
+        often = "nearly every run"
+    elif finds < 0.005:
+        often = "hardly any run"
+    return f"A column that has {what} alone would be found here in {often}."
 
 
 def reasons(gone: Sequence[FeatureVerdict]) -> str:
@@ -194,6 +251,7 @@ def features_csv(record: RunRecord) -> str:
         (
             one.party,
             one.feature,
+            one.verdict,
             str(one.is_kept).lower(),
             one.why,
             None if one.strength is None else f"{one.strength:.4g}",

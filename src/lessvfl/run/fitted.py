@@ -185,6 +185,7 @@ class FittedServer:
     label_scale: float = 1.0
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
+    positive: int = 1  # of two classes the one that the average precision is of
     # By party, its mean embedding over the training rows, where it was evaluated.
     means: Mapping[PartyId, Tensor] = field(default_factory=dict)
     # What parties that kept nothing contribute.
@@ -212,6 +213,7 @@ class FittedServer:
             label_shift=problem.label_shift,
             label_scale=problem.label_scale,
             threshold=problem.threshold,
+            positive=problem.positive,
             **more,
         )
 
@@ -261,6 +263,7 @@ class FittedServer:
             "label_shift": self.label_shift,
             "label_scale": self.label_scale,
             "threshold": self.threshold,
+            "positive": self.positive,
             "feature_names": feature_names,
             "parties": self.party_names,
             "sizes": self.sizes,
@@ -448,6 +451,7 @@ def _load_server(
         label_shift=about["label_shift"],
         label_scale=about["label_scale"],
         threshold=None if (found := about.get("threshold")) is None else tuple(found),
+        positive=about.get("positive", 1),
         **{
             name: {
                 party: extra[f"{prefix}{place}"]

@@ -8,6 +8,7 @@ in the simulator, and where all sides run on one machine. What several runs reco
 
 from __future__ import annotations
 
+import math
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,12 @@ import torch
 from lessvfl import __version__
 from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
-from lessvfl.core.metrics import MEASURES, support_f1
-from lessvfl.data import PartyTable, Problem
+from lessvfl.core.metrics import support_f1
+from lessvfl.core.power import Sight, correlation_of
+from lessvfl.data import PartyTable, Problem, class_counts
 from lessvfl.party import Outcome
 from lessvfl.run.profiles import Settings
-from lessvfl.terms import Event, Task
+from lessvfl.terms import MEASURES, Event, Task
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask for each party
 
+LITTLE, LITTLE_AUC = 0.1, 0.55  # of a column: as much as is of consequence
 # What only the server knows; the order of the fields of a run is that of the contract.
 _LAST = ("components", "communication", "curve", "seconds")
 
@@ -83,32 +86,47 @@ def header(
             "n_equal_rows": problem.n_equal,
             "task": problem.task,
             "task_reason": problem.task_reason or None,
+            "classes": rows_by_class(problem),
+            "score": problem.score,
+            "score_reason": problem.score_reason or None,
         },
         "device": str(resolve_device(bare["device"], problem.largest_table)),
         "notes": list(problem.notes),
     }
 
 
+def rows_by_class(problem: Problem) -> dict[str, int] | None:
+    """Return how many rows each class has, training and test; None for amounts."""
+    if problem.task == "regression":
+        return None
+    counts = class_counts(problem.y_train, problem.y_test, problem.n_classes)
+    return dict(zip(problem.label_names, counts.tolist(), strict=True))
+
+
 def _score_names(task: Task) -> tuple[str, ...]:
     """Return the scores of a record: two always, null where a task has none."""
-    always = ("accuracy", "balanced_accuracy")
+    always = metrics.DECIDED
     return (*always, *(name for name in MEASURES[task] if name not in always))
 
 
 def curve_point(
     event: Event,
     task: Task,
+    score: str,
     test: Mapping[str, float | None],
     train: Mapping[str, float | None],
     removed: float | None,
 ) -> dict[str, Any]:
-    """Return one point of a run's curve: scores of test and training rows."""
+    """Return one point of a run's curve: scores of test and training rows.
+
+    `score` is the one that leads; of training rows there is it and accuracy.
+    """
     return {
         "stage": event.stage,
         "epoch": event.epoch,
         **{name: test.get(name) for name in _score_names(task)},
         "train_accuracy": train.get("accuracy"),
-        f"train_{MEASURES[task][0]}": train.get(MEASURES[task][0]),
+        f"train_{score}": train.get(score),
         "removed_share": removed,
     }
 
@@ -147,10 +165,32 @@ def undefined(problem: Problem, evaluation: str) -> dict[str, str]:
     if evaluation == "nothing":
         return dict.fromkeys(MEASURES[problem.task], "the run evaluates nothing")
     of_train = metrics.undefined(problem.y_train, problem.task, "training rows")
-    first = MEASURES[problem.task][0]
     return metrics.undefined(problem.y_test, problem.task, "test rows") | {
-        f"train_{name}": why for name, why in of_train.items() if name == first
+        f"train_{name}": why for name, why in of_train.items() if name == problem.score
     }
+
+
+def baseline(problem: Problem) -> dict[str, float | None]:
+    """Return the scores of one prediction for all test rows: see `metrics.constant`."""
+    y_train, y_test = (torch.as_tensor(y) for y in (problem.y_train, problem.y_test))
+    if not len(y_test):
+        return dict.fromkeys(MEASURES[problem.task])
+    n_classes, positive = problem.n_classes, problem.positive
+    found = metrics.constant(y_train, y_test, problem.task, n_classes, positive)
+    values = ((name, float(value)) for name, value in found.items())
+    return {name: value if math.isfinite(value) else None for name, value in values}
+
+
+def above_baseline(problem: Problem, final: float | None) -> bool | None:
+    """Tell whether the leading score is more than chance has in 39 of 40 runs.
+
+    That is the baseline and two standard errors of what guesses; None without a score.
+    """
+    level = baseline(problem)[problem.score]
+    if final is None or level is None:
+        return None
+    error = metrics.chance_error(problem.score, problem.y_test, level)
+    return final > level + 2 * error
 
 
 def server_numbers(
@@ -162,12 +202,18 @@ def server_numbers(
     **communication: Any,
 ) -> dict[str, Any]:
     """Return what the server knows of one run; `communication` adds to its bill."""
-    ledger = server.ledger
+    ledger, problem = server.ledger, recorder.problems[replica]
+    found = scores(recorder.curves[replica], recorder.task)
+    final = found[problem.score]["final"]
     return {
         "seed": seed,
-        **scores(recorder.curves[replica], recorder.task),
-        "undefined": undefined(recorder.problems[replica], recorder.evaluation),
-        "threshold": by_class(recorder.problems[replica]),
+        "score": problem.score,
+        **found,
+        "baseline": baseline(problem),
+        "above_baseline": above_baseline(problem, final),
+        "undefined": undefined(problem, recorder.evaluation),
+        "threshold": by_class(problem, problem.threshold),
+        "predicted": by_class(problem, recorder.predicted[replica]),
         "without": recorder.without[replica],
         "components": {
             name: {"kept": kept[replica], "of": embedding_size}
@@ -195,15 +241,44 @@ def bill_of(ledger: Ledger, replica: int) -> dict[str, Any]:
     }
 
 
-def by_class(problem: Problem) -> dict[str, float] | None:
-    """Return the thresholds that decide on a class, None where they are all alike."""
-    if problem.threshold is None:
+def class_share(problem: Problem) -> float | None:
+    """Return the share of the rarer of two classes; None where there are not two."""
+    counts = rows_by_class(problem) or {}
+    if len(counts) != 2 or not min(counts.values()):
         return None
-    return dict(zip(problem.label_names, problem.threshold, strict=True))
+    return min(counts.values()) / sum(counts.values())
 
 
-def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
-    """Return what a party knows of its own selection, features by name."""
+def by_class(
+    problem: Problem, values: Sequence[float] | None
+) -> dict[str, float] | None:
+    """Return values by the name of their class, None where there are none."""
+    if values is None:
+        return None
+    return dict(zip(problem.label_names, values, strict=True))
+
+
+def power(sight: Mapping[str, float], share: float | None) -> dict[str, float | None]:
+    """Return how often a column of little effect would be found, by a party's shadows.
+
+    Little is an AUC of 0.55, where the `share` of one of two classes is known, or else
+    a correlation of 0.1 with what the labels ask for.
+    """
+    little = LITTLE if share is None else correlation_of(LITTLE_AUC, share)
+    return {
+        "auc": None if share is None else LITTLE_AUC,
+        "correlation": little,
+        "finds": Sight(**sight).finds(little),
+    }
+
+
+def party_numbers(
+    features: Sequence[str], outcome: Outcome, share: float | None = None
+) -> dict[str, Any]:
+    """Return what a party knows of its own selection, features by name.
+
+    `share` is that of one of two classes, where the party may know it.
+    """
     marked = list(zip(features, outcome.kept, strict=True))
     norms = zip(features, outcome.importance, strict=True)
     how = outcome.selection
@@ -212,7 +287,9 @@ def party_numbers(features: Sequence[str], outcome: Outcome) -> dict[str, Any]:
             **how,
             "scores": dict(zip(features, how["scores"], strict=True)),
             "why": dict(zip(features, how["why"], strict=True)),
+            "at_most": dict(zip(features, how["at_most"], strict=True)),
             "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
+            "power": power(how["sight"], share),
         }
     return {
         "kept": [name for name, stays in marked if stays],

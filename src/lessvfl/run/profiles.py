@@ -59,7 +59,6 @@ _PUBLISHED_DATA = {
     "uneven": "drop",
     "noise": "range",
     "scale_labels": False,
-    "threshold": None,
     "loss": "squared",
     "equal_rows": "apart",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ class Recorder:
     seconds: dict[str, float] = field(init=False)
     means: dict[PartyId, Tensor] = field(default_factory=dict)  # (R, E_m), at the end
     without: list[dict[PartyId, Scores] | None] = field(init=False)  # each party
+    predicted: list[list[float] | None] = field(init=False)  # of test rows, by class
     _server: Parties | None = None
     _parties: Sequence[Party] = ()
 
@@ -51,6 +52,7 @@ class Recorder:
         self.curves = [[] for _ in self.problems]
         self.seconds = {}
         self.without = [None for _ in self.problems]
+        self.predicted = [None for _ in self.problems]
         self._last = time.perf_counter()
 
     def attach(self, server: Parties, parties: Sequence[Party]) -> None:
@@ -64,6 +66,7 @@ class Recorder:
             "seconds": self.seconds,
             "means": {name: mean.tolist() for name, mean in self.means.items()},
             "without": self.without,
+            "predicted": self.predicted,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -75,6 +78,7 @@ class Recorder:
             for name, mean in state["means"].items()
         }
         self.without = list(state["without"])
+        self.predicted = list(state["predicted"])
 
     @property
     def task(self) -> Task:
@@ -111,15 +115,22 @@ class Recorder:
         last = _is_last(event)
         of_train = _Asked(self._server, "train", self.y_train.shape[1], last)
         of_test = _Asked(self._server, "test", self.y_test.shape[1])
-        (train,) = self._scores(event, of_train, self.y_train)
+        lead = {problem.score for problem in self.problems}
+        (train,) = self._measured(self._outputs(event, of_train), self.y_train, lead)
         means = of_train.means() if last else []
         rest: list[list[Scores]] = []
         if of_test.n_rows:
-            test, *rest = self._scores(event, of_test, self.y_test, means)
+            outputs = self._outputs(event, of_test, means)
+            test, *rest = self._measured(outputs, self.y_test)
+            if last and self.task != "regression":
+                z = outputs[0].z
+                shares = metrics.predicted_shares(z, self._offsets(z))
+                self.predicted = [own.tolist() for own in shares]
         else:
             test = nothing
             if means:
-                _, *rest = self._scores(event, of_train, self.y_train, means)
+                outputs = self._outputs(event, of_train, means)
+                _, *rest = self._measured(outputs, self.y_train)
         if means:
             names = self._server.names
             self.means = dict(zip(names, means, strict=True))
@@ -130,16 +141,17 @@ class Recorder:
         removed = self._removed_shares()
         ledger = self._server.ledger
         for r, curve in enumerate(self.curves):
-            point = curve_point(event, self.task, test[r], train[r], removed[r])
+            score = self.problems[r].score
+            point = curve_point(event, self.task, score, test[r], train[r], removed[r])
             curve.append(point | costs(ledger, r))
-        name = metrics.MEASURES[self.task][0]
+        name = self.problems[0].score
         if self.curves[0][-1][name] is not None:
             self.scored(self.curves[0][-1][name], name)
 
-    def _scores(
-        self, event: Event, asked: _Asked, y: Tensor, means: Sequence[Tensor] = ()
-    ) -> list[list[Scores]]:
-        """Return the scores of every replica, and those with each block at its mean."""
+    def _outputs(
+        self, event: Event, asked: _Asked, means: Sequence[Tensor] = ()
+    ) -> list[_Outputs]:
+        """Return what is said of all rows, and what with each block at its mean."""
         found = [_Outputs(asked.n_rows) for _ in range(1 + len(means))]
         for part, blocks in asked:
             n_rows = part.stop - part.start
@@ -148,7 +160,16 @@ class Recorder:
                 same = mean.to(blocks[m]).unsqueeze(1).expand_as(blocks[m])
                 others = [*blocks[:m], same, *blocks[m + 1 :]]
                 found[1 + m].put(part, self._fuse(event, others, n_rows))
-        return [self._measure(one.z, y) for one in found]
+        return found
+
+    def _measured(
+        self,
+        outputs: Sequence[_Outputs],
+        y: Tensor,
+        names: Collection[str] | None = None,
+    ) -> list[list[Scores]]:
+        """Return the scores of every replica, by each of these outputs."""
+        return [self._measure(one.z, y, names) for one in outputs]
 
     def _fuse(self, event: Event, blocks: Sequence[Tensor], n_rows: int) -> Tensor:
         """Return what the fusion network says of rows, (R, n, outputs)."""
@@ -158,9 +179,12 @@ class Recorder:
         self._refuse_infinite(event, [*blocks, z])
         return z
 
-    def _measure(self, z: Tensor, y: Tensor) -> list[Scores]:
+    def _measure(
+        self, z: Tensor, y: Tensor, names: Collection[str] | None
+    ) -> list[Scores]:
         """Return the scores of every replica."""
-        found = metrics.measure(z, y, self.task, self._offsets(z))
+        positive = self.problems[0].positive
+        found = metrics.measure(z, y, self.task, self._offsets(z), names, positive)
         columns = [values.tolist() for values in found.values()]
         return [
             {k: None if v != v else v for k, v in zip(found, row, strict=True)}  # NaN

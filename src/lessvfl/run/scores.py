@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl.core.metrics import decision_offsets, measure, undefined
+from lessvfl.core.metrics import constant, decision_offsets, measure, undefined
 from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
@@ -54,8 +54,9 @@ def score_rows(
     -------
     dict
         ``task``, every score of the task (None where these rows have none), in
-        ``undefined`` by score why it is None, and the cells that were ``imputed`` or of
-        an ``unseen`` category.
+        ``undefined`` by score why it is None, the ``baseline``, which is the scores of
+        one prediction for all rows (their most frequent class, or their mean), and the
+        cells that were ``imputed`` or of an ``unseen`` category.
     """
     if frame.n_rows == 0:
         raise DataError(f"The table '{name}' must have rows to score. Got none.")
@@ -66,8 +67,9 @@ def score_rows(
         y = _codes(labels, model.label_names, label_names, name)
         scores = _score_classes(model, frame, y)
     why = undefined(y, model.task, "rows")
-    if model.task != "regression" and (y == y[0]).all():
-        why["auc"] = "the rows are all of one class"
+    rows = torch.as_tensor(y)
+    n_classes = len(model.label_names)
+    same = _single(constant(rows, rows, model.task, n_classes, model.positive))
     cells = CellCounts()
     for party in model.parties:
         cells += party.encoding.apply(frame)[1]
@@ -76,7 +78,9 @@ def score_rows(
         found[score] = value if math.isfinite(value) else None
         if found[score] is None:
             why.setdefault(score, "the predictions are too far from the labels")
-    return found | {"undefined": why, "imputed": cells.imputed, "unseen": cells.unseen}
+    level = {k: value if math.isfinite(value) else None for k, value in same.items()}
+    counts = {"imputed": cells.imputed, "unseen": cells.unseen}
+    return found | {"baseline": level, "undefined": why, **counts}
 
 
 # ------------------------------------------------------------------------------- labels
@@ -141,15 +145,13 @@ def _score_classes(
     z, p = model.decide(frame), model.predict_proba(frame)
     offsets = torch.tensor(decision_offsets(model.threshold, z.shape[1]))
     rows = torch.as_tensor(z)[None]
-    scores = measure(rows, torch.as_tensor(y)[None], model.task, offsets)
+    labels = torch.as_tensor(y)[None]
+    scores = measure(rows, labels, model.task, offsets, positive=model.positive)
     n_classes = p.shape[1]
     # Σ_k (p_k - y_k)² of a row; of two classes one of the two equal summands.
     n_counted = n_classes if n_classes > 2 else 1
     squares = float(mean_squared_error(np.eye(n_classes)[y], p))
-    found = _single(scores)
-    if "auc" not in found:
-        found["auc"] = _macro_auc(p, y)
-    return found | {
+    return _single(scores) | {
         "calibration_error": calibration_error(p, y),
         "brier": n_counted * squares,
     }
@@ -158,19 +160,6 @@ def _score_classes(
 def _single(scores: dict[str, torch.Tensor]) -> dict[str, float]:
     """Return the scores of the one replica."""
     return {name: float(values[0]) for name, values in scores.items()}
-
-
-def _macro_auc(p: NDArray[Any], y: NDArray[np.int64]) -> float:
-    """Return the mean area under the ROC curve of each class against all others.
-
-    Classes that no row or every row has are left out.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    present = np.unique(y)
-    if len(present) < 2:
-        return math.nan
-    return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in present]))
 
 
 def calibration_error(p: NDArray[Any], y: NDArray[np.int64]) -> float:

@@ -298,8 +298,9 @@ class _Batch:
     ) -> Run:
         problem = self.problems[r]
         outcomes = [party.outcome(r) for party in parties]
+        share = numbers.class_share(problem)
         own = {
-            table.name: numbers.party_numbers(table.features, outcome)
+            table.name: numbers.party_numbers(table.features, outcome, share)
             for table, outcome in zip(problem.parties, outcomes, strict=True)
         }
         size = self.job.settings.net.embedding_size

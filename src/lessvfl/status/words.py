@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lessvfl.terms import bytes_text, plural, stage_text, time_text
+from lessvfl.terms import SCORE_TEXTS, bytes_text, plural, stage_text, time_text
 
 if TYPE_CHECKING:
     from lessvfl.status.value import RunPlace, Score, Snapshot, TrafficSnapshot
 
 TRAINING = ("pretrain", "joint_lasso", "train_first", "train")  # told in epochs
-SCORES = {"r2": "R²"}  # others are called what they are
 
 
 def left_text(seconds: float | None) -> str:
@@ -77,7 +76,7 @@ def _stage_text(place: RunPlace) -> str:
 
 def score_text(score: Score) -> str:
     """Write a score on test rows."""
-    name = SCORES.get(score["name"], score["name"].replace("_", " "))
+    name = SCORE_TEXTS.get(score["name"], score["name"])
     return f"test {name} {score['value']:.3f}"
 
 
@@ -98,7 +97,7 @@ def result_text(snapshot: Snapshot) -> str:
         return ""
     mean = sum(score["value"] for score in scores) / len(scores)
     of = f" (mean of {len(scores)} seeds)" if len(scores) > 1 else ""
-    name = SCORES.get(scores[0]["name"], scores[0]["name"].replace("_", " "))
+    name = SCORE_TEXTS.get(scores[0]["name"], scores[0]["name"])
     return f": {name} {mean:.4f}{of}"
 
 

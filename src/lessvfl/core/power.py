@@ -1,0 +1,91 @@
+"""What a look can see, and what it cannot rule out: computed from its shadows.
+
+What a useless column says is, squared and in units of chance, a chi-square; of a column
+whose correlation with what the labels ask for is r it is a non-central one, n r² off
+the centre. The mark is a place on that scale. So the share of runs in which a column of
+some correlation would pass is known, and so is the largest correlation that a column
+may have which said as little as it did.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from lessvfl.core import moments
+
+DOUBT = 0.05  # how often a column has more than is said that it has at most
+HALVINGS = 30
+FARTHEST = 400.0  # off the centre: what lies beyond would have been seen
+TERMS = 400  # of the mixture, for what is at most that far off
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How much a look sees.
+
+    >>> correlation = correlation_of(auc=0.55, share=0.05)
+    >>> sight = Sight(n_rows=4000, dimension=1.0, mark=6.6)
+    >>> round(correlation, 3), round(sight.finds(correlation), 2)
+    (0.039, 0.45)
+    """
+
+    n_rows: float  # that are independent, in effect
+    dimension: float  # of what the labels ask for, in effect
+    mark: float  # of a column of numbers, as a chi-square of so many degrees
+
+    def finds(self, correlation: float) -> float:
+        """Return the share of runs in which a column of that correlation passes."""
+        off = min(self.n_rows * correlation**2, FARTHEST)
+        values = torch.tensor([[self.mark], [self.dimension], [off]]).double()
+        return float(beyond(*values))
+
+    def at_most(self, said: Tensor, degrees: Tensor) -> Tensor:
+        """Return the largest correlation that groups may well have, (n_groups,).
+
+        `said` is what each said as a chi-square of its `degrees`. A group that has more
+        says as little in a share `DOUBT` of the runs. One that said less than half of
+        all chance does counts as that: less is no evidence of anything.
+        """
+        said = torch.maximum(said, moments.chance(degrees, 0.5))
+        low, high = torch.zeros_like(said), torch.full_like(said, FARTHEST)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            far = beyond(said, degrees, middle) >= 1 - DOUBT
+            low, high = torch.where(far, low, middle), torch.where(far, middle, high)
+        return (high / self.n_rows).sqrt().clamp_max(1.0)
+
+
+def correlation_of(auc: float, share: float) -> float:
+    """Return the correlation with two classes of a normal column that has an AUC.
+
+    `share` is that of one of the classes. The column is d standard deviations higher in
+    one class than in the other, and AUC is the chance that it is higher there.
+    """
+    d = math.sqrt(2) * NormalDist().inv_cdf(auc)
+    spread = share * (1 - share)
+    return d * math.sqrt(spread / (1 + d**2 * spread))
+
+
+def beyond(value: Tensor, degrees: Tensor, off: Tensor) -> Tensor:
+    """Return how likely non-central chi-squares exceed values, all (n,) and double.
+
+    A chi-square that is `off` the centre is a mixture of central ones, whose degrees
+    are 2 j more with the probability of j in Poisson's law of mean off / 2.
+
+    >>> one, four = torch.ones(1).double(), torch.tensor([3.8415]).double()
+    >>> round(float(beyond(four, one, 0 * one)), 4)
+    0.05
+    """
+    j = torch.arange(TERMS, device=value.device).double()
+    half = (off / 2).unsqueeze(1)
+    weights = torch.exp(torch.xlogy(j, half) - half - torch.lgamma(j + 1))
+    tails = torch.special.gammaincc(
+        (degrees / 2).unsqueeze(1) + j, (value / 2).unsqueeze(1).expand(-1, TERMS)
+    )
+    found: Tensor = (weights * tails).sum(dim=1)
+    return found
