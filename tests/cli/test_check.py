@@ -88,8 +88,8 @@ def test_a_messy_table_is_run_as_check_says(messy, run_cli, tmp_path):
         "days since the first",
         "Column 'note' of clinic: free text; left out",
         "Column 'nothing' of insurer: no value in any row; left out",
-        "Column 'code' of clinic: tells the label on its own; kept; leave it out if it "
-        "is known only after the label",
+        "Column 'code' of clinic: tells the label on its own (AUC 1.000); kept; leave "
+        "it out if it is known only after the label",
     }
     assert changed(ran.err) == expected
     assert changed(said.out) - expected == {
@@ -353,3 +353,26 @@ def test_whole_numbers_are_amounts_and_the_command_line_says_so(
     unknown = run_cli("run", table, "--task", "guess")
     assert unknown.code == 2
     assert "must be one of auto, classification" in unknown.err
+
+
+@pytest.mark.parametrize("n_columns", [4, 260])
+def test_a_column_that_nearly_tells_the_label_is_said(run_cli, tmp_path, n_columns):
+    """By check and by run, of rare labels and of wide tables, too."""
+    rng = np.random.default_rng(0)
+    y = (rng.random(2_000) < 0.03).astype(int)
+    X = rng.normal(size=(2_000, n_columns))
+    X[:, -1] += 3.15 * y  # AUC 0.987
+    table = pd.DataFrame(X, columns=[f"x{i}" for i in range(n_columns)])
+    path = tmp_path / "leak.csv"
+    table.assign(label=y).to_csv(path, index=False)
+    said = f"Column 'x{n_columns - 1}' of party1: tells the label on its own (AUC 0.9"
+    checked = run_cli("check", path, "--parties", "2")
+    assert checked.code == 0
+    assert [line for line in changed(checked.out) if "on its own" in line] == [
+        line for line in checked.out.splitlines() if line.startswith(said)
+    ]
+    assert said in checked.out
+    plain = ["--method", "plain", *SHORT]
+    ran = run_cli("run", path, "--parties", "2", *plain, "--quiet")
+    assert ran.code == 0
+    assert ran.err.count(said) == 1

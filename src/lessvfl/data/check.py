@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, files, split, table
+from lessvfl.data import columns, files, leaks, relations, split, table
 from lessvfl.data.blocks import find_blocks, take_units
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
@@ -19,7 +19,6 @@ from lessvfl.data.problem import features_of, prepare
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
-WIDE = 200  # columns; to look at more takes a second, and `check` does it
 NOBODYS = Finding(None, "no party names it", "left out", "left out")
 
 
@@ -94,13 +93,10 @@ def run_changes(
 def giveaways(
     dataset: Dataset, held: Mapping[str, Sequence[str]]
 ) -> list[tuple[str | None, Finding]]:
-    """Return the columns in use that tell the label alone; of wide tables, nothing."""
+    """Return the columns in use that tell the label on their own."""
     owner = {column: party for party, names in held.items() for column in names}
-    names = [name for name in owner if name not in dataset.X.unused]
-    if len(names) > WIDE:
-        return []
-    used, is_class = dataset.X.select(names), dataset.task != "regression"
-    found = columns.giveaways(used, dataset.y, is_class)
+    used, is_class = dataset.X.select([*owner]), dataset.task != "regression"
+    found = leaks.giveaways(used, dataset.y, is_class)
     return [(owner[str(one.column)], one) for one in found]
 
 
@@ -175,6 +171,9 @@ def check_table(
         (owner.get(one.column or ""), one)
         for one in columns.remarks(mine, y, dataset.task != "regression")
     ]
+    if has_labels and dataset.task != "regression":
+        rare = relations.rare_classes(dataset.y, dataset.label_names, target or "")
+        found += [(None, rare)] if rare is not None else []
     blocks = find_blocks(dataset, config) if has_labels else None
     if blocks is not None and (copies := blocks.finding()):
         found.append((None, copies))
