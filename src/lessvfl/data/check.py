@@ -20,6 +20,7 @@ from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
 NOBODYS = Finding(None, "no party names it", "left out", "left out")
+EXCLUDED = replace(NOBODYS, what="excluded by its party")
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,11 @@ def check_table(
     if blocks is not None and (copies := blocks.finding()):
         found.append((None, copies))
     if target is not None:  # otherwise one of them is the label
-        found += [(None, replace(NOBODYS, column=name)) for name in of_nobody]
+        by = {} if held is None else split.excluded_columns(X.names, parties or 0)
+        found += [
+            (by.get(name), replace(EXCLUDED if name in by else NOBODYS, column=name))
+            for name in of_nobody
+        ]
     if not problems and not any(one.level == "stops" for _, one in found):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
