@@ -190,7 +190,6 @@ def test_all_problems_are_said_at_once(messy, run_cli):
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ([], "Got no label; name it, perhaps with --label 'diagnosis'"),
         (["--label", "what"], "Got 'what'"),
         (["--label", "diagnosis", "--parties", "99"], "Got 99 parties"),
         (["--label", "diagnosis", "--sample-weight", "code"], "row weights"),

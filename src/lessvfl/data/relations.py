@@ -27,8 +27,6 @@ FEW_ROWS = 20  # of a class, from which a score varies much
 
 def relations(frame: Frame) -> list[Finding]:
     """Return what is to be said of numbers beside each other."""
-    if frame.n_rows < ENOUGH_ROWS:
-        return []
     used = [
         index
         for index in range(len(frame.names))
@@ -36,6 +34,8 @@ def relations(frame: Frame) -> list[Finding]:
         and index not in frame.text
         and index not in frame.dates
     ]
+    if frame.n_rows < ENOUGH_ROWS or not used:
+        return []
     found = [*_ids(frame, used), *_followers(frame, used), *_dummies(frame, used)]
     place = {name: index for index, name in enumerate(frame.names)}
     return sorted(found, key=lambda one: place[str(one.column)])

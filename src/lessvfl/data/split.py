@@ -185,17 +185,22 @@ def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]
     return {name: party for name, party in found.items() if name not in held}
 
 
+UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
+
+
 def yaml_problem(error: Exception) -> str:
-    """Say what is wrong with a text that is not YAML, and in which line."""
+    """Say what is wrong with a text that is not YAML, and in which line.
+
+    An exclusion without quotes is a tag to YAML, and named where there is one.
+    """
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
     problem = str(getattr(error, "problem", None) or "it cannot be read")
-    tag = re.search(r"for the tag '(!.+)'", problem)
-    if tag is None:
-        return f"{problem} in line {mark.line + 1}"
-    name = tag.group(1).rstrip(",]}")  # part of such a mark, to YAML
-    return f"'{name}' without quotes in line {mark.line + 1}; write \"{name}\""
+    if found := UNQUOTED.search(mark.buffer or ""):
+        name = found.group(1)
+        return f"'{name}' without quotes; write \"{name}\""
+    return f"{problem} in line {mark.line + 1}"
 
 
 def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:

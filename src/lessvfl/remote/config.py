@@ -219,6 +219,23 @@ AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
     """Read a YAML file; paths in it become absolute."""
+    return _config(cls, path, _values(path))
+
+
+def read_side(path: Path) -> PartyConfig | ServerConfig:
+    """Read the YAML file of whichever side it is, which its settings tell."""
+    values = _values(path)
+    of_server, of_party = (
+        len(values.keys() - settings.fields_of([other]).keys())
+        for other in (PartyConfig, ServerConfig)
+    )
+    if of_server > of_party:
+        return _config(ServerConfig, path, values)
+    return _config(PartyConfig, path, values)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """Return the names and values of a YAML file."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -234,6 +251,11 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
             f"The config file '{path}' must hold names and values. Got "
             f"{type(values).__name__}."
         )
+    return values
+
+
+def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConfig:
+    """Return a config of what a file says, or refuse what it may not say."""
     known = settings.fields_of([cls])
     sides = {ServerConfig: "the server", PartyConfig: "a party"}
     for name in values:
