@@ -340,8 +340,10 @@ def test_whole_numbers_are_amounts_and_the_command_line_says_so(
     assert "different whole numbers" in found["task_reason"]
     as_classes = run_cli("check", table, "--task", "classification", "--json")
     assert json.loads(as_classes.out)["task"] == "multiclass"
-    done = run_cli("run", table, *FEW, "--json", "--quiet")
-    assert said in done.err
+    done = run_cli("run", table, *FEW, "--json", "--quiet", "--out", "here")
+    assert done.err.count(said) == 1
+    assert done.err.count("The labels are") == 1
+    assert said in (tmp_path / "here" / "report.html").read_text()
     about = json.loads(done.out)
     assert about["data"]["task"] == "regression"
     assert about["data"]["task_reason"] == found["task_reason"]
@@ -349,6 +351,9 @@ def test_whole_numbers_are_amounts_and_the_command_line_says_so(
     refused = run_cli("run", table, "--set", "task=regression")
     assert refused.code == 2
     assert "'--task', as in --task regression" in refused.err
+    named = run_cli("run", "digits", "--task", "regression")
+    assert named.code == 2
+    assert "The 'task' must be left out for the data set 'digits'" in named.err
     unknown = run_cli("run", table, "--task", "guess")
     assert unknown.code == 2
     assert "must be one of auto, classification" in unknown.err

@@ -225,10 +225,10 @@ def nothing_read(
     return TableReport(name, 0, label, (), None, None, tuple(problems), (), {})
 
 
-Found = Sequence[tuple[str | None, Finding]]  # with the party that holds the column
+Findings = Sequence[tuple[str | None, Finding]]  # with the party that holds the column
 
 
-def stops(found: Found) -> list[str]:
+def stops(found: Findings) -> list[str]:
     """Return the sentences of findings that stop a run."""
     return [
         f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
@@ -239,7 +239,7 @@ def stops(found: Found) -> list[str]:
 
 
 def in_order(
-    found: Found, names: Sequence[str]
+    found: Findings, names: Sequence[str]
 ) -> tuple[tuple[str | None, Finding], ...]:
     """Return findings in the order of the columns, those of the file first."""
     place = {name: index for index, name in enumerate(names)}
