@@ -380,3 +380,28 @@ def test_a_column_that_nearly_tells_the_label_is_said(run_cli, tmp_path, n_colum
     ran = run_cli("run", path, "--parties", "2", *plain, "--quiet")
     assert ran.code == 0
     assert ran.err.count(said) == 1
+
+
+def test_an_excluded_column_is_used_by_nobody_and_not_forgotten(
+    messy, run_cli, tmp_path
+):
+    """Not in a run, not in its warnings, and as such in a check."""
+    options = ["messy.csv", "--parties", "few.yaml", "--label", "diagnosis"]
+    (tmp_path / "few.yaml").write_text(
+        'clinic: ["a*", lab, "!a?mitted"]\n'
+        'insurer: ["!plan*", "!age", "!lab", "!always", "!code"]\n'
+    )
+    said = run_cli("check", *options)
+    assert said.code == 0
+    assert "Column 'code' of insurer: excluded by its party; left out" in said.out
+    assert "no party names it" not in said.out
+    assert "tells the label" not in said.out
+    plain = [*SHORT, "--method", "plain", "--out", "here"]
+    ran = run_cli("run", *options, *plain, "--json")
+    assert ran.code == 0
+    assert "belong" not in ran.err
+    features = ran.json["runs"][0]["features"]
+    assert set(features["clinic"]["kept"]) == {"age", "lab", "always"}
+    assert set(features["insurer"]["kept"]) == {"income", "smoker", "admitted", "born"}
+    notes = RunRecord.read(tmp_path / "here").header["notes"]
+    assert "3 columns are excluded by name: plan, code, plan_again." in notes

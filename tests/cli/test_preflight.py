@@ -160,6 +160,14 @@ def test_what_a_party_would_refuse_its_check_does(here, run_cli, values, fragmen
     assert fragment in " ".join(ran.err.split())
 
 
+def test_a_table_smaller_than_the_policy_allows(here, run_cli):
+    path = a_party(here, policy={"min_rows": 200})
+    said = run_cli("check", "--config", path)
+    assert said.code == 2
+    assert "must have 200 rows or more, by 'min_rows'" in said.out
+    assert "Got 120." in said.out
+
+
 @pytest.mark.parametrize(
     ("values", "fragment"),
     [

@@ -130,6 +130,8 @@ def test_numbers_that_look_like_ids():
             "counter": np.arange(N) + 17,
             "income": np.round(np.exp(rng.normal(10, 1.5, N)) * 1_000),
             "measured": rng.normal(size=N) * 1e12,
+            "large": rng.normal(size=N) * 1e18,
+            "huge": rng.normal(size=N) * 3e307,
             "age": rng.integers(18, 90, N),
             "town": rng.choice(rng.integers(10**8, 10**9, 50), N),
         }

@@ -225,10 +225,12 @@ def nothing_read(
     return TableReport(name, 0, label, (), None, None, tuple(problems), (), {})
 
 
-Findings = Sequence[tuple[str | None, Finding]]  # with the party that holds the column
+OwnedFindings = Sequence[
+    tuple[str | None, Finding]
+]  # with the party that holds the column
 
 
-def stops(found: Findings) -> list[str]:
+def stops(found: OwnedFindings) -> list[str]:
     """Return the sentences of findings that stop a run."""
     return [
         f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
@@ -239,7 +241,7 @@ def stops(found: Findings) -> list[str]:
 
 
 def in_order(
-    found: Findings, names: Sequence[str]
+    found: OwnedFindings, names: Sequence[str]
 ) -> tuple[tuple[str | None, Finding], ...]:
     """Return findings in the order of the columns, those of the file first."""
     place = {name: index for index, name in enumerate(names)}

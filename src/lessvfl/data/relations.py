@@ -18,6 +18,7 @@ from lessvfl.terms import listed
 ENOUGH_ROWS = 50  # fewer rows are all different, or a sum of others, by chance
 MOST_DIFFER = 0.95  # of the cells of ids
 LONG = 9  # digits of ids
+LARGEST = 1e20  # of ids; whole numbers beyond are measurements without a fraction
 SOME_ROWS = 512  # that tell which columns may follow from each other
 AT_ONCE = 1_000  # columns that are compared with all others
 ROUNDING = 2e-3  # deviations of a column that are rounding and no difference
@@ -52,7 +53,7 @@ def _ids(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
         n_different = len(different)
         if n_different < max(ENOUGH_ROWS, MOST_DIFFER * len(present)):
             continue
-        if not _are_whole(present):
+        if not _are_whole(present) or np.abs(different[[0, -1]]).max() > LARGEST:
             continue
         done = "kept; leave it out if it is"
         if different[-1] - different[0] == n_different - 1 == len(present) - 1:
@@ -61,7 +62,8 @@ def _ids(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
             continue
         sizes = np.abs(np.quantile(different, (0.1, 0.5, 0.9), method="nearest"))
         short, usual, long = (len(f"{size:.0f}") for size in sizes)
-        if usual >= LONG and abs(long - short) <= 1:
+        one_sign = different[0] > 0 or different[-1] < 0
+        if usual >= LONG and abs(long - short) <= 1 and one_sign:
             what = f"whole numbers of {usual} digits that nearly all differ: ids?"
             yield Finding(frame.names[index], what, "kept; leave it out if so", "kept")
 

@@ -182,7 +182,7 @@ def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]
         for pattern in _patterns(known, patterns)[1]:
             for name in _matches(known, pattern, owner, EXCEPT):
                 found.setdefault(name, party)
-    return {name: party for name, party in found.items() if name not in held}
+    return {name: found[name] for name in names if name in found and name not in held}
 
 
 UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)

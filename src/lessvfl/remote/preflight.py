@@ -44,6 +44,12 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     attempt(lambda: data.features_of({name: names}, config.groups))
     if ids is not None:
         attempt(lambda: Ids(ids, config.id or "id"))
+    least = config.policy.min_rows
+    if table.n_rows < least:
+        problems.append(
+            f"The table of party '{name}' must have {least} rows or more, by "
+            f"'min_rows' of its policy. Got {table.n_rows}."
+        )
     own = look.select(names)
     found = data.changes(look, findings, names, config.max_categories)
     found += columns.remarks(own, None, True)
