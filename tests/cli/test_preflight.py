@@ -54,7 +54,7 @@ def a_server(here, **values):
 def test_a_table_without_a_label_is_checked_all_the_same(here, run_cli):
     said = run_cli("check", "own.csv")
     assert (said.code, said.err) == (0, "")
-    assert "Column 'smoker' of party" in said.out
+    assert "Column 'smoker': yes and no in words; read as truth values" in said.out
     assert said.out.splitlines()[-2:] == [
         "Nothing is said about labels: none is named; a run needs one, perhaps "
         "--label 'far'.",
@@ -66,6 +66,12 @@ def test_a_table_without_a_label_is_checked_all_the_same(here, run_cli):
     wrong = run_cli("check", "own.csv", "--label", "what")
     assert wrong.code == 2
     assert "Got 'what'" in wrong.out
+
+
+def test_a_narrow_table_without_a_label_is_dealt_to_nobody(here, run_cli):
+    said = run_cli("check", "labels.csv")
+    assert said.code == 0
+    assert "of party" not in said.out
 
 
 def test_arrays_without_a_label(here, run_cli):

@@ -144,6 +144,8 @@ def check_table(
         return nothing_read(path.stem, problems, target)
     has_labels = len(dataset.y) > 0
     X = dataset.X
+    is_one_side = bool(unsaid) and parties is None  # perhaps a party's own table
+    parties = 1 if is_one_side else parties
     held = attempt(lambda: held_columns(dataset, parties, config))
     for party, names in (held or {}).items():
         attempt(partial(columns.usable, party, names, X))
@@ -189,6 +191,8 @@ def check_table(
             warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
             attempt(lambda: prepare(dataset, config, parties=parties, groups=groups))
     problems += stops(found)
+    if is_one_side:
+        found = [(None, one) for _, one in found]
     return TableReport(
         dataset.name,
         X.n_rows,
