@@ -80,6 +80,16 @@ def stage_text(stage: str) -> str:
     return STAGE_TEXTS.get(stage, stage.replace("_", " "))
 
 
+def labels_text(task: str, reason: str) -> str:
+    """Say what labels are taken for, and why.
+
+    >>> labels_text("regression", "not all are whole numbers")
+    'The labels are numbers to regress on: not all are whole numbers.'
+    """
+    what = "numbers to regress on" if task == "regression" else "classes"
+    return f"The labels are {what}: {reason}."
+
+
 def plural(n: float, one: str, many: str | None = None) -> str:
     """Write a count and what is counted; its plural has an s unless `many` is given.
 

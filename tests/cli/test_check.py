@@ -88,8 +88,8 @@ def test_a_messy_table_is_run_as_check_says(messy, run_cli, tmp_path):
         "days since the first",
         "Column 'note' of clinic: free text; left out",
         "Column 'nothing' of insurer: no value in any row; left out",
-        "Column 'code' of clinic: tells the label on its own; kept; leave it out if it "
-        "is known only after the label",
+        "Column 'code' of clinic: tells the label on its own (AUC 1.000); kept; leave "
+        "it out if it is known only after the label",
     }
     assert changed(ran.err) == expected
     assert changed(said.out) - expected == {
@@ -190,7 +190,6 @@ def test_all_problems_are_said_at_once(messy, run_cli):
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ([], "Got no label; name it, perhaps with --label 'diagnosis'"),
         (["--label", "what"], "Got 'what'"),
         (["--label", "diagnosis", "--parties", "99"], "Got 99 parties"),
         (["--label", "diagnosis", "--sample-weight", "code"], "row weights"),
@@ -341,8 +340,10 @@ def test_whole_numbers_are_amounts_and_the_command_line_says_so(
     assert "different whole numbers" in found["task_reason"]
     as_classes = run_cli("check", table, "--task", "classification", "--json")
     assert json.loads(as_classes.out)["task"] == "multiclass"
-    done = run_cli("run", table, *FEW, "--json", "--quiet")
-    assert said in done.err
+    done = run_cli("run", table, *FEW, "--json", "--quiet", "--out", "here")
+    assert done.err.count(said) == 1
+    assert done.err.count("The labels are") == 1
+    assert said in (tmp_path / "here" / "report.html").read_text()
     about = json.loads(done.out)
     assert about["data"]["task"] == "regression"
     assert about["data"]["task_reason"] == found["task_reason"]
@@ -350,6 +351,57 @@ def test_whole_numbers_are_amounts_and_the_command_line_says_so(
     refused = run_cli("run", table, "--set", "task=regression")
     assert refused.code == 2
     assert "'--task', as in --task regression" in refused.err
+    named = run_cli("run", "digits", "--task", "regression")
+    assert named.code == 2
+    assert "The 'task' must be left out for the data set 'digits'" in named.err
     unknown = run_cli("run", table, "--task", "guess")
     assert unknown.code == 2
     assert "must be one of auto, classification" in unknown.err
+
+
+@pytest.mark.parametrize("n_columns", [4, 260])
+def test_a_column_that_nearly_tells_the_label_is_said(run_cli, tmp_path, n_columns):
+    """By check and by run, of rare labels and of wide tables, too."""
+    rng = np.random.default_rng(0)
+    y = (rng.random(2_000) < 0.03).astype(int)
+    X = rng.normal(size=(2_000, n_columns))
+    X[:, -1] += 3.15 * y  # AUC 0.987
+    table = pd.DataFrame(X, columns=[f"x{i}" for i in range(n_columns)])
+    path = tmp_path / "leak.csv"
+    table.assign(label=y).to_csv(path, index=False)
+    said = f"Column 'x{n_columns - 1}' of party1: tells the label on its own (AUC 0.9"
+    checked = run_cli("check", path, "--parties", "2")
+    assert checked.code == 0
+    assert [line for line in changed(checked.out) if "on its own" in line] == [
+        line for line in checked.out.splitlines() if line.startswith(said)
+    ]
+    assert said in checked.out
+    plain = ["--method", "plain", *SHORT]
+    ran = run_cli("run", path, "--parties", "2", *plain, "--quiet")
+    assert ran.code == 0
+    assert ran.err.count(said) == 1
+
+
+def test_an_excluded_column_is_used_by_nobody_and_not_forgotten(
+    messy, run_cli, tmp_path
+):
+    """Not in a run, not in its warnings, and as such in a check."""
+    options = ["messy.csv", "--parties", "few.yaml", "--label", "diagnosis"]
+    (tmp_path / "few.yaml").write_text(
+        'clinic: ["a*", lab, "!a?mitted"]\n'
+        'insurer: ["!plan*", "!age", "!lab", "!always", "!code"]\n'
+    )
+    said = run_cli("check", *options)
+    assert said.code == 0
+    assert "Column 'code' of insurer: excluded by its party; left out" in said.out
+    assert "no party names it" not in said.out
+    assert "tells the label" not in said.out
+    plain = [*SHORT, "--method", "plain", "--out", "here"]
+    ran = run_cli("run", *options, *plain, "--json")
+    assert ran.code == 0
+    assert "belong" not in ran.err
+    features = ran.json["runs"][0]["features"]
+    assert set(features["clinic"]["kept"]) == {"age", "lab", "always"}
+    assert set(features["insurer"]["kept"]) == {"income", "smoker", "admitted", "born"}
+    notes = RunRecord.read(tmp_path / "here").header["notes"]
+    assert "3 columns are excluded by name: plan, code, plan_again." in notes

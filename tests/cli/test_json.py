@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import lessvfl
+from lessvfl.terms import MEASURES
 
 METHODS = ("less-vfl-auto", "less-vfl", "local-lasso", "group-lasso", "plain")
 MOMENTS = {"pretrained", "selected", "final", "best"}
@@ -143,17 +144,16 @@ def check_moments(run: Any, name: str, method: str) -> None:
 
 
 def check_measures(run: Any, task: str, method: str) -> None:
-    measures = {
-        "binary": ("accuracy", "balanced_accuracy", "auc"),
-        "multiclass": ("accuracy", "balanced_accuracy"),
-        "regression": ("r2",),
-    }[task]
+    measures = MEASURES[task]
+    assert run["score"] in measures
+    assert run["baseline"].keys() == set(measures)
+    assert run["above_baseline"] in (True, False)
     for name in measures:
         check_moments(run, name, method)
     if task == "regression":
         assert run["accuracy"] is None
         assert run["balanced_accuracy"] is None
-    for name in {"auc", "r2"} - set(measures):
+    for name in {"auc", "average_precision", "r2"} - set(measures):
         assert name not in run
 
 
@@ -226,8 +226,7 @@ def check_curve(run: Any, task: str, method: str, planted: bool) -> None:
     assert [point["stage"] for point in run["curve"]] == CURVED[method]
     before = {"payload_bytes": 0, "rounds": 0, "paper_mib": 0.0}
     for point in run["curve"]:
-        extra = {"binary": {"auc"}, "regression": {"r2", "train_r2"}}.get(task, set())
-        assert point.keys() == POINT | extra
+        assert point.keys() == POINT | set(MEASURES[task]) | {f"train_{run['score']}"}
         for name in ("accuracy", "balanced_accuracy", "train_accuracy"):
             value = point[name]
             assert value is None if task == "regression" else is_share(value)
@@ -284,7 +283,15 @@ def check_contract(
         "n_equal_rows",
         "task",
         "task_reason",
+        "classes",
+        "score",
+        "score_reason",
     }
+    assert data["score"] in MEASURES[task]
+    rows = data["classes"] or {}
+    assert len(rows) == CLASSES[name]
+    if rows:
+        assert sum(rows.values()) == data["n_train"] + data["n_test"]
     assert data["name"] == name
     assert data["n_classes"] == CLASSES[name]
     assert data["task"] == task
@@ -295,7 +302,7 @@ def check_contract(
     assert not any(isinstance(value, dict) for value in found["config"].values())
     assert found["config"].keys() >= SETTINGS[method].keys()
     for run in found["runs"]:
-        own = {"binary": {"auc"}, "regression": {"r2"}}.get(task, set())
+        own = set(MEASURES[task])
         assert run.keys() == RUN | own | ({"target"} if target else set())
         assert is_count(run["seed"])
         assert len(run["features"]) == len(run["components"]) == data["n_parties"]

@@ -217,13 +217,17 @@ def test_evaluate_in_words(run_cli, tmp_path):
     assert result.code == 0, result.err
     lines = dict(line.split(": ") for line in result.out.splitlines()[1:])
     assert result.out.startswith("30 rows of 'later'\n")
-    assert list(lines)[:5] == [
+    assert list(lines)[:6] == [
         "accuracy",
         "balanced accuracy",
         "AUC",
+        "average precision",
         "calibration error",
         "Brier score",
     ]
+    most = table["label"].value_counts(normalize=True).max()
+    said = lines["accuracy of always the most frequent class"]
+    assert float(said) == pytest.approx(most, abs=1e-4)
     assert lines["cells of a category that no training row has"] == "3"
     assert "missing cells that were filled in" in lines
 

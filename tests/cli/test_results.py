@@ -43,14 +43,15 @@ def test_a_party_says_in_a_log_what_may_go(whole, capsys):
     record = party_record(whole)
     results.tell_party(record)
     lines = capsys.readouterr().out.splitlines()
-    gone = [one.feature for one in verdicts(record) if not one.is_kept]
-    kept = [one.feature for one in verdicts(record) if one.is_kept]
     assert lines[0] == f"{operator.headline(record)}."
-    assert lines[1] == f"You may stop collecting: {', '.join(gone)}"
-    assert lines[2] == f"Keep: {', '.join(kept[:8])} and {len(kept) - 8} more"
-    assert lines[3].startswith("Sent to the server: ")
-    assert "evaluation 1.4 MB" in lines[3]
-    assert len(lines) == 4
+    order = ("not needed", "undecided", "needed")
+    for line, verdict in zip(lines[1:4], order, strict=True):
+        own = [one.feature for one in verdicts(record) if one.verdict == verdict]
+        more = f" and {len(own) - 8} more" * (len(own) > 8)
+        assert line == f"{verdict.capitalize()}: {', '.join(own[:8])}{more}"
+    assert lines[4].startswith("Sent to the server: ")
+    assert "evaluation 1.4 MB" in lines[4]
+    assert len(lines) == 5
 
 
 def test_a_party_says_on_a_terminal_why_and_what_was_revealed(whole, capsys, terminal):
@@ -61,8 +62,8 @@ def test_a_party_says_on_a_terminal_why_and_what_was_revealed(whole, capsys, ter
     assert f"{first.feature} " in text
     assert first.words in text
     assert f" {first.strength:.2f} " in text
-    n_kept = sum(one.is_kept for one in verdicts(record))
-    assert f"and {n_kept - results.MOST_ROWS} more" in text
+    n_needed = sum(one.verdict == "needed" for one in verdicts(record))
+    assert f"and {n_needed - results.MOST_ROWS} more" in text
     assert "of the selection: nothing" in text
     assert "nothing from you; the server tells them your name" in text
 
@@ -81,11 +82,12 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     results.tell_server(record)
     final = record.runs[1]["accuracy"]["final"]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("LESS-VFL auto with 3 parties; test accuracy 0.")
-    assert lines[2] == f"seed 1: accuracy {final:.4f}"
+    assert lines[0].endswith("rows of all sides.")
+    assert lines[1].startswith("LESS-VFL auto with 3 parties; test accuracy 0.")
+    assert lines[3].startswith(f"seed 1: accuracy {final:.4f}")
     without, score = tables.missed(record)["bank"]
-    assert f"without bank: {without:.3f} instead of {score:.3f}" in lines[3:]
-    assert len(lines) == 6
+    assert f"without bank: accuracy {without:.3f} instead of {score:.3f}" in lines[4:]
+    assert len(lines) == 7
 
 
 def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, terminal):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessvfl.data import DataConfig, from_arrays, read_parties, split
+from lessvfl.data import DataConfig, from_arrays, prepare, read_parties, split
 from lessvfl.data.split import deal_columns, split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 
@@ -66,9 +66,55 @@ def test_columns_of_nobody_are_left_out_with_a_warning():
         assert deal({"lab": ["lab_?"]}) == {"lab": ["lab_a", "lab_b", "lab_c"]}
 
 
+def test_columns_are_excluded_by_a_mark():
+    held = deal({"a": ["lab_*", "age", "!lab_b"], "b": ["weight", "zip"]})
+    assert held == {"a": ["lab_a", "lab_c", "age"], "b": ["weight", "zip"]}
+    assert deal({"a": ["!lab_*"], "b": "lab_*"})["a"] == ["age", "weight", "zip"]
+    assert deal({"a": ["!lab_*", "*", "!age"], "b": ["lab_*", "age"]})["a"] == [
+        "weight",
+        "zip",
+    ]
+    assert deal({"a": "!zip"})["a"] == NAMES[:-1]
+    held = deal({"a": ["lab_*", "!zip"], "b": ["zip", "age", "weight"]})
+    assert held["a"] == ["lab_a", "lab_b", "lab_c"]  # kept out, where it was not in
+
+
+def test_what_a_party_excludes_is_no_column_that_was_forgotten():
+    assert deal({"a": ["!zip", "!lab_*"]}) == {"a": ["age", "weight"]}
+    with pytest.warns(LessVFLWarning, match="1 column belongs to no party.*: weight"):
+        deal({"a": ["age", "lab_*", "!zip"]})
+    source = from_arrays(np.arange(240.0).reshape(40, 6), [0, 1] * 20)
+    problem = prepare(source, DataConfig(), parties={"a": ["!x5"]})
+    assert problem.parties[0].features == ("x0", "x1", "x2", "x3", "x4")
+    assert problem.notes == ("1 column is excluded by name: x5.",)
+
+
+def test_a_column_whose_name_begins_with_the_mark():
+    names = ["!age", "age", "!x", "y"]
+    assert deal({"a": ["!age", "y"], "b": ["age", "\\!x"]}, names=names) == {
+        "a": ["!age", "y"],
+        "b": ["age", "!x"],
+    }
+    assert deal({"a": ["!!*", "!y"]}, names=names) == {"a": ["age"]}
+    assert deal({"a": ["\\!*"], "b": ["!\\!*"]}, names=names) == {
+        "a": ["!age", "!x"],
+        "b": ["age", "y"],
+    }
+
+
+@pytest.mark.parametrize("text", ["a: [!zip, age]", "a:\n- age\n- !zip", "a: !zip"])
+def test_a_mark_without_quotes_is_a_clear_mistake(tmp_path, text):
+    path = tmp_path / "parties.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"'!zip' without quotes.*\"!zip\""):
+        read_parties(path)
+
+
 @pytest.mark.parametrize(
     ("parties", "fragment"),
     [
+        ({"a": ["*", "!zap"]}, "party 'a' must be in the table. Got '!zap', which m"),
+        ({"a": ["zip", "!*"]}, "party 'a' must be one or more. Got none after '!\\*'"),
         (0, "'parties' argument must be a whole number >= 1"),
         (True, "Got True"),
         ("3", "Got '3'"),

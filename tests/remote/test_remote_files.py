@@ -665,6 +665,10 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
         "date",
     ]
     process.close()
+    fewer = start(["!seen", "!code"])
+    assert fewer._encoding(fewer.whole).features == ("amount", "smoker")
+    assert "seen" not in {one.column for one in fewer.changes()}
+    fewer.close()
     hello = str(dataclasses.asdict(process.hello()))
     assert not any(name in hello for name in (*frame.names, "left out"))
     with pytest.raises(DataError, match=r"Party 'clinic' must have a column.*'code'"):

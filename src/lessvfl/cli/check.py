@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,10 +31,20 @@ if TYPE_CHECKING:
 
 MOST_LINES = 20  # that a run prints about columns
 LONGEST = 40  # characters of a column's name
+NO_CERTIFICATE = (
+    "Nothing is said about certificates: none is named; a run needs them, or "
+    "--insecure."
+)
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table of your own.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A table of your own.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="Instead: the YAML file of a party or server."),
+    ] = None,
     parties: PartiesText = None,
     label: Label = None,
     sample_weight: SampleWeight = None,
@@ -45,16 +56,34 @@ def check(
     """Say all that a run would refuse, change or leave out in a table."""
     from lessvfl import __version__, data
     from lessvfl.data.check import check_table
+    from lessvfl.errors import ConfigError
 
-    report = check_table(
-        file.expanduser(),
-        parties=read_parties(parties),
-        label=label,
-        sample_weight=sample_weight,
-        group_column=group_column,
-        task=task,
-        groups=None if groups is None else data.read_parties(groups, of="feature"),
-    )
+    if (file is None) == (config is None):
+        got = "neither" if file is None else "both"
+        raise ConfigError(f"A table or a --config must be named. Got {got}.")
+    if config is not None:
+        _refuse_options(
+            {
+                "--parties": parties,
+                "--label": label,
+                "--sample-weight": sample_weight,
+                "--group-column": group_column,
+                "--task": None if task == "auto" else task,
+                "--groups": groups,
+            }
+        )
+        report = _check_config(config.expanduser())
+    else:
+        assert file is not None
+        report = check_table(
+            file.expanduser(),
+            parties=read_parties(parties),
+            label=label,
+            sample_weight=sample_weight,
+            group_column=group_column,
+            task=task,
+            groups=None if groups is None else data.read_parties(groups, of="feature"),
+        )
     if as_json:
         about = {"lessvfl": __version__} | report.to_json()
         typer.echo(json.dumps(about, allow_nan=False))
@@ -62,6 +91,41 @@ def check(
         _print(report)
     if report.problems:
         raise typer.Exit(2)
+
+
+def _refuse_options(options: Mapping[str, object]) -> None:
+    """Refuse options of a table beside a config, which says all that itself."""
+    from lessvfl.errors import ConfigError
+
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"The option '{name}' goes with a table; a config says it itself. Got "
+                "it with --config."
+            )
+
+
+def _check_config(path: Path) -> TableReport:
+    """Check what a party or a server has, by its config."""
+    from lessvfl.cli.remote import party_identity, server_credentials
+    from lessvfl.data.check import Attempts
+    from lessvfl.remote import preflight
+    from lessvfl.remote.config import PartyConfig, read_side
+
+    own = read_side(path)
+    attempt = Attempts()
+    insecure = (own.certificate, own.key, own.ca) == (None, None, None)
+    if isinstance(own, PartyConfig):
+        # Without a certificate the name may be said elsewhere, as that of a site is.
+        known = None if insecure else attempt(lambda: party_identity(own, insecure))
+        name = own.name or "party" if known is None else known[0]
+        report = preflight.check_party(own, name)
+    else:
+        attempt(lambda: server_credentials(own, insecure))
+        report = preflight.check_server(own)
+    unsaid = (*report.unsaid, NO_CERTIFICATE) if insecure else report.unsaid
+    problems = (*attempt.problems, *report.problems)
+    return dataclasses.replace(report, problems=problems, unsaid=unsaid)
 
 
 def _print(report: TableReport) -> None:
@@ -78,17 +142,25 @@ def _print(report: TableReport) -> None:
         for line in lines(report.findings):
             results.say(line)
     used = ", ".join(f"{n:,} of {kind}" for kind, n in report.kinds.items() if n)
+    if report.kinds or report.problems:
+        used = f"; columns in use: {used or 'none'}"
     label = "no label" if report.label is None else f"label '{report.label}'"
     if report.task is not None:
         classes = listed(report.label_names, results.MOST_NAMES)
         label += f" ({report.task}{': ' * bool(classes)}{classes})"
-    sums = f"{plural(report.n_rows, 'row')}; {label}; columns in use: {used or 'none'}."
-    results.say(sums)
+    results.say(f"{plural(report.n_rows, 'row')}; {label}{used}.")
     if report.task is not None:
         results.say(task_sentence(report.task, report.task_reason or ""))
     for problem in report.problems:
         results.say(f"Stops a run: {problem}")
-    results.say("A run would stop." if report.problems else "A run would begin.")
+    for sentence in report.unsaid:
+        results.say(sentence)
+    if report.problems:
+        results.say("A run would stop.")
+    else:
+        results.say(
+            "Nothing else stops a run." if report.unsaid else "A run would begin."
+        )
 
 
 def _short(name: str | None) -> str:

@@ -46,7 +46,7 @@ from lessvfl.data.problem import (
     raw_frame,
 )
 from lessvfl.data.sets import describe, is_file, load, names
-from lessvfl.data.split import match_columns, read_parties, split_rows
+from lessvfl.data.split import match_columns, read_parties, split_rows, yaml_problem
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import (
     array_of,
@@ -117,4 +117,5 @@ __all__ = [
     "usable",
     "write_columns",
     "write_table",
+    "yaml_problem",
 ]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, files, split, table
+from lessvfl.data import columns, files, leaks, relations, split, table
 from lessvfl.data.blocks import find_blocks, take_units
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
@@ -19,8 +19,9 @@ from lessvfl.data.problem import features_of, prepare
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
-WIDE = 200  # columns; to look at more takes a second, and `check` does it
 NOBODYS = Finding(None, "no party names it", "left out", "left out")
+NO_LABEL = "Nothing is said about labels: none is named; a run needs one"
+EXCLUDED = replace(NOBODYS, what="excluded by its party")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class TableReport:
     problems: tuple[str, ...]  # each one stops a run
     findings: tuple[tuple[str | None, Finding], ...]  # with the party that holds it
     kinds: Mapping[str, int]  # columns that are used, by what they are
+    unsaid: tuple[str, ...] = ()  # what was not looked at, and why
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a value that ``json.dumps`` takes."""
@@ -47,6 +49,7 @@ class TableReport:
             "label_names": list(self.label_names),
             "columns": dict(self.kinds),
             "problems": list(self.problems),
+            "unsaid": list(self.unsaid),
             "findings": [
                 {
                     "column": one.column,
@@ -94,13 +97,10 @@ def run_changes(
 def giveaways(
     dataset: Dataset, held: Mapping[str, Sequence[str]]
 ) -> list[tuple[str | None, Finding]]:
-    """Return the columns in use that tell the label alone; of wide tables, nothing."""
+    """Return the columns in use that tell the label on their own."""
     owner = {column: party for party, names in held.items() for column in names}
-    names = [name for name in owner if name not in dataset.X.unused]
-    if len(names) > WIDE:
-        return []
-    used, is_class = dataset.X.select(names), dataset.task != "regression"
-    found = columns.giveaways(used, dataset.y, is_class)
+    used, is_class = dataset.X.select([*owner]), dataset.task != "regression"
+    found = leaks.giveaways(used, dataset.y, is_class)
     return [(owner[str(one.column)], one) for one in found]
 
 
@@ -116,6 +116,8 @@ def check_table(
     config: DataConfig | None = None,
 ) -> TableReport:
     """Say of a file all that stops a run, and what a run does about each column.
+
+    Where no label is named, and no column is named like one, all is said but that.
 
     Parameters
     ----------
@@ -134,22 +136,16 @@ def check_table(
         With no problems exactly where a run would begin.
     """
     config = config or DataConfig()
-    problems: list[str] = []
-
-    def attempt(step: Callable[[], T]) -> T | None:
-        try:
-            return step()
-        except LessVFLError as error:
-            problems.append(" ".join(str(error).split()))
-            return None
-
+    attempt = Attempts()
+    problems = attempt.problems
     roles = (label, sample_weight, group_column, task)
-    dataset, target = _load(path, *roles, attempt)
+    dataset, target, unsaid = _load(path, *roles, attempt)
     if dataset is None:
-        nothing = (None, None, tuple(problems))
-        return TableReport(path.stem, 0, target, (), *nothing, (), {})
+        return nothing_read(path.stem, problems, target)
     has_labels = len(dataset.y) > 0
     X = dataset.X
+    is_one_side = bool(unsaid) and parties is None  # perhaps a party's own table
+    parties = 1 if is_one_side else parties
     held = attempt(lambda: held_columns(dataset, parties, config))
     for party, names in (held or {}).items():
         attempt(partial(columns.usable, party, names, X))
@@ -175,23 +171,28 @@ def check_table(
         (owner.get(one.column or ""), one)
         for one in columns.remarks(mine, y, dataset.task != "regression")
     ]
+    if has_labels and dataset.task != "regression":
+        rare = relations.rare_classes(dataset.y, dataset.label_names, target or "")
+        found += [(None, rare)] if rare is not None else []
     blocks = find_blocks(dataset, config) if has_labels else None
     if blocks is not None and (copies := blocks.finding()):
         found.append((None, copies))
+    excluded = {} if held is None else split.excluded_columns(X.names, parties or 0)
+    found += [(by, replace(EXCLUDED, column=name)) for name, by in excluded.items()]
     if target is not None:  # otherwise one of them is the label
-        found += [(None, replace(NOBODYS, column=name)) for name in of_nobody]
-    if not problems and not any(one.level == "stops" for _, one in found):
+        rest = of_nobody.difference(excluded)
+        found += [(None, replace(NOBODYS, column=name)) for name in rest]
+    if (
+        has_labels
+        and not problems
+        and not any(one.level == "stops" for _, one in found)
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
             attempt(lambda: prepare(dataset, config, parties=parties, groups=groups))
-    problems += (
-        f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
-        "leave such cells empty."
-        for _, one in found
-        if one.level == "stops"
-    )
-    place = {name: index for index, name in enumerate(X.names)}
-    order = sorted(found, key=lambda pair: place.get(pair[1].column or "", -1))
+    problems += stops(found)
+    if is_one_side:
+        found = [(None, one) for _, one in found]
     return TableReport(
         dataset.name,
         X.n_rows,
@@ -200,9 +201,55 @@ def check_table(
         dataset.task if has_labels else None,
         dataset.task_reason if has_labels else None,
         tuple(problems),
-        tuple(order),
-        _kinds(mine),
+        in_order(found, X.names),
+        kinds_of(mine),
+        unsaid,
     )
+
+
+class Attempts:
+    """Steps that may be refused, and the sentences of those that were."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def __call__(self, step: Callable[[], T]) -> T | None:
+        """Return what a step returns, None where it is refused."""
+        try:
+            return step()
+        except LessVFLError as error:
+            self.problems.append(" ".join(str(error).split()))
+            return None
+
+
+def nothing_read(
+    name: str, problems: Sequence[str], label: str | None = None
+) -> TableReport:
+    """Return what is said of a table that cannot be read."""
+    return TableReport(name, 0, label, (), None, None, tuple(problems), (), {})
+
+
+OwnedFindings = Sequence[
+    tuple[str | None, Finding]
+]  # with the party that holds the column
+
+
+def stops(found: OwnedFindings) -> list[str]:
+    """Return the sentences of findings that stop a run."""
+    return [
+        f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
+        "leave such cells empty."
+        for _, one in found
+        if one.level == "stops"
+    ]
+
+
+def in_order(
+    found: OwnedFindings, names: Sequence[str]
+) -> tuple[tuple[str | None, Finding], ...]:
+    """Return findings in the order of the columns, those of the file first."""
+    place = {name: index for index, name in enumerate(names)}
+    return tuple(sorted(found, key=lambda pair: place.get(pair[1].column or "", -1)))
 
 
 def _load(
@@ -211,31 +258,48 @@ def _load(
     sample_weight: str | None,
     group_column: str | None,
     task: str | None,
-    attempt: Callable[[Callable[[], Any]], Any],
-) -> tuple[Dataset | None, str | None]:
-    """Load a file as `load` does, and go on without labels where they are wrong."""
+    attempt: Attempts,
+) -> tuple[Dataset | None, str | None, tuple[str, ...]]:
+    """Load a file as `load` does, and go on without labels where there are none.
+
+    With it come the name of the label and, where none is named, a sentence on that.
+    """
     if path.suffix.lower() == ".npz":
-        more = (sample_weight, group_column, task)
-        data = attempt(lambda: files.load_file(path, label, *more))
-        return data, label or "y"
+        arrays = attempt(lambda: _arrays(path))
+        if arrays is None or label is not None or "y" in arrays:
+            more = (sample_weight, group_column, task)
+            load = partial(files.load_file, path, label, *more)
+            return None if arrays is None else attempt(load), label or "y", ()
+        alone = attempt(lambda: files.load_columns(path))
+        data = None if alone is None else _without_labels(alone[0], path.stem)
+        return data, None, (f"{NO_LABEL}, as the array 'y'.",)
     raw = attempt(lambda: _read(path))
     if raw is None:
-        return None, label
-    target = attempt(lambda: files.label_column(raw.names, label, path))
+        return None, label, ()
+    target: str | None = None
+    unsaid: tuple[str, ...] = ()
+    if label is None and len(files.own_labels(raw.names)) != 1:
+        unsaid = (f"{NO_LABEL}, perhaps --label '{files.likely_label(raw.names)}'.",)
+    else:
+        target = attempt(lambda: files.label_column(raw.names, label, path))
     labels = None if target is None else attempt(lambda: files.label_cells(raw, target))
     frame = raw.frame([name for name in raw.names if name != target])
-    data = None
+    known = None
     if labels is not None:
-        data = attempt(
+        known = attempt(
             lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
         )
-    if data is None:
-        data = _without_labels(frame, path.stem)
+    own = known or _without_labels(frame, path.stem)
     if sample_weight is not None:
-        data = attempt(lambda: take_weights(data, sample_weight)) or data
+        own = attempt(partial(take_weights, own, sample_weight)) or own
     if group_column is not None:
-        data = attempt(lambda: take_units(data, group_column, raw.cells)) or data
-    return data, target
+        own = attempt(partial(take_units, own, group_column, raw.cells)) or own
+    return own, target, unsaid
+
+
+def _arrays(path: Path) -> Mapping[str, Any]:
+    files.check_file(path)
+    return files.read_npz(path, [])
 
 
 def _read(path: Path) -> files.RawTable:
@@ -250,7 +314,7 @@ def _without_labels(frame: Frame, name: str) -> Dataset:
     return Dataset(name, settled, nothing, "binary", findings=findings)
 
 
-def _kinds(frame: Frame) -> dict[str, int]:
+def kinds_of(frame: Frame) -> dict[str, int]:
     """Count the columns that are used by what they are."""
     used = set(range(len(frame.names))) - set(frame.left_out)
     special = {

@@ -17,8 +17,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Finding, Floats, Frame, Reading
-from lessvfl.data.learn import exponent_of
+from lessvfl.data.leaks import codes_of, giveaways
 from lessvfl.data.readings import find_reading, is_mark, read_texts
+from lessvfl.data.relations import relations
 from lessvfl.errors import DataError
 from lessvfl.terms import listed
 
@@ -251,15 +252,6 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
 
 
 RARE = 5  # a category in fewer rows is too rare to learn from
-ENOUGH_ROWS = 50  # fewer rows give labels away by chance
-MOST_ROWS = 5_000  # rows that are enough to see it
-GIVEAWAY = Finding(
-    None,
-    "tells the label on its own",
-    "kept; leave it out if it is known only after the label",
-    "kept",
-)
-GIVEN_AWAY = 0.98  # share of the errors of a guess that one column alone takes away
 
 
 def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Finding]:
@@ -279,19 +271,8 @@ def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Findin
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
             what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
             found.append(Finding(name, what, done, "kept"))
-        if y is not None and _gives_away(cells, y, index in frame.text, is_class):
-            found.append(replace(GIVEAWAY, column=name))
-    return found
-
-
-def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
-    """Return of the remarks those on columns that predict the label on their own."""
-    return [
-        replace(GIVEAWAY, column=name)
-        for index, name in enumerate(frame.names)
-        if index not in frame.left_out
-        and _gives_away(_codes(frame, index), y, index in frame.text, is_class)
-    ]
+    found += relations(frame)
+    return found if y is None else found + giveaways(frame, y, is_class)
 
 
 def _texts_of(frame: Frame, name: str) -> list[Any]:
@@ -302,9 +283,7 @@ def _codes(frame: Frame, index: int) -> Floats:
     """Return a column as numbers, texts by their place in order, NaN where missing."""
     if index not in frame.text:
         return np.ascontiguousarray(frame.numeric[:, index])
-    cells = frame.text[index].tolist()
-    code = {text: float(i) for i, text in enumerate(sorted({*cells} - {None}))}
-    return np.array([code.get(cell, np.nan) for cell in cells])
+    return codes_of(frame.text[index])
 
 
 def _look(frame: Frame, index: int, cells: Floats) -> Iterator[Finding]:
@@ -325,35 +304,3 @@ def _look(frame: Frame, index: int, cells: Floats) -> Iterator[Finding]:
             many = "category" if n_rare == 1 else "categories"
             what = f"{n_rare} {many} in fewer than {RARE} rows"
             yield Finding(None, what, "kept; too rare to learn from", "kept")
-
-
-def _gives_away(cells: Floats, y: NDArray[Any], is_text: bool, is_class: bool) -> bool:
-    """Tell whether one column alone predicts the label of other rows nearly always."""
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-
-    if len(y) < ENOUGH_ROWS or np.isinf(cells).any():
-        return False
-    rows = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
-    cells, y = _places(cells[rows]), y[rows]
-    learn, judge = np.array_split(np.arange(len(rows)), 2)
-    X = cells[:, None]
-    if is_class:
-        guess = np.bincount(y[learn]).argmax()
-        n_leaves = 4 * len(np.unique(y)) + (len(np.unique(cells)) if is_text else 0)
-        tree = DecisionTreeClassifier(max_leaf_nodes=n_leaves, random_state=0)
-        errors = (y[judge] != guess).sum()
-        left = (tree.fit(X[learn], y[learn]).predict(X[judge]) != y[judge]).sum()
-    else:
-        y = np.ldexp(y, -exponent_of(y))  # squares of 1e200 are none, nor of 1e-200
-        tree = DecisionTreeRegressor(min_samples_leaf=3, random_state=0)
-        errors = ((y[judge] - y[learn].mean()) ** 2).sum()
-        left = ((tree.fit(X[learn], y[learn]).predict(X[judge]) - y[judge]) ** 2).sum()
-    return bool(errors > 0 and left <= (1 - GIVEN_AWAY) * errors)
-
-
-def _places(cells: Floats) -> Floats:
-    """Return by its place in order what a tree would round to single precision."""
-    known = ~np.isnan(cells)
-    places = np.full(len(cells), np.nan)
-    places[known] = np.unique(cells[known], return_inverse=True)[1]
-    return places

@@ -61,7 +61,7 @@ def load_file(
         table = tables.from_arrays(frame, labels, name=path.stem, task=task)
         return with_roles(table, sample_weight, group_column, raw)
     label = label or "y"
-    arrays = _read_npz(path, ["X", label])
+    arrays = read_npz(path, ["X", label])
     frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
     X_test, y_test = arrays.get("X_test"), arrays.get(f"{label}_test")
     own = sample_weight in arrays and sample_weight not in frame.names
@@ -213,7 +213,7 @@ def load_rows(
     check_file(path)
     if _is_npz(path):
         label = label or "y"
-        arrays = _read_npz(path, ["X", label])
+        arrays = read_npz(path, ["X", label])
         frame = tables.frame_of(arrays["X"], _texts(arrays.get("feature_names")))
         labels, names = arrays[label], _texts(arrays.get("label_names"))
     else:
@@ -439,20 +439,29 @@ def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
             return label
         problem = f"Got '{label}'"
     else:
-        found = [name for name in names if name.lower() in LABELS]
+        found = own_labels(names)
         if len(found) == 1:
             return found[0]
         problem = f"Got {' and '.join(found)}" if found else "Got no label"
     hint = "" if label is None else near(label, names)
     if label is None:
-        whole = [n for n in names if re.fullmatch(LIKELY, n, re.I)]
-        partly = [n for n in names if re.search(LIKELY, n, re.I)]
-        likely = (whole or partly or names[-1:])[0]
-        problem += f"; name it, perhaps with --label '{likely}'"
+        problem += f"; name it, perhaps with --label '{likely_label(names)}'"
     raise DataError(
         f"The label of '{path}' must be one of its columns: {listed(names, 20)}. "
         f"{problem}.{hint}"
     )
+
+
+def own_labels(names: Sequence[str]) -> list[str]:
+    """Return the columns that are named as a label is, of which one is the label."""
+    return [name for name in names if name.lower() in LABELS]
+
+
+def likely_label(names: Sequence[str]) -> str:
+    """Return the column that is named most like a label."""
+    whole = own_labels(names) or [n for n in names if re.fullmatch(LIKELY, n, re.I)]
+    partly = [n for n in names if re.search(LIKELY, n, re.I)]
+    return (whole or partly or names[-1:])[0]
 
 
 def label_cells(raw: RawTable, name: str) -> NDArray[Any]:
@@ -491,7 +500,7 @@ def load_columns(
     """
     check_file(path)
     if _is_npz(path):
-        arrays = _read_npz(path, ["X"] + ([id_column] if id_column else []))
+        arrays = read_npz(path, ["X"] + ([id_column] if id_column else []))
         ids = None if id_column is None else arrays[id_column]
         return tables.frame_of(arrays["X"], _texts(arrays.get("feature_names"))), ids
     raw = read_table(path, texts)
@@ -508,7 +517,7 @@ def load_ids(path: Path, id_column: str) -> NDArray[Any]:
     """Load a column of ids alone."""
     check_file(path)
     if _is_npz(path):
-        return _read_npz(path, [id_column])[id_column]
+        return read_npz(path, [id_column])[id_column]
     ids = _column_of(read_table(path, only=id_column), id_column, path, "ids")
     assert ids is not None
     return ids
@@ -581,7 +590,7 @@ def load_labels(
     if _is_npz(path):
         name = label or "y"
         more = [other for other in (id_column, sample_weight, group_column) if other]
-        arrays = _read_npz(path, [name, *more])
+        arrays = read_npz(path, [name, *more])
         y, ids = arrays[name], None if id_column is None else arrays[id_column]
         is_test = arrays.get("is_test")
         weight = None if sample_weight is None else arrays[sample_weight]
@@ -629,7 +638,7 @@ def check_file(path: Path) -> None:
         raise DataError(f"The data file '{path}' must exist. Got no such file.")
 
 
-def _read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Read the arrays of a file; nothing in it is run."""
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -17,7 +17,7 @@ from lessvfl.data.frame import Dataset, Floats, Frame
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
-from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, listed
+from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
@@ -115,8 +115,7 @@ def look_like_classes(
 
 def task_sentence(task: str, reason: str) -> str:
     """Say what labels are taken for, why, and how to have it otherwise."""
-    what = "numbers to regress on" if task == "regression" else "classes"
-    said = f"The labels are {what}: {reason}."
+    said = labels_text(task, reason)
     if "whole numbers" not in reason or task == "binary":
         return said
     other = CLASSES if task == "regression" else "regression"

@@ -365,7 +365,12 @@ def _notes(
     names = [*frame.names]
     if isinstance(parties, int):  # which deals no others
         names = [name for name in names if name not in frame.unused]
-    n_left = len(names) - sum(len(columns) for columns in held.values())
+    excluded = [*split.excluded_columns(names, parties)]
+    if excluded:
+        are = plural(len(excluded), "column is", "columns are")
+        notes.append(f"{are} excluded by name: {listed(excluded)}.")
+    n_held = sum(len(columns) for columns in held.values())
+    n_left = len(names) - len(excluded) - n_held
     do, were = ("does", "was") if n_left == 1 else ("do", "were")
     if n_left and isinstance(parties, Mapping):
         belong = plural(n_left, "column belongs", "columns belong")

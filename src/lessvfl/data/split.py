@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ def _deal_by_name(
                     f"Got '{owner[column]}' and '{party}'."
                 )
             owner[column] = party
-    left = [name for name in names if name not in owner]
+    excluded = excluded_columns(names, parties)
+    left = [name for name in names if name not in owner and name not in excluded]
     if left:
         warnings.warn(
             f"{plural(len(left), 'column belongs', 'columns belong')} to no party and "
@@ -109,32 +111,100 @@ def _deal_by_name(
     return held
 
 
+EXCEPT = "!"  # before what is excluded; \\! for a name that begins with it
+
+
 def match_columns(
     names: Sequence[str], patterns: Sequence[str] | str, owner: str
 ) -> list[str]:
-    """Return the columns that names or globs stand for, each once, in order."""
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    if not patterns:
+    """Return the columns that names or globs stand for, each once, in order.
+
+    Those after a ``!`` are left out of the others, or of all where there are no others.
+    """
+    known = dict.fromkeys(names)
+    wanted, unwanted = _patterns(known, patterns)
+    if not wanted and not unwanted:
         raise ConfigError(f"The columns of {owner} must be one or more. Got none.")
-    known = set(names)
-    found: dict[str, None] = {}
-    for pattern in map(str, patterns):
-        matches = (
-            [pattern]
-            if pattern in known
-            else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    found = {} if wanted else dict(known)
+    for pattern in wanted:
+        found.update(dict.fromkeys(_matches(known, pattern, owner)))
+    for pattern in unwanted:
+        for name in _matches(known, pattern, owner, EXCEPT):
+            found.pop(name, None)
+    if not found:
+        marked = listed([f"'{EXCEPT}{pattern}'" for pattern in unwanted])
+        raise ConfigError(
+            f"The columns of {owner} must be one or more. Got none after {marked}."
         )
-        if not matches:
-            raise ConfigError(
-                f"The columns of {owner} must be in the table. "
-                f"Got '{pattern}', which matches none.{near(pattern, names)}"
-            )
-        found.update(dict.fromkeys(matches))
     return list(found)
 
 
+Names = Mapping[str, None]  # of columns, in order
+
+
+def _patterns(
+    known: Names, patterns: Sequence[str] | str
+) -> tuple[list[str], list[str]]:
+    """Return what is named, and what is excluded; a column's own name is no mark."""
+    wanted, unwanted = [], []
+    for pattern in [patterns] if isinstance(patterns, str) else map(str, patterns):
+        if pattern.startswith(EXCEPT) and pattern not in known:
+            unwanted.append(pattern.removeprefix(EXCEPT))
+        else:
+            wanted.append(pattern)
+    return wanted, unwanted
+
+
+def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str]:
+    """Return the columns of one name or glob, or refuse one that has none."""
+    if pattern in known:
+        return [pattern]
+    plain = pattern.removeprefix("\\") if pattern.startswith("\\!") else pattern
+    found = [name for name in known if fnmatch.fnmatchcase(name, plain)]
+    if not found:
+        raise ConfigError(
+            f"The columns of {owner} must be in the table. "
+            f"Got '{mark}{pattern}', which matches none.{near(pattern, known)}"
+        )
+    return found
+
+
+def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]:
+    """Return the columns that a party excludes and none has, with that party."""
+    if not isinstance(parties, Mapping):
+        return {}
+    found: dict[str, str] = {}
+    held: set[str] = set()
+    known = dict.fromkeys(names)
+    for party, patterns in parties.items():
+        owner = f"party '{party}'"
+        held.update(match_columns(names, patterns, owner))
+        for pattern in _patterns(known, patterns)[1]:
+            for name in _matches(known, pattern, owner, EXCEPT):
+                found.setdefault(name, party)
+    return {name: found[name] for name in names if name in found and name not in held}
+
+
+UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
+
+
+def yaml_problem(error: Exception) -> str:
+    """Say what is wrong with a text that is not YAML, and in which line.
+
+    An exclusion without quotes is a tag to YAML, and named where there is one.
+    """
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    problem = str(getattr(error, "problem", None) or "it cannot be read")
+    if found := UNQUOTED.search(mark.buffer or ""):
+        name = found.group(1)
+        return f"'{name}' without quotes; write \"{name}\""
+    return f"{problem} in line {mark.line + 1}"
+
+
 def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
-    """Read a YAML file of names with their columns: ``clinic: [age, "lab_*"]``.
+    """Read a YAML file of names with their columns: ``clinic: ["lab_*", "!lab_id"]``.
 
     `of` says what the names are (party or feature), for error messages.
     """
@@ -147,9 +217,9 @@ def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
             f"The file of {of} names must be readable. Got '{path}' ({error})."
         ) from None
     except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
         raise ConfigError(
-            f"The file of {of} names '{path}' must be YAML. Got this: {line}."
+            f"The file of {of} names '{path}' must be YAML. Got this: "
+            f"{yaml_problem(error)}."
         ) from None
     if not isinstance(content, dict) or not content:
         raise ConfigError(

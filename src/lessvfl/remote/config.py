@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from lessvfl import settings
-from lessvfl.data import TASKS
+from lessvfl.data import TASKS, yaml_problem
 from lessvfl.errors import ConfigError
 from lessvfl.remote.policy import EVALUATIONS, Policy, read_policy
 from lessvfl.settings import (
@@ -166,7 +166,9 @@ class PartyConfig(Common):
     name: str | None = setting(
         or_none(a_text()), None, "who this is, where no certificate says it"
     )
-    columns: tuple[str, ...] = setting(_names(), ("*",), "columns (names or globs)")
+    columns: tuple[str, ...] = setting(
+        _names(), ("*",), 'columns (names or globs, "!" for all but)'
+    )
     groups: dict[str, Any] | None = setting(
         or_none(_groups()), None, "feature name -> columns that are one feature"
     )
@@ -217,6 +219,23 @@ AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
     """Read a YAML file; paths in it become absolute."""
+    return _config(cls, path, _values(path))
+
+
+def read_side(path: Path) -> PartyConfig | ServerConfig:
+    """Read the YAML file of whichever side it is, which its settings tell."""
+    values = _values(path)
+    of_server, of_party = (
+        len(values.keys() - settings.fields_of([other]).keys())
+        for other in (PartyConfig, ServerConfig)
+    )
+    if of_server > of_party:
+        return _config(ServerConfig, path, values)
+    return _config(PartyConfig, path, values)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """Return the names and values of a YAML file."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -225,13 +244,18 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"The config file '{path}' must be YAML. Got this: {_problem(error)}."
+            f"The config file '{path}' must be YAML. Got this: {yaml_problem(error)}."
         ) from None
     if not isinstance(values, dict):
         raise ConfigError(
             f"The config file '{path}' must hold names and values. Got "
             f"{type(values).__name__}."
         )
+    return values
+
+
+def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConfig:
+    """Return a config of what a file says, or refuse what it may not say."""
     known = settings.fields_of([cls])
     sides = {ServerConfig: "the server", PartyConfig: "a party"}
     for name in values:
@@ -266,12 +290,3 @@ def absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(found.get("policy"), dict):
         found["policy"] = whole(found["policy"], ["predict_ids"])
     return found
-
-
-def _problem(error: Exception) -> str:
-    """Return what is wrong with a text, and in which line."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    problem = str(getattr(error, "problem", None) or "it cannot be read")
-    return f"{problem} in line {mark.line + 1}"

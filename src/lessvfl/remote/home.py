@@ -30,6 +30,7 @@ from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 
 SECRET_BYTES = 32
+STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
 
 
 def versions() -> dict[str, str]:
@@ -115,7 +116,7 @@ class Home:
 
     @property
     def _path(self) -> Path:
-        return self.folder / "side.safetensors"
+        return self.folder / STATE
 
     def _write(self, secret: bytes, facts: Digests | None) -> None:
         tensor = torch.tensor(list(secret), dtype=torch.uint8)

@@ -95,6 +95,19 @@ class SeedRows:
     blocks: Places | None  # of the training rows; None: every row is alone
 
 
+def open_table(config: PartyConfig) -> tuple[Table, NDArray[Any] | None]:
+    """Open a party's own table, in memory or on disk, with its ids."""
+    storage = config.storage
+    if resolve_device(config.device).type != "cpu":
+        if storage == "disk":
+            raise ConfigError(
+                "The 'storage' setting must be memory or auto with a GPU: rows on "
+                "disk are computed with by the CPU. Got disk."
+            )
+        storage = "memory"
+    return data.open_columns(Path(config.data), config.id, storage)
+
+
 class PartyProcess:
     """A party's side of a run: ``handle(message) -> reply``.
 
@@ -160,16 +173,7 @@ class PartyProcess:
     @classmethod
     def load(cls, name: str, config: PartyConfig, status: Status) -> PartyProcess:
         """Return a party on its own table, which is in memory or on disk."""
-        storage = config.storage
-        if resolve_device(config.device).type != "cpu":
-            if storage == "disk":
-                raise ConfigError(
-                    "The 'storage' setting must be memory or auto with a GPU: rows on "
-                    "disk are computed with by the CPU. Got disk."
-                )
-            storage = "memory"
-        table, ids = data.open_columns(Path(config.data), config.id, storage)
-        return cls(name, config, table, ids, status)
+        return cls(name, config, *open_table(config), status)
 
     def serve(self, server: Server) -> None:
         """Answer the server until it says that the run is over."""

@@ -58,6 +58,7 @@ from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
+from lessvfl.run.profiles import Settings
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
@@ -141,6 +142,19 @@ class SeedLabels:
         return control.Prepare.of(*rows, self.problem.blocks)
 
 
+def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
+    """Return the settings of a run with these labels, or refuse what is not its own."""
+    for name in NOT_THE_SERVERS:
+        if name in config.settings:
+            raise ConfigError(
+                f"The '{name}' setting is every party's own and stands in its "
+                "config. Got it in the server's."
+            )
+    found = profiles.resolve(config.method, config.profile, dataset, config.settings)
+    data.check_labels(dataset, found.labels)
+    return found
+
+
 class ServerProcess:
     """The server's side of a run of every seed, over a hub that listens already.
 
@@ -159,16 +173,7 @@ class ServerProcess:
         self.table = table
         self.hub = hub
         self.status = status
-        for name in NOT_THE_SERVERS:
-            if name in config.settings:
-                raise ConfigError(
-                    f"The '{name}' setting is every party's own and stands in its "
-                    "config. Got it in the server's."
-                )
-        self.settings = profiles.resolve(
-            config.method, config.profile, table.dataset, config.settings
-        )
-        data.check_labels(table.dataset, self.settings.labels)
+        self.settings = resolve_settings(config, table.dataset)
         self.device = resolve_device(config.device)
         self.header = bare_header(
             self.settings,

@@ -38,9 +38,7 @@ def run_page(record: RunRecord) -> str:
         banner(record),
         parts.header(_line(record), title),
         _cards(record),
-        parts.notes_card(
-            [*(record.header.get("notes") or []), *tables.remarks(record)]
-        ),
+        parts.notes_card(_notes(record)),
     ]
     if record.runs:
         body += [_parties(record), _recommended(record), _missed(record)]
@@ -87,6 +85,13 @@ def data_words(data: Any) -> str:
 
 
 # -- key numbers and notes -------------------------------------------------------------
+
+
+def _notes(record: RunRecord) -> list[str]:
+    """Return what the labels were taken for, and what else to know of the numbers."""
+    task, reason = (at(record.header, "data", key) for key in ("task", "task_reason"))
+    said = [terms.labels_text(task, reason)] if task and reason else []
+    return [*said, *(record.header.get("notes") or []), *tables.remarks(record)]
 
 
 def _cards(record: RunRecord) -> str:

@@ -1,0 +1,140 @@
+"""What a side would refuse, change or leave out of its own table, before a run.
+
+Nothing is sent, and nothing is written to a run folder that holds no run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lessvfl import data
+from lessvfl.data import Dataset, Finding, Table, check, columns, relations, split
+from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.remote.home import STATE
+from lessvfl.remote.party import PartyProcess, open_table
+from lessvfl.remote.server import LabelTable, resolve_settings
+
+NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")
+NO_LABELS = "Nothing is said about labels: the server has them."
+NO_COLUMNS = "Nothing is said about columns: the parties have them."
+
+
+def check_party(config: PartyConfig, name: str) -> check.TableReport:
+    """Say of a party's own table what its run would, and what would stop it."""
+    attempt = check.Attempts()
+    problems, stem = attempt.problems, Path(config.data).stem
+    opened = attempt(lambda: open_table(config))
+    if opened is None:
+        return check.nothing_read(stem, problems)
+    table, ids = opened
+    look, findings = data.settle(table.look)
+    whose = f"party '{name}'"
+    patterns = list(config.columns)
+    held = attempt(lambda: data.match_columns(table.names, patterns, whose))
+    names = list(table.names) if held is None else held
+    if held is not None:
+        attempt(lambda: data.usable(name, names, look))
+    if config.as_is:
+        attempt(lambda: data.match_columns(names, list(config.as_is or ()), whose))
+    attempt(lambda: data.features_of({name: names}, config.groups))
+    if ids is not None:
+        attempt(lambda: Ids(ids, config.id or "id"))
+    least = config.policy.min_rows
+    if table.n_rows < least:
+        problems.append(
+            f"The table of party '{name}' must have {least} rows or more, by "
+            f"'min_rows' of its policy. Got {table.n_rows}."
+        )
+    own = look.select(names)
+    found = data.changes(look, findings, names, config.max_categories)
+    found += columns.remarks(own, None, True)
+    if held is not None:
+        excluded = split.excluded_columns(table.names, {name: patterns})
+        found += [
+            dataclasses.replace(
+                check.EXCLUDED if one in excluded else NOT_NAMED, column=one
+            )
+            for one in table.names
+            if one not in held
+        ]
+    problems += check.stops([(name, one) for one in found])
+    if not problems:
+        attempt(partial(_begin, config, name, table, ids))
+    return check.TableReport(
+        stem,
+        table.n_rows,
+        None,
+        (),
+        None,
+        None,
+        tuple(problems),
+        check.in_order([(_owner(one, name), one) for one in found], table.names),
+        check.kinds_of(own),
+        (NO_LABELS,),
+    )
+
+
+def _owner(one: Finding, name: str) -> str | None:
+    return None if one.column is None else name
+
+
+def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> None:
+    """Begin as a run does, in its run folder where that holds one already."""
+    with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:
+        out = config.out if (Path(config.out) / STATE).is_file() else scratch
+        own = dataclasses.replace(config, out=out)
+        PartyProcess(name, own, table, ids).close()
+
+
+def check_server(config: ServerConfig) -> check.TableReport:
+    """Say of the label holder's own table what its run would, and would stop it."""
+    attempt = check.Attempts()
+    problems, stem = attempt.problems, Path(config.data).stem
+    with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:
+        here = dataclasses.replace(config, out=scratch)
+        table = attempt(lambda: LabelTable.load(here))
+        if table is None:
+            return check.nothing_read(stem, problems, config.label)
+        dataset = table.dataset
+        settings = attempt(lambda: resolve_settings(config, dataset))
+        ids = table.ids
+        own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
+        if ids is None or own is not None:
+            attempt(partial(_align, config, own, table.n_rows))
+        if settings is not None and table.is_test is None:
+            attempt(lambda: data.split_rows(dataset, settings.data, config.seeds[0]))
+        return _of_labels(dataset, config, problems)
+
+
+def _align(config: ServerConfig, ids: Ids | None, n_rows: int) -> None:
+    """Refuse what alignment lacks, as a run does at its start."""
+    mode: Any = config.align
+    Aligner(mode, ids, n_rows, secret=bytes(32))
+
+
+def _of_labels(
+    dataset: Dataset, config: ServerConfig, problems: list[str]
+) -> check.TableReport:
+    """Return what is said of labels alone."""
+    label = config.label or "the label"
+    found = []
+    if dataset.task != "regression":
+        rare = relations.rare_classes(dataset.y, dataset.label_names, label)
+        found += [] if rare is None else [(None, rare)]
+    return check.TableReport(
+        dataset.name,
+        len(dataset.y),
+        label,
+        dataset.label_names,
+        dataset.task,
+        dataset.task_reason,
+        tuple(problems),
+        tuple(found),
+        {},
+        (NO_COLUMNS,),
+    )

@@ -1,0 +1,265 @@
+"""`lessvfl check` without a label: of a table, of a party's config, of a server's."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+N = 120
+
+
+def write(path, **values):
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Return a folder with the tables of a party and of a server."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    ids = [f"p{i}" for i in range(N)]
+    calls = rng.integers(0, 9, N)
+    pd.DataFrame(
+        {
+            "who": ids,
+            "calls": calls,
+            "collection_calls": rng.integers(0, 9, N),
+            "calls_twice": 2 * calls,
+            "smoker": ["yes", "no"] * (N // 2),
+            "code": [f"X{i}" for i in range(N)],
+            "far": rng.normal(size=N),
+        }
+    ).to_csv(tmp_path / "own.csv", index=False)
+    ill = np.where(rng.random(N) < 0.08, "ill", "well")
+    pd.DataFrame({"who": ids, "state": ill}).to_csv("labels.csv", index=False)
+    return tmp_path
+
+
+def a_party(here, **values):
+    own = {"name": "clinic", "data": "own.csv", "id": "who", "align": "psi"}
+    return write(here / "party.yaml", **(own | values))
+
+
+def a_server(here, **values):
+    own = {"data": "labels.csv", "id": "who", "align": "psi", "parties": ["clinic"]}
+    return write(here / "server.yaml", **(own | {"label": "state"} | values))
+
+
+# ------------------------------------------------------------------------ without label
+
+
+def test_a_table_without_a_label_is_checked_all_the_same(here, run_cli):
+    said = run_cli("check", "own.csv")
+    assert (said.code, said.err) == (0, "")
+    assert "Column 'smoker': yes and no in words; read as truth values" in said.out
+    assert said.out.splitlines()[-2:] == [
+        "Nothing is said about labels: none is named; a run needs one, perhaps "
+        "--label 'far'.",
+        "Nothing else stops a run.",
+    ]
+    found = json.loads(run_cli("check", "own.csv", "--json").out)
+    assert (found["label"], found["task"], found["problems"]) == (None, None, [])
+    assert found["unsaid"] == [said.out.splitlines()[-2]]
+    wrong = run_cli("check", "own.csv", "--label", "what")
+    assert wrong.code == 2
+    assert "Got 'what'" in wrong.out
+
+
+def test_a_narrow_table_without_a_label_is_dealt_to_nobody(here, run_cli):
+    said = run_cli("check", "labels.csv")
+    assert said.code == 0
+    assert "of party" not in said.out
+
+
+def test_arrays_without_a_label(here, run_cli):
+    np.savez("t.npz", X=np.random.default_rng(0).normal(size=(60, 4)))
+    said = run_cli("check", "t.npz")
+    assert said.code == 0
+    assert "60 rows; no label; columns in use: 4 of numbers." in said.out
+    assert "Nothing is said about labels" in said.out
+
+
+def test_what_is_wrong_with_columns_is_said_without_a_label(here, run_cli):
+    (here / "p.yaml").write_text('clinic: ["*", "!absent"]')
+    said = run_cli("check", "own.csv", "--parties", "p.yaml")
+    assert said.code == 2
+    assert "Got '!absent', which matches none" in said.out
+
+
+# ---------------------------------------------------------------------------- a party
+
+
+def test_a_party_is_told_what_becomes_of_its_columns(here, run_cli):
+    path = a_party(here, columns=["!collection_calls", "!far"])
+    said = run_cli("check", "--config", path)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines() == [
+        "Column 'collection_calls' of clinic: excluded by its party; left out",
+        "Column 'calls_twice' of clinic: column 'calls' times 2; kept; one of the two "
+        "is enough",
+        "Column 'smoker' of clinic: yes and no in words; read as truth values",
+        "Column 'code' of clinic: ids or names: most cells differ; left out",
+        "Column 'far' of clinic: excluded by its party; left out",
+        "120 rows; no label; columns in use: 2 of numbers, 1 of truth values.",
+        "Nothing is said about labels: the server has them.",
+        "Nothing is said about certificates: none is named; a run needs them, or "
+        "--insecure.",
+        "Nothing else stops a run.",
+    ]
+    assert not (here / "run").exists()
+
+
+def test_columns_that_a_party_does_not_name(here, run_cli):
+    said = run_cli("check", "--config", a_party(here, columns=["calls", "smoker"]))
+    assert said.code == 0
+    assert "Column 'far' of clinic: not in its 'columns'; left out" in said.out
+
+
+def test_all_problems_of_a_party_are_said_at_once(here, run_cli):
+    table = pd.read_csv("own.csv").assign(who="p0")
+    table.loc[3, "far"] = np.inf
+    table.to_csv("own.csv", index=False)
+    wrong = {"as_is": ["nothing"], "groups": {"g": ["none_*"]}, "scale": "global"}
+    path = a_party(here, certificate="cert.pem", **wrong)
+    said = run_cli("check", "--config", path)
+    assert said.code == 2
+    stops = [line for line in said.out.splitlines() if line.startswith("Stops a run: ")]
+    for line, fragment in zip(
+        stops,
+        (
+            "must name 'certificate', 'key' and 'ca'",
+            "Got 'nothing', which matches none",
+            "Got 'none_*', which matches none",
+            "119 duplicate ids",
+            "Column 'far' must hold finite numbers",
+        ),
+        strict=True,
+    ):
+        assert fragment in line
+    assert said.out.splitlines()[-1] == "A run would stop."
+
+
+@pytest.mark.parametrize(
+    ("values", "fragment"),
+    [
+        ({"data": "absent.csv"}, "must exist. Got no such file"),
+        ({"id": "ID_COLUMN"}, "must be one of its columns"),
+        ({"columns": ["code"]}, "Party 'clinic' must have a column that can be used"),
+        ({"columns": ["*", "!nobody"]}, "Got '!nobody', which matches none"),
+        ({"scale": "global"}, "where no 'scale_range' is given"),
+        ({"storage": "disk"}, "Got disk"),
+        ({"party_net": "no.such:net"}, "no.such"),
+        ({"id": None}, "id"),
+    ],
+)
+def test_what_a_party_would_refuse_its_check_does(here, run_cli, values, fragment):
+    path = a_party(here, **values)
+    said = run_cli("check", "--config", path)
+    assert said.code == 2
+    assert fragment in said.out
+    assert "Traceback" not in said.err
+    ran = run_cli("party", "--config", path, "--insecure")
+    assert ran.code == 2
+    assert fragment in " ".join(ran.err.split())
+
+
+def test_a_table_smaller_than_the_policy_allows(here, run_cli):
+    path = a_party(here, policy={"min_rows": 200})
+    said = run_cli("check", "--config", path)
+    assert said.code == 2
+    assert "must have 200 rows or more, by 'min_rows'" in said.out
+    assert "Got 120." in said.out
+
+
+@pytest.mark.parametrize(
+    ("values", "fragment"),
+    [
+        ({"policy": {"rounds": -1}}, "'rounds'"),
+        ({"colums": ["*"]}, "colums"),
+        ({"columns": "a"}, "'columns'"),
+    ],
+)
+def test_what_a_config_may_not_say(here, run_cli, values, fragment):
+    said = run_cli("check", "--config", a_party(here, **values))
+    assert (said.code, said.out) == (2, "")
+    assert fragment in said.err
+
+
+def test_a_mark_without_quotes_in_a_config(here, run_cli):
+    a_party(here)
+    with open("party.yaml", "a") as file:
+        file.write("columns: [!far]\n")
+    said = run_cli("check", "--config", "party.yaml")
+    assert said.code == 2
+    assert 'write "!far"' in " ".join(said.err.split())
+
+
+def test_a_run_folder_of_another_run_is_said(here, run_cli):
+    from lessvfl.remote.config import PartyConfig, read
+    from lessvfl.remote.party import PartyProcess
+    from lessvfl.status import Status
+
+    path = a_party(here, columns=["calls"])
+    own = read(PartyConfig, path)
+    process = PartyProcess.load("clinic", own, Status("", "", "", ["server"]))
+    process.home.begin()
+    process.close()
+    assert run_cli("check", "--config", path).code == 0
+    said = run_cli("check", "--config", a_party(here, columns=["!calls"]))
+    assert said.code == 2
+    assert "must go on with what it began with" in said.out
+
+
+# --------------------------------------------------------------------------- a server
+
+
+def test_a_server_is_told_what_its_labels_are(here, run_cli):
+    path = a_server(here, settings={"class_weight": "balanced"})
+    said = run_cli("check", "--config", path)
+    assert (said.code, said.err) == (0, "")
+    assert "label 'state' (binary: ill, well)" in said.out
+    assert "The labels are classes: " in said.out
+    assert "class 'ill' has " in said.out
+    assert "Nothing is said about columns: the parties have them." in said.out
+    assert not (here / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "fragment"),
+    [
+        ({"label": "what"}, "Got 'what'"),
+        ({"data": "absent.csv"}, "must exist"),
+        ({"settings": {"scale": "none"}}, "every party's own"),
+        ({"settings": {"loss": "huber"}}, "'loss' setting"),
+        ({"method": "best"}, "best"),
+        ({"id": None}, "id"),
+        ({"task": "regression"}, "regress"),
+    ],
+)
+def test_what_a_server_would_refuse_its_check_does(here, run_cli, values, fragment):
+    said = run_cli("check", "--config", a_server(here, **values))
+    assert said.code == 2
+    assert fragment in said.out
+    assert "Traceback" not in said.err
+
+
+# --------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ([], "Got neither"),
+        (["own.csv", "--config", "party.yaml"], "Got both"),
+        (["--config", "party.yaml", "--label", "far"], "'--label'"),
+        (["--config", "absent.yaml"], "must be readable"),
+    ],
+)
+def test_a_table_or_a_config(here, run_cli, options, fragment):
+    a_party(here)
+    said = run_cli("check", *options)
+    assert said.code == 2
+    assert fragment in " ".join(said.err.split())
