@@ -16,9 +16,11 @@ from lessvfl.cli.options import (
     GroupColumn,
     GroupsFile,
     Label,
+    MissingValues,
     PartiesText,
     SampleWeight,
     TaskName,
+    read_missing_values,
     read_parties,
 )
 from lessvfl.terms import listed, plural
@@ -40,6 +42,7 @@ def check(
     group_column: GroupColumn = None,
     task: TaskName = "auto",
     groups: GroupsFile = None,
+    missing_values: MissingValues = None,
     as_json: AsJson = False,
 ) -> None:
     """Say all that a run would refuse, change or leave out in a table."""
@@ -54,6 +57,9 @@ def check(
         group_column=group_column,
         task=task,
         groups=None if groups is None else data.read_parties(groups, of="feature"),
+        config=data.DataConfig(
+            missing_values=read_missing_values(missing_values or [])
+        ),
     )
     if as_json:
         about = {"lessvfl": __version__} | report.to_json()

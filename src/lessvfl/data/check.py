@@ -16,6 +16,7 @@ from lessvfl.data.blocks import find_blocks, take_units
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.data.problem import features_of, prepare
+from lessvfl.data.sentinels import blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
@@ -171,9 +172,12 @@ def check_table(
         and (isinstance(parties, Mapping) or name not in X.unused)
     }
     mine = X.select([name for name in X.names if name not in of_nobody])
+    marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
     found += [
         (owner.get(one.column or ""), one)
-        for one in columns.remarks(mine, y, dataset.task != "regression")
+        for one in columns.remarks(
+            blank(mine, marks), y, dataset.task != "regression", config
+        )
     ]
     blocks = find_blocks(dataset, config) if has_labels else None
     if blocks is not None and (copies := blocks.finding()):

@@ -16,9 +16,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Finding, Floats, Frame, Reading
-from lessvfl.data.learn import exponent_of
+from lessvfl.data.frame import DataConfig, Finding, Floats, Frame, Reading
+from lessvfl.data.learn import RARE, How, exponent_of
 from lessvfl.data.readings import find_reading, is_mark, read_texts
+from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
 from lessvfl.terms import listed
 
@@ -250,7 +251,6 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
 # ----------------------------------------------------------------------------- advice
 
 
-RARE = 5  # a category in fewer rows is too rare to learn from
 ENOUGH_ROWS = 50  # fewer rows give labels away by chance
 MOST_ROWS = 5_000  # rows that are enough to see it
 GIVEAWAY = Finding(
@@ -262,18 +262,24 @@ GIVEAWAY = Finding(
 GIVEN_AWAY = 0.98  # share of the errors of a guess that one column alone takes away
 
 
-def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Finding]:
+def remarks(
+    frame: Frame, y: NDArray[Any] | None, is_class: bool, config: DataConfig
+) -> list[Finding]:
     """Return what a user should know of columns that are used: nothing is done.
 
     `y` are the labels as they are coded, None where there are none to speak of.
     """
+    share, how = 1 - config.test_share, How("", missing=config.missing)
     found: list[Finding] = []
     twins: dict[bytes, str] = {}
     for index, name in enumerate(frame.names):
         if index in frame.left_out:
             continue
         cells = _codes(frame, index)
-        found += (replace(one, column=name) for one in _look(frame, index, cells))
+        n_empty = int(np.isnan(cells).sum())
+        n_trained = (int(share * n) for n in (n_empty, len(cells) - n_empty))
+        looks = _look(frame, index, cells, how.flags(*n_trained))
+        found += (replace(one, column=name) for one in looks)
         key = xxhash.xxh3_128(cells.tobytes()).digest()
         twin = twins.setdefault(key, name)
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
@@ -307,7 +313,7 @@ def _codes(frame: Frame, index: int) -> Floats:
     return np.array([code.get(cell, np.nan) for cell in cells])
 
 
-def _look(frame: Frame, index: int, cells: Floats) -> Iterator[Finding]:
+def _look(frame: Frame, index: int, cells: Floats, flag: bool) -> Iterator[Finding]:
     """Yield what is to be said of one column on its own."""
     empty = np.isnan(cells)
     present = cells[~empty]
@@ -315,8 +321,13 @@ def _look(frame: Frame, index: int, cells: Floats) -> Iterator[Finding]:
         yield Finding(None, "infinite cells", "a run stops here", "stops")
     if empty.any():
         what = f"{empty.sum():,} of {len(cells):,} cells missing"
-        yield Finding(None, what, "filled in from the column's other rows", "kept")
-    if present.size and present.min() == present.max():
+        told = ", and a flag says where" if flag else ""
+        done = f"filled in from the column's other rows{told}"
+        if flag and index in frame.text:
+            done = "a category of their own"
+        yield Finding(None, what, done, "kept")
+    yield from suspects(frame, index, present)
+    if present.size and present.min() == present.max() and not flag:
         done = "kept; it tells nothing"
         yield Finding(None, "one value in every row", done, "kept")
     elif index in frame.text:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from lessvfl import settings
-from lessvfl.data import TASKS
+from lessvfl.data import TASKS, marks_by_column
 from lessvfl.errors import ConfigError
 from lessvfl.remote.policy import EVALUATIONS, Policy, read_policy
 from lessvfl.settings import (
@@ -193,6 +193,14 @@ class PartyConfig(Common):
     max_categories: int = setting(
         an_int(2), 64, "most different texts in a column of categories"
     )
+    missing: str = setting(
+        one_of("flag", "fill"),
+        "flag",
+        "missing cells: filled in, with a flag in the same feature; or filled in alone",
+    )
+    missing_values: dict[str, Any] | None = setting(
+        marks_by_column(), None, "column (name or glob) -> what stands for missing"
+    )
     must_keep: str | None = setting(
         or_none(a_text()), None, "features (names or globs) that must stay"
     )
@@ -248,6 +256,9 @@ def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
     }
+    marks = found.get("missing_values")
+    if isinstance(marks, dict):  # YAML has dates
+        found["missing_values"] = settings.value_of(marks, known["missing_values"])
     if isinstance(found.get("seeds"), int):
         found["seeds"] = (found["seeds"],)
     if "policy" in found:

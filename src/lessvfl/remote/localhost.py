@@ -300,6 +300,8 @@ def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any
         "scale": own.data.scale,
         "scale_range": list(problem.bounds) if is_global else None,
         "max_categories": own.data.max_categories,
+        "missing": own.data.missing,
+        "missing_values": data.written_marks(table.encoding.columns) or None,
         "must_keep": own.config.pinned(),
         "party_net": own.net.party_net,
     }

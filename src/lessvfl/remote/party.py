@@ -71,7 +71,7 @@ SERVER = "server"  # what the other side is called, where it is shown
 # What the run depends on in a party's config; the rest may change on the way.
 _LASTING = (
     *("columns", "groups", "as_is", "scale", "scale_range", "max_categories"),
-    *("must_keep", "party_net", "align", "seed_private"),
+    *("missing", "missing_values", "must_keep", "party_net", "align", "seed_private"),
 )
 
 
@@ -121,6 +121,7 @@ class PartyProcess:
         self._columns = data.usable(name, names, look)
         as_is = data.match_columns(names, config.as_is, where) if config.as_is else ()
         self._as_is = as_is
+        self._marks = data.marks_of(look, config.missing_values)
         self._groups = data.features_of({name: names}, config.groups)
         self.device = resolve_device(config.device)
         if config.scale == "global" and config.scale_range is None:
@@ -620,6 +621,8 @@ class PartyProcess:
             scale=own.scale,
             bounds=own.scale_range or (0.0, 1.0),
             max_categories=own.max_categories,
+            missing=own.missing,
+            marks=self._marks,
             groups=self._groups,
             as_is=self._as_is,
         )

@@ -71,7 +71,10 @@ from lessvfl.wire.replies import ReplyRules, wrong_kind
 CHECKPOINT = "checkpoint.safetensors"
 
 # Settings of `lessvfl run` that a party decides on for itself.
-NOT_THE_SERVERS = ("scale", "max_categories", "must_keep", "party_net")
+NOT_THE_SERVERS = (
+    *("scale", "max_categories", "missing", "missing_values"),
+    *("must_keep", "party_net"),
+)
 
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial

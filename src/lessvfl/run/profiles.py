@@ -62,6 +62,7 @@ _PUBLISHED_DATA = {
     "threshold": None,
     "loss": "squared",
     "equal_rows": "apart",
+    "missing": "fill",
 }
 
 _OFFICIAL = {
