@@ -94,7 +94,7 @@ def test_a_messy_table_is_run_as_check_says(messy, run_cli, tmp_path):
     assert changed(ran.err) == expected
     assert changed(said.out) - expected == {
         "Column 'age' of clinic: 18 of 160 cells missing; filled in from the column's "
-        "other rows",
+        "other rows, and a flag says where",
         "Column 'always' of clinic: one value in every row; kept; it tells nothing",
         "Column 'plan' of insurer: 2 categories in fewer than 5 rows; kept; too rare "
         "to learn from",

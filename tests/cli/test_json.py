@@ -274,6 +274,8 @@ def check_contract(
         "n_test",
         "n_features",
         "n_real",
+        "n_missing",
+        "n_flagged",
         "n_parties",
         "n_classes",
         "n_blocks",

@@ -251,6 +251,7 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
 # ----------------------------------------------------------------------------- advice
 
 
+AS_USUAL = DataConfig()
 ENOUGH_ROWS = 50  # fewer rows give labels away by chance
 MOST_ROWS = 5_000  # rows that are enough to see it
 GIVEAWAY = Finding(
@@ -263,7 +264,10 @@ GIVEN_AWAY = 0.98  # share of the errors of a guess that one column alone takes 
 
 
 def remarks(
-    frame: Frame, y: NDArray[Any] | None, is_class: bool, config: DataConfig
+    frame: Frame,
+    y: NDArray[Any] | None,
+    is_class: bool,
+    config: DataConfig = AS_USUAL,
 ) -> list[Finding]:
     """Return what a user should know of columns that are used: nothing is done.
 

@@ -25,7 +25,7 @@ from lessvfl.data.learn import (
     wrong,
 )
 from lessvfl.data.readings import calendar, read_texts
-from lessvfl.data.sentinels import Marks, blank
+from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural
 
@@ -98,7 +98,7 @@ class Encoding:
         bounds: Bounds = (0.0, 1.0),
         max_categories: int = 64,
         missing: str = "flag",
-        marks: Marks | None = None,
+        marks: MarksByColumn | None = None,
         groups: Mapping[str, str] | None = None,
         as_is: Collection[str] = (),
     ) -> Encoding:

@@ -20,7 +20,7 @@ from lessvfl.data.split import match_columns
 from lessvfl.errors import ConfigError
 
 Mark = float | str  # a date by its days since 1970-01-01
-Marks = Mapping[str, Sequence[Mark]]  # by column
+MarksByColumn = Mapping[str, Sequence[Mark]]  # by column
 
 EPOCH = datetime.date(1970, 1, 1).toordinal()
 # Days that programs write for none, where the others are at least a year away.
@@ -49,12 +49,14 @@ def marks_of(
         for value in values if isinstance(values, list | tuple) else (values,):
             marks = {index: _mark(frame, index, value) for index in used}
             if used and all(mark is None for mark in marks.values()):
-                kinds = "one of their kind" if names != [pattern] else "a number"
-                if used[0] in frame.dates and names == [pattern]:
-                    kinds = "a date as in 9999-12-31"
+                must = "of a kind that one of the columns has"
+                if names == [pattern]:
+                    is_date = used[0] in frame.dates
+                    kind = "a date as in 9999-12-31" if is_date else "a number"
+                    must = f"{kind}, as the cells are"
                 raise ConfigError(
-                    f"The 'missing_values' setting of '{pattern}' must be {kinds}, as "
-                    f"the cells are. Got {value!r}."
+                    f"The 'missing_values' setting of '{pattern}' must be {must}. "
+                    f"Got {value!r}."
                 )
             for index, mark in marks.items():
                 name = frame.names[index]
@@ -77,7 +79,7 @@ def _mark(frame: Frame, index: int, value: float | str) -> Mark | None:
     return number if math.isfinite(number) else None
 
 
-def blank(frame: Frame, marks: Marks) -> Frame:
+def blank(frame: Frame, marks: MarksByColumn) -> Frame:
     """Return a table whose cells are empty where a value stands for a missing one."""
     numeric, text = frame.numeric, dict(frame.text)
     for index, name in enumerate(frame.names):
