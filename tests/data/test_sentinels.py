@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lessvfl.data import DataConfig, Encoding, from_arrays, frame_of, prepare
+from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, prepare
 from lessvfl.data.columns import remarks, settle
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.errors import ConfigError

@@ -104,9 +104,10 @@ class Encoding:
     ) -> Encoding:
         """Learn the encoding of the columns `names` from training rows.
 
-        `bounds` is the range for ``scale="global"``, `missing` says whether columns with
-        missing cells get a flag, `marks` are by column the values that stand for a
-        missing cell (`marks_of`), `groups` maps a column to its feature, and columns `as_is` (numbers, none missing) stay as they are.
+        `bounds` is the range for ``scale="global"``, `missing` says whether columns
+        with missing cells get a flag, `marks` are by column the values that stand for a
+        missing cell (`marks_of`), `groups` maps a column to its feature, and columns
+        `as_is` (numbers, none missing) stay as they are.
         """
         how = How(party, scale, bounds, max_categories, missing)
         marks = marks or {}
