@@ -405,7 +405,7 @@ def test_encoded_training_rows_are_finite_and_fills_land_on_the_fill(rows, scale
 # ------------------------------------------------------------------------------- flags
 
 
-def gaps(n_missing: int, n_rows: int = 40):
+def gaps(n_missing: int, n_rows: int = 100):
     """Make a column of every kind, of which the first cells are missing."""
     rng = np.random.default_rng(0)
     cells = np.empty((n_rows, 5), dtype=object)
@@ -423,7 +423,7 @@ WIDTHS = {"number": 1, "truth": 1, "colour": 2, "day": 4, "tail": 1}
 
 @pytest.mark.parametrize("scale", ["auto", "standardize", "none", "global"])
 def test_a_flag_is_the_last_column_of_its_feature(scale):
-    frame = gaps(8)
+    frame = gaps(40)
     flagged, filled = (fit(frame, scale=scale, missing=m) for m in ("flag", "fill"))
     assert flagged.features == filled.features
     assert [c.width for c in filled.columns] == list(WIDTHS.values())
@@ -431,21 +431,21 @@ def test_a_flag_is_the_last_column_of_its_feature(scale):
     assert np.bincount(flagged.groups).tolist() == [n + 1 for n in WIDTHS.values()]
     (with_flags, counts), (without, plain) = (e.apply(frame) for e in (flagged, filled))
     last = np.cumsum([c.width for c in flagged.columns]) - 1
-    expected = np.repeat(np.arange(40) < 8, 5).reshape(40, 5)
+    expected = np.repeat(np.arange(100) < 40, 5).reshape(100, 5)
     np.testing.assert_array_equal(with_flags[:, last], expected)
     values = np.delete(with_flags, last, axis=1)
-    np.testing.assert_array_equal(values[8:], without[8:])
+    np.testing.assert_array_equal(values[40:], without[40:])
     # A category that is missing is one of its own; others are filled in as before.
     of_colour = slice(2, 4)
-    assert (values[:8, of_colour] == 0).all()
-    values[:8, of_colour] = without[:8, of_colour]
+    assert (values[:40, of_colour] == 0).all()
+    values[:40, of_colour] = without[:40, of_colour]
     np.testing.assert_array_equal(values, without)
-    assert (counts.imputed, counts.flagged) == (40, 40)
-    assert (plain.imputed, plain.flagged) == (40, 0)
+    assert (counts.imputed, counts.flagged) == (200, 200)
+    assert (plain.imputed, plain.flagged) == (200, 0)
 
 
-@pytest.mark.parametrize(("n_missing", "flag"), [(4, False), (5, True), (36, False)])
-def test_a_flag_needs_five_rows_with_and_without_a_value(n_missing, flag):
+@pytest.mark.parametrize(("n_missing", "flag"), [(29, False), (30, True), (71, False)])
+def test_a_flag_needs_thirty_rows_with_and_without_a_value(n_missing, flag):
     columns = fit(gaps(n_missing)).columns
     assert [column.flag for column in columns] == [flag] * 5
 
@@ -470,10 +470,10 @@ def test_what_is_missing_is_said_in_words():
 
 
 def test_one_value_and_missing_cells_tell_something():
-    cells = np.where(np.arange(40) % 4 == 0, None, "yes").astype(object)[:, None]
+    cells = np.where(np.arange(200) % 4 == 0, None, "yes").astype(object)[:, None]
     (text,) = fit(frame_of(cells)).columns
     (number,) = fit(
-        frame_of(np.where(np.arange(40) % 4 == 0, NAN, 3.0)[:, None])
+        frame_of(np.where(np.arange(200) % 4 == 0, NAN, 3.0)[:, None])
     ).columns
     assert (text.flag, text.constant) == (number.flag, number.constant) == (True, False)
     (plain,) = fit(frame_of(cells), missing="fill").columns
@@ -481,13 +481,13 @@ def test_one_value_and_missing_cells_tell_something():
 
 
 def test_an_encoding_with_flags_and_marks_comes_back_from_json():
-    frame = gaps(8)
+    frame = gaps(40)
     marks = {"number": (-999.0,), "colour": ("none",), "day": (2932896.0,)}
     encoding = fit(frame, marks=marks)
     again = Encoding.from_json(json.loads(json.dumps(encoding.to_json())))
     assert again == encoding
     narrow = again.narrow(["colour", "day"])
-    assert narrow.apply(frame)[0].shape == (40, 3 + 5)
+    assert narrow.apply(frame)[0].shape == (100, 3 + 5)
     old = encoding.to_json()
     for column in old["columns"]:
         del column["flag"], column["missing"]

@@ -6,13 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, prepare
+from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, learn, prepare
 from lessvfl.data.columns import remarks, settle
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.errors import ConfigError
 from lessvfl.settings import fields_of, value_of
 
 N = 200
+
+
+@pytest.fixture(autouse=True)
+def _flags_of_few_cells(monkeypatch):
+    monkeypatch.setattr(learn, "FEWEST", 5)
+
+
 DAY = "9999-12-31"
 
 

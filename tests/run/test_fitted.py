@@ -140,8 +140,7 @@ def test_networks_on_disk_are_really_smaller(dataset, tmp_path, method):
     numbers = runs[0].numbers
     assert any(party["removed"] for party in numbers["features"].values())
     folder = tmp_path / record.header["networks"] / "seed-0"
-    # Categories of one column each, and a flag of missing cells.
-    n_columns = {"sex": 3, "city": 4, "age": 2}
+    n_columns = {"sex": 2, "city": 4}  # one-hot categories
     widths = []
     for index, (party, features) in enumerate(numbers["features"].items()):
         tensors = load_file(folder / f"party{index}" / "network.safetensors")

@@ -176,7 +176,7 @@ def test_a_saved_model_and_its_graph_read_marks_as_missing(tmp_path):
 def test_an_estimator_reads_marks_as_missing():
     table, y = no_record()
     few: dict[str, Any] = {"train_epochs": 1, "batch_size": 200}
-    common = {"method": "plain", "parties": PARTIES, "random_state": 0}
+    common: dict[str, Any] = {"method": "plain", "parties": PARTIES, "random_state": 0}
     empty = lessvfl.LessVFLClassifier(**common, settings=few).fit(table, y)
     few = few | {"missing_values": {"[lri]*": -999}}
     full = table.fillna(-999)

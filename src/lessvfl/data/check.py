@@ -173,21 +173,31 @@ def check_table(
     }
     mine = X.select([name for name in X.names if name not in of_nobody])
     marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
+    n_problems, problem = len(problems), None
+    if not problems:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
+            problem = attempt(
+                lambda: prepare(dataset, config, parties=parties, groups=groups)
+            )
+    flagged = {
+        column.name
+        for party in (() if problem is None else problem.parties)
+        for column in party.encoding.columns
+        if column.flag
+    }
+    is_class = dataset.task != "regression"
     found += [
         (owner.get(one.column or ""), one)
-        for one in columns.remarks(
-            blank(mine, marks), y, dataset.task != "regression", config
-        )
+        for one in columns.remarks(blank(mine, marks), y, is_class, flagged)
     ]
     blocks = find_blocks(dataset, config) if has_labels else None
     if blocks is not None and (copies := blocks.finding()):
         found.append((None, copies))
     if target is not None:  # otherwise one of them is the label
         found += [(None, replace(NOBODYS, column=name)) for name in of_nobody]
-    if not problems and not any(one.level == "stops" for _, one in found):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
-            attempt(lambda: prepare(dataset, config, parties=parties, groups=groups))
+    if any(one.level == "stops" for _, one in found):
+        del problems[n_problems:]  # all that stops is named
     problems += (
         f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
         "leave such cells empty."

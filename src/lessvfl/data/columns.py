@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import DataConfig, Finding, Floats, Frame, Reading
-from lessvfl.data.learn import RARE, How, exponent_of
+from lessvfl.data.frame import Finding, Floats, Frame, Reading
+from lessvfl.data.learn import exponent_of
 from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
@@ -251,7 +251,7 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
 # ----------------------------------------------------------------------------- advice
 
 
-AS_USUAL = DataConfig()
+RARE = 5  # a category in fewer rows is too rare to learn from
 ENOUGH_ROWS = 50  # fewer rows give labels away by chance
 MOST_ROWS = 5_000  # rows that are enough to see it
 GIVEAWAY = Finding(
@@ -267,22 +267,20 @@ def remarks(
     frame: Frame,
     y: NDArray[Any] | None,
     is_class: bool,
-    config: DataConfig = AS_USUAL,
+    flagged: Collection[str] = (),
 ) -> list[Finding]:
     """Return what a user should know of columns that are used: nothing is done.
 
-    `y` are the labels as they are coded, None where there are none to speak of.
+    `y` are the labels as they are coded, None where there are none to speak of, and
+    `flagged` the columns that get a flag of missing cells.
     """
-    share, how = 1 - config.test_share, How("", missing=config.missing)
     found: list[Finding] = []
     twins: dict[bytes, str] = {}
     for index, name in enumerate(frame.names):
         if index in frame.left_out:
             continue
         cells = _codes(frame, index)
-        n_empty = int(np.isnan(cells).sum())
-        n_trained = (int(share * n) for n in (n_empty, len(cells) - n_empty))
-        looks = _look(frame, index, cells, how.flags(*n_trained))
+        looks = _look(frame, index, cells, name in flagged)
         found += (replace(one, column=name) for one in looks)
         key = xxhash.xxh3_128(cells.tobytes()).digest()
         twin = twins.setdefault(key, name)

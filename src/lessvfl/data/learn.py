@@ -31,7 +31,7 @@ MOST_KNOTS = 256
 LEAST_EXPONENT = -1073  # of a double above zero
 CHUNK = 1 << 16  # rows that are seen together, and the most whose ranks are taken
 
-RARE = 5  # what fewer rows have cannot be learnt from
+FEWEST = 30  # rows without a value, and with one, that a flag is worth its cost for
 
 AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
 
@@ -83,7 +83,7 @@ class How:
 
     def flags(self, n_missing: int, n_present: int) -> bool:
         """Tell whether a column of so many cells gets a flag."""
-        return self.missing == "flag" and min(n_missing, n_present) >= RARE
+        return self.missing == "flag" and min(n_missing, n_present) >= FEWEST
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lessvfl.data.frame import Finding, Floats, Frame
-from lessvfl.data.learn import RARE, EncodedColumn
+from lessvfl.data.learn import EncodedColumn
 from lessvfl.data.split import match_columns
 from lessvfl.errors import ConfigError
 
@@ -29,7 +29,7 @@ EMPTY_DAYS = {
     for day in ((1, 1, 1), (1900, 1, 1), (1970, 1, 1), (2999, 12, 31), (9999, 12, 31))
 }
 YEAR = 365.0
-OFTEN = 0.002  # of the cells, at least
+FEWEST_CELLS, OFTEN = 5, 0.002  # that have a value, and of all cells which share
 FEWEST_OTHERS = 3  # different ones, among which something is at the edge
 
 
@@ -128,7 +128,7 @@ def suspects(frame: Frame, index: int, present: Floats) -> Iterator[Finding]:
         return
     for edge, others in ((0, values[1:]), (-1, values[:-1])):
         value, count = values[edge], int(counts[edge])
-        if count < max(RARE, OFTEN * len(present)):
+        if count < max(FEWEST_CELLS, OFTEN * len(present)):
             continue
         gap = float(np.abs(others - value).min())
         low, high = np.quantile(present[present != value], [0.25, 0.75])
