@@ -110,7 +110,7 @@ def test_all_bytes_are_the_same_where_steps_are(method):
     for missing in ("flag", "fill"):
         dataset = data.from_arrays(*no_record())
         steps = "train_epochs" if method == "plain" else "joint_epochs"
-        given = {steps: 1, "missing": missing, "batch_size": 200}
+        given: dict[str, Any] = {steps: 1, "missing": missing, "batch_size": 200}
         if method == "group-lasso":
             given |= {"lam_party": 0.0, "train_epochs": 0}
         job = Job(dataset, resolve(method, "default", dataset, given), PARTIES)
