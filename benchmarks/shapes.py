@@ -395,6 +395,32 @@ def zero_inflated(rng: Generator) -> Shape:
     return shape_of(X, y, significant, [N_EACH] * 3)
 
 
+def missing_at_random(rng: Generator) -> Shape:
+    """Make a linear score of columns of which one cell in ten is missing."""
+    significant = deal(rng, [4] * 3)
+    X = rng.normal(size=(N_ROWS, len(significant)))
+    y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.2)
+    X[rng.uniform(size=X.shape) < 0.1] = np.nan
+    return shape_of(X, y, significant, [N_EACH] * 3)
+
+
+def informative_missing(rng: Generator) -> Shape:
+    """Make columns whose missing cells say the label, beside others whose cells do.
+
+    Of four true columns of a party two matter by their values. The other two, like all
+    that are useless, are empty in one row of five: these rows matter, and no value.
+    """
+    significant = deal(rng, [4] * 3)
+    by_value, by_gap = np.flatnonzero(significant).reshape(3, 2, 2).swapaxes(0, 1)
+    X = rng.normal(size=(N_ROWS, len(significant)))
+    empty = rng.uniform(size=X.shape) < 0.2
+    empty[:, by_value.ravel()] = False
+    score = linear(X[:, by_value.ravel()], rng, 0.8, 1.2)
+    score += linear(empty[:, by_gap.ravel()] / 0.4, rng, 0.8, 1.2)  # variance 1
+    X[empty] = np.nan
+    return shape_of(X, cut(score, rng, 0.2), significant, [N_EACH] * 3)
+
+
 SHAPES: dict[str, Callable[[Generator], Shape]] = {
     **{f"categories {k}": partial(categories, n_levels=k) for k in (3, 5, 10, 20, 40)},
     "rare binary": rare_binary,
@@ -426,6 +452,8 @@ SHAPES: dict[str, Callable[[Generator], Shape]] = {
     "oversampled": partial(copies, times=9, share=0.1),
     "panel": panel,
     "zero-inflated": zero_inflated,
+    "missing at random": missing_at_random,
+    "informative missing": informative_missing,
 }
 # Left out of `--calibrate`: nothing is true there, or what is useless is debatable.
 NOT_CALIBRATED = ("pure noise", "correlated blocks")

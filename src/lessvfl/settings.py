@@ -8,6 +8,7 @@ section is built; text from the command line is read by :func:`read`.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import difflib
 import math
 import sys
@@ -158,7 +159,7 @@ def read(text: str, field: dataclasses.Field[Any]) -> Any:
 
 
 def value_of(given: Any, field: dataclasses.Field[Any]) -> Any:
-    """Return what was given as a value of a field: texts read, numpy numbers plain.
+    """Return what was given as a value of a field: texts read, others plain.
 
     The names of a mapping become texts, numbers as labels write them: 1.0 is "1".
     """
@@ -170,6 +171,11 @@ def value_of(given: Any, field: dataclasses.Field[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: numpy numbers and dates as such, in lists too."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    if isinstance(value, datetime.date):
+        return value.isoformat()
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -405,3 +405,47 @@ def test_an_excluded_column_is_used_by_nobody_and_not_forgotten(
     assert set(features["insurer"]["kept"]) == {"income", "smoker", "admitted", "born"}
     notes = RunRecord.read(tmp_path / "here").header["notes"]
     assert "3 columns are excluded by name: plan, code, plan_again." in notes
+
+
+def test_values_that_stand_for_a_missing_cell(run_cli, tmp_path, monkeypatch):
+    """Named by `check`, and read as missing by `check` and `run` when asked."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(4 * N, 3)), columns=["a", "income", "c"])
+    table["label"] = np.where(table["a"] + table["income"] > 0, "ill", "well")
+    table.loc[::8, "income"] = -999
+    table.to_csv("table.csv", index=False)
+    said = run_cli("check", "table.csv", "--parties", "2")
+    assert changed(said.out) == {
+        "Column 'income' of party0: -999 in 80 cells, far from all others; kept; if it "
+        "stands for a missing cell: --missing-values 'income=-999'"
+    }
+    asked = ["table.csv", "--parties", "2", "--missing-values", "*=-999"]
+    said = run_cli("check", *asked)
+    assert changed(said.out) == {
+        "Column 'income' of party0: 80 of 640 cells missing; filled in from the "
+        "column's other rows, and a flag says where"
+    }
+    ran = run_cli("run", *asked, *SHORT, "--method", "plain", "--json", "--quiet")
+    found = json.loads(ran.out)
+    assert (found["data"]["n_missing"], found["data"]["n_flagged"]) == (80, 80)
+    assert found["config"]["missing_values"] == {"*": ["-999"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("incom=-1", "Got 'incom', which matches none. Did you mean 'income'?"),
+        ("income=none", "of 'income' must be a number, as the cells are. Got 'none'."),
+        ("-999", "must be a column and a value as in income=-999. Got '-999'."),
+    ],
+)
+def test_bad_values_for_a_missing_cell(given, sentence, run_cli, tmp_path):
+    path = tmp_path / "table.csv"
+    cells = {"income": np.arange(60.0), "label": np.arange(60) % 2}
+    pd.DataFrame(cells).to_csv(path, index=False)
+    for command in ("check", "run"):
+        said = run_cli(command, path, "--parties", "1", "--missing-values", given)
+        assert said.code == 2
+        assert sentence in said.out + said.err
+        assert "Traceback" not in said.err

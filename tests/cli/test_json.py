@@ -9,6 +9,8 @@ import pytest
 import lessvfl
 from lessvfl.terms import MEASURES
 
+SCORES: dict[str, tuple[str, ...]] = dict(MEASURES)
+
 METHODS = ("less-vfl-auto", "less-vfl", "local-lasso", "group-lasso", "plain")
 MOMENTS = {"pretrained", "selected", "final", "best"}
 AUTO = ["pretrain", "select_features", "train_first", "select_again", "train"]
@@ -144,7 +146,7 @@ def check_moments(run: Any, name: str, method: str) -> None:
 
 
 def check_measures(run: Any, task: str, method: str) -> None:
-    measures = MEASURES[task]
+    measures = SCORES[task]
     assert run["score"] in measures
     assert run["baseline"].keys() == set(measures)
     assert run["above_baseline"] in (True, False)
@@ -226,7 +228,7 @@ def check_curve(run: Any, task: str, method: str, planted: bool) -> None:
     assert [point["stage"] for point in run["curve"]] == CURVED[method]
     before = {"payload_bytes": 0, "rounds": 0, "paper_mib": 0.0}
     for point in run["curve"]:
-        assert point.keys() == POINT | set(MEASURES[task]) | {f"train_{run['score']}"}
+        assert point.keys() == POINT | set(SCORES[task]) | {f"train_{run['score']}"}
         for name in ("accuracy", "balanced_accuracy", "train_accuracy"):
             value = point[name]
             assert value is None if task == "regression" else is_share(value)
@@ -277,6 +279,8 @@ def check_contract(
         "n_test",
         "n_features",
         "n_real",
+        "n_missing",
+        "n_flagged",
         "n_parties",
         "n_classes",
         "n_blocks",
@@ -287,7 +291,7 @@ def check_contract(
         "score",
         "score_reason",
     }
-    assert data["score"] in MEASURES[task]
+    assert data["score"] in SCORES[task]
     rows = data["classes"] or {}
     assert len(rows) == CLASSES[name]
     if rows:
@@ -302,7 +306,7 @@ def check_contract(
     assert not any(isinstance(value, dict) for value in found["config"].values())
     assert found["config"].keys() >= SETTINGS[method].keys()
     for run in found["runs"]:
-        own = set(MEASURES[task])
+        own = set(SCORES[task])
         assert run.keys() == RUN | own | ({"target"} if target else set())
         assert is_count(run["seed"])
         assert len(run["features"]) == len(run["components"]) == data["n_parties"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import date
 
 import numpy as np
 import pytest
@@ -117,8 +118,8 @@ def test_missing_cells_of_a_heavy_column_are_its_median():
     matrix, counts = encoding.apply(frame_of(X))
     assert counts.imputed == 101
     assert np.isfinite(matrix).all()
-    assert np.abs(matrix[::4]).max() < 0.1
-    assert matrix.mean() == pytest.approx(0, abs=1e-9)
+    assert np.abs(matrix[::4, 0]).max() < 0.1
+    assert matrix[:, 0].mean() == pytest.approx(0, abs=1e-9)
 
 
 def test_equal_values_of_a_heavy_column_share_one_score():
@@ -399,3 +400,95 @@ def test_encoded_training_rows_are_finite_and_fills_land_on_the_fill(rows, scale
     matrix, counts = fit(frame, scale=scale).apply(frame)
     assert np.isfinite(matrix).all()
     assert counts.imputed == np.isnan(frame.numeric).sum()
+
+
+# ------------------------------------------------------------------------------- flags
+
+
+def gaps(n_missing: int, n_rows: int = 100):
+    """Make a column of every kind, of which the first cells are missing."""
+    rng = np.random.default_rng(0)
+    cells = np.empty((n_rows, 5), dtype=object)
+    cells[:, 0] = rng.normal(size=n_rows)
+    cells[:, 1] = rng.random(n_rows) < 0.5
+    cells[:, 2] = rng.choice(["red", "blue"], n_rows)
+    cells[:, 3] = [date(2024, 1, 1 + i % 28) for i in range(n_rows)]
+    cells[:, 4] = rng.standard_cauchy(n_rows) * 1e6
+    cells[:n_missing] = None
+    return frame_of(cells, ["number", "truth", "colour", "day", "tail"])
+
+
+WIDTHS = {"number": 1, "truth": 1, "colour": 2, "day": 4, "tail": 1}
+
+
+@pytest.mark.parametrize("scale", ["auto", "standardize", "none", "global"])
+def test_a_flag_is_the_last_column_of_its_feature(scale):
+    frame = gaps(40)
+    flagged, filled = (fit(frame, scale=scale, missing=m) for m in ("flag", "fill"))
+    assert flagged.features == filled.features
+    assert [c.width for c in filled.columns] == list(WIDTHS.values())
+    assert [c.width for c in flagged.columns] == [n + 1 for n in WIDTHS.values()]
+    assert np.bincount(flagged.groups).tolist() == [n + 1 for n in WIDTHS.values()]
+    (with_flags, counts), (without, plain) = (e.apply(frame) for e in (flagged, filled))
+    last = np.cumsum([c.width for c in flagged.columns]) - 1
+    expected = np.repeat(np.arange(100) < 40, 5).reshape(100, 5)
+    np.testing.assert_array_equal(with_flags[:, last], expected)
+    values = np.delete(with_flags, last, axis=1)
+    np.testing.assert_array_equal(values[40:], without[40:])
+    # A category that is missing is one of its own; others are filled in as before.
+    of_colour = slice(2, 4)
+    assert (values[:40, of_colour] == 0).all()
+    values[:40, of_colour] = without[:40, of_colour]
+    np.testing.assert_array_equal(values, without)
+    assert (counts.imputed, counts.flagged) == (200, 200)
+    assert (plain.imputed, plain.flagged) == (200, 0)
+
+
+@pytest.mark.parametrize(("n_missing", "flag"), [(29, False), (30, True), (71, False)])
+def test_a_flag_needs_thirty_rows_with_and_without_a_value(n_missing, flag):
+    columns = fit(gaps(n_missing)).columns
+    assert [column.flag for column in columns] == [flag] * 5
+
+
+def test_cells_missing_only_later_are_filled_in_without_a_flag():
+    encoding = fit(gaps(0))
+    matrix, counts = encoding.apply(gaps(9))
+    assert matrix.shape[1] == sum(WIDTHS.values())
+    assert np.isfinite(matrix).all()
+    assert (counts.imputed, counts.flagged) == (45, 0)
+    (sentence,) = counts.sentences()
+    assert "flag" not in sentence
+
+
+def test_what_is_missing_is_said_in_words():
+    def said(*counts):
+        return CellCounts(*counts).sentences()[0].partition("training rows")[2]
+
+    assert said(1200, 0, 1200) == ", and a flag says where."
+    assert said(1200, 0, 1100) == "; of 1,100 of them a flag says where."
+    assert said(1, 0, 0) == "."
+
+
+def test_one_value_and_missing_cells_tell_something():
+    cells = np.array([[None if i % 4 == 0 else "yes"] for i in range(200)])
+    (text,) = fit(frame_of(cells)).columns
+    (number,) = fit(
+        frame_of(np.where(np.arange(200) % 4 == 0, NAN, 3.0)[:, None])
+    ).columns
+    assert (text.flag, text.constant) == (number.flag, number.constant) == (True, False)
+    (plain,) = fit(frame_of(cells), missing="fill").columns
+    assert plain.constant
+
+
+def test_an_encoding_with_flags_and_marks_comes_back_from_json():
+    frame = gaps(40)
+    marks = {"number": (-999.0,), "colour": ("none",), "day": (2932896.0,)}
+    encoding = fit(frame, marks=marks)
+    again = Encoding.from_json(json.loads(json.dumps(encoding.to_json())))
+    assert again == encoding
+    narrow = again.narrow(["colour", "day"])
+    assert narrow.apply(frame)[0].shape == (100, 3 + 5)
+    old = encoding.to_json()
+    for column in old["columns"]:
+        del column["flag"], column["missing"]
+    assert not any(column.flag for column in Encoding.from_json(old).columns)

@@ -365,7 +365,7 @@ def test_raw_columns_are_the_source_rows_in_the_order_of_the_labels():
     np.testing.assert_array_equal(first.numeric[:, 1:3], source.X.numeric[rows, 1:3])
     assert second.text[0].tolist() == source.X.text[3][rows].tolist()
     noise = np.concatenate([problem.parties[0].X_train, problem.parties[0].X_test])
-    np.testing.assert_array_equal(first.numeric[:, 3], noise[:, 3])
+    np.testing.assert_array_equal(first.numeric[:, 3], noise[:, -1])
 
 
 def test_a_category_without_a_text_in_the_test_rows_is_raw_too():

@@ -104,6 +104,27 @@ def test_rows_in_order_are_learnt_and_encoded_to_the_bit(kind, scale, table, tmp
     assert np.array_equal(encoded, right)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_flags_and_marks_are_those_of_memory(kind, table, tmp_path):
+    """A value stands for a missing cell in every piece, whatever the column holds."""
+    in_memory, on_disk = both(written(table, tmp_path, kind))
+    marks = data.marks_of(
+        in_memory, {"mostly": 1e9, "letter": "b", "day": "1970-01-09"}
+    )
+    assert data.marks_of(on_disk.look, {"mostly": 1e9}) == {"mostly": (1e9,)}
+    found = [
+        Encoding.fit("p", some, in_memory.names, marks=marks)
+        for some in (in_memory, on_disk)
+    ]
+    assert found[0] == found[1]
+    flagged = {column.name for column in found[0].columns if column.flag}
+    assert flagged == {"gaps", "letter"}  # few rows have one of the others
+    right, counts = found[0].apply(in_memory)
+    (encoded,), other = Scratch(tmp_path).encode([on_disk], found[1], "float32")
+    assert counts == other
+    assert np.array_equal(encoded, right.astype(np.float32))
+
+
 def test_rows_in_any_order_stand_where_they_were_asked_for(table, tmp_path):
     in_memory, on_disk = both(written(table, tmp_path, "folder"))
     rows = np.random.default_rng(1).permutation(N_ROWS)[:800]

@@ -112,7 +112,8 @@ def test_a_server_cannot_name_code_to_load(tmp_path, code):
 
 
 @pytest.mark.parametrize(
-    "name", ["scale", "max_categories", "must_keep", "fusion_net", "anything"]
+    "name",
+    ["scale", "max_categories", "missing", "must_keep", "fusion_net", "anything"],
 )
 def test_preparation_is_the_partys_own_choice(tmp_path, name):
     server = Server(a_party(tmp_path), **{name: "none"})

@@ -87,6 +87,9 @@ def test_bad_configs(tmp_path, text, sentence):
         ("groups: {size: 3}\n", "'groups' setting must be feature names with their"),
         ("groups: {size: []}\n", "'groups' setting must be feature names with their"),
         ("groups: {1: [a]}\n", "'groups' setting must be feature names with their"),
+        ("missing: none\n", "'missing' setting must be one of flag, fill. Got 'none'"),
+        ("missing_values: [-999]\n", "'missing_values' setting must be values by col"),
+        ("missing_values: {a: {b: 1}}\n", "'missing_values' setting must be values by"),
     ],
 )
 def test_bad_configs_of_a_party(tmp_path, text, sentence):
@@ -102,11 +105,14 @@ def test_good_configs_of_a_party(tmp_path):
     path.write_text(
         "scale_range: [-1, 2.5]\nas_is: [noise]\n"
         "groups: {size: [height, weight], lab: 'lab_*'}\n"
+        "missing_values: {income: [-999, 99999], '*': -9, until: 9999-12-31}\n"
     )
     found = config.read(PartyConfig, path)
     assert found.scale_range == pytest.approx((-1, 2.5))
     assert found.as_is == ("noise",)
     assert found.groups == {"size": ["height", "weight"], "lab": "lab_*"}
+    marks = {"income": [-999, 99999], "*": -9, "until": "9999-12-31"}
+    assert (found.missing, found.missing_values) == ("flag", marks)
 
 
 @pytest.mark.parametrize(
@@ -515,9 +521,11 @@ def test_parties_of_try_encode_their_own_columns(run_cli, in_threads, tmp_path):
         *(tmp_path / "table.csv", "--label", "risk", "--spurious", "1"),
         *("--parties", tmp_path / "parties.yaml"),
         *("--groups", tmp_path / "groups.yaml"),
+        *("--missing-values", "city=a"),
         *settings_of(batch_size=40, train_epochs=2),
     )
     assert_alike(plain, tried)
+    assert plain["data"]["n_missing"] >= plain["data"]["n_flagged"] > 100
     features = tried["runs"][0]["features"]
     names = [
         name for some in features.values() for own in some.values() for name in own
@@ -535,6 +543,9 @@ def test_parties_of_try_encode_their_own_columns(run_cli, in_threads, tmp_path):
     assert party["groups"] == {"body": ["height", "weight"]}
     assert party["as_is"] == [f"spurious_clinic_{i}" for i in range(4)]
     assert party["scale_range"] is None
+    assert (party["missing"], party["missing_values"]) == ("flag", None)
+    party = yaml.safe_load((sides / "insurer" / "party.yaml").read_text())
+    assert party["missing_values"] == {"city": ["a"]}
 
 
 def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):

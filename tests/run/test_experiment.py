@@ -98,6 +98,8 @@ def test_record_of_a_run():
         "n_test": 20,
         "n_features": 12,
         "n_real": 8,
+        "n_missing": 0,
+        "n_flagged": 0,
         "n_parties": 4,
         "n_classes": 2,
         "task": "binary",

@@ -19,7 +19,7 @@ from torch import nn
 
 from lessvfl import data
 from lessvfl.core.network import ACTIVATIONS
-from lessvfl.data import Encoding
+from lessvfl.data import Encoding, learn
 from lessvfl.errors import ConfigError, NetworkError
 from lessvfl.run import simulate
 from lessvfl.run.build import Networks
@@ -30,6 +30,13 @@ from lessvfl.run.simulate import Job
 
 # Selection of everything or nothing is what some tests here ask for.
 pytestmark = pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
+
+
+@pytest.fixture(autouse=True)
+def _flags_of_few_cells(monkeypatch):
+    """Have flags in a table of a hundred rows."""
+    monkeypatch.setattr(learn, "FEWEST", 5)
+
 
 SHORT: dict[str, Any] = {"train_epochs": 2, "batch_size": 40, "hidden": 8}
 SELECT: dict[str, Any] = {

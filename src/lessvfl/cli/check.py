@@ -17,9 +17,11 @@ from lessvfl.cli.options import (
     GroupColumn,
     GroupsFile,
     Label,
+    MissingValues,
     PartiesText,
     SampleWeight,
     TaskName,
+    read_missing_values,
     read_parties,
 )
 from lessvfl.terms import listed, plural
@@ -51,6 +53,7 @@ def check(
     group_column: GroupColumn = None,
     task: TaskName = "auto",
     groups: GroupsFile = None,
+    missing_values: MissingValues = None,
     as_json: AsJson = False,
 ) -> None:
     """Say all that a run would refuse, change or leave out in a table."""
@@ -70,6 +73,7 @@ def check(
                 "--group-column": group_column,
                 "--task": None if task == "auto" else task,
                 "--groups": groups,
+                "--missing-values": missing_values,
             }
         )
         report = _check_config(config.expanduser())
@@ -83,6 +87,9 @@ def check(
             group_column=group_column,
             task=task,
             groups=None if groups is None else data.read_parties(groups, of="feature"),
+            config=data.DataConfig(
+                missing_values=read_missing_values(missing_values or [])
+            ),
         )
     if as_json:
         about = {"lessvfl": __version__} | report.to_json()

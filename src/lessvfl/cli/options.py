@@ -44,12 +44,32 @@ GroupColumn = Annotated[
     str | None,
     typer.Option(help="Column of whom a row is of (a person); no feature."),
 ]
+MissingValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing-values",
+        help="What stands for a missing cell: 'income=-999', '*=-999' in any column.",
+    ),
+]
 GroupsFile = Annotated[
     Path | None,
     typer.Option(
         "--groups", help="YAML file of feature name -> columns that are one feature."
     ),
 ]
+
+
+def read_missing_values(pairs: list[str]) -> dict[str, list[str]]:
+    """Read values that stand for a missing cell, by column."""
+    from lessvfl import data
+
+    try:
+        return data.read_marks(pairs)
+    except ValueError as error:
+        raise ConfigError(
+            "The '--missing-values' option must be a column and a value as in "
+            f"income=-999. Got {str(error)!r}."
+        ) from None
 
 
 def read_numbers(text: str, option: str) -> list[int]:

@@ -26,12 +26,14 @@ from lessvfl.cli.options import (
     GroupsFile,
     Label,
     MethodName,
+    MissingValues,
     PartiesText,
     Profile,
     Quiet,
     SampleWeight,
     SeedsText,
     TaskName,
+    read_missing_values,
     read_parties,
     whole_numbers,
 )
@@ -118,6 +120,7 @@ def _read_job(
     group_column: str | None,
     task: str,
     groups: Path | None,
+    missing_values: list[str] | None,
     pairs: list[str] | None,
 ) -> tuple[Job, dict[str, str]]:
     """Read what is to be run, and the options of its data set."""
@@ -125,7 +128,10 @@ def _read_job(
     from lessvfl.run import profiles
     from lessvfl.run.simulate import Job
 
-    overrides, options = _read_settings(pairs or [])
+    given, options = _read_settings(pairs or [])
+    overrides: dict[str, Any] = {**given}
+    if missing_values:
+        overrides["missing_values"] = read_missing_values(missing_values)
     dataset = data.load(
         name,
         data_dir=data_dir,
@@ -169,6 +175,7 @@ def run(
     group_column: GroupColumn = None,
     task: TaskName = "auto",
     groups: GroupsFile = None,
+    missing_values: MissingValues = None,
     set_: Pairs = None,
     target: Target = None,
     out: RunFolder = None,
@@ -192,6 +199,7 @@ def run(
         group_column,
         task,
         groups,
+        missing_values,
         set_,
     )
     numbers = _read_seeds(seeds)
@@ -215,6 +223,7 @@ def try_(
     group_column: GroupColumn = None,
     task: TaskName = "auto",
     groups: GroupsFile = None,
+    missing_values: MissingValues = None,
     set_: Pairs = None,
     target: Target = None,
     out: TryFolder = None,
@@ -245,6 +254,7 @@ def try_(
         group_column,
         task,
         groups,
+        missing_values,
         set_,
     )
 

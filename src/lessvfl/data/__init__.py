@@ -29,6 +29,8 @@ from lessvfl.data.frame import (
     are_all,
     are_in_order,
     digest_of,
+    marks_by_column,
+    read_marks,
 )
 from lessvfl.data.labels import (
     TASKS,
@@ -45,6 +47,7 @@ from lessvfl.data.problem import (
     prepare,
     raw_frame,
 )
+from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import describe, is_file, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows, yaml_problem
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
@@ -78,6 +81,7 @@ __all__ = [
     "are_all",
     "are_in_order",
     "array_of",
+    "blank",
     "changes",
     "check_labels",
     "check_texts",
@@ -104,11 +108,14 @@ __all__ = [
     "load_ids",
     "load_labels",
     "load_rows",
+    "marks_by_column",
+    "marks_of",
     "match_columns",
     "names",
     "open_columns",
     "prepare",
     "raw_frame",
+    "read_marks",
     "read_parties",
     "release_unused",
     "settle",
@@ -117,5 +124,6 @@ __all__ = [
     "usable",
     "write_columns",
     "write_table",
+    "written_marks",
     "yaml_problem",
 ]

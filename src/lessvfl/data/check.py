@@ -16,6 +16,7 @@ from lessvfl.data.blocks import find_blocks, take_units
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
 from lessvfl.data.labels import take_weights
 from lessvfl.data.problem import features_of, prepare
+from lessvfl.data.sentinels import blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
@@ -167,9 +168,24 @@ def check_table(
         and (isinstance(parties, Mapping) or name not in X.unused)
     }
     mine = X.select([name for name in X.names if name not in of_nobody])
+    marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
+    n_problems, problem = len(problems), None
+    if has_labels and not problems:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
+            problem = attempt(
+                lambda: prepare(dataset, config, parties=parties, groups=groups)
+            )
+    flagged = {
+        column.name
+        for party in (() if problem is None else problem.parties)
+        for column in party.encoding.columns
+        if column.flag
+    }
+    is_class = dataset.task != "regression"
     found += [
         (owner.get(one.column or ""), one)
-        for one in columns.remarks(mine, y, dataset.task != "regression")
+        for one in columns.remarks(blank(mine, marks), y, is_class, flagged)
     ]
     if has_labels and dataset.task != "regression":
         rare = relations.rare_classes(dataset.y, dataset.label_names, target or "")
@@ -182,14 +198,8 @@ def check_table(
     if target is not None:  # otherwise one of them is the label
         rest = of_nobody.difference(excluded)
         found += [(None, replace(NOBODYS, column=name)) for name in rest]
-    if (
-        has_labels
-        and not problems
-        and not any(one.level == "stops" for _, one in found)
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
-            attempt(lambda: prepare(dataset, config, parties=parties, groups=groups))
+    if any(one.level == "stops" for _, one in found):
+        del problems[n_problems:]  # all that stops is named
     problems += stops(found)
     if is_one_side:
         found = [(None, one) for _, one in found]

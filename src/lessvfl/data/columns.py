@@ -20,6 +20,7 @@ from lessvfl.data.frame import Finding, Floats, Frame, Reading
 from lessvfl.data.leaks import codes_of, giveaways
 from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.data.relations import relations
+from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
 from lessvfl.terms import listed
 
@@ -254,10 +255,16 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
 RARE = 5  # a category in fewer rows is too rare to learn from
 
 
-def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Finding]:
+def remarks(
+    frame: Frame,
+    y: NDArray[Any] | None,
+    is_class: bool,
+    flagged: Collection[str] = (),
+) -> list[Finding]:
     """Return what a user should know of columns that are used: nothing is done.
 
-    `y` are the labels as they are coded, None where there are none to speak of.
+    `y` are the labels as they are coded, None where there are none to speak of, and
+    `flagged` the columns that get a flag of missing cells.
     """
     found: list[Finding] = []
     twins: dict[bytes, str] = {}
@@ -265,7 +272,8 @@ def remarks(frame: Frame, y: NDArray[Any] | None, is_class: bool) -> list[Findin
         if index in frame.left_out:
             continue
         cells = _codes(frame, index)
-        found += (replace(one, column=name) for one in _look(frame, index, cells))
+        looks = _look(frame, index, cells, name in flagged)
+        found += (replace(one, column=name) for one in looks)
         key = xxhash.xxh3_128(cells.tobytes()).digest()
         twin = twins.setdefault(key, name)
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
@@ -286,7 +294,7 @@ def _codes(frame: Frame, index: int) -> Floats:
     return codes_of(frame.text[index])
 
 
-def _look(frame: Frame, index: int, cells: Floats) -> Iterator[Finding]:
+def _look(frame: Frame, index: int, cells: Floats, flag: bool) -> Iterator[Finding]:
     """Yield what is to be said of one column on its own."""
     empty = np.isnan(cells)
     present = cells[~empty]
@@ -294,8 +302,13 @@ def _look(frame: Frame, index: int, cells: Floats) -> Iterator[Finding]:
         yield Finding(None, "infinite cells", "a run stops here", "stops")
     if empty.any():
         what = f"{empty.sum():,} of {len(cells):,} cells missing"
-        yield Finding(None, what, "filled in from the column's other rows", "kept")
-    if present.size and present.min() == present.max():
+        told = ", and a flag says where" if flag else ""
+        done = f"filled in from the column's other rows{told}"
+        if flag and index in frame.text:
+            done = "a category of their own"
+        yield Finding(None, what, done, "kept")
+    yield from suspects(frame, index, present)
+    if present.size and present.min() == present.max() and not flag:
         done = "kept; it tells nothing"
         yield Finding(None, "one value in every row", done, "kept")
     elif index in frame.text:

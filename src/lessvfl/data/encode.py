@@ -25,6 +25,7 @@ from lessvfl.data.learn import (
     wrong,
 )
 from lessvfl.data.readings import calendar, read_texts
+from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural
 
@@ -45,19 +46,28 @@ class CellCounts:
 
     imputed: int = 0
     unseen: int = 0
+    flagged: int = 0  # of those filled in, in columns with a flag
 
     def __add__(self, other: CellCounts) -> CellCounts:
-        return CellCounts(self.imputed + other.imputed, self.unseen + other.unseen)
+        return CellCounts(
+            self.imputed + other.imputed,
+            self.unseen + other.unseen,
+            self.flagged + other.flagged,
+        )
 
     def sentences(self) -> list[str]:
         """Return in words what was done to cells; nothing where nothing was."""
         filled = plural(self.imputed, "missing cell was", "missing cells were")
+        told = ", and a flag says where"
+        if self.flagged < self.imputed:
+            few = f"; of {self.flagged:,} of them a flag says where"
+            told = few if self.flagged else ""
         new = plural(self.unseen, "test cell holds", "test cells hold")
         both = (
             (
                 self.imputed,
-                f"{filled} filled in by the mean or the most frequent value "
-                "of the party's training rows.",
+                f"{filled} filled in by the mean, the median or the most frequent "
+                f"value of the party's training rows{told}.",
             ),
             (
                 self.unseen,
@@ -87,15 +97,20 @@ class Encoding:
         scale: str = "auto",
         bounds: Bounds = (0.0, 1.0),
         max_categories: int = 64,
+        missing: str = "flag",
+        marks: MarksByColumn | None = None,
         groups: Mapping[str, str] | None = None,
         as_is: Collection[str] = (),
     ) -> Encoding:
         """Learn the encoding of the columns `names` from training rows.
 
-        `bounds` is the range for ``scale="global"``, `groups` maps a column
-        to its feature, and columns `as_is` (numbers, none missing) stay as they are.
+        `bounds` is the range for ``scale="global"``, `missing` says whether columns
+        with missing cells get a flag, `marks` are by column the values that stand for a
+        missing cell (`marks_of`), `groups` maps a column to its feature, and columns
+        `as_is` (numbers, none missing) stay as they are.
         """
-        how = How(party, scale, bounds, max_categories)
+        how = How(party, scale, bounds, max_categories, missing)
+        marks = marks or {}
         look = table.look.select(names)
         place = {name: index for index, name in enumerate(names)}
         found: dict[str, EncodedColumn] = {}
@@ -104,13 +119,15 @@ class Encoding:
                 name: learner_of(how, look, place[name], table.n_rows, name in as_is)
                 for name in some
             }
-            for places, frame in table.batches(some, CHUNK):
+            for places, raw in table.batches(some, CHUNK):
+                frame = blank(raw, marks)
                 for index, learner in enumerate(learners.values()):
                     texts = learner.of_texts
                     cells = frame.texts(index) if texts else frame.numeric[:, index]
                     learner.see(places, cells)
             unsure = [name for name in some if learners[name].unsure]
-            for _, frame in table.batches(unsure, CHUNK) if unsure else ():
+            for _, raw in table.batches(unsure, CHUNK) if unsure else ():
+                frame = blank(raw, marks)
                 for index, name in enumerate(unsure):
                     learners[name].see_again(frame.numeric[:, index])
             found |= {name: learner.column() for name, learner in learners.items()}
@@ -118,7 +135,8 @@ class Encoding:
         for index, name in enumerate(names):
             feature = (groups or {}).get(name, name)
             reading = look.readings.get(index)
-            column = replace(found[name], feature=feature, reading=reading)
+            own = tuple(marks.get(name, ()))
+            column = replace(found[name], feature=feature, reading=reading, missing=own)
             order.setdefault(feature, []).append(column)
         return cls(party, tuple(column for many in order.values() for column in many))
 
@@ -164,7 +182,9 @@ class Encoding:
                 f"fitted on. Got none named {shown}."
             )
         own = frame.select(self.names)
-        cells = self._read(own)
+        own = replace(own, numeric=self._read(own))
+        own = blank(own, {column.name: column.missing for column in self.columns})
+        cells = own.numeric
         starts = np.cumsum([0, *(column.width for column in self.columns)])
         matrix = np.zeros((own.n_rows, int(starts[-1])))
         plain = ("numeric", "boolean")
@@ -185,7 +205,10 @@ class Encoding:
         if too_large.size:
             raise infinite(self.party, numbers[too_large[0]].name)
         matrix[:, starts[at]] = values
-        counts = CellCounts(imputed=int(empty.sum()))
+        flagged = np.array([column.flag for column in numbers], dtype=bool)
+        flags = empty[:, flagged]
+        matrix[:, starts[at][flagged] + 1] = flags
+        counts = CellCounts(int(empty.sum()), flagged=int(flags.sum()))
         for i, column in enumerate(self.columns):
             out = matrix[:, starts[i] : starts[i + 1]]
             if column.kind == "categorical":
@@ -236,7 +259,7 @@ class Encoding:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Encoding:
         """Rebuild an encoding from what `to_json` returned."""
-        lists = ("categories", "knots", "levels")
+        lists = ("categories", "knots", "levels", "missing")
         columns = []
         for column in value["columns"]:
             more: dict[str, Any] = {name: tuple(column.get(name, ())) for name in lists}
@@ -265,18 +288,29 @@ def _calendar(
         must = "hold dates of the years 1 to 9999"
         raise wrong(party, column.name, must, "others")
     shift, scale = np.array(column.parts).T
-    out[:] = (calendar(days, column.first) - shift) / scale
-    return CellCounts(imputed=int(empty.sum()))
+    out[:, : len(shift)] = (calendar(days, column.first) - shift) / scale
+    if column.flag:
+        out[:, -1] = empty
+    return CellCounts(int(empty.sum()), flagged=int(empty.sum()) * column.flag)
 
 
 def _one_hot(
     column: EncodedColumn, cells: NDArray[np.object_], out: Floats
 ) -> CellCounts:
     """Write the one-hot columns of one category into `out`."""
-    code = {text: index for index, text in enumerate(column.categories)}
-    full = (str(column.fill) if cell is None else cell for cell in cells)
-    codes = np.array([code.get(cell, -1) for cell in full], dtype=np.int64)
+    code = codes_of(column)
+    codes = np.array([code.get(cell, -1) for cell in cells], dtype=np.int64)
     known = np.flatnonzero(codes >= 0)
     out[known, codes[known]] = 1.0
     n_empty = sum(cell is None for cell in cells)
-    return CellCounts(n_empty, int((codes < 0).sum()))
+    return CellCounts(n_empty, int((codes < 0).sum()), n_empty * column.flag)
+
+
+def codes_of(column: EncodedColumn) -> dict[str | None, int]:
+    """Return the place of every text of a category, None standing for a missing one.
+
+    That is the last of all with a flag, and otherwise the one that fills it in.
+    """
+    codes = {text: code for code, text in enumerate(column.categories)}
+    missing = len(codes) if column.flag else codes[str(column.fill)]
+    return codes | {None: missing}

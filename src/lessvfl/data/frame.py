@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.settings import Section, a_flag, a_float, an_int, one_of, setting
+from lessvfl.settings import (
+    Kind,
+    Section,
+    a_flag,
+    a_float,
+    an_int,
+    one_of,
+    or_none,
+    setting,
+)
 from lessvfl.terms import Task
 
 if TYPE_CHECKING:
@@ -237,6 +246,40 @@ class DatasetInfo:
     takes_options: bool = False
 
 
+def read_marks(pairs: Iterable[str]) -> dict[str, list[str]]:
+    """Read which values of columns stand for a missing cell, as in income=-999."""
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        name, _, value = (part.strip() for part in pair.rpartition("="))
+        if not (name and value):
+            raise ValueError(pair)
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def marks_by_column() -> Kind:
+    """Allow none, or by column (name or glob) what stands for a missing cell."""
+
+    def is_mark(value: Any) -> bool:
+        return isinstance(value, int | float | str) and not isinstance(value, bool)
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, Mapping) and all(
+            isinstance(name, str)
+            and (is_mark(own) or isinstance(own, list | tuple))
+            and all(map(is_mark, own if isinstance(own, list | tuple) else ()))
+            for name, own in value.items()
+        )
+
+    return or_none(
+        Kind(
+            "values by column as in income=-999,born=1900-01-01",
+            accepts,
+            lambda text: read_marks(text.split(",")),
+        )
+    )
+
+
 @dataclass(frozen=True)
 class DataConfig(Section):
     """How a table becomes a problem: columns to parties, rows to train and test."""
@@ -276,6 +319,18 @@ class DataConfig(Section):
     max_categories: int = setting(
         an_int(2), 64, "most different texts in a column of categories"
     )
+    missing: str = setting(
+        one_of("flag", "fill"),
+        "flag",
+        "missing cells: filled in, with a flag in the same feature that says where; or "
+        "filled in alone",
+    )
+    missing_values: Mapping[str, Any] | None = setting(
+        marks_by_column(),
+        None,
+        "numbers, dates or texts that stand for a missing cell, by column (names or "
+        "globs)",
+    )
     equal_rows: str = setting(
         one_of("together", "apart"),
         "together",
@@ -313,6 +368,7 @@ class Problem:
     label_shift: float = 0.0  # of regression: what was taken off the labels
     label_scale: float = 1.0  # and what they were divided by
     imputed: int = 0  # missing cells filled in, train and test
+    flagged: int = 0  # of these, those that a flag tells of
     unseen: int = 0  # cells of test rows whose category no training row has
     bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
     sample_weight: Floats | None = None  # of the training rows, as they came

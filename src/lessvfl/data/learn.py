@@ -31,12 +31,17 @@ MOST_KNOTS = 256
 LEAST_EXPONENT = -1073  # of a double above zero
 CHUNK = 1 << 16  # rows that are seen together, and the most whose ranks are taken
 
+FEWEST = 30  # rows without a value, and with one, that a flag is worth its cost for
+
 AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
 
 
 @dataclass(frozen=True)
 class EncodedColumn:
     """How one source column is encoded: fill, then (x - shift) / scale, or one-hot.
+
+    A flag is 1 where a cell is missing and 0 elsewhere, as the columns of a category
+    are; there it takes the place of the fill, as a category of its own.
 
     A column of heavy tails has `knots`, values whose normal scores are `levels`; others
     lie on the lines between them. They come before shift and scale. A date becomes day,
@@ -56,13 +61,14 @@ class EncodedColumn:
     first: float = 0.0  # training day of a date, in days since 1970-01-01
     parts: tuple[tuple[float, float], ...] = ()
     reading: Reading | None = None  # of texts; None: as numbers are usually written
+    flag: bool = False  # whether one more column, the last, says where cells are empty
+    missing: tuple[float | str, ...] = ()  # values that stand for an empty cell
 
     @property
     def width(self) -> int:
         """Return the number of encoded columns."""
-        if self.kind == "date":
-            return len(self.parts)
-        return len(self.categories) if self.kind == "categorical" else 1
+        n_values = {"date": len(self.parts), "categorical": len(self.categories)}
+        return n_values.get(self.kind, 1) + self.flag
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,11 @@ class How:
     scale: str = "auto"
     bounds: Bounds = (0.0, 1.0)  # for scale=global
     max_categories: int = 64
+    missing: str = "flag"
+
+    def flags(self, n_missing: int, n_present: int) -> bool:
+        """Tell whether a column of so many cells gets a flag."""
+        return self.missing == "flag" and min(n_missing, n_present) >= FEWEST
 
 
 @dataclass
@@ -260,6 +271,7 @@ class _Number(Learner):
                 shift, width = self.fill, 1.0
         if not np.isfinite([self.fill, shift, width]).all():
             raise infinite(self.how.party, self.name)
+        flag = self.how.flags(self.n_missing, self.present.n)
         return EncodedColumn(
             self.name,
             self.name,
@@ -267,9 +279,10 @@ class _Number(Learner):
             self.fill,
             shift,
             width or 1.0,
-            constant=self.is_constant,
+            constant=self.is_constant and not flag,
             knots=self.knots,
             levels=self.levels,
+            flag=flag,
         )
 
 
@@ -278,10 +291,13 @@ class _Text(Learner):
     """A column of categories."""
 
     tally: Counter[str] = field(default_factory=Counter)
+    n_missing: int = 0
     of_texts: ClassVar[bool] = True
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
-        self.tally.update(cell for cell in cells if cell is not None)
+        present = [cell for cell in cells if cell is not None]
+        self.n_missing += len(cells) - len(present)
+        self.tally.update(present)
 
     def column(self) -> EncodedColumn:
         tally = self.tally
@@ -293,7 +309,8 @@ class _Text(Learner):
         column = EncodedColumn(
             self.name, self.name, "categorical", fill, categories=categories
         )
-        return replace(column, constant=len(categories) == 1)
+        flag = self.how.flags(self.n_missing, tally.total())
+        return replace(column, constant=len(categories) == 1 and not flag, flag=flag)
 
 
 @dataclass
@@ -302,6 +319,7 @@ class _Date(Learner):
 
     present: Spread = field(default_factory=Spread)
     parts: Spread = field(default_factory=Spread)
+    n_missing: int = 0
     first: float = math.inf
     last: float = -math.inf
     lows: list[Floats] = field(default_factory=list)
@@ -309,6 +327,7 @@ class _Date(Learner):
 
     def see(self, places: Places, cells: NDArray[Any]) -> None:
         present = cells[~np.isnan(cells)]
+        self.n_missing += len(cells) - len(present)
         self.present.add(present)
         if len(present):
             self.first = min(self.first, float(present.min()))
@@ -338,14 +357,16 @@ class _Date(Learner):
             shift = np.min(self.lows, axis=0)
             width = np.max(self.highs, axis=0) - shift
         pairs = zip(shift.tolist(), width.tolist(), strict=True)
+        flag = self.how.flags(self.n_missing, self.present.n)
         return EncodedColumn(
             self.name,
             self.name,
             "date",
             self.fill,
-            constant=self.first == self.last,
+            constant=self.first == self.last and not flag,
             first=self.first,
             parts=tuple((low, wide or 1.0) for low, wide in pairs),
+            flag=flag,
         )
 
 

@@ -34,6 +34,7 @@ from lessvfl.data.labels import (
     scaled_labels,
     threshold_of,
 )
+from lessvfl.data.sentinels import blank, marks_of
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.terms import listed, plural, stream_seed
 
@@ -93,9 +94,12 @@ def prepare(
     shares = plant.shares_of(spurious, len(dealt))
     feature_of = features_of(dealt, groups)
     held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
+    marks = marks_of(dataset.X, config.missing_values)
     blocks = find_blocks(dataset, config)
     train, test, own = _rows(dataset, config, seed, in_order, blocks)
-    bounds = _bounds(train, test, held) if config.scale == "global" else (0.0, 1.0)
+    bounds = (0.0, 1.0)
+    if config.scale == "global":
+        bounds = _bounds(blank(train, marks), blank(test, marks), held)
 
     encodings, matrices, counts = [], [], CellCounts()
     for party, columns in held.items():
@@ -106,6 +110,8 @@ def prepare(
             scale=config.scale,
             bounds=bounds,
             max_categories=config.max_categories,
+            missing=config.missing,
+            marks=marks,
             groups=feature_of,
         )
         X_train, of_train = encoding.apply(train)
@@ -144,6 +150,7 @@ def prepare(
         + _notes(dataset.X, dealt, count, counts)
         + (() if blocks is None else blocks.sentences()),
         imputed=counts.imputed,
+        flagged=counts.flagged,
         unseen=counts.unseen,
         bounds=bounds,
         frames=(train, test),

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import yaml
 
 from lessvfl import settings
-from lessvfl.data import TASKS, yaml_problem
+from lessvfl.data import TASKS, marks_by_column, yaml_problem
 from lessvfl.errors import ConfigError
 from lessvfl.remote.policy import EVALUATIONS, Policy, read_policy
 from lessvfl.settings import (
     Kind,
+    a_flag,
     a_float,
     a_text,
     an_int,
@@ -135,6 +136,11 @@ class ServerConfig(Common):
         None,
         "what the labels are; none or auto: as they look",
     )
+    tell_share: bool = setting(
+        a_flag(),
+        False,
+        "tell parties the share of the rarer of two classes, for what they may drop",
+    )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
     method: str = setting(a_text(), "less-vfl-auto", "see 'lessvfl methods'")
     profile: str = setting(a_text(), "default", "default, paper or official-code")
@@ -194,6 +200,14 @@ class PartyConfig(Common):
     )
     max_categories: int = setting(
         an_int(2), 64, "most different texts in a column of categories"
+    )
+    missing: str = setting(
+        one_of("flag", "fill"),
+        "flag",
+        "missing cells: filled in, with a flag in the same feature; or filled in alone",
+    )
+    missing_values: dict[str, Any] | None = setting(
+        marks_by_column(), None, "column (name or glob) -> what stands for missing"
     )
     must_keep: str | None = setting(
         or_none(a_text()), None, "features (names or globs) that must stay"
@@ -272,6 +286,9 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
     }
+    marks = found.get("missing_values")
+    if isinstance(marks, dict):  # YAML has dates
+        found["missing_values"] = settings.value_of(marks, known["missing_values"])
     if isinstance(found.get("seeds"), int):
         found["seeds"] = (found["seeds"],)
     if "policy" in found:

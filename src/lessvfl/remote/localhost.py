@@ -245,6 +245,7 @@ def write_folders(
         sample_weight="weight" if "weight" in labels else None,
         group_column="block" if "block" in labels else None,
         task=dataset.task,
+        tell_share=True,  # all sides are of one house
         method=job.settings.method,
         profile=job.settings.profile,
         settings=settings,
@@ -300,6 +301,8 @@ def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any
         "scale": own.data.scale,
         "scale_range": list(problem.bounds) if is_global else None,
         "max_categories": own.data.max_categories,
+        "missing": own.data.missing,
+        "missing_values": data.written_marks(table.encoding.columns) or None,
         "must_keep": own.config.pinned(),
         "party_net": own.net.party_net,
     }

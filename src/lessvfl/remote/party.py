@@ -71,7 +71,7 @@ SERVER = "server"  # what the other side is called, where it is shown
 # What the run depends on in a party's config; the rest may change on the way.
 _LASTING = (
     *("columns", "groups", "as_is", "scale", "scale_range", "max_categories"),
-    *("must_keep", "party_net", "align", "seed_private"),
+    *("missing", "missing_values", "must_keep", "party_net", "align", "seed_private"),
 )
 
 
@@ -93,6 +93,7 @@ class SeedRows:
     train: Places
     test: Places
     blocks: Places | None  # of the training rows; None: every row is alone
+    share: float | None = None  # of the rarer of two classes, where it is told
 
 
 def open_table(config: PartyConfig) -> tuple[Table, NDArray[Any] | None]:
@@ -134,6 +135,7 @@ class PartyProcess:
         self._columns = data.usable(name, names, look)
         as_is = data.match_columns(names, config.as_is, where) if config.as_is else ()
         self._as_is = as_is
+        self._marks = data.marks_of(look, config.missing_values)
         self._groups = data.features_of({name: names}, config.groups)
         self.device = resolve_device(config.device)
         if config.scale == "global" and config.scale_range is None:
@@ -500,7 +502,7 @@ class PartyProcess:
         test = collect(message.places("test"), message.n_test)
         blocks = message.blocks
         own = None if blocks is None else blocks.astype(np.int64)
-        self._rows = SeedRows(message.seed, train, test, own)
+        self._rows = SeedRows(message.seed, train, test, own, message.share)
         if blocks is None and not self._is_checked:
             self._warn_of_copies()
         seeds = self._welcome.seeds
@@ -624,6 +626,8 @@ class PartyProcess:
             scale=own.scale,
             bounds=own.scale_range or (0.0, 1.0),
             max_categories=own.max_categories,
+            missing=own.missing,
+            marks=self._marks,
             groups=self._groups,
             as_is=self._as_is,
         )
@@ -696,14 +700,14 @@ class PartyProcess:
         assert self._rows is not None
         if not self._is_trained:
             raise self._too_early("to train to the end")
-        seed, outcome = self._rows.seed, party.outcome(0)
+        seed, share, outcome = self._rows.seed, self._rows.share, party.outcome(0)
         encoding = self._encoded.encoding
         fitted = FittedParty.of(encoding, outcome, self.config.party_net)
         place = f"party{self._welcome.parties.index(self.name)}"
         model = fitted.save(self.folder / NETWORKS / f"seed-{seed}" / place)
         own = {
             "seed": seed,
-            **party_numbers(encoding.features, outcome),
+            **party_numbers(encoding.features, outcome, share),
             "rows": {rows: self._n_rows(rows) for rows in ("train", "test")},
             "components": {
                 "kept": fitted.n_components,

@@ -50,7 +50,8 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
             f"The table of party '{name}' must have {least} rows or more, by "
             f"'min_rows' of its policy. Got {table.n_rows}."
         )
-    own = look.select(names)
+    marks = attempt(lambda: data.marks_of(look, config.missing_values)) or {}
+    own = data.blank(look.select(names), marks)
     found = data.changes(look, findings, names, config.max_categories)
     found += columns.remarks(own, None, True)
     if held is not None:

@@ -57,7 +57,13 @@ from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
-from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
+from lessvfl.run.numbers import (
+    bare_header,
+    class_share,
+    consensus,
+    header,
+    server_numbers,
+)
 from lessvfl.run.profiles import Settings
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
@@ -72,7 +78,10 @@ from lessvfl.wire.replies import ReplyRules, wrong_kind
 CHECKPOINT = "checkpoint.safetensors"
 
 # Settings of `lessvfl run` that a party decides on for itself.
-NOT_THE_SERVERS = ("scale", "max_categories", "must_keep", "party_net")
+NOT_THE_SERVERS = (
+    *("scale", "max_categories", "missing", "missing_values"),
+    *("must_keep", "party_net"),
+)
 
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
@@ -135,11 +144,12 @@ class SeedLabels:
     test: Places
     problem: Problem
 
-    def message(self) -> control.Prepare:
+    def message(self, tell_share: bool) -> control.Prepare:
         """Return what every party is told of them."""
         in_order = are_in_order(self.train) and are_in_order(self.test)
         rows = (self.seed, self.train, self.test, in_order)
-        return control.Prepare.of(*rows, self.problem.blocks)
+        share = class_share(self.problem) if tell_share else None
+        return control.Prepare.of(*rows, self.problem.blocks, share)
 
 
 def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
@@ -355,7 +365,7 @@ class ServerProcess:
         self.hub.run_id = self._run_id()
         end = time.monotonic() + self.config.wait
         if len(done) < len(self.config.parties):
-            prepare = self._seed_labels().message()
+            prepare = self._seed_labels().message(self.config.tell_share)
         while missing := [p for p in self.config.parties if p not in done]:
             for party in set(missing) & set(self.hub.connected):
                 with contextlib.suppress(PartyLostError):
@@ -517,7 +527,7 @@ class ServerProcess:
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
         rows = self._seed_labels()
         problem = rows.problem
-        self._ask_all(rows.message())
+        self._ask_all(rows.message(self.config.tell_share))
         data.release_unused()
         release_freed_memory()
         saved = read_state(self._path) if self._path.is_file() else None

@@ -80,6 +80,8 @@ def header(
             "n_test": len(problem.y_test),
             "n_features": problem.n_features if known else None,
             "n_real": problem.n_real if known else None,
+            "n_missing": problem.imputed if known else None,
+            "n_flagged": problem.flagged if known else None,
             "n_parties": len(problem.parties) if n_parties is None else n_parties,
             "n_classes": problem.n_classes,
             "n_blocks": n_rows if problem.n_blocks is None else problem.n_blocks,

@@ -24,6 +24,7 @@ from lessvfl.core.lifted import Lifted
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import MLP, Network
 from lessvfl.data import Encoding
+from lessvfl.data.encode import codes_of
 from lessvfl.data.learn import EncodedColumn
 from lessvfl.errors import NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
@@ -106,6 +107,7 @@ def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
         graph.input(c.name, np.object_ if _is_text(c) else np.float64, [N_ROWS, 1])
         for c in columns
     ]
+    inputs = [_blank(graph, cells, c) for cells, c in zip(inputs, columns, strict=True)]
     starts = np.cumsum([0, *(column.width for column in columns)])
     blocks: list[str] = []
     places: list[int] = []  # in the matrix, of every column of the blocks
@@ -118,7 +120,11 @@ def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
         if (write := _writer(column)) is None:
             continue
         blocks.append(write(graph, inputs[i], column))
-        places += range(starts[i], starts[i + 1])
+        places += range(starts[i], starts[i + 1] - _has_flag(column))
+    if flags := [i for i, c in enumerate(columns) if _has_flag(c)]:
+        cells = graph.add("Concat", *(inputs[i] for i in flags), axis=1)
+        blocks.append(graph.cast(graph.add("IsNaN", cells), np.float64))
+        places += [int(starts[i + 1]) - 1 for i in flags]
     matrix = graph.add("Concat", *blocks, axis=1)
     if places == sorted(places):
         return matrix
@@ -127,6 +133,19 @@ def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
 
 def _is_text(column: EncodedColumn) -> bool:
     return column.kind == "categorical"
+
+
+def _has_flag(column: EncodedColumn) -> bool:
+    """Tell whether a flag is to be written besides; that of a category is one of it."""
+    return column.flag and not _is_text(column)
+
+
+def _blank(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
+    """Write NaN where a number stands for a missing cell."""
+    for mark in () if _is_text(column) else column.missing:
+        is_mark = graph.add("Equal", cells, graph.constant(np.array(float(mark))))
+        cells = graph.add("Where", is_mark, graph.constant(np.array(np.nan)), cells)
+    return cells
 
 
 def _writer(column: EncodedColumn) -> Callable[..., str] | None:
@@ -213,8 +232,9 @@ def _calendar(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
 
 def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
     """Write the columns of a category: none is 1 where no training row has the text."""
-    codes = {text: code for code, text in enumerate(column.categories)}
-    codes[""] = codes[str(column.fill)]  # a missing cell
+    known = codes_of(column)
+    missing = dict.fromkeys(("", *map(str, column.missing)), known.pop(None))
+    codes = {str(text): code for text, code in known.items()} | missing
     found = graph.add(
         "LabelEncoder",
         cells,
@@ -223,7 +243,7 @@ def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
         values_int64s=list(codes.values()),
         default_int64=-1,
     )
-    every = graph.constant(np.arange(len(column.categories))[None])
+    every = graph.constant(np.arange(column.width)[None])
     return graph.cast(graph.add("Equal", found, every), np.float64)
 
 

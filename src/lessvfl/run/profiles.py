@@ -61,6 +61,7 @@ _PUBLISHED_DATA = {
     "scale_labels": False,
     "loss": "squared",
     "equal_rows": "apart",
+    "missing": "fill",
 }
 
 _OFFICIAL = {

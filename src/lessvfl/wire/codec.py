@@ -43,7 +43,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 6
+VERSION = 7
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 KIND = struct.Struct("<H")
@@ -342,12 +342,16 @@ def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
         one.dtype != np.int32 or one.shape != (n_train,) for one in more
     ):
         raise ValueError("other blocks than it has rows")
+    share = f["share"]
+    if share is not None and not (isinstance(share, float) and 0 < share <= 0.5):
+        raise ValueError("another share than one of a rarer class")
 
     def read(arrays: ArrayList) -> control.Prepare:
-        rows, *blocks = arrays
+        rows, *more = arrays
         if any(own.dtype == np.int32 and (own < 0).any() for own in arrays):
             raise ValueError("something else than positions")
-        return control.Prepare(seed, n_train, n_test, rows, *blocks)
+        blocks = more[0] if more else None
+        return control.Prepare(seed, n_train, n_test, rows, blocks, share)
 
     return read
 
@@ -490,7 +494,12 @@ KINDS: list[MessageKind] = [
     MessageKind(
         control.Prepare,
         lambda m: (
-            {"seed": m.seed, "n_train": m.n_train, "n_test": m.n_test},
+            {
+                "seed": m.seed,
+                "n_train": m.n_train,
+                "n_test": m.n_test,
+                "share": m.share,
+            },
             [torch.from_numpy(own) for own in (m.rows, m.blocks) if own is not None],
         ),
         _read_prepare,

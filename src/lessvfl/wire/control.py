@@ -13,7 +13,8 @@ Prepare     down      the seed of the next run, which which common rows are for 
                       rows in another order; where
                       rows belong together, the
                       number of what each training
-                      row belongs to
+                      row belongs to; where the       the share of the rarer of two
+                      server's config says so, share  classes
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
 Open        down      run, seed, session, digest of   that a model is used, and when
@@ -84,7 +85,8 @@ class Prepare:
 
     Of rows in the common order `rows` has a bit each: whether it is for testing. In
     another order they are places: those of training rows, then those of test rows.
-    `blocks` number what training rows belong to, where rows belong together.
+    `blocks` number what training rows belong to, where rows belong together. `share` is
+    that of the rarer of two classes, where the server's config tells it.
     """
 
     seed: int
@@ -92,6 +94,7 @@ class Prepare:
     n_test: int
     rows: NDArray[Any]  # uint8 or int32
     blocks: NDArray[np.int32] | None = None  # (n_train,)
+    share: float | None = None
 
     @classmethod
     def of(
@@ -101,6 +104,7 @@ class Prepare:
         test: NDArray[np.int64],
         in_order: bool,
         blocks: NDArray[np.int64] | None = None,
+        share: float | None = None,
     ) -> Prepare:
         """Name rows, each of the common ones once; `in_order`: both as they stand."""
         n_train, n_test = len(train), len(test)
@@ -108,9 +112,9 @@ class Prepare:
         if in_order:
             is_test = np.zeros(n_train + n_test, dtype=np.bool_)
             is_test[test] = True
-            return cls(seed, n_train, n_test, np.packbits(is_test), own)
+            return cls(seed, n_train, n_test, np.packbits(is_test), own, share)
         both = np.concatenate([train, test], dtype=np.int32, casting="same_kind")
-        return cls(seed, n_train, n_test, both, own)
+        return cls(seed, n_train, n_test, both, own, share)
 
     @property
     def n_rows(self) -> int:
