@@ -535,6 +535,7 @@ def lasso(problem: Problem) -> Mask:
 # -- one run ---------------------------------------------------------------------------
 
 OURS = "LESS-VFL"
+BY_SHARES = {"threshold": "balanced"}  # as the balanced accuracy asks of rare classes
 PEERS = {"L1": pooled.l1_logistic, "Boruta": pooled.boruta}
 SCORED = ("VFL", "linear", "boosting")  # on all columns
 METHODS = (OURS, *PEERS, *SCORED)
@@ -556,6 +557,7 @@ def run(
 ) -> dict[str, Any]:
     """Return score, and support where there is one, of one method."""
     dataset, is_rare = shape.dataset, shape.is_rare
+    given = {**BY_SHARES, **given} if is_rare else given
     settings = profiles.resolve(methods.DEFAULT, "default", dataset, given)
     job = simulate.Job(dataset, settings, shape.sizes)
     if method == OURS:
@@ -577,7 +579,7 @@ def run(
     if method == "VFL":
         own = settings.flat()
         keys = ("embedding_size", "batch_size", "learning_rate", "train_epochs")
-        same = {key: own[key] for key in (*keys, "schedule")}
+        same = {key: own[key] for key in (*keys, "schedule", "threshold")}
         plain = profiles.resolve("plain", "default", dataset, same)
         (done,) = simulate.simulate(dataclasses.replace(job, settings=plain), [seed])
         return {"score": final(done.numbers)}
@@ -606,7 +608,8 @@ def plain_score(shape: Shape, kept: Mask, seed: int) -> float | None:
         return None
     names = [name for name, stays in zip(dataset.X.names, kept, strict=True) if stays]
     own = dataclasses.replace(dataset, X=dataset.X.select(names), significant=None)
-    settings = profiles.resolve("plain", "default", own)
+    given = BY_SHARES if shape.is_rare else {}
+    settings = profiles.resolve("plain", "default", own, given)
     (done,) = simulate.simulate(simulate.Job(own, settings, sizes), [seed])
     return final(done.numbers)
 

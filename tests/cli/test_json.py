@@ -9,7 +9,7 @@ import pytest
 import lessvfl
 from lessvfl.terms import MEASURES
 
-SCORES: dict[str, tuple[str, ...]] = {**MEASURES}
+SCORES: dict[str, tuple[str, ...]] = {str(k): v for k, v in MEASURES.items()}
 
 METHODS = ("less-vfl-auto", "less-vfl", "local-lasso", "group-lasso", "plain")
 MOMENTS = {"pretrained", "selected", "final", "best"}

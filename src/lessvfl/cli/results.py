@@ -57,13 +57,17 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_summary(records: list[RunRecord]) -> None:
     """Print the key numbers of records, one column each."""
-    from lessvfl.report import tables
+    from lessvfl.report import tables, verdicts
 
     for record in records:
         say(tables.headline(record))
         for note in record.header["notes"]:
             say(f"Note: {note}", dim=True)
-        for sentence in (*tables.chance(record), *tables.undefined(record)):
+        for sentence in (
+            *verdicts.dwarfing(record),
+            *tables.chance(record),
+            *tables.undefined(record),
+        ):
             say(sentence)
         if predicted := tables.predicted_words(record):
             say(f"{predicted}.", dim=True)
@@ -184,6 +188,8 @@ def tell_party(record: RunRecord) -> None:
 
     is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
     say(f"{operator.headline(record)}.")
+    for sentence in verdicts.dwarfing(record):
+        say(sentence)
     for verdict in (verdicts.NOT_NEEDED, verdicts.UNDECIDED, verdicts.NEEDED):
         some = [one for one in found if one.verdict == verdict]
         title = f"{verdict[0].upper()}{verdict[1:]}"
@@ -196,7 +202,8 @@ def tell_party(record: RunRecord) -> None:
             say(f"{title}: {', '.join(names)}{more}")
     if is_terminal:
         for caution in operator.cautions(record):
-            say(caution)
+            if caution not in verdicts.dwarfing(record):
+                say(caution)
         print_table(("revealed to", "what"), operator.revealed(record))
     if sent := operator.sent(record):
         *stages, total = sent

@@ -264,10 +264,11 @@ class Look:
         if fresh is not None and self._loses_little(fresh, exempt):
             rule, found = "elimination", self._eliminate(self.seen, found.kept, exempt)
         kept, said, scores = found.kept | exempt, found.false_share, found.scores
+        is_signal = bool((found.kept & ~self.pinned & (scores >= 1)).any())
         if not self.plan.again and self._is_noise():
-            kept, said = exempt, None
-        sight, at_most = self._sight(found, bool((kept & ~exempt).any()))
-        if not bool((kept & ~exempt).any()):
+            kept, said, is_signal = exempt, None, False
+        sight, at_most = self._sight(found, is_signal)
+        if not is_signal:
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
         if self.plan.again and not bool(kept.any()):
             kept[scores.argmax()] = True

@@ -20,6 +20,7 @@ from lessvfl.report.verdicts import (
     NOT_NEEDED,
     UNDECIDED,
     FeatureVerdict,
+    dwarfing,
     power_words,
     reasons,
     verdicts,
@@ -74,7 +75,7 @@ def cautions(record: RunRecord) -> list[str]:
     party, n_runs = str(record.header.get("party")), len(record.runs)
     found = verdicts(record)
     n_kept = sum(one.is_kept for one in found)
-    said = []
+    said = dwarfing(record)
     if not n_kept:
         said.append("Nothing was kept, so the model does without your columns.")
     if power := power_words(record, party):

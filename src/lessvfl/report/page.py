@@ -17,7 +17,7 @@ from lessvfl.report import (
     tables,
 )
 from lessvfl.report.tables import MISSING, RunNumbers, at
-from lessvfl.report.verdicts import reasons_by_party, verdicts
+from lessvfl.report.verdicts import dwarfing, reasons_by_party, verdicts
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def _notes(record: RunRecord) -> list[str]:
     """Return what the labels were taken for, and what else to know of the numbers."""
     task, reason = (at(record.header, "data", key) for key in ("task", "task_reason"))
     said = [terms.labels_text(task, reason)] if task and reason else []
-    return [*said, *(record.header.get("notes") or []), *tables.remarks(record)]
+    notes = record.header.get("notes") or []
+    return [*dwarfing(record), *said, *notes, *tables.remarks(record)]
 
 
 def _cards(record: RunRecord) -> str:

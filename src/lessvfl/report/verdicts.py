@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from lessvfl.run.record import RunRecord
 FEATURES_NAME = "features.csv"
 COLUMNS = ("party", "feature", "verdict", "kept", "why", "strength", "pair", "share")
 NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
+DWARFS = 3.0  # times the next feature's strength, or the mark
+LEAKS = 0.35  # correlation from which such a feature is suspicious
 SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
 LASSO, UNSELECTED = "group lasso", "no selection"  # reasons of methods without shadows
 UNTOLD = "not revealed"  # of a method with shadows: a party reveals names, no reasons
@@ -160,6 +163,34 @@ def _mean(runs: Sequence[RunNumbers], party: str, *path: str) -> float | None:
         [tables.number(run, "selection", party, *path) for run in runs]
     )
     return found.mean if found else None
+
+
+def dwarfing(record: RunRecord) -> list[str]:
+    """Say which features are so much stronger than all others that they may leak.
+
+    A party has no labels: a column that is known only after the label, or is made of
+    it, stands out by its strength alone.
+    """
+    by_party: dict[str, list[FeatureVerdict]] = {}
+    for one in verdicts(record):
+        if one.strength is not None:
+            by_party.setdefault(one.party, []).append(one)
+    said = []
+    for party, found in by_party.items():
+        first, *others = sorted(found, key=lambda one: -(one.strength or 0.0))
+        mark = _mean(record.runs, party, "sight", "mark")
+        n_rows = _mean(record.runs, party, "sight", "n_rows")
+        if mark is None or not n_rows or not others:
+            continue
+        strength, next_ = first.strength or 0.0, others[0].strength or 0.0
+        correlation = min(1.0, strength * math.sqrt(mark / n_rows))
+        if correlation >= LEAKS and strength >= DWARFS * max(1.0, next_):
+            said.append(
+                f"{first.feature} of {party} is far stronger than its other features "
+                f"({strength:.1f} marks, the next {next_:.1f}; a correlation of about "
+                f"{correlation:.2f}): make sure that it is known before the label is."
+            )
+    return said
 
 
 def power_words(record: RunRecord, party: str) -> str:

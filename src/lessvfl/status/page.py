@@ -113,12 +113,13 @@ def _ways(traffic: TrafficSnapshot, way: Way) -> tuple[str, str]:
 
 def _parties(snapshot: Snapshot) -> str:
     heads = ("Party", "State", "#Up", "#Down", "#Rounds", "#Last heard")
-    rows = (_party(name, party) for name, party in snapshot["parties"].items())
+    state = snapshot["state"]
+    rows = (_party(name, party, state) for name, party in snapshot["parties"].items())
     return _section("Parties", heads, rows)
 
 
-def _party(name: str, party: PartySnapshot) -> str:
-    state = "connected" if party["connected"] else "away"
+def _party(name: str, party: PartySnapshot, of_run: str) -> str:
+    state = words.party_state(party, of_run)
     cells = [
         f'<th scope="row" class="name">{escape(name)}</th>',
         f'<td><span class="tag {state}">{state}</span>'

@@ -228,18 +228,21 @@ def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
     shown = sorted(parties, key=lambda item: item[1]["connected"])
     shown = list(parties) if len(parties) <= n_rows else shown[: n_rows - 1]
     for name, party in shown:
-        cells = _cells(party)[: len(columns) + 1]
+        cells = _cells(party, snapshot["state"])[: len(columns) + 1]
         table.add_row(Text(words.printable(name)), *cells)
     if len(shown) < len(parties):
         table.add_row(f"and {len(parties) - len(shown)} more")
     return table
 
 
-def _cells(party: PartySnapshot) -> list[RenderableType]:
-    away = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
+def _cells(party: PartySnapshot, of_run: str) -> list[RenderableType]:
+    state = words.party_state(party, of_run)
+    look = Text(state, "green")
+    if state == "away":
+        look = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
     traffic = party["traffic"]
     return [
-        Text("connected", "green") if party["connected"] else away,
+        look,
         bytes_text(traffic["payload_bytes"]["up"]),
         bytes_text(traffic["payload_bytes"]["down"]),
         f"{traffic['rounds']:,}",

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from lessvfl.terms import SCORE_TEXTS, bytes_text, plural, stage_text, time_text
 
 if TYPE_CHECKING:
-    from lessvfl.status.value import RunPlace, Score, Snapshot, TrafficSnapshot
+    from lessvfl.status.value import (
+        PartySnapshot,
+        RunPlace,
+        Score,
+        Snapshot,
+        TrafficSnapshot,
+    )
 
 TRAINING = ("pretrain", "joint_lasso", "train_first", "train")  # told in epochs
 
@@ -70,7 +76,8 @@ def _stage_text(place: RunPlace) -> str:
     stage = str(place["stage"])
     text = stage_text(stage)
     if (place["n_seeds"] or 1) > 1:
-        text = f"seed {place['seed_number']} of {place['n_seeds']}, {text}"
+        which = f"{place['seed_number']} of {place['n_seeds']}"
+        text = f"seed {place['seed']} ({which}), {text}"
     return text
 
 
@@ -109,6 +116,13 @@ def title(snapshot: Snapshot) -> str:
     if snapshot["run"] not in ("", "run"):  # the usual folder says nothing
         parts.append(f"run {snapshot['run']}")
     return " · ".join(parts)
+
+
+def party_state(party: PartySnapshot, state: str) -> str:
+    """Say how a party is, in a run of this state: one that left at its end is done."""
+    if party["connected"]:
+        return "connected"
+    return "done" if state == "done" else "away"
 
 
 def connected_text(snapshot: Snapshot) -> str:
