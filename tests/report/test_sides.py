@@ -187,15 +187,14 @@ def test_what_nothing_is_known_of_is_undecided(whole):
     """Few rows or positives: a column that was removed may be real."""
     weak = {"a": "weak", "b": "weak", "c": "weak"}
     none = one_run(whole, [], ["a", "b", "c"], weak, a=0.3, b=0.2, c=0.11)
-    assert operator.headline(none) == ("Of all your 3 features this does not decide")
+    assert operator.headline(none) == "Undecided: all your 3 features"
     some = one_run(whole, [], ["a", "b", "c"], weak, a=0.3)
     said = operator.headline(some)
     assert said.startswith("Not needed by this model: 2 of your 3 features; they are")
-    assert said.endswith("; of 1 of your 3 features this does not decide")
+    assert said.endswith("; 1 is undecided")
     kept = one_run(whole, ["a"], ["b", "c"], weak | {"a": "strength"}, b=0.3, c=0.3)
     assert operator.headline(kept) == (
-        "The model needs 1 of your 3 features; of 2 of your 3 features this does not "
-        "decide"
+        "The model needs 1 of your 3 features; 2 are undecided"
     )
     for record in (none, some, kept):
         page = report.page(record)

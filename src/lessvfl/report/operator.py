@@ -49,13 +49,14 @@ def headline(record: RunRecord) -> str:
         return f"{title} removes nothing: it used {_of_yours(n_held, n_held)}"
     if counts[NEEDED] == n_held:
         return f"Go on collecting {_of_yours(n_held, n_held)}: nothing was removed"
-    open_ = f"of {_of_yours(counts[UNDECIDED], n_held)} this does not decide"
+    n_open = counts[UNDECIDED]
+    if n_open == n_held:
+        return f"Undecided: {_of_yours(n_held, n_held)}"
+    open_ = f"{n_open:,} {'is' if n_open == 1 else 'are'} undecided"
     if not gone:
-        needed = f"The model needs {_of_yours(counts[NEEDED], n_held)}; "
-        said = needed * (counts[NEEDED] > 0) + open_
-        return said[0].upper() + said[1:]
+        return f"The model needs {_of_yours(counts[NEEDED], n_held)}; {open_}"
     some, why = _of_yours(len(gone), n_held), reasons(gone)
-    rest = f"; {open_}" if counts[UNDECIDED] else ""
+    rest = f"; {open_}" if n_open else ""
     # Of a method without shadows nobody knows how sure that is.
     if counts[NEEDED] and gone[0].at_most is not None:
         return f"You may stop collecting {some}: {why}{rest}"

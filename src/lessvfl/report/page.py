@@ -130,7 +130,7 @@ def _details(record: RunRecord) -> dict[str, str]:
     details, runs = {}, record.runs
     for label, (path, kind) in tables.SUMMARY.items():
         before = tables.over_seeds(runs, path.replace(".final", ".pretrained"))
-        if kind == "score" and before:
+        if kind == "score" and path.endswith(".final") and before:
             details[label] = f"{before.mean:.3f} after pre-training"
     if planted := tables.over_seeds(runs, "spurious.planted"):
         details["spurious removed"] = f"of {planted.mean:,.0f} planted"
