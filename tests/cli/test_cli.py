@@ -377,8 +377,8 @@ def test_seeds_that_run_one_after_the_other_have_their_number(run_cli):
     result = run_cli("run", "breast-cancer", "--seeds", "5,3", *short)
     lines = [line for line in result.err.splitlines() if "pre-training: " in line]
     assert [line.split(", ")[0] for line in lines] == [
-        *["seed 1 of 2"] * 2,
-        *["seed 2 of 2"] * 2,
+        *["seed 5 (1 of 2)"] * 2,
+        *["seed 3 (2 of 2)"] * 2,
     ]
 
 

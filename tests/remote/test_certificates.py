@@ -344,6 +344,7 @@ SERVER_KEYS: dict[str, Any] = {
     "label": "LABEL_COLUMN",
     "id": "ID_COLUMN",
     "sample_weight": None,
+    "task": "auto",
     "align": "psi",
     "method": "less-vfl-auto",
     "profile": "default",

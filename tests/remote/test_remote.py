@@ -127,7 +127,7 @@ def told(values):
 
 def server_config(out: Path, method="less-vfl", profile="default", **more):
     own: dict[str, Any] = {"settings": told(own_settings(method, profile))}
-    own |= {"wait": 20.0, "save_every": 3}
+    own |= {"wait": 20.0, "save_every": 3, "tell_share": True}
     return ServerConfig(
         parties=tuple(HELD),
         method=method,
@@ -239,6 +239,7 @@ def run_all(
     evaluation="epochs",
     dies_at=None,
     table_of=a_table,
+    server=None,
     **more,
 ):
     """Run to the end; return the server's record and what the parties wrote.
@@ -274,6 +275,7 @@ def run_all(
             settings=told(values),
             seeds=seeds,
             evaluation=evaluation,
+            **(server or {}),
         )
         process = ServerProcess(config, table or labels(), hub, status or a_status())
         try:
@@ -342,6 +344,18 @@ def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
     assert bill["resent_bytes"] == 0
+
+
+def test_parties_know_the_share_of_positives_only_where_the_server_tells(tmp_path):
+    found = {}
+    for tells in (True, False):
+        out = tmp_path / str(tells)
+        _, own = run_all(out, "less-vfl-auto", "default", server={"tell_share": tells})
+        found[tells] = own["clinic"].runs[0]["selection"]["clinic"]
+    assert found[True]["power"]["auc"] == 0.55
+    assert found[False]["power"]["auc"] is None
+    assert found[False]["power"]["correlation"] == 0.1
+    assert found[True]["at_most"] == found[False]["at_most"]
 
 
 @pytest.mark.parametrize(
@@ -576,7 +590,9 @@ def test_several_seeds_are_the_runs_of_each(tmp_path, method):
     assert (shown["seed"], shown["seed_number"], shown["n_seeds"]) == (1, 2, 2)
     total = {way: paid_by_all(record, way) for way in ("up", "down")}
     assert shown["traffic"]["payload_bytes"] == total
-    assert any(event["text"].startswith("seed 2 of 2, ") for event in shown["events"])
+    assert any(
+        event["text"].startswith("seed 1 (2 of 2), ") for event in shown["events"]
+    )
     assert [run["communication"]["resent_bytes"] for run in record.runs] == [0, 0]
     wire = [run["communication"]["wire_bytes"]["up"] for run in record.runs]
     assert wire[1] == pytest.approx(wire[0], rel=0.2)  # its own, not those of both

@@ -167,9 +167,12 @@ def test_seeds_follow_each_other_and_their_steps_add_up(status, clock) -> None:
     seen = status.snapshot()
     assert (seen["step"], seen["steps"]) == (10, {"train": 20})
     assert seen["steps_per_second"] == pytest.approx(2)
-    assert words.place_text(seen).startswith("seed 2 of 2, training: step 10 of ")
+    assert words.place_text(seen).startswith("seed 3 (2 of 2), training: step 10 of ")
     started = [event["text"] for event in seen["events"] if "train" in event["text"]]
-    assert [text.split(",")[0] for text in started] == ["seed 1 of 2", "seed 2 of 2"]
+    assert [text.split(",")[0] for text in started] == [
+        "seed 7 (1 of 2)",
+        "seed 3 (2 of 2)",
+    ]
 
 
 def test_one_seed_needs_no_number(status) -> None:
@@ -352,11 +355,11 @@ def test_a_stage_says_how_long_it_may_be_and_what_came_out() -> None:
     status.scored(0.979)
     status.ended()
     assert said(status) == [
-        "seed 2 of 3, pre-training: 0.5 epochs",
-        "seed 2 of 3, pre-training: done, test accuracy 0.810",
-        "seed 2 of 3, server selects components",
-        "seed 2 of 3, training: 20 epochs",
-        "seed 2 of 3, training: ended after 13 of at most 20 epochs, "
+        "seed 4 (2 of 3), pre-training: 0.5 epochs",
+        "seed 4 (2 of 3), pre-training: done, test accuracy 0.810",
+        "seed 4 (2 of 3), server selects components",
+        "seed 4 (2 of 3), training: 20 epochs",
+        "seed 4 (2 of 3), training: ended after 13 of at most 20 epochs, "
         "test accuracy 0.979",
         "done in 0 s",
     ]
