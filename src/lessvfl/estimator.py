@@ -610,7 +610,7 @@ class LessVFLClassifier(ClassifierMixin, _LessVFL):  # type: ignore[misc]
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return what decides on a class: (n,) for two classes, (n, C) for more.
 
-        The logits; where the classes are uneven, less those of the threshold.
+        The logits; with ``threshold=balanced`` less those of the threshold.
         """
         z = self._score_classes(X)
         return z[:, 0] if len(self.classes_) == 2 else z

@@ -136,7 +136,7 @@ def _scores(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
         pairs = (f"{_plain(name)} {share:.3g}" for name, share in threshold.items())
         yield ""
         yield (
-            "Classes are uneven: predicted is the one whose probability divided by its "
+            "Decided by shares: predicted is the one whose probability divided by its "
             f"share of the training rows is the largest ({', '.join(pairs)})."
         )
 
