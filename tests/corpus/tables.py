@@ -458,11 +458,11 @@ def all_missing(rng: Rng, task: Task, turn: int) -> Table:
 
 @kind(tasks=("classes",))
 def missing_in_a_class(rng: Rng, task: Task, turn: int) -> Table:
-    """A useless and a planted column are missing wherever the label is no."""
+    """Two columns are missing wherever the label is no: that tells all there is."""
     table = base(rng, task)
     X = table.X.copy()
     X.loc[table.y == "no", ["a3", "b0"]] = np.nan
-    return replace(table, X=X, planted=one_of("a0", "a1"))
+    return replace(table, X=X, planted=one_of("a3", "b0"))
 
 
 # ----------------------------------------------------------------------- rows, columns
