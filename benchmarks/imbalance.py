@@ -77,17 +77,17 @@ def main() -> None:
     print("rows  share  class_weight  threshold  balanced  true  others")
     for n_rows, share in CASES:
         for weight in (None, "balanced"):
-            found: dict[str, list[float]] = {"none": [], "auto": []}
+            found: dict[str, list[float]] = {"none": [], "balanced": []}
             kept: list[tuple[int, int]] = []
             for seed in seeds:
                 dataset = make(n_rows, share, seed)
-                own = {"class_weight": weight}
+                own = {"class_weight": weight, "threshold": "balanced"}
                 chosen = profiles.resolve(options.method, "default", dataset, own)
                 job = simulate.Job(dataset, chosen, curve=False)
                 (run,) = simulate.simulate(job, [seed])
                 off = dataclasses.replace(run.model, threshold=None)
                 found["none"].append(balanced_accuracy(off, dataset))
-                found["auto"].append(balanced_accuracy(run.model, dataset))
+                found["balanced"].append(balanced_accuracy(run.model, dataset))
                 truth = run.numbers["truth"]
                 others = truth["other"] - truth["other_removed"]
                 kept.append((truth["significant_kept"], others))
