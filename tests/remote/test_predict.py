@@ -202,6 +202,15 @@ def in_process(out: Path, rows: Any, seed: int = 0) -> Any:
     return server.fuse(blocks, len(rows))
 
 
+def alike(found: Any, right: Any) -> bool:
+    """Tell whether values are the same up to single precision.
+
+    Embeddings that came over the wire lie elsewhere in memory, and a product of the
+    same numbers may then be rounded otherwise.
+    """
+    return found.shape == right.shape and np.allclose(found, right, 1e-5, 1e-6)
+
+
 def common() -> list[int]:
     both: list[int] = np.intersect1d(order("clinic"), order("bank")).tolist()
     return both
@@ -218,7 +227,7 @@ def test_answers_are_those_of_the_parts_in_one_process(folder, seed):
         places, missing = predictor.places(IDS[wanted])
         assert missing == []
         found = predictor.predict(places)
-        assert np.array_equal(found.z, in_process(folder, wanted, seed))
+        assert alike(found.z, in_process(folder, wanted, seed))
         assert not found.partial
         alone = predictor.predict(places[:1])
         assert np.allclose(alone.z, found.z[:1], rtol=0, atol=1e-6)
@@ -272,7 +281,7 @@ def test_a_session_goes_on_after_a_restart_of_anybody(folder):
         with a_session(folder, parties=strict) as (predictor, _):
             places, _ = predictor.places(IDS[common()])
             found = predictor.predict(places).z
-            assert np.array_equal(found, in_process(folder, common()))
+            assert alike(found, in_process(folder, common()))
     with (
         pytest.raises(PolicyError, match=r"1 alignments .*predict_alignments"),
         a_session(folder, ids=IDS[:50], parties=strict),
@@ -288,7 +297,7 @@ def test_a_party_that_comes_back_is_asked_again(folder):
         deadline = time.monotonic() + 20
         while "bank" not in predictor.hub.connected and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert np.array_equal(predictor.predict(places).z, right)
+        assert alike(predictor.predict(places).z, right)
         assert sides["bank"].error is None
 
 
@@ -302,7 +311,7 @@ def test_who_dials_again_takes_the_place_of_its_dead_connection(folder):
         deadline = time.monotonic() + 20
         while "bank" in predictor._opened and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert np.array_equal(predictor.predict(places).z, right)
+        assert alike(predictor.predict(places).z, right)
 
 
 def test_who_is_back_after_it_was_counted_takes_up_the_session(folder, monkeypatch):
@@ -323,7 +332,7 @@ def test_who_is_back_after_it_was_counted_takes_up_the_session(folder, monkeypat
             return found
 
         monkeypatch.setattr(predictor, "_away", away)
-        assert np.array_equal(predictor.predict(places).z, right)
+        assert alike(predictor.predict(places).z, right)
         assert again[0].error is None
 
 
@@ -340,7 +349,7 @@ def test_a_party_that_goes_while_a_session_begins_is_waited_for(folder, monkeypa
 
         monkeypatch.setattr(predictor, "_open_all", fail_once)
         assert predictor.begin() == len(common())
-        assert np.array_equal(predictor.predict(places).z, right)
+        assert alike(predictor.predict(places).z, right)
 
 
 def test_new_ids_need_another_alignment(folder):
@@ -350,7 +359,7 @@ def test_new_ids_need_another_alignment(folder):
         predictor.align_again(IDS)
         places, missing = predictor.places(IDS[late])
         assert missing == []
-        assert np.array_equal(predictor.predict(places).z, in_process(folder, late))
+        assert alike(predictor.predict(places).z, in_process(folder, late))
 
 
 def test_a_party_that_lost_the_rows_needs_another_alignment(folder):
@@ -367,7 +376,7 @@ def test_a_party_that_lost_the_rows_needs_another_alignment(folder):
         predictor.align_again(None)
         places, _ = predictor.places(IDS[common()])
         found = predictor.predict(places).z
-        assert np.array_equal(found, in_process(folder, common()))
+        assert alike(found, in_process(folder, common()))
 
 
 def test_an_alignment_that_is_declined_leaves_the_session_as_it_was(folder):
@@ -378,7 +387,7 @@ def test_an_alignment_that_is_declined_leaves_the_session_as_it_was(folder):
             predictor.align_again(IDS)
         some = [i for i in common() if i < 100]
         places, _ = predictor.places(IDS[some])
-        assert np.array_equal(predictor.predict(places).z, in_process(folder, some))
+        assert alike(predictor.predict(places).z, in_process(folder, some))
 
 
 def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
@@ -397,7 +406,7 @@ def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
             a_frame("clinic").take(np.array(common()))
         )
         mean = server.means["bank"].view(1, 1, -1)
-        assert np.array_equal(found.z, server.fuse([clinic, mean], len(places)))
+        assert alike(found.z, server.fuse([clinic, mean], len(places)))
 
 
 # --------------------------------------------------------------------------- the policy
@@ -728,7 +737,7 @@ def test_an_alignment_that_fails_at_the_disk_mixes_nobody_up(folder, monkeypatch
             predictor.align_again(IDS)
         places, missing = predictor.places(IDS[some])
         assert missing == []
-        assert np.array_equal(predictor.predict(places).z, in_process(folder, some))
+        assert alike(predictor.predict(places).z, in_process(folder, some))
 
 
 def test_a_record_cannot_name_code_for_the_server_to_run(folder, tmp_path):
