@@ -69,6 +69,14 @@ def changed(out):
     }
 
 
+def assert_stops(out: str, *fragments: str) -> list[str]:
+    """Return the lines about what stops a run; each has its fragment."""
+    stops = [line for line in out.splitlines() if line.startswith("Stops a run: ")]
+    for line, fragment in zip(stops, fragments, strict=True):
+        assert fragment in line
+    return stops
+
+
 def test_a_messy_table_is_run_as_check_says(messy, run_cli, tmp_path):
     said = run_cli("check", *OPTIONS)
     assert said.code == 0
@@ -170,18 +178,13 @@ def test_all_problems_are_said_at_once(messy, run_cli):
     options = ["--parties", "two.yaml", "--label", "day", "--groups", "groups.yaml"]
     said = run_cli("check", "bad.csv", *options)
     assert said.code == 2
-    stops = [line for line in said.out.splitlines() if line.startswith("Stops a run: ")]
-    for line, fragment in zip(
-        stops,
-        (
-            "label 'day' must hold classes",
-            "Party 'a' must have a column",
-            "'a' and 'c'",
-            "Column 'far' must hold finite",
-        ),
-        strict=True,
-    ):
-        assert fragment in line
+    stops = assert_stops(
+        said.out,
+        "label 'day' must hold classes",
+        "Party 'a' must have a column",
+        "'a' and 'c'",
+        "Column 'far' must hold finite",
+    )
     assert said.out.splitlines()[-5:] == [*stops, "A run would stop."]
     assert "Traceback" not in said.err
     assert run_cli("run", "bad.csv", *options).code == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,7 @@ from lessvfl.cli.options import (
     TaskName,
     read_missing_values,
     read_parties,
+    refuse_given,
 )
 from lessvfl.terms import listed, plural
 
@@ -65,7 +66,7 @@ def check(
         got = "neither" if file is None else "both"
         raise ConfigError(f"A table or a --config must be named. Got {got}.")
     if config is not None:
-        _refuse_options(
+        refuse_given(
             {
                 "--parties": parties,
                 "--label": label,
@@ -74,7 +75,8 @@ def check(
                 "--task": None if task == "auto" else task,
                 "--groups": groups,
                 "--missing-values": missing_values,
-            }
+            },
+            "goes with a table; a config says it itself. Got it with --config.",
         )
         report = _check_config(config.expanduser())
     else:
@@ -98,18 +100,6 @@ def check(
         _print(report)
     if report.problems:
         raise typer.Exit(2)
-
-
-def _refuse_options(options: Mapping[str, object]) -> None:
-    """Refuse options of a table beside a config, which says all that itself."""
-    from lessvfl.errors import ConfigError
-
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(
-                f"The option '{name}' goes with a table; a config says it itself. Got "
-                "it with --config."
-            )
 
 
 def _check_config(path: Path) -> TableReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,6 +58,13 @@ GroupsFile = Annotated[
         "--groups", help="YAML file of feature name -> columns that are one feature."
     ),
 ]
+
+
+def refuse_given(options: Mapping[str, object], why: str) -> None:
+    """Refuse options that were given and do not go with the others."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"The option '{name}' {why}")
 
 
 def read_missing_values(pairs: list[str]) -> dict[str, list[str]]:

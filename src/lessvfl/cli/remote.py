@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lessvfl.cli import check, ending, results
+from lessvfl.cli.options import refuse_given
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # for the page itself, which looks once a second.
 DONE_SECONDS = 30.0
 FAILED_SECONDS = 3.0
+NEEDS_PREDICT = "needs --predict. Got it without."
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def server(
             allow_missing=allow_missing,
         )
         return
-    _need_predict(
+    refuse_given(
         {
             "--rows": rows,
             "--out": out,
@@ -166,7 +167,8 @@ def server(
             "--token-file": token_file,
             "--seed": seed,
             "--allow-missing": allow_missing or None,
-        }
+        },
+        NEEDS_PREDICT,
     )
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
@@ -206,15 +208,6 @@ def server(
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)
-
-
-def _need_predict(options: Mapping[str, object]) -> None:
-    """Refuse an option of predictions in a command that would train."""
-    from lessvfl.errors import ConfigError
-
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(f"The option '{name}' needs --predict. Got it without.")
 
 
 def close_hub(hub: Hub, error: BaseException | None = None) -> None:
@@ -278,7 +271,7 @@ def party(
 
         as_party(own, insecure, log_json, table)
         return
-    _need_predict({"--data": table})
+    refuse_given({"--data": table}, NEEDS_PREDICT)
     name, credentials = party_identity(own, insecure)
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
     process = PartyProcess.load(name, own, status)

@@ -202,8 +202,7 @@ def tell_party(record: RunRecord) -> None:
             say(f"{title}: {', '.join(names)}{more}")
     if is_terminal:
         for caution in operator.cautions(record):
-            if caution not in verdicts.dwarfing(record):
-                say(caution)
+            say(caution)
         print_table(("revealed to", "what"), operator.revealed(record))
     if sent := operator.sent(record):
         *stages, total = sent

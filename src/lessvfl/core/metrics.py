@@ -217,6 +217,15 @@ def r2(predicted: Tensor, y: Tensor) -> Tensor:
     return torch.where(flat, torch.nan, found)
 
 
+def defined(value: float) -> float | None:
+    """Return a score, None where it is no number.
+
+    >>> defined(0.5), defined(float("nan"))
+    (0.5, None)
+    """
+    return value if math.isfinite(value) else None
+
+
 def chance_error(name: str, y: np.ndarray[Any, Any], level: float) -> float:
     """Return the standard error of a score of guesses about labels `y`.
 

@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Finding, Floats, Frame, Reading
-from lessvfl.data.leaks import codes_of, giveaways
+from lessvfl.data.leaks import giveaways, text_codes
 from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.data.relations import relations
 from lessvfl.data.sentinels import suspects
@@ -291,7 +291,7 @@ def _codes(frame: Frame, index: int) -> Floats:
     """Return a column as numbers, texts by their place in order, NaN where missing."""
     if index not in frame.text:
         return np.ascontiguousarray(frame.numeric[:, index])
-    return codes_of(frame.text[index])
+    return text_codes(frame.text[index])
 
 
 def _look(frame: Frame, index: int, cells: Floats, flag: bool) -> Iterator[Finding]:

@@ -129,7 +129,7 @@ def _blocks(
             yield own, cells[:, finite], np.zeros(len(own), dtype=np.bool_)
     for index in special:
         if index in frame.text:
-            cells = codes_of(frame.text[index][rows])[:, None]
+            cells = text_codes(frame.text[index][rows])[:, None]
         else:
             days = frame.numeric[rows, index]
             known = ~np.isnan(days)
@@ -139,7 +139,7 @@ def _blocks(
         yield [index] * n_parts, cells, np.full(n_parts, index in frame.text)
 
 
-def codes_of(texts: NDArray[np.object_]) -> Floats:
+def text_codes(texts: NDArray[np.object_]) -> Floats:
     """Return texts as numbers by their place in order, NaN where one is missing."""
     cells = texts.tolist()
     code = {text: float(i) for i, text in enumerate(sorted({*cells} - {None}))}

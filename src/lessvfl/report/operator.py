@@ -76,7 +76,7 @@ def cautions(record: RunRecord) -> list[str]:
     party, n_runs = str(record.header.get("party")), len(record.runs)
     found = verdicts(record)
     n_kept = sum(one.is_kept for one in found)
-    said = dwarfing(record)
+    said = []
     if not n_kept:
         said.append("Nothing was kept, so the model does without your columns.")
     if power := power_words(record, party):
@@ -226,7 +226,8 @@ def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> 
     title, found = headline(record), verdicts(record)
     body = [page.banner(record), parts.header(_line(record), title)]
     if found:
-        body += [_lists(found), parts.notes_card(cautions(record), "Bear in mind")]
+        said = [*dwarfing(record), *cautions(record)]
+        body += [_lists(found), parts.notes_card(said, "Bear in mind")]
         body += [_revealed(record, since), _sent(record)]
     body += [
         parts.notes_card(record.header.get("notes") or []),

@@ -8,7 +8,6 @@ in the simulator, and where all sides run on one machine. What several runs reco
 
 from __future__ import annotations
 
-import math
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -179,16 +178,17 @@ def baseline(problem: Problem) -> dict[str, float | None]:
         return dict.fromkeys(MEASURES[problem.task])
     n_classes, positive = problem.n_classes, problem.positive
     found = metrics.constant(y_train, y_test, problem.task, n_classes, positive)
-    values = ((name, float(value)) for name, value in found.items())
-    return {name: value if math.isfinite(value) else None for name, value in values}
+    return {name: metrics.defined(float(value)) for name, value in found.items()}
 
 
-def above_baseline(problem: Problem, final: float | None) -> bool | None:
+def above_baseline(
+    problem: Problem, final: float | None, level: float | None
+) -> bool | None:
     """Tell whether the leading score is more than chance has in 39 of 40 runs.
 
-    That is the baseline and two standard errors of what guesses; None without a score.
+    That is its baseline, `level`, and two standard errors of what guesses; None without
+    a score.
     """
-    level = baseline(problem)[problem.score]
     if final is None or level is None:
         return None
     error = metrics.chance_error(problem.score, problem.y_test, level)
@@ -206,13 +206,13 @@ def server_numbers(
     """Return what the server knows of one run; `communication` adds to its bill."""
     ledger, problem = server.ledger, recorder.problems[replica]
     found = scores(recorder.curves[replica], recorder.task)
-    final = found[problem.score]["final"]
+    final, level = found[problem.score]["final"], baseline(problem)
     return {
         "seed": seed,
         "score": problem.score,
         **found,
-        "baseline": baseline(problem),
-        "above_baseline": above_baseline(problem, final),
+        "baseline": level,
+        "above_baseline": above_baseline(problem, final, level[problem.score]),
         "undefined": undefined(problem, recorder.evaluation),
         "threshold": by_class(problem, problem.threshold),
         "predicted": by_class(problem, recorder.predicted[replica]),

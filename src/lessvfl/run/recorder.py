@@ -187,7 +187,7 @@ class Recorder:
         found = metrics.measure(z, y, self.task, self._offsets(z), names, positive)
         columns = [values.tolist() for values in found.values()]
         return [
-            {k: None if v != v else v for k, v in zip(found, row, strict=True)}  # NaN
+            {k: metrics.defined(v) for k, v in zip(found, row, strict=True)}
             for row in zip(*columns, strict=True)
         ]
 

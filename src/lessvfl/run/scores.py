@@ -15,7 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl.core.metrics import constant, decision_offsets, measure, undefined
+from lessvfl.core.metrics import (
+    constant,
+    decision_offsets,
+    defined,
+    measure,
+    undefined,
+)
 from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
@@ -75,10 +81,10 @@ def score_rows(
         cells += party.encoding.apply(frame)[1]
     found: dict[str, Any] = {"task": model.task}
     for score, value in scores.items():
-        found[score] = value if math.isfinite(value) else None
+        found[score] = defined(value)
         if found[score] is None:
             why.setdefault(score, "the predictions are too far from the labels")
-    level = {k: value if math.isfinite(value) else None for k, value in same.items()}
+    level = {score: defined(value) for score, value in same.items()}
     counts = {"imputed": cells.imputed, "unseen": cells.unseen}
     return found | {"baseline": level, "undefined": why, **counts}
 

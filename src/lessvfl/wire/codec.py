@@ -347,11 +347,11 @@ def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
         raise ValueError("another share than one of a rarer class")
 
     def read(arrays: ArrayList) -> control.Prepare:
-        rows, *more = arrays
-        if any(own.dtype == np.int32 and (own < 0).any() for own in arrays):
+        rows, *blocks = arrays
+        if any(one.dtype == np.int32 and (one < 0).any() for one in arrays):
             raise ValueError("something else than positions")
-        blocks = more[0] if more else None
-        return control.Prepare(seed, n_train, n_test, rows, blocks, share)
+        own = next(iter(blocks), None)
+        return control.Prepare(seed, n_train, n_test, rows, own, share)
 
     return read
 
