@@ -680,6 +680,18 @@ def test_frames_with_dates_and_categories_go_through_pipelines(library, output, 
     assert some.fit_transform(X, y).shape == (60, len(names))
 
 
+def test_a_warning_is_given_once_for_all_folds_and_at_the_line_that_asked():
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 3)), columns=[*"abc"])
+    y = np.arange(200) % 2
+    one = LessVFLClassifier(parties=1, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        cross_val_score(one, X.assign(same=1.0), y, cv=3)
+    said = [str(found.message) for found in caught]
+    assert len(said) == len(set(said)) > 0
+    assert {found.filename for found in caught} == {__file__}
+
+
 def test_numbers_of_a_frame_come_back_as_numbers():
     """What is removed does not make objects of what is kept."""
     table, y = records()

@@ -20,6 +20,8 @@ its `public` sentence; what it says here, which may name columns, files or cells
 at home.
 """
 
+import sys
+import warnings
 from collections.abc import Sequence
 
 
@@ -114,3 +116,31 @@ class RecordError(LessVFLError, ValueError):
 
 class LessVFLWarning(UserWarning):
     """Something a user should act on, but need not."""
+
+
+_BETWEEN = ("lessvfl", "sklearn", "joblib")  # packages between a user and a warning
+_warned: set[tuple[str, str, int]] = set()
+
+
+def warn(sentence: str) -> None:
+    """Warn the line of the user's that led here, of the same thing once.
+
+    Python's own memory of what was said ends where scikit-learn takes over the filters
+    for a fold, and its line is one of ours.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in _BETWEEN:
+        frame = frame.f_back
+    said = (sentence, frame.f_code.co_filename, frame.f_lineno)
+    if said in _warned and _is_said_once():
+        return
+    _warned.add(said)
+    warnings.warn_explicit(sentence, LessVFLWarning, *said[1:])
+
+
+def _is_said_once() -> bool:
+    """Tell whether the filters in force show a warning of ours once."""
+    for action, message, category, module, _ in warnings.filters:
+        if issubclass(LessVFLWarning, category) and not (message or module):
+            return action in ("default", "module", "once")
+    return True

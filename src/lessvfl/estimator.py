@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ from sklearn.utils.validation import (
 
 from lessvfl import data
 from lessvfl.data import Dataset, Frame
-from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.run.record import RunRecord
@@ -213,7 +212,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         dataset = Dataset("table", X, y, task, names, n_parties=2, scale="none")
         dataset = dataclasses.replace(dataset, findings=findings)
         for sentence in data.left_out_sentences(X):
-            warnings.warn(sentence, LessVFLWarning, stacklevel=3)
+            warn(sentence)
         if sample_weight is not None:
             weight = data.check_weights(sample_weight, len(y), "'table'")
             dataset = dataclasses.replace(dataset, weight=weight)
@@ -260,7 +259,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.support_ = np.array([name in kept for name in frame.names])
         self.feature_importances_ = np.array([norms.get(n, 0.0) for n in frame.names])
         if not kept:
-            warnings.warn(_nothing_kept(self.method), LessVFLWarning, stacklevel=3)
+            warn(_nothing_kept(self.method))
 
     def _settings(
         self, dataset: Dataset, labels: Mapping[Any, str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.data.sentinels import blank, marks_of
-from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.terms import listed, plural, stream_seed
 
 AS_THEY_ARE = LabelConfig()
@@ -122,7 +121,7 @@ def prepare(
     if config.scale != "none":
         _warn_constant(encodings)
     if blocks is not None and (one := blocks.finding()):
-        warnings.warn(f"{one.what}: {one.done}.", LessVFLWarning, stacklevel=2)
+        warn(f"{one.what}: {one.done}.")
 
     both = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
     spreads = [plant.spread_of(part, config.noise) for part in both]
@@ -353,11 +352,9 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
     if constant:
         n = len(constant)
         many = "1 column has" if n == 1 else f"{n} columns have"
-        warnings.warn(
+        warn(
             f"{many} one value in all training rows and can tell nothing: "
-            f"{listed(constant)}.",
-            LessVFLWarning,
-            stacklevel=3,
+            f"{listed(constant)}."
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import DataConfig, Dataset, Places
-from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.settings import near, refuse
 from lessvfl.terms import listed, plural, stream_seed
 
@@ -102,11 +101,9 @@ def _deal_by_name(
     excluded = excluded_columns(names, parties)
     left = [name for name in names if name not in owner and name not in excluded]
     if left:
-        warnings.warn(
+        warn(
             f"{plural(len(left), 'column belongs', 'columns belong')} to no party and "
-            f"{'is' if len(left) == 1 else 'are'} left out: {listed(left)}.",
-            LessVFLWarning,
-            stacklevel=4,  # the caller of prepare
+            f"{'is' if len(left) == 1 else 'are'} left out: {listed(left)}."
         )
     return held
 

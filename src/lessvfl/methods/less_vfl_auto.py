@@ -8,7 +8,6 @@ scrambled copies of its own columns (``core/evidence.py``); docs/selection.md sa
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,7 +18,7 @@ from lessvfl.core.head_path import choose_components
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, TrainPlan, sample_rows
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError, warn
 from lessvfl.methods.base import Joint, Method, PartyPlan
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
@@ -177,11 +176,9 @@ def run(
             fusion, lambda: _components(parties, labels, plan, observe), keeper
         )
     else:
-        warnings.warn(
+        warn(
             "The path of lambdas of stage 2 needs a linear fusion network: with this "
-            "one all components stay.",
-            LessVFLWarning,
-            stacklevel=2,
+            "one all components stay."
         )
 
     look = config.look(len(parties.names))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.plans import Labels
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError, warn
 from lessvfl.methods.base import Joint
 from lessvfl.party import Holding, Party, cut_columns
 from lessvfl.run.profiles import Settings
@@ -47,16 +46,14 @@ class Networks:
         return self.party
 
 
-def clamp_batch(config: Any, n_rows: int, warn: bool = False) -> Any:
+def clamp_batch(config: Any, n_rows: int, aloud: bool = False) -> Any:
     """Return a method's settings with steps of no more rows than there are."""
     if config.batch_size <= n_rows:
         return config
-    if warn:
-        warnings.warn(
+    if aloud:
+        warn(
             f"The 'batch_size' setting is {config.batch_size}, but of training rows "
-            f"there are only {n_rows}: every step uses them all.",
-            LessVFLWarning,
-            stacklevel=2,
+            f"there are only {n_rows}: every step uses them all."
         )
     return dataclasses.replace(config, batch_size=n_rows)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, LabelConfig, Problem
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError, warn
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job, Run
@@ -134,11 +133,7 @@ def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
         if seeds:
             word = "seed" if len(seeds) == 1 else "seeds"
             advice = f": a {change} 'lam_party' may be needed" if has_lambda else ""
-            warnings.warn(
-                f"Selection removed {done} ({word} {', '.join(seeds)}){advice}.",
-                LessVFLWarning,
-                stacklevel=3,
-            )
+            warn(f"Selection removed {done} ({word} {', '.join(seeds)}){advice}.")
 
 
 def original(job: Job) -> Job:

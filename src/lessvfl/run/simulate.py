@@ -256,7 +256,7 @@ class _Batch:
         """Return the method's settings, lambdas spread over the replicas."""
         settings = self.job.settings
         n_rows = len(self.problems[0].y_train)
-        config: Any = clamp_batch(settings.config, n_rows, warn=self._batch_is_given())
+        config: Any = clamp_batch(settings.config, n_rows, aloud=self._batch_is_given())
         for name in ("lam_party", "lam_server"):
             own = [getattr(replica, name) for replica in self.replicas]
             if all(value is None for value in own):

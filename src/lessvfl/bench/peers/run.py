@@ -7,7 +7,6 @@ import hashlib
 import platform
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from lessvfl.bench.store import Records
 from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.data import DataConfig, Dataset, Problem
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import ConfigError, warn
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.simulate import Job
 
@@ -160,7 +159,7 @@ def _check(comparison: Comparison) -> dict[str, str]:
         if comparison.methods is not None:
             raise ConfigError(sentence)
         skipped[method] = sentence
-        warnings.warn(sentence, LessVFLWarning, stacklevel=3)
+        warn(sentence)
     return skipped
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl import settings
-from lessvfl.errors import AlignmentError, LessVFLWarning, ProtocolError
+from lessvfl.errors import AlignmentError, ProtocolError, warn
 from lessvfl.remote.align import keys, psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 
@@ -173,9 +172,7 @@ def other_mode(holder: Mode, party: Mode) -> AlignmentError:
 
 def warn_unchecked(who: str) -> None:
     """Warn that two tables were compared by their number of rows alone."""
-    warnings.warn(
+    warn(
         f"The rows of the label holder and {who} are taken as aligned by their number "
-        "alone: without ids on both sides their order cannot be checked.",
-        LessVFLWarning,
-        stacklevel=4,
+        "alone: without ids on both sides their order cannot be checked."
     )
