@@ -62,7 +62,7 @@ def serve(
     is_over: Callable[[], bool] = lambda: True,
     beat: float = BEAT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
-    listener: Listener = Listener(),  # noqa: B008, it is frozen
+    listener: Listener = Listener(),
 ) -> None:
     """Dial the server and answer its requests until it says that the run is over.
 
