@@ -259,3 +259,37 @@ def test_a_table_or_a_config(here, run_cli, options, fragment):
     said = run_cli("check", *options)
     assert said.code == 2
     assert fragment in " ".join(said.err.split())
+
+
+def test_what_must_be_kept_and_is_not_there_stops_a_party(here, run_cli):
+    path = a_party(here, must_keep="calls, height")
+    said = run_cli("check", "--config", path)
+    assert said.code == 2
+    assert "must name features of party 'clinic'. Got 'height'" in said.out
+    ran = run_cli("party", "--config", path, "--insecure")
+    assert ran.code == 2
+    assert "Got 'height', which matches none." in " ".join(ran.err.split())
+
+
+def test_a_column_that_gets_a_flag_is_named(here, run_cli):
+    table = pd.read_csv("own.csv")
+    table.loc[::3, "far"] = np.nan
+    table.to_csv("own.csv", index=False)
+    told = (
+        "Column 'far' of clinic: 40 of 120 cells missing; filled in from the column's "
+        "other "
+    )
+    said = run_cli("check", "--config", a_party(here))
+    assert f"{told}rows, and a flag says where" in said.out
+    said = run_cli("check", "--config", a_party(here, missing="fill"))
+    assert f"{told}rows\n" in said.out
+
+
+def test_infinite_cells_stop_a_party_with_one_sentence(here, run_cli):
+    table = pd.read_csv("own.csv")
+    table["far"] = table["far"].astype(object)
+    table.loc[3, "far"] = "inf"
+    table.to_csv("own.csv", index=False)
+    said = run_cli("check", "--config", a_party(here))
+    assert said.code == 2
+    assert said.out.count("Stops a run:") == 1

@@ -119,7 +119,7 @@ def task_sentence(task: str, reason: str) -> str:
     if "whole numbers" not in reason or task == "binary":
         return said
     other = CLASSES if task == "regression" else "regression"
-    return f"{said} For the other: --task {other}."
+    return f"{said} If that is wrong, set the task to {other}."
 
 
 # ------------------------------------------------------------------------------ weights

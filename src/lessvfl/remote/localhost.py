@@ -23,6 +23,7 @@ import numpy as np
 import yaml
 
 from lessvfl import data
+from lessvfl.core.evidence import matches
 from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
@@ -303,9 +304,15 @@ def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any
         "max_categories": own.data.max_categories,
         "missing": own.data.missing,
         "missing_values": data.written_marks(table.encoding.columns) or None,
-        "must_keep": own.config.pinned(),
+        "must_keep": _pinned(own.config.pinned(), table.features),
         "party_net": own.net.party_net,
     }
+
+
+def _pinned(must_keep: str | None, features: Sequence[str]) -> str | None:
+    """Return what a party must keep of its own."""
+    patterns = (must_keep or "").split(",")
+    return ",".join(one for one in patterns if any(matches(one, features))) or None
 
 
 def _write_config(path: Path, **values: Any) -> None:

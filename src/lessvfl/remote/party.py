@@ -51,7 +51,7 @@ from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.remote.policy import Budget, Judge
-from lessvfl.run.build import Builder, clamp_batch, cut_stored
+from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
 from lessvfl.run.profiles import Settings
@@ -170,7 +170,9 @@ class PartyProcess:
         # Of the stage of joint training at hand.
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
-        self._encoding(look)
+        encoding = self._encoding(look)
+        self.flagged = [one.name for one in encoding.columns if one.flag]
+        check_pinned(config.must_keep, encoding.features, where)
 
     @classmethod
     def load(cls, name: str, config: PartyConfig, status: Status) -> PartyProcess:

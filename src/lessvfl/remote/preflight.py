@@ -53,7 +53,6 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     marks = attempt(lambda: data.marks_of(look, config.missing_values)) or {}
     own = data.blank(look.select(names), marks)
     found = data.changes(look, findings, names, config.max_categories)
-    found += columns.remarks(own, None, True)
     if held is not None:
         excluded = split.excluded_columns(table.names, {name: patterns})
         found += [
@@ -63,9 +62,11 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
             for one in table.names
             if one not in held
         ]
-    problems += check.stops([(name, one) for one in found])
-    if not problems:
-        attempt(partial(_begin, config, name, table, ids))
+    may_begin = not problems  # which says itself what stops it
+    flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
+    found += columns.remarks(own, None, True, flagged or ())
+    if not may_begin:
+        problems += check.stops([(name, one) for one in found])
     return check.TableReport(
         stem,
         table.n_rows,
@@ -84,12 +85,17 @@ def _owner(one: Finding, name: str) -> str | None:
     return None if one.column is None else name
 
 
-def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> None:
-    """Begin as a run does, in its run folder where that holds one already."""
+def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> list[str]:
+    """Begin as a run does, in its run folder where that holds one already.
+
+    Return the columns that get a flag of missing cells.
+    """
     with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:
         out = config.out if (Path(config.out) / STATE).is_file() else scratch
         own = dataclasses.replace(config, out=out)
-        PartyProcess(name, own, table, ids).close()
+        begun = PartyProcess(name, own, table, ids)
+        begun.close()
+        return begun.flagged
 
 
 def check_server(config: ServerConfig) -> check.TableReport:

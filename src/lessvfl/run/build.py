@@ -23,7 +23,6 @@ from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.plans import Labels
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
-from lessvfl.methods.base import Joint
 from lessvfl.party import Holding, Party, cut_columns
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Observer, PartyId, Task
@@ -58,12 +57,12 @@ def clamp_batch(config: Any, n_rows: int, aloud: bool = False) -> Any:
     return dataclasses.replace(config, batch_size=n_rows)
 
 
-def check_pinned(config: Joint, features: Sequence[str]) -> None:
-    """Refuse a feature that must stay and that nobody holds."""
-    for pattern in (config.pinned() or "").split(","):
+def check_pinned(must_keep: str | None, features: Sequence[str], holder: str) -> None:
+    """Refuse a feature that must stay and that its holder lacks."""
+    for pattern in (must_keep or "").split(","):
         if pattern.strip() and not any(matches(pattern, features)):
             raise ConfigError(
-                "The 'must_keep' setting must name features of the parties. Got "
+                f"The 'must_keep' setting must name features of {holder}. Got "
                 f"'{pattern.strip()}', which matches none."
             )
 

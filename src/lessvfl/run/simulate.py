@@ -230,7 +230,8 @@ class _Batch:
     def run(self) -> Iterator[Run]:
         """Wire everything, run the method, and gather what it leaves."""
         config, first = self._config(), self.problems[0]
-        check_pinned(config, [f for table in first.parties for f in table.features])
+        features = [f for table in first.parties for f in table.features]
+        check_pinned(config.pinned(), features, "the parties")
         parties = [self._party(index) for index in range(len(first.parties))]
         transport = InProcess({party.name: party.handle for party in parties})
         names = [party.name for party in parties]
