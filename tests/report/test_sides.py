@@ -364,6 +364,23 @@ def test_a_server_knows_of_each_party_what_it_reveals(whole):
     assert "insu_0" not in text
 
 
+def test_a_server_says_what_parties_would_find_by_its_rows(whole):
+    record = server_record(whole)
+    known = {"task": "binary", "classes": {"no": 3800, "yes": 200}, "n_train": 4000}
+    record.header |= {"method": "less-vfl-auto", "data": {"name": "bank", **known}}
+    said = server.power_words(record)
+    assert said.startswith(
+        "A column that has an AUC of 0.55 alone would be found at a party in "
+        "42 of 100 runs."  # a normal of mean 2.45 beyond 2.65
+    )
+    assert said in " ".join(read_whole(report.page(record)).words)
+    known |= {"task": "regression", "classes": None}
+    record.header["data"] = known
+    assert "a correlation of 0.1 alone" in server.power_words(record)
+    record.header["data"] = known | {"task": "multiclass", "classes": {"a": 1}}
+    assert server.power_words(record) == ""
+
+
 def test_a_run_that_scored_nothing_does_not_blame_the_rows(whole):
     record = server_record(whole)
     for run in record.runs:

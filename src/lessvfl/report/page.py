@@ -197,6 +197,8 @@ def _parties(record: RunRecord) -> str:
         '<p class="soft">Components and features kept; what a party reveals of the '
         "latter is its own choice. Bytes of payload without evaluation.</p>"
     )
+    if power := server.power_words(record):
+        said += f'<p class="soft">{escape(power)}</p>'
     table = parts.number_table(server.party_rows(record), ("party",))
     return parts.card("Parties", said + parts.scroll("Parties", table))
 

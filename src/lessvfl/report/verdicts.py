@@ -200,6 +200,11 @@ def power_words(record: RunRecord, party: str) -> str:
         return ""
     auc = _mean(record.runs, party, "power", "auc")
     little = _mean(record.runs, party, "power", "correlation") or 0.0
+    return found_words(finds, auc, little, "here")
+
+
+def found_words(finds: float, auc: float | None, little: float, where: str) -> str:
+    """Say in how many runs a column of a little AUC or correlation would be found."""
     what = f"an AUC of {auc:g}" if auc else f"a correlation of {little:.2g}"
     times = min(99, max(1, round(100 * finds)))
     often = f"{times} of 100 runs"
@@ -207,7 +212,7 @@ def power_words(record: RunRecord, party: str) -> str:
         often = "nearly every run"
     elif finds < 0.005:
         often = "hardly any run"
-    return f"A column that has {what} alone would be found here in {often}."
+    return f"A column that has {what} alone would be found {where} in {often}."
 
 
 def reasons(gone: Sequence[FeatureVerdict]) -> str:
