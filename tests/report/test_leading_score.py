@@ -50,6 +50,7 @@ def test_the_most_valuable_party_is_missed_most(better):
         "test AUC 0.767 (accuracy 0.734; always the most frequent class: 0.950)" in page
     )
     assert "Test AUC against megabytes sent" in page
+    assert "10,299 rows of all sides: yes 500" in page
 
 
 def test_the_server_says_what_leads(better, capsys):

@@ -91,6 +91,9 @@ def _notes(record: RunRecord) -> list[str]:
     """Return what the labels were taken for, and what else to know of the numbers."""
     task, reason = (at(record.header, "data", key) for key in ("task", "task_reason"))
     said = [terms.labels_text(task, reason)] if task and reason else []
+    if at(record.header, "data", "classes"):
+        words = (tables.label_words(record), tables.predicted_words(record))
+        said += [f"{one}." for one in words if one]
     notes = record.header.get("notes") or []
     return [*dwarfing(record), *said, *notes, *tables.remarks(record)]
 
