@@ -585,7 +585,7 @@ class Processes:
             preexec_fn=limit,
         )
 
-    def end(self, name, seconds=60):
+    def end(self, name, seconds=300):
         """Wait for the end; return code and the one sentence."""
         out, err = self.started[name].communicate(timeout=seconds)
         lines = [line for line in err.splitlines() if line.startswith("lessvfl:")]
