@@ -337,7 +337,7 @@ def test_whole_numbers_are_amounts_and_the_command_line_says_so(
     said = "The labels are numbers to regress on: 1"
     shown = run_cli("check", table)
     assert said in shown.out
-    assert "--task classification" in shown.out
+    assert "set the task to classification" in shown.out
     found = json.loads(run_cli("check", table, "--json").out)
     assert found["task"] == "regression"
     assert "different whole numbers" in found["task_reason"]
@@ -452,3 +452,25 @@ def test_bad_values_for_a_missing_cell(given, sentence, run_cli, tmp_path):
         assert said.code == 2
         assert sentence in said.out + said.err
         assert "Traceback" not in said.err
+
+
+def test_flags_are_named_without_a_label_too(tmp_path, monkeypatch, run_cli):
+    monkeypatch.chdir(tmp_path)
+    wide = pd.DataFrame({"a": np.arange(200.0), "b": ["x", "y"] * 100})
+    wide.loc[::2, "a"] = np.nan
+    wide.to_csv("own.csv", index=False)
+    said = run_cli("check", "own.csv").out
+    assert "100 of 200 cells missing; filled in from the column's other rows, a" in said
+
+
+def test_dummies_that_are_grouped_are_not_named(tmp_path, monkeypatch, run_cli):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    place = rng.integers(0, 3, 120)
+    wide = pd.DataFrame({f"p_{k}": (place == k).astype(int) for k in range(3)})
+    wide = wide.assign(x=rng.normal(size=120), y=rng.integers(0, 2, 120))
+    wide.to_csv("own.csv", index=False)
+    (tmp_path / "g.yaml").write_text("place: ['p_*']\n")
+    line = ("check", "own.csv", "--label", "y", "--parties", "1")
+    assert "dummies" in run_cli(*line).out
+    assert "dummies" not in run_cli(*line, "--groups", "g.yaml").out

@@ -293,3 +293,24 @@ def test_infinite_cells_stop_a_party_with_one_sentence(here, run_cli):
     said = run_cli("check", "--config", a_party(here))
     assert said.code == 2
     assert said.out.count("Stops a run:") == 1
+
+
+def test_what_a_party_is_advised_its_config_can_follow(here, run_cli):
+    table = pd.read_csv("own.csv")
+    table.loc[::4, "far"] = -999
+    table.to_csv("own.csv", index=False)
+    said = run_cli("check", "--config", a_party(here)).out
+    assert "in 'missing_values' of its config, 'far=-999'" in said
+    assert "--missing-values" not in said
+
+
+def test_addresses_are_checked(here, run_cli):
+    for path in (a_party(here, server="nohost"), a_server(here, listen="8815")):
+        said = run_cli("check", "--config", path)
+        assert said.code == 2
+        assert "must be given as HOST:PORT" in said.out
+
+
+def test_a_glob_may_exclude_nothing(here, run_cli):
+    said = run_cli("check", "--config", a_party(here, columns=["!*_id"]))
+    assert said.code == 0

@@ -9,8 +9,11 @@ import pytest
 from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, learn, prepare
 from lessvfl.data.columns import remarks, settle
 from lessvfl.data.sentinels import blank, marks_of, written_marks
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.settings import fields_of, value_of
+
+# Rows to come may have what these have not.
+pytestmark = pytest.mark.filterwarnings("ignore:The 'missing_values' setting names")
 
 N = 200
 
@@ -187,3 +190,10 @@ def test_ordinary_columns_are_not_named():
         }
     )
     assert said(table) == {}
+
+
+def test_a_value_that_no_cell_has_is_warned_of():
+    frame = frame_of(np.arange(6.0).reshape(3, 2), ["a", "b"])
+    with pytest.warns(LessVFLWarning, match="names -9 of column 'a', which is in none"):
+        marks_of(frame, {"a": -9})
+    marks_of(frame, {"*": -9, "b": 5})

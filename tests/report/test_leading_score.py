@@ -92,7 +92,7 @@ def test_a_model_of_chance_is_remarked_on(better):
     for run in better.runs:
         run["above_baseline"] = False
     (said,) = tables.chance(better)
-    assert said.startswith("The model is no better than chance")
+    assert said.startswith("The test rows do not show that the model is better than ")
     assert said in report.page(better)
 
 

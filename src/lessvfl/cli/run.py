@@ -131,6 +131,11 @@ def _read_job(
     given, options = _read_settings(pairs or [])
     overrides: dict[str, Any] = {**given}
     if missing_values:
+        if "missing_values" in overrides:
+            raise ConfigError(
+                "Values that stand for a missing cell must be given by "
+                "'--missing-values' or by '--set missing_values=...'. Got both."
+            )
         overrides["missing_values"] = read_missing_values(missing_values)
     dataset = data.load(
         name,

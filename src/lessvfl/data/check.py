@@ -13,10 +13,11 @@ import numpy as np
 
 from lessvfl.data import columns, files, leaks, relations, split, table
 from lessvfl.data.blocks import find_blocks, take_units
-from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame
+from lessvfl.data.encode import Encoding
+from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame, Problem
 from lessvfl.data.labels import take_weights
 from lessvfl.data.problem import features_of, prepare
-from lessvfl.data.sentinels import blank, marks_of
+from lessvfl.data.sentinels import MarksByColumn, blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
@@ -176,16 +177,14 @@ def check_table(
             problem = attempt(
                 lambda: prepare(dataset, config, parties=parties, groups=groups)
             )
-    flagged = {
-        column.name
-        for party in (() if problem is None else problem.parties)
-        for column in party.encoding.columns
-        if column.flag
-    }
+    flags = partial(_flagged, problem, mine, marks, config)
+    flagged = set() if problems else attempt(flags) or set()
     is_class = dataset.task != "regression"
+    grouped = features_of(held, groups) if held and groups and not problems else {}
     found += [
         (owner.get(one.column or ""), one)
         for one in columns.remarks(blank(mine, marks), y, is_class, flagged)
+        if not (one.what.startswith("dummies") and one.column in grouped)
     ]
     if has_labels and dataset.task != "regression":
         rare = relations.rare_classes(dataset.y, dataset.label_names, target or "")
@@ -242,6 +241,21 @@ def nothing_read(
 OwnedFindings = Sequence[
     tuple[str | None, Finding]
 ]  # with the party that holds the column
+
+
+def _flagged(
+    problem: Problem | None, frame: Frame, marks: MarksByColumn, config: DataConfig
+) -> set[str]:
+    """Return the columns that get a flag, where there are no labels by all rows."""
+    if problem is not None:
+        encodings = [party.encoding for party in problem.parties]
+    else:
+        names = [n for i, n in enumerate(frame.names) if i not in frame.left_out]
+        if np.isinf(frame.numeric).any() or not names:
+            return set()
+        missing = config.missing
+        encodings = [Encoding.fit("t", frame, names, missing=missing, marks=marks)]
+    return {one.name for own in encodings for one in own.columns if one.flag}
 
 
 def stops(found: OwnedFindings) -> list[str]:

@@ -218,6 +218,11 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
             f"The 'score' setting must be one of {allowed} for '{dataset.name}', whose "
             f"task is {dataset.task}. Got '{config.score}'."
         )
+    if not of_classes and config.threshold is not None:
+        raise ConfigError(
+            f"The 'threshold' setting must be none for '{dataset.name}', whose labels "
+            f"are numbers to regress on. Got '{config.threshold}'."
+        )
     if config.class_weight is None:
         return
     if not of_classes:

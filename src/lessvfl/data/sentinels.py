@@ -17,7 +17,7 @@ import numpy as np
 from lessvfl.data.frame import Finding, Floats, Frame
 from lessvfl.data.learn import EncodedColumn
 from lessvfl.data.split import match_columns
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, warn
 
 Mark = float | str  # a date by its days since 1970-01-01
 MarksByColumn = Mapping[str, Sequence[Mark]]  # by column
@@ -62,7 +62,20 @@ def marks_of(
                 name = frame.names[index]
                 if mark is not None:
                     found[name] = (*found.get(name, ()), mark)
+            if names == [pattern] and used and not _has(frame, used[0], value):
+                warn(
+                    f"The 'missing_values' setting names {value} of column "
+                    f"'{pattern}', which is in none of its cells."
+                )
     return found
+
+
+def _has(frame: Frame, index: int, value: Any) -> bool:
+    """Tell whether a column has a value in any cell."""
+    mark = _mark(frame, index, value)
+    if index in frame.text:
+        return mark in set(frame.texts(index))
+    return bool((frame.numeric[:, index] == mark).any())
 
 
 def _mark(frame: Frame, index: int, value: float | str) -> Mark | None:

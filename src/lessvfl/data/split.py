@@ -108,6 +108,7 @@ def _deal_by_name(
     return held
 
 
+GLOB = re.compile(r"[*?\[]")
 EXCEPT = "!"  # before what is excluded; \\! for a name that begins with it
 
 
@@ -158,7 +159,7 @@ def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str
         return [pattern]
     plain = pattern.removeprefix("\\") if pattern.startswith("\\!") else pattern
     found = [name for name in known if fnmatch.fnmatchcase(name, plain)]
-    if not found:
+    if not found and not (mark and GLOB.search(pattern)):
         raise ConfigError(
             f"The columns of {owner} must be in the table. "
             f"Got '{mark}{pattern}', which matches none.{near(pattern, known)}"

@@ -18,8 +18,13 @@ from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
 from lessvfl.remote.party import PartyProcess, open_table
 from lessvfl.remote.server import LabelTable, resolve_settings
+from lessvfl.wire.flight import location
 
 NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")
+AS_SETTINGS = {  # what the command line calls options
+    "--missing-values": "in 'missing_values' of its config,",
+    "--groups makes": "'groups' in its config makes",
+}
 NO_LABELS = "Nothing is said about labels: the server has them."
 NO_COLUMNS = "Nothing is said about columns: the parties have them."
 
@@ -44,6 +49,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     attempt(lambda: data.features_of({name: names}, config.groups))
     if ids is not None:
         attempt(lambda: Ids(ids, config.id or "id"))
+    attempt(lambda: location(config.server, secure=True))
     least = config.policy.min_rows
     if table.n_rows < least:
         problems.append(
@@ -75,10 +81,20 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         None,
         None,
         tuple(problems),
-        check.in_order([(_owner(one, name), one) for one in found], table.names),
+        check.in_order(
+            [(_owner(one, name), _by_config(one)) for one in found], table.names
+        ),
         check.kinds_of(own),
         (NO_LABELS,),
     )
+
+
+def _by_config(one: Finding) -> Finding:
+    """Return a finding whose advice a config can follow."""
+    done = one.done
+    for option, setting in AS_SETTINGS.items():
+        done = done.replace(option, setting)
+    return dataclasses.replace(one, done=done)
 
 
 def _owner(one: Finding, name: str) -> str | None:
@@ -107,6 +123,7 @@ def check_server(config: ServerConfig) -> check.TableReport:
         table = attempt(lambda: LabelTable.load(here))
         if table is None:
             return check.nothing_read(stem, problems, config.label)
+        attempt(lambda: location(config.listen, secure=True))
         dataset = table.dataset
         settings = attempt(lambda: resolve_settings(config, dataset))
         ids = table.ids

@@ -57,8 +57,9 @@ def headline(record: RunRecord) -> str:
         return f"The model needs {_of_yours(counts[NEEDED], n_held)}; {open_}"
     some, why = _of_yours(len(gone), n_held), reasons(gone)
     rest = f"; {open_}" if n_open else ""
-    # Of a method without shadows nobody knows how sure that is.
-    if counts[NEEDED] and gone[0].at_most is not None:
+    # Of a method without shadows nobody knows how sure that is; beside a column that
+    # tells the label by mistake, others say nothing.
+    if counts[NEEDED] and gone[0].at_most is not None and not dwarfing(record):
         return f"You may stop collecting {some}: {why}{rest}"
     return f"Not needed by this model: {some}; {why}{rest}"
 
@@ -85,7 +86,7 @@ def cautions(record: RunRecord) -> list[str]:
         said.append(
             "Undecided is what may well have more than that effect, though it was "
             "removed, and what some runs keep and others do not: go on collecting it "
-            "until more rows are there."
+            "until there are more rows."
         )
     shares = [number(run, "selection", party, "false_share") for run in record.runs]
     if (false := tables.spread(shares)) and n_kept:
@@ -261,7 +262,7 @@ def _lists(found: Sequence[FeatureVerdict]) -> str:
         verdict: [one for one in found if one.verdict == verdict]
         for verdict in (NOT_NEEDED, NEEDED, UNDECIDED)
     }
-    left = _list("Not needed by this model", lists[NOT_NEEDED], "Nothing is surely so.")
+    left = _list("Not needed by this model", lists[NOT_NEEDED], "None for certain.")
     if lists[UNDECIDED]:
         left += _list("Undecided", lists[UNDECIDED], "")
     return parts.columns(left, _list("Needed", lists[NEEDED], "Nothing was kept."))

@@ -49,7 +49,7 @@ def power_words(record: RunRecord) -> str:
     found = numbers.power(sight, share)
     little = found["correlation"] or 0.0
     said = found_words(found["finds"] or 0.0, found["auc"], little, "at a party")
-    return f"{said} This is estimated by the rows; a party's page knows its columns."
+    return f"{said} This is an estimate by the number of rows; a party's page has more."
 
 
 def _bytes(record: RunRecord, party: str, way: str) -> str:

@@ -511,9 +511,9 @@ def label_words(record: RunRecord) -> str:
 
 
 def predicted_words(record: RunRecord) -> str:
-    """Say how often the rarest class is predicted on test rows, where it is known."""
+    """Say how often the rarer of two classes is predicted on test rows."""
     classes = at(record.header, "data", "classes") or {}
-    if not classes:
+    if len(classes) != 2:
         return ""
     name = min(classes, key=lambda name: classes[name])
     shares = spread([number(run, "predicted", name) for run in record.runs])
@@ -616,8 +616,8 @@ def chance(record: RunRecord) -> list[str]:
     _, word = first_score(record)
     what = "the mean of the labels" if is_regression(record) else "the same class"
     return [
-        f"The model is no better than chance{when}: its test {word} is what predicting "
-        f"{what} for every row has, or hardly more."
+        f"The test rows do not show that the model is better than chance{when}: its "
+        f"{word} there is hardly above that of predicting {what} for every row."
     ]
 
 

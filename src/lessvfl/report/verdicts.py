@@ -15,7 +15,7 @@ FEATURES_NAME = "features.csv"
 COLUMNS = ("party", "feature", "verdict", "kept", "why", "strength", "pair", "share")
 NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
 DWARFS = 3.0  # times the next feature's strength, or the mark
-LEAKS = 0.35  # correlation from which such a feature is suspicious
+LEAKS = 0.5  # strength as a correlation from which such a feature is suspicious
 SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
 LASSO, UNSELECTED = "group lasso", "no selection"  # reasons of methods without shadows
 UNTOLD = "not revealed"  # of a method with shadows: a party reveals names, no reasons
@@ -183,12 +183,13 @@ def dwarfing(record: RunRecord) -> list[str]:
         if mark is None or not n_rows or not others:
             continue
         strength, next_ = first.strength or 0.0, others[0].strength or 0.0
-        correlation = min(1.0, strength * math.sqrt(mark / n_rows))
-        if correlation >= LEAKS and strength >= DWARFS * max(1.0, next_):
+        if strength * math.sqrt(mark / n_rows) >= LEAKS and strength >= DWARFS * max(
+            1.0, next_
+        ):
             said.append(
                 f"{first.feature} of {party} is far stronger than its other features "
-                f"({strength:.1f} marks, the next {next_:.1f}; a correlation of about "
-                f"{correlation:.2f}): make sure that it is known before the label is."
+                f"({strength:.1f} times what chance reaches, the next {next_:.1f}): "
+                "make sure that it is known before the label is."
             )
     return said
 
@@ -212,7 +213,10 @@ def found_words(finds: float, auc: float | None, little: float, where: str) -> s
         often = "nearly every run"
     elif finds < 0.005:
         often = "hardly any run"
-    return f"A column that has {what} alone would be found {where} in {often}."
+    return (
+        f"A column that has {what} alone, where no other explains the labels, would be "
+        f"found {where} in {often}."
+    )
 
 
 def reasons(gone: Sequence[FeatureVerdict]) -> str:
@@ -234,7 +238,18 @@ def reasons_by_party(record: RunRecord) -> dict[str, str]:
     for one in verdicts(record):
         if not one.is_kept:
             gone.setdefault(one.party, []).append(one)
-    return {party: reasons(some) for party, some in gone.items()}
+    return {party: reasons(some) + _undecided(some) for party, some in gone.items()}
+
+
+def _undecided(gone: Sequence[FeatureVerdict]) -> str:
+    """Say how many of the features that were removed may matter all the same."""
+    n = sum(one.verdict == UNDECIDED for one in gone)
+    if not n:
+        return ""
+    some = "all of them" if n == len(gone) else f"{n:,} of them"
+    if len(gone) == 1:
+        return " (undecided: too little data to rule it out)"
+    return f" ({some} undecided: too little data to rule them out)"
 
 
 _Pair = tuple[str, float]
