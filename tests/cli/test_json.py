@@ -288,6 +288,7 @@ def check_contract(
         "task",
         "task_reason",
         "classes",
+        "power",
         "score",
         "score_reason",
     }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from lessvfl import data
+from lessvfl.run import numbers
 from lessvfl.run.numbers import consensus
 
 
@@ -75,3 +78,15 @@ def test_only_runs_in_which_a_party_held_a_feature_count():
 
 def test_no_run_recommends_nothing():
     assert consensus([]) == {}
+
+
+def test_a_server_knows_by_its_rows_what_parties_would_find():
+    y = np.repeat([0, 1], [4750, 250])
+    dataset = data.from_arrays(np.zeros((5000, 1)) + np.arange(5000)[:, None], y)
+    problem = data.prepare(dataset, data.DataConfig(), parties=1)
+    about = {"data": {"name": "bank"}, "device": "cpu"}
+    found = numbers.header(about, problem, n_parties=2)["data"]["power"]
+    assert found["auc"] == 0.55
+    # Of 4,000 training rows: a normal of mean 2.45 beyond 2.65.
+    assert found["finds"] == pytest.approx(0.42, abs=0.01)
+    assert numbers.header(about, problem)["data"]["power"] is None

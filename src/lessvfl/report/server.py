@@ -6,11 +6,9 @@ from lessvfl import terms
 from lessvfl.report import tables
 from lessvfl.report.tables import at, number
 from lessvfl.report.verdicts import found_words
-from lessvfl.run import numbers
 from lessvfl.run.record import RunRecord
 
 UNTOLD = "not revealed"
-MARK = 7.0  # that shadows usually set, as a chi-square of one degree: 6.2 to 7.7
 
 
 def party_rows(record: RunRecord) -> list[dict[str, str]]:
@@ -33,22 +31,11 @@ def party_rows(record: RunRecord) -> list[dict[str, str]]:
 
 
 def power_words(record: RunRecord) -> str:
-    """Say how often parties would find a column of little effect, by the rows alone.
-
-    Each party knows better, by its own shadows; of many classes only they know.
-    """
-    data = record.header.get("data") or {}
-    n_train, task = data.get("n_train"), data.get("task")
-    if record.header.get("method") != "less-vfl-auto" or not n_train:
+    """Say how often parties would find a column of little effect, by the rows alone."""
+    found = at(record.header, "data", "power")
+    if record.header.get("method") != "less-vfl-auto" or not found:
         return ""
-    counts = [*(data.get("classes") or {}).values()]
-    if task != "regression" and (len(counts) != 2 or not min(counts)):
-        return ""
-    share = min(counts) / sum(counts) if counts else None
-    sight = {"n_rows": n_train, "dimension": 1.0, "mark": MARK}
-    found = numbers.power(sight, share)
-    little = found["correlation"] or 0.0
-    said = found_words(found["finds"] or 0.0, found["auc"], little, "at a party")
+    said = found_words(found["finds"], found["auc"], found["correlation"], "at a party")
     return f"{said} This is an estimate by the number of rows; a party's page has more."
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask for each party
 
 LITTLE, LITTLE_AUC = 0.1, 0.55  # of a column: as much as is of consequence
+MARK = 7.0  # that shadows usually set, as a chi-square of one degree: 6.2 to 7.7
 # What only the server knows; the order of the fields of a run is that of the contract.
 _LAST = ("components", "communication", "curve", "seconds")
 
@@ -88,6 +89,7 @@ def header(
             "task": problem.task,
             "task_reason": problem.task_reason or None,
             "classes": rows_by_class(problem),
+            "power": None if known else _power_by_rows(problem),
             "score": problem.score,
             "score_reason": problem.score_reason or None,
         },
@@ -272,6 +274,17 @@ def power(sight: Mapping[str, float], share: float | None) -> dict[str, float | 
         "correlation": little,
         "finds": Sight(**sight).finds(little),
     }
+
+
+def _power_by_rows(problem: Problem) -> dict[str, float | None] | None:
+    """Return the same as far as a server knows it: by its rows and the usual mark.
+
+    None of many classes, of which only a party's shadows know.
+    """
+    if problem.task == "multiclass":
+        return None
+    sight = {"n_rows": len(problem.y_train), "dimension": 1.0, "mark": MARK}
+    return power(sight, class_share(problem))
 
 
 def party_numbers(
