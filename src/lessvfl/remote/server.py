@@ -73,7 +73,7 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.parties import Parties
-from lessvfl.wire.replies import ReplyRules, wrong_kind
+from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -226,6 +226,7 @@ class ServerProcess:
         self._new_aligner()  # what it lacks for that is said at the start
         hub.admit = self._objection
         hub.check = lambda party, request, reply: wrong_kind(request, reply)
+        hub.due = lambda party, request: most_bytes(request)
         hub.came, hub.went = status.connect, status.lose
         hub.carried = self._carried
         hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
@@ -535,7 +536,7 @@ class ServerProcess:
         counts = (len(rows.train), len(rows.test))
         labels = build.server_labels([problem])
         rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks)
-        self.hub.check = rules.complaint
+        self.hub.check, self.hub.due = rules.complaint, rules.most_bytes
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
         fusion = build.fusion_network(  # as wide as at the start

@@ -39,7 +39,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
-from lessvfl.wire.replies import wrong_kind
+from lessvfl.wire.replies import most_bytes, wrong_kind
 
 LONGEST = 60.0  # seconds for a reply
 MOST_RETURNS = 3  # of parties that come back in the middle of one request
@@ -105,7 +105,7 @@ class Predictor:
         self.close = weakref.finalize(self, os.close, hold(self.folder))
         hub.run_id = bytes.fromhex(self.record.header["run"])
         hub.admit = self._objection
-        hub.check = self._complaint
+        hub.check, hub.due = self._complaint, self._most_bytes
         hub.came, hub.went = self._came, self._opened.discard
         hub.newest_stays = True
         hub.longest = LONGEST
@@ -123,6 +123,13 @@ class Predictor:
             f"Server and party '{hello.party}' must have the same version of lessvfl. "
             f"Got {mine} and {theirs}."
         )
+
+    def _most_bytes(self, party: PartyId, request: Any) -> int:
+        """Return the most bytes of the arrays of a reply."""
+        n_values = 0
+        if isinstance(request, control.Ask):
+            n_values = len(request.rows) * self._sizes[party]
+        return most_bytes(request) + n_values * self.model.fusion.input_weights.itemsize
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply; None: nothing."""
