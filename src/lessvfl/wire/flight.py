@@ -102,7 +102,7 @@ REASONS = {
     "of another CA does, or one with encryption where this side has none",
 }
 BROKEN = "the connection broke"
-TOO_MUCH = "A message must have no more bytes than is due. Got more."
+TOO_MUCH = "A message must have no more bytes than are due. Got more."
 
 
 def reason_of(error: BaseException) -> str:
