@@ -351,9 +351,11 @@ class _Lane(flight.FlightServerBase):  # type: ignore[misc]
     def open_stream(self) -> bool:
         """Tell whether a stream may begin."""
         with self._lock:
-            may = self._guest is not None and not self._is_open
-            self._is_open = self._is_open or may
-            return may
+            guest = self._guest
+            if guest is None or self._is_open or guest.has_spoken:
+                return False
+            self._is_open = guest.has_spoken = True
+            return True
 
     def close_stream(self) -> None:
         """Note that the stream is over."""

@@ -109,6 +109,7 @@ class Guest:
         self.inner: socket.socket | None = None  # to its lane, once it has said a word
         self.leave: Callable[[], None] = lambda: None  # tells its lane that it is gone
         self.is_admitted = False
+        self.has_spoken = False  # has had its one stream
         self.until = time.monotonic() + limits.seconds
         self.said_too_much = False
         self.up, self.down = NOTHING, NOTHING  # read, and not yet passed on
