@@ -61,7 +61,7 @@ class Flood(fuzz.Attack):
 
     @contextlib.contextmanager
     def silence(self, n: int) -> Iterator[None]:
-        """Hold connections that say nothing, and make those again that end."""
+        """Hold connections that say nothing."""
         over = threading.Event()
 
         def hold() -> None:

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 import torch
 from pyarrow import flight as arrow
 
-from lessvfl.core.plans import TrainPlan
-from lessvfl.errors import PartyLostError, ProtocolError
+from lessvfl.core.plans import SelectPlan, TrainPlan
+from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote import certificates
+from lessvfl.remote.align.messages import most_offered
 from lessvfl.wire import codec, control, dial, flight, front, messages
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
@@ -47,18 +49,19 @@ def until(is_so, seconds=30.0):
         time.sleep(0.01)
 
 
-def join(hub, handle=lambda message: Agreed(), credentials=None):
+def join(hub, handle=lambda message: Agreed()):
     """Have party 'a' take part, in a thread."""
-    address = flight.Address(f"127.0.0.1:{hub.port}", credentials)
-    given = (address, Hello("a", 1, "cpu", {}), handle)
+    take_part(flight.Address(f"127.0.0.1:{hub.port}", None), handle)
+    hub.wait(20)
 
+
+def take_part(address, handle=lambda message: Agreed()):
     def work():
-        with contextlib.suppress(PartyLostError, ProtocolError):
-            dial.serve(*given, patience=20.0)
+        with contextlib.suppress(PartyLostError, ProtocolError, ConfigError):
+            dial.serve(address, Hello("a", 1, "cpu", {}), handle, patience=20.0)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    hub.wait(20)
     return thread
 
 
@@ -92,20 +95,19 @@ for line in sys.stdin:
     held = [open(__import__("os").devnull) for _ in range(20)]
     hub.send({"a": Finish("0" * 64)})
     print("went on", flush=True)
+hub.close()
 """
 
 
 def test_silent_connections_leave_a_run_its_descriptors():
     """More of them than a process may have open, without a certificate."""
     command = [sys.executable, "-c", FEW_FILES]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as server, contextlib.ExitStack() as peers:
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server: Any = subprocess.Popen(command, **pipes)
+    with server, contextlib.ExitStack() as peers:
         try:
             address = flight.Address(f"127.0.0.1:{int(server.stdout.readline())}", None)
-            given = (address, Hello("a", 1, "cpu", {}), lambda message: Agreed())
-            threading.Thread(
-                target=dial.serve, args=given, kwargs={"patience": 60.0}, daemon=True
-            ).start()
+            party = take_part(address)
             assert server.stdout.readline() == "here\n"
             where = ("127.0.0.1", int(address.server.rpartition(":")[2]))
             for _ in range(250):
@@ -114,6 +116,8 @@ def test_silent_connections_leave_a_run_its_descriptors():
             for _ in range(2):
                 print(file=server.stdin, flush=True)
                 assert server.stdout.readline() == "went on\n"
+            server.stdin.close()
+            party.join(20)
         finally:
             server.kill()
 
@@ -253,6 +257,12 @@ def test_nothing_is_read_of_who_is_not_expected():
         def write(self, data):
             self.said.append(data)
 
+        def expect(self, n_bytes):
+            raise AssertionError("expected")
+
+        def close(self):
+            raise AssertionError("closed")
+
     hub = Hub(["a"])
     hub.attend(Stream(), lambda: "stranger")
     (told,) = Stream.said
@@ -276,7 +286,12 @@ def test_a_long_greeting_does_not_come_in(tmp_path, secure):
         took = []
         gate = Guest.took
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Guest, "took", lambda g, n: (took.append(n), gate(g, n)))
+
+            def count(guest, n_bytes):
+                took.append(n_bytes)
+                gate(guest, n_bytes)
+
+            patch.setattr(Guest, "took", count)
             with contextlib.suppress(GoneError):
                 stream.write(bytes(LONG))
             with contextlib.suppress(GoneError):
@@ -289,7 +304,7 @@ def test_a_long_greeting_does_not_come_in(tmp_path, secure):
 
 def test_a_reply_of_more_bytes_than_are_due_is_cut_off():
     with a_hub() as hub:
-        hub.due = lambda party, request: most_bytes(request)
+        hub.due = lambda party, request: most_bytes(request, LONG)
         replies = [Align(bytes(LONG)), Agreed()]
         told = []
         hub.refused = lambda who, why: told.append((who, why))
@@ -333,21 +348,37 @@ def test_the_bytes_that_a_guest_may_send():
 
 def test_what_is_due_follows_the_request():
     """Memory for a reply is that of the rows asked for, or of a batch in training."""
-    rules = ReplyRules((1000, 100), 4, torch.float32)
+    rules = ReplyRules((1000, 100), 4, torch.float32, offer=LONG)
     plan = TrainPlan("train", 1, 32, "shuffle", "adam", 0.1)
     value = 4 * 4  # bytes of a row
-    small = most_bytes(messages.Describe())
-    due = {
+    small = most_bytes(messages.Describe(), LONG)
+    select = SelectPlan("select_features", 1, 32, "shuffle", 0.1, (0.1,))
+    due: dict[Any, int] = {
         messages.Describe(): small,
         control.Save("train-1"): small,
         messages.Begin(plan): small + 32 * value,
         messages.Embed("train", "test"): small + 100 * value,
         messages.Embed("train", "train", 7): small + 7 * value,
-        messages.Select(None, None): small + value,
+        messages.Select(None, select): small + value,
     }
     assert {q: rules.most_bytes("a", q) for q in due} == due
     rules._at["a"] = (plan, 0)
     block = messages.Block(torch.zeros(1, 32, 4), (4,))
     assert rules.most_bytes("a", messages.Descend("train", block)) == small + 32 * value
     assert small < 1 << 12
-    assert rules.most_bytes("a", Align(b"")) == codec.MAX_BODY
+    assert rules.most_bytes("a", Align(b"")) == LONG
+
+
+def test_an_offer_of_more_ids_than_the_config_allows_is_cut_off():
+    """What is due in the alignment is what that many ids take, not what a frame may."""
+    assert most_offered("none", 10**6, 10**6) == 1024
+    assert most_offered("plain", 1000, 1024) == 16 * 1024 + 1024
+    n_due = most_offered("psi", 1000, 1024)
+    assert n_due == 32 * (1024 + 1024) + 1024
+    with a_hub() as hub:
+        hub.due = lambda party, request: most_bytes(request, n_due)
+        offers = [bytes(n_due), bytes(LONG)]
+        join(hub, lambda message: Align(offers.pop(0)))
+        assert len(hub.send({"a": Align(b"")})["a"].data) == n_due
+        with pytest.raises(PartyLostError, match="no more bytes than are due"):
+            hub.send({"a": Align(b"")})

@@ -45,6 +45,7 @@ from lessvfl.data import (
 )
 from lessvfl.errors import ConfigError, DataError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import (
     Checkpoints,
     State,
@@ -226,7 +227,9 @@ class ServerProcess:
         self._new_aligner()  # what it lacks for that is said at the start
         hub.admit = self._objection
         hub.check = lambda party, request, reply: wrong_kind(request, reply)
-        hub.due = lambda party, request: most_bytes(request)
+        mode: Any = config.align
+        self._offer = most_offered(mode, table.n_rows, config.most_ids)
+        hub.due = lambda party, request: most_bytes(request, self._offer)
         hub.came, hub.went = status.connect, status.lose
         hub.carried = self._carried
         hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
@@ -535,7 +538,7 @@ class ServerProcess:
         size = self.settings.net.embedding_size
         counts = (len(rows.train), len(rows.test))
         labels = build.server_labels([problem])
-        rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks)
+        rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks, self._offer)
         self.hub.check, self.hub.due = rules.complaint, rules.most_bytes
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
@@ -635,7 +638,7 @@ def _undone(ledger: Ledger, kept: State | None) -> int:
 def _plain(config: ServerConfig) -> dict[str, Any]:
     """Return what a run depends on, for comparison."""
     values = dataclasses.asdict(config)
-    elsewhere = ("listen", "status", "wait", "silence")
+    elsewhere = ("listen", "status", "wait", "silence", "most_ids")
     for name in (*elsewhere, "certificate", "key", "ca", "out"):
         values.pop(name)
     plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back

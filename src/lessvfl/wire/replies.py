@@ -40,12 +40,14 @@ class ReplyRules:
         dtype: torch.dtype,
         seed: int = 0,
         blocks: Tensor | None = None,
+        offer: int = codec.MAX_BODY,  # the most bytes of one in the alignment
     ) -> None:
         self.n_train, self.n_test = n_rows
         self._seeds, self._blocks = (seed,), blocks  # which say what is held out
         self.embedding_size = embedding_size  # at the start
         self.dtype = dtype
         self.server: Parties | None = None  # once the parties are described
+        self._offer = offer
         self._at: dict[PartyId, tuple[TrainPlan, int]] = {}  # step in a stage
         self._batches: dict[TrainPlan, Batches] = {}
 
@@ -61,8 +63,8 @@ class ReplyRules:
             case messages.Select():
                 n_rows = 1
             case _:
-                return most_bytes(request)
-        return most_bytes(request) + n_rows * self.embedding_size * self.dtype.itemsize
+                return most_bytes(request, self._offer)
+        return ENDS + n_rows * self.embedding_size * self.dtype.itemsize
 
     def complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply to this request; None: nothing."""
@@ -146,12 +148,12 @@ class ReplyRules:
         )
 
 
-def most_bytes(request: Any) -> int:
-    """Return the most bytes of the arrays of a reply, apart from embeddings.
+def most_bytes(request: Any, offer: int) -> int:
+    """Return the most bytes of the arrays of a reply that is no embedding.
 
-    How many ids a party will offer is not known before it does.
+    `offer` are those of one in the alignment.
     """
-    return codec.MAX_BODY if control.Align in ALLOWED[type(request)] else ENDS
+    return offer if control.Align in ALLOWED[type(request)] else ENDS
 
 
 def wrong_kind(request: Any, reply: Any) -> str | None:

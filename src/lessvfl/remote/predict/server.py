@@ -30,6 +30,7 @@ from lessvfl.errors import (
 )
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
@@ -39,7 +40,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
-from lessvfl.wire.replies import most_bytes, wrong_kind
+from lessvfl.wire.replies import ENDS, most_bytes, wrong_kind
 
 LONGEST = 60.0  # seconds for a reply
 MOST_RETURNS = 3  # of parties that come back in the middle of one request
@@ -126,10 +127,13 @@ class Predictor:
 
     def _most_bytes(self, party: PartyId, request: Any) -> int:
         """Return the most bytes of the arrays of a reply."""
-        n_values = 0
         if isinstance(request, control.Ask):
-            n_values = len(request.rows) * self._sizes[party]
-        return most_bytes(request) + n_values * self.model.fusion.input_weights.itemsize
+            n_values: int = len(request.rows) * self._sizes[party]
+            return ENDS + n_values * self.model.fusion.input_weights.itemsize
+        mode: Any = self.config.align
+        return most_bytes(
+            request, most_offered(mode, len(self._ids), self.config.most_ids)
+        )
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply; None: nothing."""
