@@ -382,12 +382,13 @@ class Attack:
 
     def lab(self) -> None:
         """Take part, but reply with something else after some exchanges."""
-        rng, client = random.Random(self.seed), self.connect("lab")
+        rng = random.Random(self.seed)
         to = arrow.FlightDescriptor.for_command(flight.COMMAND)
         while not self.over.is_set():
             with contextlib.suppress(*ERRORS):
+                client = self.connect("lab")  # a connection has one stream
                 writer, reader = client.do_exchange(to)
-                with contextlib.closing(writer):
+                with contextlib.closing(client), contextlib.closing(writer):
                     self.converse(rng, writer, reader)
             time.sleep(0.002)
 
@@ -426,8 +427,8 @@ class Attack:
         self.slowest = max(self.slowest, lasted)
 
     def thief(self) -> None:
-        """Greet as the bank, with its certificate, over one channel."""
-        rng, client = random.Random(self.seed + 1), self.connect("bank")
+        """Greet as the bank, with its certificate."""
+        rng = random.Random(self.seed + 1)
         bank = hello("bank")
         unfit: list[Any] = [
             {"threads": 9},
@@ -449,7 +450,8 @@ class Attack:
                 bad = b""
             else:
                 bad = mutate(rng, how, right, [right])
-            self.greet(client, how, to, bad)
+            with contextlib.closing(self.connect("bank")) as client:
+                self.greet(client, how, to, bad)
 
     def greet(self, client: Any, how: str, to: Any, bad: bytes) -> None:
         """Send one greeting; it must be refused with a sentence."""

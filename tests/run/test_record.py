@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -118,6 +119,27 @@ def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch, moment):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seconds", [30.0, 0.0])
+def test_a_write_without_a_descriptor_is_tried_again(tmp_path, monkeypatch, seconds):
+    """Strangers may hold the last one for a moment, and must not end a run by it."""
+    monkeypatch.setattr("lessvfl.run.record.FILES_SECONDS", seconds)
+    path, full = tmp_path / "file", [errno.EMFILE, errno.ENFILE]
+
+    def opened(*args, **more):
+        if full:
+            raise OSError(full.pop(), "Too many open files")
+        return open(*args, **more)
+
+    monkeypatch.setattr("lessvfl.run.record.open", opened, raising=False)
+    if seconds:
+        write_atomically(path, b"new")
+        assert path.read_bytes() == b"new"
+        return
+    with pytest.raises(OSError, match="Too many"):
+        write_atomically(path, b"new")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_new_file_takes_the_place_of_the_old(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import re
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -407,6 +409,27 @@ def test_a_status_in_a_file_is_followed(tmp_path) -> None:
         pass
 
 
+def test_a_status_is_written_again_after_a_want_of_descriptors(tmp_path) -> None:
+    status = Status("r", "plain", "d")
+    real, full = status.snapshot, [OSError(errno.EMFILE, "Too many open files")]
+
+    def snapshot() -> Any:
+        if looked and full:
+            raise full.pop()
+        looked.append(1)
+        return real()
+
+    looked: list[int] = []
+    status.snapshot = snapshot  # type: ignore[method-assign]
+    with file.write(status, tmp_path / "s.json"):
+        end = time.monotonic() + 10
+        while full:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        status.stepped("train", 3, 10)
+    assert json.loads((tmp_path / "s.json").read_text())["step"] == 3
+
+
 def test_a_follower_ticks_before_there_is_a_file(tmp_path, clock) -> None:
     first = Status("", "plain", "digits", clock=clock)
     first.do("starting the server and 2 parties", note=False)
@@ -703,6 +726,47 @@ def test_more_peers_than_threads_may_come_at_once(status) -> None:
     running = StatusServer(status)
     with peers(running, web.N_THREADS + 8), running:
         assert ask(running, "/healthz")[0].status == 200
+
+
+def test_a_request_has_few_bytes(status) -> None:
+    """A hundred headers of 64 KiB on every connection would fill the memory."""
+    with StatusServer(status) as running, peers(running, 1) as (peer,):
+        many = b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(40))
+        peer.settimeout(10)
+        with contextlib.suppress(OSError):  # it may have hung up already
+            peer.sendall(b"GET /status.json HTTP/1.0\r\n" + many + b"\r\n")
+        told = b""
+        with contextlib.suppress(OSError):
+            told = peer.recv(100)
+        assert b" 200 " not in told
+        assert ask(running, "/healthz")[0].status == 200
+
+
+def test_a_page_without_descriptors_comes_back(status, monkeypatch) -> None:
+    """Whoever waits for an answer then gives way, and nothing spins."""
+    full = [True, True]
+    taken = socketserver.TCPServer.get_request
+
+    def get(server):
+        if full:
+            full.pop()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return taken(server)
+
+    with StatusServer(status) as running, peers(running, 1) as (mute,):
+        until_open(running)
+        monkeypatch.setattr(socketserver.TCPServer, "get_request", get)
+        assert ask(running, "/healthz")[0].status == 200
+        mute.settimeout(4)
+        assert mute.recv(1) == b""
+
+
+def until_open(running) -> None:
+    """Wait until a connection is being answered."""
+    end = time.monotonic() + 10
+    while not running._server._open:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def has_ended(peer: socket.socket) -> bool:

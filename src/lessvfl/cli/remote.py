@@ -94,7 +94,9 @@ def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
     """Take the server's port, for the parties that its config names."""
     from lessvfl.remote import certificates
     from lessvfl.wire.flight import FlightHub
+    from lessvfl.wire.front import raise_open_files
 
+    raise_open_files()
     return FlightHub(
         own.listen,
         own.parties,

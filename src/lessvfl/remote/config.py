@@ -142,6 +142,9 @@ class ServerConfig(Common):
         "tell parties the share of the rarer of two classes, for what they may drop",
     )
     align: str = setting(one_of(*ALIGNMENTS), "none", "how common rows are found")
+    most_ids: int = setting(
+        an_int(1), 4_000_000, "ids that a party may offer for it; memory for more"
+    )
     method: str = setting(a_text(), "less-vfl-auto", "see 'lessvfl methods'")
     profile: str = setting(a_text(), "default", "default, paper or official-code")
     settings: dict[str, Any] = dataclasses.field(

@@ -45,6 +45,7 @@ from lessvfl.data import (
 )
 from lessvfl.errors import ConfigError, DataError, PartyLostError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import (
     Checkpoints,
     State,
@@ -73,7 +74,7 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.parties import Parties
-from lessvfl.wire.replies import ReplyRules, wrong_kind
+from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -226,6 +227,9 @@ class ServerProcess:
         self._new_aligner()  # what it lacks for that is said at the start
         hub.admit = self._objection
         hub.check = lambda party, request, reply: wrong_kind(request, reply)
+        mode: Any = config.align
+        self._offer = most_offered(mode, table.n_rows, config.most_ids)
+        hub.due = lambda party, request: most_bytes(request, self._offer)
         hub.came, hub.went = status.connect, status.lose
         hub.carried = self._carried
         hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
@@ -534,8 +538,8 @@ class ServerProcess:
         size = self.settings.net.embedding_size
         counts = (len(rows.train), len(rows.test))
         labels = build.server_labels([problem])
-        rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks)
-        self.hub.check = rules.complaint
+        rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks, self._offer)
+        self.hub.check, self.hub.due = rules.complaint, rules.most_bytes
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
         fusion = build.fusion_network(  # as wide as at the start
@@ -634,7 +638,7 @@ def _undone(ledger: Ledger, kept: State | None) -> int:
 def _plain(config: ServerConfig) -> dict[str, Any]:
     """Return what a run depends on, for comparison."""
     values = dataclasses.asdict(config)
-    elsewhere = ("listen", "status", "wait", "silence")
+    elsewhere = ("listen", "status", "wait", "silence", "most_ids")
     for name in (*elsewhere, "certificate", "key", "ca", "out"):
         values.pop(name)
     plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back

@@ -9,9 +9,11 @@ records and nothing else.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,8 @@ from lessvfl.terms import listed
 FILE_NAME = "record.jsonl"
 NETWORK_FILES = "networks*/seed-*/*/network.safetensors"
 JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
+NO_FILES = (errno.EMFILE, errno.ENFILE)  # want of descriptors, which may pass
+FILES_SECONDS = 30.0  # for how long a write is tried again then
 SCHEMA = 2  # of run folders; 1 had no sides
 
 # What every header says; `--json` prints these and the runs.
@@ -38,8 +42,20 @@ _SIDES = {
 def write_atomically(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write a file so that a crash leaves the old or the new one, never half of one.
 
-    `mode` are its permissions where they must not be the usual ones.
+    `mode` are its permissions where they must not be the usual ones. Where there is no
+    descriptor left, it is tried again for a while.
     """
+    end = time.monotonic() + FILES_SECONDS
+    while True:
+        try:
+            return _write_once(path, content, mode)
+        except OSError as error:
+            if error.errno not in NO_FILES or time.monotonic() > end:
+                raise
+        time.sleep(0.1)
+
+
+def _write_once(path: Path, content: bytes, mode: int | None) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as stream:

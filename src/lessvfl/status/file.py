@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -19,6 +20,13 @@ def write(status: Status, path: Path | None) -> Iterator[None]:
     A reader finds a whole one at any time. None: nothing is written.
     """
 
+    def look_on() -> None:
+        try:
+            look()
+        except OSError as error:  # without a descriptor now there is one later
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+
     def look() -> None:
         assert path is not None
         other = path.with_name(f"{path.name}.new")
@@ -30,7 +38,7 @@ def write(status: Status, path: Path | None) -> Iterator[None]:
         yield
         return
     look()  # what is wrong with the path is said at once
-    with in_background(look):
+    with in_background(look_on):
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import ipaddress
 import json
 import logging
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 N_THREADS = 32  # connections at a time; one more takes the place of the oldest
 TIMEOUT_SECONDS = 5.0  # that a connection lasts, however slow the peer
+MOST_BYTES = 1 << 14  # of a request, its headers included
 
 
 class StatusServer:
@@ -159,6 +161,21 @@ class _Server(ThreadingHTTPServer):
         finally:
             self._forget(request)
 
+    def get_request(self) -> Any:
+        """Take a connection; where there is no descriptor for it, wait a moment."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._end_one()
+                time.sleep(0.1)
+            raise
+
+    def _end_one(self) -> None:
+        with self._lock:
+            if self._open:
+                self._end(next(iter(self._open)))
+
     def service_actions(self) -> None:
         """End the connections that last too long; called several times a second."""
         now = time.monotonic()
@@ -183,18 +200,49 @@ class _Server(ThreadingHTTPServer):
         logger.log(level, "a request of the status page failed", exc_info=True)
 
 
+class _Short(io.BufferedIOBase):
+    """The first bytes of a stream, line by line; it seems to end after them."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._left = stream, MOST_BYTES
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether there was more than is read."""
+        return self._left == 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return the next line."""
+        most = self._left if size is None or size < 0 else min(size, self._left)
+        line: bytes = self._stream.readline(most)
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answer one request."""
 
     server: _Server
+    rfile: _Short
     server_version = "lessvfl"
     sys_version = ""
     timeout = TIMEOUT_SECONDS
 
+    def setup(self) -> None:
+        """Read a request of a few bytes, whatever is sent."""
+        super().setup()
+        self.rfile = _Short(self.rfile)
+
     def do_GET(self) -> None:
         """Answer with one of the few things there are."""
         path = self.path.partition("?")[0]
-        if not self._asks_this_machine():
+        if self.rfile.is_spent:
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif not self._asks_this_machine():
             self.send_error(HTTPStatus.FORBIDDEN)
         elif path not in PATHS:
             self.send_error(HTTPStatus.NOT_FOUND)

@@ -557,6 +557,11 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
     return CHECKSUM.pack(state.intdigest())
 
 
+def most_bytes(n_body: int) -> int:
+    """Return the most bytes of a frame whose arrays have so many."""
+    return HEAD_BYTES + MAX_FIELDS + n_body
+
+
 def kind_of(data: bytes | memoryview) -> type | None:
     """Return of which kind a frame says that it is, before it is read."""
     if len(data) < HEAD.size:

@@ -31,6 +31,14 @@ class Stream(Protocol):
         """Send a frame."""
         ...
 
+    def expect(self, n_bytes: int) -> None:
+        """Let the other end send a frame of so many bytes, and signs of life.
+
+        Who sends more is cut off. Before the first call it may send a greeting and
+        nothing else.
+        """
+        ...
+
     def close(self) -> None:
         """End it, whether or not the other end listens."""
         ...

@@ -2,7 +2,9 @@
 
 Only the server listens (:class:`FlightHub`), parties dial out (:class:`Address`) and
 keep one stream open. A frame (:mod:`lessvfl.wire.codec`) travels in the metadata
-buffer. Who a party is comes from its certificate alone.
+buffer. Who a party is comes from its certificate alone. What strangers may take of the
+server is bounded by a front (:mod:`lessvfl.wire.front`): it listens to the world and
+passes each connection on to a lane, a Flight server on loopback with one stream.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
-import socket
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +22,12 @@ from typing import Any
 import pyarrow
 from pyarrow import flight
 
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import CLOSE_SECONDS, GoneError, first_line, start_thread
 from lessvfl.wire.control import Hello
+from lessvfl.wire.front import LOOPBACK, USUAL, Front, Guest, Limits
 from lessvfl.wire.hub import Hub
 
 COMMAND = b"lessvfl/1"
@@ -98,6 +102,7 @@ REASONS = {
     "of another CA does, or one with encryption where this side has none",
 }
 BROKEN = "the connection broke"
+TOO_MUCH = "A message must have no more bytes than are due. Got more."
 
 
 def reason_of(error: BaseException) -> str:
@@ -108,19 +113,32 @@ def reason_of(error: BaseException) -> str:
 
 
 class FlightStream:
-    """One end of an open stream; a party's holds its connection, too."""
+    """One end of an open stream; a party's holds its connection, too.
 
-    def __init__(self, reader: Any, writer: Any, client: Any = None) -> None:
+    The server's end has a `guest`, who sends no more than is due.
+    """
+
+    def __init__(
+        self, reader: Any, writer: Any, client: Any = None, guest: Guest | None = None
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._client = client
+        self._guest = guest
 
     def read(self) -> memoryview:
         """Return the next frame."""
         try:
             return memoryview(self._reader.read_chunk().app_metadata or b"")
         except LOST as error:
+            if self._guest is not None and self._guest.said_too_much:
+                raise ProtocolError(TOO_MUCH) from None
             raise GoneError(reason_of(error)) from None
+
+    def expect(self, n_bytes: int) -> None:
+        """Let the other end send a frame of so many bytes."""
+        if self._guest is not None:
+            self._guest.expect(n_bytes)
 
     def write(self, data: bytes) -> None:
         """Send a frame."""
@@ -204,71 +222,173 @@ class FlightHub(Hub):
         limit: int = codec.MAX_BODY,
         refused: Callable[[str, str], None] = lambda who, why: None,
         name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
+        limits: Limits = USUAL,
     ) -> None:
         super().__init__(
             parties, admit=admit, silence=silence, limit=limit, refused=refused
         )
         self.secure = credentials is not None
         self.name_of = name_of
-        where = location(address, self.secure)
-        options: dict[str, Any] = {}
+        location(address, self.secure)
+        self._options: dict[str, Any] = {}
         if credentials is not None:
             certificate, key, ca = credentials.read()
-            options = {
+            self._options = {
                 "tls_certificates": [(certificate, key)],
                 "verify_client": True,
                 "root_certificates": ca,
             }
+        self._lanes: list[_Lane] = []
+        self._free: deque[_Lane] = (
+            deque()
+        )  # the one that is free for longest comes first
+        host, _, port = address.rpartition(":")
         try:
-            self._server = _Server(self, where, **options)
-        except (pyarrow.ArrowException, OSError) as error:
+            self._free.append(self._new_lane())  # wrong files are noticed now
+            self._front = Front(
+                host.strip("[]"),
+                int(port),
+                self._find_lane,
+                limits.within_files(len(parties)),
+            )
+        except (pyarrow.ArrowException, OSError, OverflowError) as error:
+            self._stop_lanes()
             log.debug("cannot listen: %s", first_line(error))
             raise ConfigError(
                 f"The server must be able to listen at {address}. Got an address that "
-                f"{_objection(address)}."
+                f"{_objection(error)}."
             ) from None
 
     @property
     def port(self) -> int:
         """Return the port that it listens at."""
-        return int(self._server.port)
+        return self._front.port
 
     def stop(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
+        """Stop listening, and end all connections once their streams are over."""
+        self._front.stop_listening()
+        self._stop_lanes()
+        self._front.stop()
+
+    def _stop_lanes(self) -> None:
+        for lane in self._lanes:
+            lane.shutdown()
+
+    def _new_lane(self) -> _Lane:
+        where = location(f"{LOOPBACK}:0", self.secure)
+        self._lanes.append(_Lane(self, where, self._free.append, **self._options))
+        return self._lanes[-1]
+
+    def _find_lane(self, guest: Guest) -> int:
+        """Give a guest a lane of its own; return its port."""
+        lane = self._free.popleft() if self._free else self._new_lane()
+        lane.take(guest)
+        return int(lane.port)
 
 
-class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    """What Flight calls, in a thread of its own, for every stream."""
+class _Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Has a lane asked whether a stream may begin, before anything is read of it."""
 
-    def __init__(self, hub: FlightHub, where: str, **options: Any) -> None:
+    def __init__(self) -> None:
+        self.lane: _Lane | None = None
+
+    def start_call(self, info: Any, headers: Any) -> _Stream:
+        """Note that a stream begins, or refuse it."""
+        lane = self.lane
+        if (
+            lane is None
+            or info.method != flight.FlightMethod.DO_EXCHANGE
+            or not lane.open_stream()
+        ):
+            raise flight.FlightUnavailableError("A connection has one stream.")
+        return _Stream(lane)
+
+
+class _Stream(flight.ServerMiddleware):  # type: ignore[misc]
+    """Tells when a stream is over."""
+
+    def __init__(self, lane: _Lane) -> None:
+        self._lane = lane
+        self.guest: Guest | None = None
+
+    def call_completed(self, exception: Any) -> None:
+        """Have the connection end, which was for this stream."""
+        if self.guest is not None:
+            self.guest.end_soon()
+        self._lane.close_stream()
+
+
+class _Lane(flight.FlightServerBase):  # type: ignore[misc]
+    """A Flight server for one connection at a time; `freed` is told when it has none.
+
+    It is free when the guest is gone and its stream is over.
+    """
+
+    def __init__(
+        self, hub: FlightHub, where: str, freed: Callable[[_Lane], None], **options: Any
+    ) -> None:
         self._hub = hub
-        super().__init__(where, **options)
+        self._freed = freed
+        self._lock = threading.Lock()  # of the next three
+        self._guest: Guest | None = None
+        self._is_open = False  # a stream
+        self._is_taken = False
+        streams = _Streams()
+        super().__init__(where, middleware={"streams": streams}, **options)
+        streams.lane = self
+
+    def take(self, guest: Guest) -> None:
+        """Serve this guest until it leaves."""
+        with self._lock:
+            self._guest, self._is_taken = guest, True
+        guest.leave = self._leave
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._guest = None
+            self._give_back()
+
+    def open_stream(self) -> bool:
+        """Tell whether a stream may begin."""
+        with self._lock:
+            guest = self._guest
+            if guest is None or self._is_open or guest.has_spoken:
+                return False
+            self._is_open = guest.has_spoken = True
+            return True
+
+    def close_stream(self) -> None:
+        """Note that the stream is over."""
+        with self._lock:
+            self._is_open = False
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._is_taken and self._guest is None and not self._is_open:
+            self._is_taken = False
+            self._freed(self)
 
     def do_exchange(
         self, context: Any, descriptor: Any, reader: Any, writer: Any
     ) -> None:
-        """Hand a stream to the hub."""
+        """Hand a stream to the hub; one that did not come through the front ends."""
+        guest, hub = self._guest, self._hub
+        if guest is None or not context.peer().endswith(f":{guest.port}"):
+            return
+        context.get_middleware("streams").guest = guest
 
         def who() -> str | None:
-            hub = self._hub
             return hub.name_of(context.peer_identity()) if hub.secure else None
 
-        greets = descriptor.command == COMMAND
-        self._hub.attend(FlightStream(reader, writer), who, greets)
+        stream = FlightStream(reader, writer, guest=guest)
+        hub.attend(stream, who, descriptor.command == COMMAND)
 
 
-def _objection(address: str) -> str:
-    """Return why nobody can listen at an address; the engine does not tell."""
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        family, kind, *_, where = found[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(where)
-    except OverflowError:
+def _objection(error: Exception) -> str:
+    """Return why nobody can listen at an address."""
+    if isinstance(error, OverflowError):
         return "has a port above 65535"
-    except OSError as error:
+    if isinstance(error, OSError):
         if error.errno == errno.EADDRINUSE:
             return "another process listens at; give another port, or end that one"
         return f"cannot be had ({error.strerror or error})"

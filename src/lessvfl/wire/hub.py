@@ -44,7 +44,7 @@ FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one 
 
 log = logging.getLogger(__name__)
 
-Order = tuple[WireFrame, bytes]  # what to send
+Order = tuple[WireFrame, bytes, int]  # what to send, and the most bytes of a reply
 Answer = tuple[
     WireFrame, memoryview | WireFrame | ProtocolError
 ]  # what was sent, what came
@@ -124,6 +124,8 @@ class Hub:
             lambda party, request, up, down: None
         )
         self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
+        # The most bytes of the arrays of a reply to a request.
+        self.due: Callable[[PartyId, Any], int] = lambda party, request: limit
         # Whether a party that dials again takes the place of its own connection, which
         # may be dead: nobody notices while nothing is exchanged.
         self.newest_stays = False
@@ -178,6 +180,9 @@ class Hub:
                 proven = who()
             except LessVFLError as error:  # a name of no form of ours
                 raise ProtocolError(str(error)) from None
+            if proven is not None and proven not in self.parties:
+                self._refuse(proven, _unexpected(proven), stream)
+                return None
             data = stream.read()
             check_length(len(data))
             if codec.kind_of(data) is not Hello or not greets:
@@ -206,12 +211,13 @@ class Hub:
         if refused is not None:
             self._refuse(name, refused, stream)
             return None
+        stream.expect(0)
         return line
 
     def _objection(self, name: str, hello: Hello) -> Refusal | None:
         """Return why a party may not join now; it hears of no other party."""
         if name not in self.parties:
-            return Refusal("config", f"The server does not expect {name[:80]!r}.")
+            return _unexpected(name)
         if hello.party != name:
             return Refusal(
                 "config",
@@ -240,7 +246,8 @@ class Hub:
     def _carry(self, line: _Line) -> None:
         """Carry requests and replies until the server ends the stream."""
         while (order := line.requests.get()) is not None:
-            frame, down = order
+            frame, down, n_due = order
+            line.stream.expect(n_due)
             line.say(down)
             line.heard = time.monotonic()
             self._count(line.party, down=len(down))
@@ -259,7 +266,10 @@ class Hub:
         """Return the frame that is no sign of life, or what is wrong with these."""
         asked, n_beats = line.heard, 0
         while True:
-            up = line.stream.read()
+            try:
+                up = line.stream.read()
+            except ProtocolError as error:
+                return error
             line.heard = time.monotonic()
             self._count(line.party, up=len(up))
             if codec.kind_of(up) is not Busy:
@@ -339,12 +349,13 @@ class Hub:
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
         later = []  # small ones are all written before the first goes out
-        orders: dict[int, Order] = {}  # what goes to several is written once
+        written: dict[int, tuple[WireFrame, bytes]] = {}  # once what goes to several
         for party, request in requests.items():
-            if id(request) not in orders:
+            if id(request) not in written:
                 frame = WireFrame(request, self.number, self.run_id)
-                orders[id(request)] = (frame, codec.encode(frame))
-            order = orders[id(request)]
+                written[id(request)] = (frame, codec.encode(frame))
+            n_due = codec.most_bytes(min(self.due(party, request), self.limit))
+            order = (*written[id(request)], n_due)
             if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
                 lines[party].ask(order)
             else:
@@ -463,6 +474,10 @@ class Hub:
             return False
         self._stopping.join(max(0.2, end - time.monotonic()))
         return not self._stopping.is_alive()
+
+
+def _unexpected(name: str) -> Refusal:
+    return Refusal("config", f"The server does not expect {name[:80]!r}.")
 
 
 def _quietly(say: Callable[[], None]) -> Callable[[], None]:

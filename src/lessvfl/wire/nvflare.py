@@ -55,6 +55,7 @@ class CellStream:
         self.n_sent = 0
         self._lines = lines
         self._has_spoken = False
+        self._most_bytes = lines.most_bytes  # that may wait to be read
         self._n_taken = self._n_bytes = 0  # frames in their order, bytes to be read
         self._early: dict[int, memoryview | None] = {}  # came before their turn
         self._frames: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
@@ -65,7 +66,7 @@ class CellStream:
         """Put a frame where it belongs; None is the end.
 
         More than a side may have to say ends the stream. That is one short greeting as
-        long as nothing was said to it; then one frame of any size, and signs of life.
+        long as nothing was said to it; then one frame that is due, and signs of life.
         """
         size = 0 if frame is None else len(frame)
         with self._lock:
@@ -73,7 +74,7 @@ class CellStream:
                 return
             n_waiting = len(self._early) + self._frames.qsize()
             fits = n_waiting < MOST_FRAMES
-            fits &= self._n_bytes + size <= self._lines.most_bytes
+            fits &= self._n_bytes + size <= self._most_bytes
             if not self._has_spoken and frame is not None:
                 fits &= place == 0 and size <= LARGEST_HELLO
             if fits:
@@ -115,6 +116,10 @@ class CellStream:
         if not self._lines.send(self.key, self.n_sent, data):
             raise GoneError(BROKEN)
         self.n_sent += 1
+
+    def expect(self, n_bytes: int) -> None:
+        """Let the other end send a frame of so many bytes, and signs of life."""
+        self._most_bytes = min(n_bytes + BESIDES, self._lines.most_bytes)
 
     def close(self) -> None:
         """Tell the other end that nothing will follow, if it listens."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lessvfl.core.plans import Batches, TrainPlan, parts
 from lessvfl.terms import PartyId
-from lessvfl.wire import control, messages
+from lessvfl.wire import codec, control, messages
 from lessvfl.wire.parties import Parties
 
 ALLOWED: dict[type, tuple[type, ...]] = {
@@ -27,6 +27,7 @@ ALLOWED: dict[type, tuple[type, ...]] = {
     messages.Embed: (messages.Embedding,),
     messages.Select: (messages.Done,),
 }
+ENDS = 1 << 10  # bytes of the ends of coded blocks, and of a constant
 
 
 class ReplyRules:
@@ -39,14 +40,31 @@ class ReplyRules:
         dtype: torch.dtype,
         seed: int = 0,
         blocks: Tensor | None = None,
+        offer: int = codec.MAX_BODY,  # the most bytes of one in the alignment
     ) -> None:
         self.n_train, self.n_test = n_rows
         self._seeds, self._blocks = (seed,), blocks  # which say what is held out
         self.embedding_size = embedding_size  # at the start
         self.dtype = dtype
         self.server: Parties | None = None  # once the parties are described
+        self._offer = offer
         self._at: dict[PartyId, tuple[TrainPlan, int]] = {}  # step in a stage
         self._batches: dict[TrainPlan, Batches] = {}
+
+    def most_bytes(self, party: PartyId, request: Any) -> int:
+        """Return the most bytes of the arrays of a reply to this request."""
+        match request:
+            case messages.Embed():
+                n_rows = self._rows_embedded(request)
+            case messages.Begin(plan):
+                n_rows = min(plan.batch_size, self.n_train)
+            case messages.Descend():
+                n_rows = min(self._at[party][0].batch_size, self.n_train)
+            case messages.Select():
+                n_rows = 1
+            case _:
+                return most_bytes(request, self._offer)
+        return ENDS + n_rows * self.embedding_size * self.dtype.itemsize
 
     def complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply to this request; None: nothing."""
@@ -82,11 +100,8 @@ class ReplyRules:
     def _rows_due(self, party: PartyId, request: Any) -> int | None:
         """Return how many rows a reply must have; None: the end of the stage."""
         match request:
-            case messages.Embed(_, rows, n_rows, part=part):
-                if n_rows is not None:
-                    return n_rows
-                some = parts(self.n_train if rows == "train" else self.n_test)[part]
-                return int(some.stop - some.start)
+            case messages.Embed():
+                return self._rows_embedded(request)
             case messages.Begin(plan, done):
                 self._at[party] = (plan, done)
             case messages.Descend(last=last):
@@ -106,6 +121,13 @@ class ReplyRules:
         start = done % batches.n_per_epoch * batches.batch_size
         return min(batches.batch_size, batches.n_used - start)
 
+    def _rows_embedded(self, request: messages.Embed) -> int:
+        if request.n_rows is not None:
+            return request.n_rows
+        n_rows = self.n_train if request.rows == "train" else self.n_test
+        some = parts(n_rows)[request.part]
+        return int(some.stop - some.start)
+
     def _bits_due(self, party: PartyId, request: Any) -> int:
         """Return in how many bits a reply's values must be."""
         bits = (
@@ -124,6 +146,14 @@ class ReplyRules:
             f"A block must be of shape {shape}, {self.dtype}. Got "
             f"{tuple(block.values.shape)}, {block.values.dtype}."
         )
+
+
+def most_bytes(request: Any, offer: int) -> int:
+    """Return the most bytes of the arrays of a reply that is no embedding.
+
+    `offer` are those of one in the alignment.
+    """
+    return offer if control.Align in ALLOWED[type(request)] else ENDS
 
 
 def wrong_kind(request: Any, reply: Any) -> str | None:

@@ -123,6 +123,16 @@ def open_message(message: bytes, kind: int, who: str) -> AlignReader:
     return reader
 
 
+def most_offered(mode: Mode, n_rows: int, most_ids: int) -> int:
+    """Return the most bytes of an offer to a label holder of so many rows."""
+    listed = {
+        "psi": psi.POINT_BYTES * (padded(most_ids) + padded(n_rows)),
+        "plain": DIGEST_BYTES * padded(most_ids),
+        "none": 0,
+    }
+    return min(listed[mode] + 1024, MAX_BYTES)
+
+
 def padded(count: int) -> int:
     """Return the number of entries that a table of this many rows sends."""
     return -(-count // PAD_TO) * PAD_TO

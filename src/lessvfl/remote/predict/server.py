@@ -30,6 +30,7 @@ from lessvfl.errors import (
 )
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
@@ -39,7 +40,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
-from lessvfl.wire.replies import wrong_kind
+from lessvfl.wire.replies import ENDS, most_bytes, wrong_kind
 
 LONGEST = 60.0  # seconds for a reply
 MOST_RETURNS = 3  # of parties that come back in the middle of one request
@@ -105,7 +106,7 @@ class Predictor:
         self.close = weakref.finalize(self, os.close, hold(self.folder))
         hub.run_id = bytes.fromhex(self.record.header["run"])
         hub.admit = self._objection
-        hub.check = self._complaint
+        hub.check, hub.due = self._complaint, self._most_bytes
         hub.came, hub.went = self._came, self._opened.discard
         hub.newest_stays = True
         hub.longest = LONGEST
@@ -122,6 +123,16 @@ class Predictor:
         return (
             f"Server and party '{hello.party}' must have the same version of lessvfl. "
             f"Got {mine} and {theirs}."
+        )
+
+    def _most_bytes(self, party: PartyId, request: Any) -> int:
+        """Return the most bytes of the arrays of a reply."""
+        if isinstance(request, control.Ask):
+            n_values: int = len(request.rows) * self._sizes[party]
+            return ENDS + n_values * self.model.fusion.input_weights.itemsize
+        mode: Any = self.config.align
+        return most_bytes(
+            request, most_offered(mode, len(self._ids), self.config.most_ids)
         )
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:

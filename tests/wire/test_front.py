@@ -1,0 +1,384 @@
+"""What strangers and members may take of a server: connections, streams, bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from pyarrow import flight as arrow
+
+from lessvfl.core.plans import SelectPlan, TrainPlan
+from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.remote import certificates
+from lessvfl.remote.align.messages import most_offered
+from lessvfl.wire import codec, control, dial, flight, front, messages
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.connection import GoneError
+from lessvfl.wire.control import Agreed, Align, Finish, Hello, Refusal
+from lessvfl.wire.front import Guest, Limits
+from lessvfl.wire.hub import Hub
+from lessvfl.wire.replies import ReplyRules, most_bytes
+
+LONG = 4 << 20  # bytes of what is too long here
+
+
+@contextlib.contextmanager
+def a_hub(credentials=None, **more):
+    given = {"silence": 20.0} | more
+    name_of = certificates.name_of_peer
+    hub = flight.FlightHub("127.0.0.1:0", ["a"], credentials, name_of=name_of, **given)
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+def until(is_so, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def join(hub, handle=lambda message: Agreed()):
+    """Have party 'a' take part, in a thread."""
+    take_part(flight.Address(f"127.0.0.1:{hub.port}", None), handle)
+    hub.wait(20)
+
+
+def take_part(address, handle=lambda message: Agreed()):
+    def work():
+        with contextlib.suppress(PartyLostError, ProtocolError, ConfigError):
+            dial.serve(address, Hello("a", 1, "cpu", {}), handle, patience=20.0)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def knock(hub, source="127.0.0.1"):
+    """Connect, and say nothing."""
+    return socket.create_connection(("127.0.0.1", hub.port), 10, (source, 0))
+
+
+def has_ended(peer):
+    peer.setblocking(False)
+    try:
+        return peer.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+# -------------------------------------------------------------------------- connections
+
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from lessvfl.wire import flight
+from lessvfl.wire.control import Finish
+hub = flight.FlightHub("127.0.0.1:0", ["a"], None)
+print(hub.port, flush=True)
+hub.wait(60)
+print("here", flush=True)
+for line in sys.stdin:
+    held = [open(__import__("os").devnull) for _ in range(20)]
+    hub.send({"a": Finish("0" * 64)})
+    print("went on", flush=True)
+hub.close()
+"""
+
+
+def test_silent_connections_leave_a_run_its_descriptors():
+    """More of them than a process may have open, without a certificate."""
+    command = [sys.executable, "-c", FEW_FILES]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server: Any = subprocess.Popen(command, **pipes)
+    with server, contextlib.ExitStack() as peers:
+        try:
+            address = flight.Address(f"127.0.0.1:{int(server.stdout.readline())}", None)
+            party = take_part(address)
+            assert server.stdout.readline() == "here\n"
+            where = ("127.0.0.1", int(address.server.rpartition(":")[2]))
+            for _ in range(250):
+                peers.enter_context(socket.create_connection(where, 10))
+            time.sleep(0.5)  # for the server to take them
+            for _ in range(2):
+                print(file=server.stdin, flush=True)
+                assert server.stdout.readline() == "went on\n"
+            server.stdin.close()
+            party.join(20)
+        finally:
+            server.kill()
+
+
+def test_who_waits_is_few_and_another_address_keeps_its_place():
+    with a_hub(limits=Limits(waiting=4)) as hub, contextlib.ExitStack() as peers:
+        other = peers.enter_context(knock(hub, "127.0.0.2"))
+        many = [peers.enter_context(knock(hub)) for _ in range(30)]
+        until(lambda: sum(map(has_ended, many)) == 27)
+        assert not has_ended(other)
+        join(hub)  # one more of the address that has most
+        assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
+
+
+def test_fewer_may_wait_where_there_are_few_descriptors(monkeypatch):
+    monkeypatch.setattr(front, "open_files", lambda: 1024)
+    assert Limits().within_files(4).waiting == Limits().waiting
+    monkeypatch.setattr(front, "open_files", lambda: 200)
+    assert Limits().within_files(2).waiting == 10
+    monkeypatch.setattr(front, "open_files", lambda: 64)
+    assert Limits().within_files(4).waiting == 2
+
+
+@pytest.mark.parametrize("word", [b"", b"\x16\x03\x01"], ids=["silent", "one word"])
+def test_who_does_not_greet_in_time_is_let_go(word):
+    with a_hub(limits=Limits(seconds=0.3)) as hub, knock(hub) as peer:
+        peer.sendall(word)
+        until(lambda: has_ended(peer), 10)
+
+
+def test_who_has_greeted_stays():
+    with a_hub(limits=Limits(seconds=0.3)) as hub:
+        join(hub)
+        time.sleep(1.0)
+        assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
+
+
+def test_a_limit_of_open_files_is_raised_as_far_as_allowed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, both: asked.append(both))
+    front.raise_open_files()
+    assert asked == [(4096, 4096)]
+
+
+def test_without_descriptors_a_front_ends_who_waits_and_goes_on(monkeypatch):
+    with a_hub(limits=Limits(waiting=4)) as hub, knock(hub) as silent:
+        until(lambda: hub._front._guests)
+        real, full = hub._front._listeners[0], [True, True]
+
+        class Listener:
+            def __getattr__(self, name):
+                return getattr(real, name)
+
+            def accept(self):
+                if full:
+                    full.pop()
+                    raise OSError(24, "Too many open files")
+                return real.accept()
+
+        let_in = hub._front._let_in
+        monkeypatch.setattr(hub._front, "_let_in", lambda _: let_in(Listener()))
+        join(hub)
+        assert has_ended(silent)
+
+
+# ------------------------------------------------------------------------------ streams
+
+
+def n_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads")
+def test_streams_that_never_greet_hold_no_threads():
+    with a_hub() as hub:
+        client = arrow.connect(f"grpc+tcp://127.0.0.1:{hub.port}")
+        to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+        first = client.do_exchange(to)
+        time.sleep(0.3)
+        before = n_threads()
+        more = [client.do_exchange(to) for _ in range(40)]
+        for _, reader in more:
+            with pytest.raises(arrow.FlightUnavailableError, match="one stream"):
+                reader.read_chunk()
+        assert n_threads() < before + 20
+        join(hub)
+        assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
+        del first
+
+
+def test_a_call_of_another_kind_is_refused():
+    with a_hub() as hub:
+        client = arrow.connect(f"grpc+tcp://127.0.0.1:{hub.port}")
+        with pytest.raises(arrow.FlightUnavailableError, match="one stream"):
+            list(client.list_flights())
+
+
+def test_who_comes_past_the_front_is_not_listened_to():
+    """A process of the same machine may find the port of a lane."""
+    with a_hub() as hub, knock(hub) as other:
+        other.sendall(b"PRI")
+        until(lambda: hub._lanes[0]._guest is not None)
+        client = arrow.connect(f"grpc+tcp://127.0.0.1:{hub._lanes[0].port}")
+        to = arrow.FlightDescriptor.for_command(flight.COMMAND)
+        writer, reader = client.do_exchange(to)
+        stream = flight.FlightStream(reader, writer, client)
+        hello = Hello("a", 1, "cpu", {})
+        with contextlib.suppress(GoneError):
+            stream.write(codec.encode(WireFrame(hello, 0)))
+        with pytest.raises(GoneError):
+            stream.read()
+        assert hub.connected == ()
+        stream.close()
+
+
+def test_lanes_are_used_again():
+    with a_hub() as hub:
+        for _ in range(8):
+            with knock(hub) as peer:
+                peer.sendall(b"PRI")
+                until(lambda: any(lane._guest for lane in hub._lanes))
+            until(lambda: len(hub._free) == len(hub._lanes))
+        assert len(hub._lanes) <= 2
+
+
+# -------------------------------------------------------------------------------- bytes
+
+
+def test_nothing_is_read_of_who_is_not_expected():
+    class Stream:
+        said: list[bytes] = []  # noqa: RUF012
+
+        def read(self):
+            raise AssertionError("read")
+
+        def write(self, data):
+            self.said.append(data)
+
+        def expect(self, n_bytes):
+            raise AssertionError("expected")
+
+        def close(self):
+            raise AssertionError("closed")
+
+    hub = Hub(["a"])
+    hub.attend(Stream(), lambda: "stranger")
+    (told,) = Stream.said
+    refusal = codec.decode(told).message
+    assert refusal == Refusal("config", "The server does not expect 'stranger'.")
+    assert hub._failure is None
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_long_greeting_does_not_come_in(tmp_path, secure):
+    """That of a certificate of our CA neither; Flight would read it before any name."""
+    own = server = None
+    if secure:
+        certificates.init(tmp_path, ["a", "stranger"])
+        server, own = (
+            flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
+            for at in (tmp_path / "server", tmp_path / "stranger")
+        )
+    with a_hub(server) as hub:
+        stream = flight.Address(f"127.0.0.1:{hub.port}", own).connect()
+        took = []
+        gate = Guest.took
+        with pytest.MonkeyPatch.context() as patch:
+
+            def count(guest, n_bytes):
+                took.append(n_bytes)
+                gate(guest, n_bytes)
+
+            patch.setattr(Guest, "took", count)
+            with contextlib.suppress(GoneError):
+                stream.write(bytes(LONG))
+            with contextlib.suppress(GoneError):
+                stream.read()  # a refusal, perhaps
+            with pytest.raises(GoneError):
+                stream.read()
+        assert 0 < sum(took) <= Limits().greeting
+        stream.close()
+
+
+def test_a_reply_of_more_bytes_than_are_due_is_cut_off():
+    with a_hub() as hub:
+        hub.due = lambda party, request: most_bytes(request, LONG)
+        replies = [Align(bytes(LONG)), Agreed()]
+        told = []
+        hub.refused = lambda who, why: told.append((who, why))
+        join(hub, lambda message: replies.pop(0))
+        with pytest.raises(PartyLostError, match="no more bytes than are due"):
+            hub.send({"a": Finish("0" * 64)})
+        assert told == [("a", flight.TOO_MUCH)]
+        hub.wait(20)  # it is back, and does better
+        assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
+
+
+def test_a_reply_that_is_due_may_be_long():
+    with a_hub() as hub:
+        hub.due = lambda party, request: LONG
+        join(hub, lambda message: Align(bytes(LONG)))
+        for _ in range(3):
+            reply = hub.send({"a": Align(bytes(LONG))})
+            assert len(reply["a"].data) == LONG
+
+
+def test_the_bytes_that_a_guest_may_send():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        guest = Guest(ours, "", Limits(greeting=100, beside=50, a_second=0))
+        guest.took(60)
+        assert guest.room() == 40  # and no more comes back before it is admitted
+        guest.gave(16_000)
+        assert guest.room() == 40
+        guest.expect(80)
+        assert guest.room() == 50 + 90
+        guest.took(100)
+        assert guest.room() == 40
+        guest.gave(96)  # has to be acknowledged
+        assert guest.room() == 46
+        guest.gave(1 << 20)
+        assert guest.room() == 50
+        guest.expect(800)
+        guest.expect(8)  # what was due before is not any more
+        assert guest.room() == 50 + 9
+
+
+def test_what_is_due_follows_the_request():
+    """Memory for a reply is that of the rows asked for, or of a batch in training."""
+    rules = ReplyRules((1000, 100), 4, torch.float32, offer=LONG)
+    plan = TrainPlan("train", 1, 32, "shuffle", "adam", 0.1)
+    value = 4 * 4  # bytes of a row
+    small = most_bytes(messages.Describe(), LONG)
+    select = SelectPlan("select_features", 1, 32, "shuffle", 0.1, (0.1,))
+    due: dict[Any, int] = {
+        messages.Describe(): small,
+        control.Save("train-1"): small,
+        messages.Begin(plan): small + 32 * value,
+        messages.Embed("train", "test"): small + 100 * value,
+        messages.Embed("train", "train", 7): small + 7 * value,
+        messages.Select(None, select): small + value,
+    }
+    assert {q: rules.most_bytes("a", q) for q in due} == due
+    rules._at["a"] = (plan, 0)
+    block = messages.Block(torch.zeros(1, 32, 4), (4,))
+    assert rules.most_bytes("a", messages.Descend("train", block)) == small + 32 * value
+    assert small < 1 << 12
+    assert rules.most_bytes("a", Align(b"")) == LONG
+
+
+def test_an_offer_of_more_ids_than_the_config_allows_is_cut_off():
+    """What is due in the alignment is what that many ids take, not what a frame may."""
+    assert most_offered("none", 10**6, 10**6) == 1024
+    assert most_offered("plain", 1000, 1024) == 16 * 1024 + 1024
+    n_due = most_offered("psi", 1000, 1024)
+    assert n_due == 32 * (1024 + 1024) + 1024
+    with a_hub() as hub:
+        hub.due = lambda party, request: most_bytes(request, n_due)
+        offers = [bytes(n_due), bytes(LONG)]
+        join(hub, lambda message: Align(offers.pop(0)))
+        assert len(hub.send({"a": Align(b"")})["a"].data) == n_due
+        with pytest.raises(PartyLostError, match="no more bytes than are due"):
+            hub.send({"a": Align(b"")})
