@@ -28,6 +28,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode, SiteType
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.apis.utils.event import fire_event_to_components as engine_fires
 from nvflare.apis.workspace import Workspace as FlareWorkspace
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.sec.audit import Auditor, AuditService
@@ -36,8 +37,9 @@ from nvflare.fuel.utils.zip_utils import zip_directory_to_bytes
 from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.defs import SysCommandTopic
 from nvflare.private.fed.app.fl_app_validator import FLAppValidator
+from nvflare.private.fed.app.utils import component_security_check
+from nvflare.private.fed.client import shell_cmd
 from nvflare.private.fed.client.admin import FedAdminAgent
-from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.utils import app_deployer
 from nvflare.private.fed.utils.app_authz import AppAuthzService
 from nvflare.private.fed.utils.app_deployer import AppDeployer
@@ -508,7 +510,7 @@ def a_kit(folder: Path, **roles: Any) -> Path:
     return local
 
 
-def deploy(monkeypatch, folder: Path, app: Path, role: str, org: str) -> str | None:
+def deploy(monkeypatch, folder: Path, app: Path, role: str, org: str) -> Any:
     """Have a site of FLARE take an app as at its start and at its parent process."""
     (folder / "startup").mkdir(exist_ok=True)
     workspace = FlareWorkspace(str(folder), site_name="clinic")
@@ -596,13 +598,13 @@ def test_a_site_keeps_the_rights_that_are_no_danger(tmp_path, role, org):
         ("authorization.json", {"permissions": {"lead": {"cat": "any"}}}),
         ("authorization.json", {"permissions": {"x": {"shell_commands": "n:eve"}}}),
         ("authorization.json", None),
+        ("lessvfl__p_resources.json", None),
+        ("lessvfl__p_resources.json", {"components": []}),
         ("resources.json", {"class_allow_list": ["*"]}),
         ("resources.json", {"class_list_enforcement_mode": "warn"}),
     ],
 )
-def test_a_side_whose_files_allow_code_does_not_take_part(
-    tmp_path, side, name, change
-):
+def test_a_side_whose_files_allow_code_does_not_take_part(tmp_path, side, name, change):
     prepare(tmp_path)
     path = tmp_path / side / "local" / name
     if change is None:
@@ -627,10 +629,31 @@ def test_rights_that_cannot_be_read_are_told_and_left_alone(tmp_path, text):
     assert not (local / "lessvfl").exists()
 
 
-def test_flares_own_server_can_read_the_files_of_a_site(tmp_path, monkeypatch):
-    """What stays open: FLARE's sites leave it to the server to check a command."""
+@pytest.fixture
+def shell(monkeypatch) -> None:
+    """Give FLARE its commands back after the test."""
+    before = dict(shell_cmd.SHELL_CMD_VALIDATORS)
+    monkeypatch.setattr(shell_cmd, "SHELL_CMD_VALIDATORS", before)
+    monkeypatch.setattr(flare_files, "SHELL_CMD_VALIDATORS", before)
+
+
+def start_guard(local: Path) -> None:
+    """Have FLARE build and start what a site has in its own process besides."""
+    (one,) = json.loads((local / flare_files.GUARD).read_text())["components"]
+    assert one["path"] == "lessvfl.remote.flare_files.Guard"
+    context = FLContextManager(None, "clinic", "").new_context()
+    context.set_prop(FLContextKey.WORKSPACE_OBJECT, Workspace(local.parent))
+    engine_fires(EventType.SYSTEM_BOOTSTRAP, [flare_files.Guard()], context)
+    component_security_check(context)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_nobody_reads_a_sites_files_by_a_command(tmp_path, monkeypatch, shell, guarded):
+    """FLARE's sites check no rights of a command: the server is to, of its own."""
     a_kit(tmp_path)
     nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    if guarded:
+        start_guard(tmp_path / "local")
     rights = json.loads((tmp_path / "local" / "authorization.json").read_text())
     authorizer = FLAuthorizer("clinic-org", rights)
     monkeypatch.setattr(AuthorizationService, "the_authorizer", authorizer)
@@ -639,11 +662,22 @@ def test_flares_own_server_can_read_the_files_of_a_site(tmp_path, monkeypatch):
     monkeypatch.setattr(AuditService, "get_auditor", lambda: auditor)
     cell = Cell(Cells(), "clinic")
     agent = FedAdminAgent("clinic", cell, FLContextManager(None, "clinic", ""))
-    agent.register_processor(ShellCommandProcessor())
+    agent.register_processor(shell_cmd.ShellCommandProcessor())
     wanted = AdminMessage(SysCommandTopic.SHELL, f"cat {tmp_path / 'own.csv'}")
     reply = agent._dispatch_request(Message(payload=wanted))
     auditor.close()
-    assert "42" in reply.payload.body
+    assert ("42" in reply.payload.body) is not guarded
+    assert ("not a supported shell command" in reply.payload.body) is guarded
+
+
+def test_a_site_whose_files_allow_code_does_not_start(tmp_path, shell, capsys):
+    local = a_kit(tmp_path)
+    nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    start_guard(local)
+    (local / "authorization.json").unlink()
+    with pytest.raises(RuntimeError, match="This side must let nobody bring code"):
+        start_guard(local)
+    assert "could not start clinic" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------- a whole system
@@ -702,13 +736,26 @@ EVIL = """
 import pathlib, time
 from nvflare.apis.executor import Executor
 from nvflare.apis.impl.controller import Controller
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import CellChannel, SysCommandTopic, new_cell_message
+
+HERE = pathlib.Path.cwd()
 
 class Reader(Executor):
     def __init__(self):
         super().__init__()
-        here = pathlib.Path.cwd()
-        (here / "stolen.txt").write_text((here / "own.csv").read_text())
+        (HERE / "stolen.txt").write_text((HERE / "own.csv").read_text())
     def execute(self, *given): ...
+    def handle_event(self, event, context):
+        if event == "_start_run":
+            for name in ("party1", "party2"):
+                wanted = f"cat {HERE.parent / name / 'own.csv'}"
+                request = new_cell_message({}, Message(SysCommandTopic.SHELL, wanted))
+                cell = context.get_engine().get_cell()
+                reply = cell.send_request(
+                    CellChannel.CLIENT_MAIN, "admin", name, request, timeout=10.0
+                )
+                (HERE / f"of-{name}.txt").write_text(str(reply.payload.body))
 
 class Waiter(Controller):
     def start_controller(self, context): ...
@@ -724,15 +771,19 @@ class Waiter(Controller):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what FLARE uses
 def test_a_lead_of_another_organisation_runs_no_code_at_a_site(tmp_path):
-    """In a provisioned system; a site as FLARE makes it, beside, is read."""
+    """Nor reads its files from another site; sites as FLARE makes them are read."""
     app = tmp_path / "job" / "app"
     (app / "custom").mkdir(parents=True)
     (app / "custom" / "evil.py").write_text(EVIL)
     (app / "config").mkdir()
     reader = {"tasks": ["x"], "executor": {"path": "evil.Reader", "args": {}}}
     waiter = {"id": "x", "path": "evil.Waiter", "args": {}}
-    files = {
-        "meta.json": {"name": "x", "min_clients": 1, "deploy_map": {"app": ["@ALL"]}},
+    files: dict[str, Any] = {
+        "meta.json": {
+            "name": "x",
+            "min_clients": 1,
+            "deploy_map": {"app": ["server", "party0", "party1"]},
+        },
         "app/config/config_fed_client.json": {"executors": [reader]},
         "app/config/config_fed_server.json": {"workflows": [waiter]},
     }
@@ -740,20 +791,26 @@ def test_a_lead_of_another_organisation_runs_no_code_at_a_site(tmp_path):
         text = json.dumps({"format_version": 2} | values)
         (tmp_path / "job" / name).write_text(text)
     (tmp_path / "party.yaml").write_text("data: own.csv\n")
-    with Federation(tmp_path / "flare", SITES) as flare:
+    sites = (*SITES, "party2")
+    with Federation(tmp_path / "flare", sites) as flare:
         flare.provision()
-        kits = {name: flare.kits[name] for name in SITES}
+        kits = {name: flare.kits[name] for name in sites}
         for kit in kits.values():
             (kit / "own.csv").write_text("42")
         nvflare.install(tmp_path / "party.yaml", kits["party1"], RUN, "party1")
-        for name in ("server", *SITES):
+        for name in ("server", *sites):
             flare.start(name)
         with flare.session(LEAD) as session:
             flare.wait_for_sites(session)
-            wait_for_job(session, session.submit_job(str(tmp_path / "job")))
+            job_id = session.submit_job(str(tmp_path / "job"))
+            wait_for_job(session, job_id)
+            meta = session.get_job_meta(job_id)
     assert (kits["party0"] / "stolen.txt").read_text() == "42"
     assert not (kits["party1"] / "stolen.txt").exists()
-    assert "BYOC not permitted" in (flare.kits["server"] / "console.txt").read_text()
+    assert "BYOC not permitted" in str(meta)
+    assert (kits["party0"] / "of-party2.txt").read_text() == "42"
+    said = (kits["party0"] / "of-party1.txt").read_text()
+    assert "is not a supported shell command" in said
 
 
 def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:

@@ -1,9 +1,9 @@
 """What a side's own FLARE files allow: who may do what, which classes, whose logs.
 
-FLARE reads them in the folder ``local`` of a side's workspace, each one of ours before
-FLARE's own, whose name ends in ``.default``. By FLARE's own files a job may bring code
-("byoc") if a lead of any organisation submits it, and the list of classes does not hold
-for such a job. So no side takes part as long as its files allow that.
+FLARE reads them in the folder ``local`` of a side's workspace, the side's own before
+FLARE's, whose names end in ``.default``. By FLARE's files a job may bring code ("byoc")
+if a lead of any organisation submits it, and the list of classes does not hold for such
+a job. So no side starts or takes part as long as its files allow that.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.fl_constant import AdminCommandNames
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import AdminCommandNames, FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.private.fed.client.shell_cmd import SHELL_CMD_VALIDATORS
 from nvflare.security.security import COMMAND_CATEGORIES
 
 from lessvfl.errors import ConfigError
 
 RESOURCES = "resources.json"  # what a side says of itself
 RIGHTS = "authorization.json"  # who may do what at it
+GUARD = "lessvfl__p_resources.json"  # what its own process has besides, not its jobs'
 STREAMING = "allow_log_streaming"  # whether FLARE sends logs to the server
 CLASSES, MODE = "class_allow_list", "class_list_enforcement_mode"
 EVERY_CLASS = "*"
@@ -36,17 +42,41 @@ COMMANDS = {text for name, text in vars(AdminCommandNames).items() if name.isupp
 EVERY_RIGHT = sorted({COMMAND_CATEGORIES.get(one, one) for one in COMMANDS} | {*LIMITS})
 
 
+class Guard(FLComponent):  # type: ignore[misc]
+    """In a side's own process: it does not start if its files allow code.
+
+    FLARE's sites leave it to FLARE's server to check who may read files (``cat``), and
+    the server passes such a command on from any site to any other. So nobody may at a
+    site of ours, whatever its rights say.
+    """
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Act before the side can be reached."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            SHELL_CMD_VALIDATORS.clear()
+            workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            try:
+                check(Path(workspace.get_site_config_dir()), "This side")
+            except ConfigError as error:
+                raise UnsafeComponentError(str(error)) from None
+
+
 def check(local: Path, who: str) -> None:
-    """Refuse to take part where a job could bring code to this side."""
+    """Refuse where a job could bring code to this side, or others read its files."""
     rights, resources = _rights(local), _resources(local)
     is_open = resources.get(MODE, ENFORCED) != ENFORCED
     is_open |= EVERY_CLASS in resources.get(CLASSES, ())
-    for name, is_wrong in ((RIGHTS, limited(rights) != rights), (RESOURCES, is_open)):
+    found = {
+        RIGHTS: limited(rights) != rights,
+        RESOURCES: is_open,
+        GUARD: _read(local, GUARD, {}) != _guard(),
+    }
+    for name, is_wrong in found.items():
         if is_wrong:
             sentence = (
                 f"{who} must let nobody bring code or read its files from elsewhere, "
                 f"as 'lessvfl nvflare site' sets it in local/{name}. Got a file that "
-                "allows it."
+                "allows it, or none."
             )
             raise ConfigError(sentence, public=sentence)
 
@@ -81,8 +111,14 @@ def keep_logs(local: Path) -> None:
 
 
 def forbid_code(local: Path) -> None:
-    """Have FLARE take no code with a job, whoever submits it, once started again."""
+    """Have FLARE take no code with a job, and show nobody files, once started again."""
     _write(local / RIGHTS, limited(_rights(local)))
+    _write(local / GUARD, _guard())
+
+
+def _guard() -> dict[str, Any]:
+    path = f"{__name__}.{Guard.__name__}"
+    return {"components": [{"id": "lessvfl_guard", "path": path, "args": {}}]}
 
 
 def limited(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +149,7 @@ def _fits(right: str, given: object) -> bool:
 
 def _kind(right: str) -> str:
     """Return the right that a command such as ``cat`` belongs to, or itself."""
-    return COMMAND_CATEGORIES.get(_plain(right), _plain(right))
+    return str(COMMAND_CATEGORIES.get(_plain(right), _plain(right)))
 
 
 def _plain(text: str) -> str:
