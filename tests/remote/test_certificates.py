@@ -529,9 +529,7 @@ def test_a_request_that_is_refused(made, tmp_path, wrong):
     make(tmp_path / "request.pem")
     before = everything(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        sign(
-            made / "ca", tmp_path / "request.pem", tmp_path / "cert.pem", **options
-        )
+        sign(made / "ca", tmp_path / "request.pem", tmp_path / "cert.pem", **options)
     said = str(refused.value).replace(f"{DAYS_LEFT + 1}.", f"{DAYS_LEFT}.")
     for word in words:
         assert word in said
@@ -650,9 +648,7 @@ def test_an_expired_ca_does_not_sign(made, tmp_path, at):
     certificates.request(tmp_path / "own", "clinic")
     at(3652)
     with pytest.raises(ConfigError, match="outlive"):
-        sign(
-            made / "ca", tmp_path / "own" / "request.pem", tmp_path / "c.pem"
-        )
+        sign(made / "ca", tmp_path / "own" / "request.pem", tmp_path / "c.pem")
 
 
 # ------------------------------------------------------------------ peers and own pair
