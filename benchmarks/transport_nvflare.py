@@ -26,7 +26,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 
 from lessvfl.core.device import keep_freed_memory, use_threads
-from lessvfl.remote import nvflare
+from lessvfl.remote import flare_files, nvflare
 from lessvfl.remote.config import ServerConfig
 from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Finish, Hello
@@ -167,8 +167,8 @@ def flare_system(folder: Path, names: list[str]) -> Iterator[Connection]:
     ):
         flare.provision()
         for name in ("server", *names):
-            nvflare.allow(flare.kits[name] / "local", f"{__name__}.BenchController")
-            nvflare.allow(flare.kits[name] / "local", f"{__name__}.BenchExecutor")
+            flare_files.allow(flare.kits[name] / "local", f"{__name__}.BenchController")
+            flare_files.allow(flare.kits[name] / "local", f"{__name__}.BenchExecutor")
             flare.start(name)
         with flare.session() as session:
             flare.wait_for_sites(session)

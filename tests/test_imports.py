@@ -46,7 +46,7 @@ ONLY_IN: dict[str, set[str]] = {
     "sklearn": {"bench", "data", "estimator", "run.scores"},
     "matplotlib": {"report"},
     "pyarrow": {"data", "wire.flight"},
-    "nvflare": {"remote.nvflare", "wire.nvflare"},
+    "nvflare": {"remote.flare_files", "remote.nvflare", "wire.nvflare"},
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},
     "onnx": {"run.onnx_builder"},

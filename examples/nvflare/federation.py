@@ -1,4 +1,4 @@
-"""A FLARE system on this machine: a server, sites and an admin, with FLARE's own PKI.
+"""A FLARE system on this machine: a server, sites and admins, with FLARE's own PKI.
 
 Everything is in one folder, listens on loopback alone and is ended by its process id.
 """
@@ -21,6 +21,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 from lessvfl.remote import localhost
 
 ADMIN = "admin@lessvfl.example"
+LEAD = "lead@elsewhere.example"  # who may submit jobs, of another organisation
 HOST = "localhost"  # the name in the server's certificate
 BUILDERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("workspace.WorkspaceBuilder", {"template_file": ["master_template.yml"]}),
@@ -44,12 +45,13 @@ class Federation:
         port = localhost.free_port()
         server = {"name": HOST, "type": "server", "fed_learn_port": port, **org}
         admin = {"name": ADMIN, "type": "admin", "role": "project_admin", **org}
+        lead = {"name": LEAD, "type": "admin", "role": "lead", "org": "elsewhere"}
         clients = [{"name": name, "type": "client", **org} for name in self.sites]
         project = {
             "api_version": 3,
             "name": "lessvfl",
-            "description": "server, sites and admin on one machine",
-            "participants": [server, *clients, admin],
+            "description": "server, sites and admins on one machine",
+            "participants": [server, *clients, admin, lead],
             "builders": [
                 {"path": f"nvflare.lighter.impl.{path}", "args": arguments}
                 for path, arguments in BUILDERS
@@ -68,7 +70,7 @@ class Federation:
             stdout=subprocess.DEVNULL,
         )
         made = self.folder / "kits" / "lessvfl" / "prod_00"
-        self.kits = {name: made / name for name in (*self.sites, ADMIN)}
+        self.kits = {name: made / name for name in (*self.sites, ADMIN, LEAD)}
         self.kits["server"] = made / HOST
         # By default all FLARE servers of a machine keep their jobs in one folder.
         resources = made / HOST / "local" / "resources.json.default"
@@ -108,12 +110,12 @@ class Federation:
         return found
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[Any]:
-        """Log in as the admin."""
+    def session(self, who: str = ADMIN) -> Iterator[Any]:
+        """Log in as the admin, or as somebody else who may submit jobs."""
         last = time.monotonic() + 120
         while True:
             try:
-                session = new_secure_session(ADMIN, str(self.kits[ADMIN]))
+                session = new_secure_session(who, str(self.kits[who]))
                 break
             except Exception:
                 if time.monotonic() > last:

@@ -153,7 +153,14 @@ MISTAKES = {
     "no party": (["kit", "init", "new", "--parties", ","], "party"),
     "a certificate that is none": (["kit", "show", "fine.csv"], "PEM certificate"),
     "a certificate not there": (["kit", "show", "no.pem"], "'no.pem'"),
-    "a request not there": (["kit", "sign", "kit", "r.pem", "--out", "c.pem"], "kit"),
+    "a request not there": (
+        ["kit", "sign", "kit", "r.pem", "--out", "c.pem", "--name", "a"],
+        "kit",
+    ),
+    "a request of any name": (
+        ["kit", "sign", "kit", "r.pem", "--out", "c.pem"],
+        "--name",
+    ),
     # The server's config.
     "a config not there": (server("nowhere"), "'nowhere.yaml'", "No such file"),
     "a folder as config": (["server", "--config", "folder"], "Is a directory"),

@@ -19,7 +19,13 @@ from lessvfl import data
 from lessvfl.core import ending, plans
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SECRET, TrainPlan, sample_rows, stream
-from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
+from lessvfl.errors import (
+    ConfigError,
+    LessVFLError,
+    PolicyError,
+    ProtocolError,
+    RecordError,
+)
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -707,6 +713,20 @@ def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
     assert [again._private_seed(seed) for seed in (0, 1)] == seeds
     (tmp_path / "other").mkdir()
     assert a_party(tmp_path / "other").home.secret != secret
+
+
+@pytest.mark.parametrize("left", ["spent.safetensors", "rows.safetensors", "seed-0/x"])
+def test_a_run_does_not_go_on_with_another_secret(tmp_path, left):
+    """Another network on the same rows would be one more look at them."""
+    party = a_party(tmp_path)
+    party.close()
+    path = tmp_path / "run" / left
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"")
+    (tmp_path / "run" / "side.safetensors").unlink()
+    with pytest.raises(RecordError, match=r"must hold 'side.safetensors', which its"):
+        a_party(tmp_path)
+    assert not (tmp_path / "run" / "side.safetensors").exists()
 
 
 # ----------------------------------------------------------------- exact, or not at all

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import ipaddress
 import itertools
+import json
 import os
 import socket
 import ssl
@@ -33,9 +35,12 @@ from lessvfl.run.record import write_atomically
 PARTIES = ["clinic", "lab_2"]  # one is a host name, one is not
 
 
+sign = functools.partial(certificates.sign, name="clinic", new_key=True)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Return a kit that no test changes."""
+    """Return a kit that no test changes, but for the list of keys that it signed."""
     folder = tmp_path_factory.mktemp("made") / "kit"
     certificates.init(folder, PARTIES, ["vfl.example.org", "192.0.2.7"])
     return folder
@@ -295,7 +300,7 @@ def test_an_expired_or_early_certificate_is_refused(tmp_path, at, days):
     certificates.request(tmp_path / "own", "clinic")
     at(days)
     ca, own = tmp_path / "kit" / "ca", tmp_path / "own"
-    certificates.sign(ca, own / "request.pem", own / "cert.pem", days=10)
+    sign(ca, own / "request.pem", own / "cert.pem", days=10)
     at(0)
     problem = "expired on" if days < 0 else "is not valid before"
     with pytest.raises(ConfigError, match=problem):
@@ -309,7 +314,7 @@ def test_an_expired_or_early_certificate_is_refused(tmp_path, at, days):
 
 
 def test_a_kit_is_complete_and_private(made):
-    expected = {"ca": {"ca.pem", "ca-key.pem"}}
+    expected = {"ca": {"ca.pem", "ca-key.pem", "signed.json"}}
     common = {"key.pem", "cert.pem", "ca.pem", "README.md"}
     expected["server"] = common | {"server.yaml"}
     expected |= {party: common | {"party.yaml"} for party in PARTIES}
@@ -426,7 +431,7 @@ def test_request_and_sign_give_what_init_gives(made, tmp_path, name):
     assert {mode(path) for path in own.iterdir()} == {0o600}
     assert "request.pem" in (own / "README.md").read_text()
     key = (own / "key.pem").read_bytes()
-    signed = certificates.sign(made / "ca", own / "request.pem", own / "cert.pem", name)
+    signed = sign(made / "ca", own / "request.pem", own / "cert.pem", name=name)
     assert signed.key_fingerprint == fingerprint
     assert (own / "key.pem").read_bytes() == key
     assert (own / "ca.pem").read_bytes() == (made / "ca" / "ca.pem").read_bytes()
@@ -463,7 +468,7 @@ def test_what_else_a_request_asks_for_is_not_granted(made, tmp_path):
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
     )
     out = tmp_path / "cert.pem"
-    certificates.sign(made / "ca", write(tmp_path / "request.pem", wanted), out)
+    sign(made / "ca", write(tmp_path / "request.pem", wanted), out)
     assert certificates.read(out).role == "party"
     assert peer(load(out)) == "clinic"
 
@@ -488,12 +493,12 @@ SIGN_REFUSED: dict[str, tuple[Any, ...]] = {
     ),
     "a name of ours": (
         lambda path: write(path, csr(keys.new_key(), "server")),
-        {},
+        {"name": "server"},
         "must not be server",
     ),
     "a name with a slash": (
         lambda path: write(path, csr(keys.new_key(), "../ca")),
-        {},
+        {"name": "../ca"},
         "'../ca'",
     ),
     "rsa": (
@@ -524,9 +529,7 @@ def test_a_request_that_is_refused(made, tmp_path, wrong):
     make(tmp_path / "request.pem")
     before = everything(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        certificates.sign(
-            made / "ca", tmp_path / "request.pem", tmp_path / "cert.pem", **options
-        )
+        sign(made / "ca", tmp_path / "request.pem", tmp_path / "cert.pem", **options)
     said = str(refused.value).replace(f"{DAYS_LEFT + 1}.", f"{DAYS_LEFT}.")
     for word in words:
         assert word in said
@@ -548,13 +551,13 @@ def test_an_unknown_algorithm_is_refused(made, tmp_path, known, unknown, word):
     other = der.replace(bytes.fromhex(known), bytes.fromhex(unknown))
     write(tmp_path / "request.pem", x509.load_der_x509_csr(other))
     with pytest.raises(ConfigError, match=word):
-        certificates.sign(made / "ca", tmp_path / "request.pem", tmp_path / "cert.pem")
+        sign(made / "ca", tmp_path / "request.pem", tmp_path / "cert.pem")
 
 
 def test_signing_overwrites_nothing(made, foreign, tmp_path):
     own = tmp_path / "own"
     certificates.request(own, "clinic")
-    certificates.sign(foreign / "ca", own / "request.pem", own / "cert.pem")
+    sign(foreign / "ca", own / "request.pem", own / "cert.pem")
     before = everything(tmp_path)
     for ca, out, words in (
         (foreign, own / "cert.pem", "must be a new file"),
@@ -563,35 +566,89 @@ def test_signing_overwrites_nothing(made, foreign, tmp_path):
         (made, tmp_path / "nowhere" / "cert.pem", "must exist"),
     ):
         with pytest.raises(ConfigError, match=words):
-            certificates.sign(ca / "ca", own / "request.pem", out)
+            sign(ca / "ca", own / "request.pem", out)
     assert everything(tmp_path) == before
-    certificates.sign(foreign / "ca", own / "request.pem", own / "next.pem")  # renewed
+    sign(foreign / "ca", own / "request.pem", own / "next.pem")  # renewed
     assert (
         certificates.check_pair(own / "next.pem", own / "key.pem", own / "ca.pem")
         == "clinic"
     )
 
 
+def test_a_name_has_one_key_unless_told_otherwise(tmp_path):
+    """The certificate of the first one stays valid: nobody recalls it."""
+    certificates.init(tmp_path / "kit", ["clinic"])
+    ca, paths = tmp_path / "kit" / "ca", {}
+    for who, name in (("first", "lab"), ("second", "lab"), ("own", "clinic")):
+        certificates.request(tmp_path / who, name)
+        paths[who] = tmp_path / who / "request.pem"
+    certificates.sign(ca, paths["first"], tmp_path / "first" / "cert.pem", "lab")
+    certificates.sign(ca, paths["first"], tmp_path / "first" / "again.pem", "lab")
+    before = everything(tmp_path)
+    for who, name in (("second", "lab"), ("own", "clinic")):
+        with pytest.raises(ConfigError, match=f"'{name}' must have one key: this CA"):
+            certificates.sign(ca, paths[who], tmp_path / who / "cert.pem", name)
+    assert everything(tmp_path) == before
+    out = tmp_path / "second" / "cert.pem"
+    certificates.sign(ca, paths["second"], out, "lab", new_key=True)
+    certificates.sign(ca, paths["second"], tmp_path / "second" / "again.pem", "lab")
+    listed = json.loads((ca / "signed.json").read_text())
+    assert {name: len(own) for name, own in listed.items()} == {
+        "server": 1,
+        "clinic": 1,
+        "lab": 2,
+    }
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"lab": 3}', "[" * 100_000])
+def test_a_broken_list_of_signed_keys_is_one_sentence(tmp_path, text):
+    certificates.init(tmp_path / "kit", ["clinic"])
+    certificates.request(tmp_path / "own", "clinic")
+    (tmp_path / "kit" / "ca" / "signed.json").write_text(text)
+    wanted, out = tmp_path / "own" / "request.pem", tmp_path / "cert.pem"
+    with pytest.raises(ConfigError, match=r"signed.json' must be as 'lessvfl kit'"):
+        sign(tmp_path / "kit" / "ca", wanted, out)
+    assert not out.exists()
+
+
+def test_a_ca_without_a_list_begins_one(tmp_path):
+    certificates.init(tmp_path / "kit", ["clinic"])
+    certificates.request(tmp_path / "own", "lab")
+    ca = tmp_path / "kit" / "ca"
+    (ca / "signed.json").unlink()
+    wanted, out = tmp_path / "own" / "request.pem", tmp_path / "cert.pem"
+    fingerprint = certificates.sign(ca, wanted, out, "lab").key_fingerprint
+    assert json.loads((ca / "signed.json").read_text()) == {"lab": [fingerprint]}
+
+
+def test_signing_wants_a_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("init", "kit", "--parties", "clinic").code == 0
+    assert run("request", "own", "--name", "insurer").code == 0
+    done = run("sign", "kit/ca", "own/request.pem", "--out", "own/cert.pem")
+    assert done.code == 2
+    assert "--name" in done.err
+    assert not Path("own/cert.pem").exists()
+
+
 def test_signing_takes_a_whole_ca(made, foreign, tmp_path):
     certificates.request(tmp_path / "own", "clinic")
     wanted, out = tmp_path / "own" / "request.pem", tmp_path / "cert.pem"
     with pytest.raises(ConfigError, match="cannot be read"):
-        certificates.sign(tmp_path, wanted, out)
+        sign(tmp_path, wanted, out)
     mixed = tmp_path / "mixed"
     mixed.mkdir()
     (mixed / "ca.pem").write_bytes((made / "ca" / "ca.pem").read_bytes())
     (mixed / "ca-key.pem").write_bytes((foreign / "ca" / "ca-key.pem").read_bytes())
     with pytest.raises(ConfigError, match="do not belong together"):
-        certificates.sign(mixed, wanted, out)
+        sign(mixed, wanted, out)
 
 
 def test_an_expired_ca_does_not_sign(made, tmp_path, at):
     certificates.request(tmp_path / "own", "clinic")
     at(3652)
     with pytest.raises(ConfigError, match="outlive"):
-        certificates.sign(
-            made / "ca", tmp_path / "own" / "request.pem", tmp_path / "c.pem"
-        )
+        sign(made / "ca", tmp_path / "own" / "request.pem", tmp_path / "c.pem")
 
 
 # ------------------------------------------------------------------ peers and own pair
@@ -801,8 +858,14 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "no parent": (["init", "no/new", "--parties", "a"], "'no' must exist"),
     "request: bad name": (["request", "new", "--name", "a b"], "'a b'"),
     "request: full": (["request", "full", "--name", "a"], "'full' must be a new"),
-    "sign: no CA": (["sign", "full", "file", "--out", "c.pem"], "'full/ca.pem'"),
-    "sign: no request": (["sign", "kit/ca", "file", "--out", "c.pem"], "'file'"),
+    "sign: no CA": (
+        ["sign", "full", "file", "--out", "c.pem", "--name", "a"],
+        "'full/ca.pem'",
+    ),
+    "sign: no request": (
+        ["sign", "kit/ca", "file", "--out", "c.pem", "--name", "a"],
+        "'file'",
+    ),
     "show: no file": (["show", "no.pem"], "'no.pem' cannot be read"),
     "show: no certificate": (["show", "file"], "'file' must be a PEM certificate"),
 }
@@ -863,5 +926,5 @@ def test_a_certificate_that_cannot_be_written_leaves_no_ca(made, tmp_path, monke
     monkeypatch.setattr(certificates, "write_atomically", fail)
     own = tmp_path / "own"
     with pytest.raises(OSError, match="No space left"):
-        certificates.sign(made / "ca", own / "request.pem", own / "cert.pem")
+        sign(made / "ca", own / "request.pem", own / "cert.pem")
     assert everything(tmp_path) == before

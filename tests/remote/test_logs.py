@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+import pytest
 import torch
 
-from lessvfl.remote.logs import json_logs
+from lessvfl.remote.logs import LineHandler, json_logs
 
 
 def logged(*args: object, **extra: object) -> dict[str, object]:
@@ -84,3 +86,49 @@ def test_logging_is_as_before_afterwards(capsys, monkeypatch) -> None:
         logger.info("this")
     assert (logger.level, logger.handlers) == before
     assert json.loads(capsys.readouterr().err)["message"] == "this"
+
+
+@pytest.fixture
+def log(request) -> Iterator[logging.Logger]:
+    """Give a logger of our own, back to what it was afterwards."""
+    logger = logging.getLogger("lessvfl.demo")
+    yield logger
+    logger.handlers.clear()
+    logger.propagate = True
+
+
+def flood(logger: logging.Logger, n: int, at: float) -> None:
+    for index in range(n):
+        record = logging.makeLogRecord(
+            {"name": logger.name, "levelno": 30, "levelname": "WARNING"}
+            | {"msg": "refused '%d'", "args": (index,), "pathname": "hub.py"}
+            | {"lineno": 235, "created": at}
+        )
+        logger.handle(record)
+
+
+def test_a_flood_of_strangers_writes_few_lines_and_says_how_many(log) -> None:
+    stream = io.StringIO()
+    with json_logs(stream):
+        flood(log, 5000, at=100.0)
+        log.warning("another place is not held back")
+        flood(log, 1, at=161.0)
+        flood(log, 1, at=162.0)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["message"] for line in lines[:20]] == [
+        f"refused '{index}'" for index in range(20)
+    ]
+    other, first, second = lines[20:]
+    assert other["message"] == "another place is not held back"
+    assert first["left_out"] == 4980
+    assert "left_out" not in second
+
+
+def test_plain_lines_are_held_back_as_well(log, capsys) -> None:
+    log.propagate = False
+    log.addHandler(LineHandler())
+    flood(log, 500, at=100.0)
+    flood(log, 1, at=161.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 21
+    assert lines[-1].endswith("refused '0' (and 480 more like it before)")

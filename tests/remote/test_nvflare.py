@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,40 @@ import yaml
 
 pytest.importorskip("nvflare")
 
-from examples.nvflare.federation import Federation, kill_process, wait_for_job
+from examples.nvflare.federation import (
+    LEAD,
+    Federation,
+    kill_process,
+    wait_for_job,
+)
+from nvflare import lighter
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode, SiteType
 from nvflare.apis.fl_context import FLContextManager
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.apis.utils.event import fire_event_to_components as engine_fires
+from nvflare.apis.workspace import Workspace as FlareWorkspace
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.sec.audit import Auditor, AuditService
+from nvflare.fuel.sec.authz import AuthorizationService, AuthzContext, Person
+from nvflare.fuel.utils.zip_utils import zip_directory_to_bytes
+from nvflare.private.admin_defs import Message as AdminMessage
+from nvflare.private.defs import SysCommandTopic
+from nvflare.private.fed.app.fl_app_validator import FLAppValidator
+from nvflare.private.fed.app.utils import component_security_check
+from nvflare.private.fed.client import shell_cmd
+from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.private.fed.utils import app_deployer
+from nvflare.private.fed.utils.app_authz import AppAuthzService
+from nvflare.private.fed.utils.app_deployer import AppDeployer
+from nvflare.security.security import FLAuthorizer
 from tests.conformance.networks import Cell, Cells
 from tests.remote.test_remote import a_dataset
 
 from lessvfl import __version__, report
 from lessvfl.errors import ConfigError
-from lessvfl.remote import certificates, localhost, nvflare, server
+from lessvfl.remote import certificates, flare_files, localhost, nvflare, server
 from lessvfl.remote.config import PartyConfig, ServerConfig, read
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job, simulate
@@ -406,6 +429,7 @@ def test_a_site_keeps_what_it_allowed_before(tmp_path):
     assert found == {
         "format_version": 2,
         "class_allow_list": ["own.Class", "lessvfl.remote.nvflare.PartyExecutor"],
+        "class_list_enforcement_mode": "enforce",
         "allow_log_streaming": False,
         "x": 1,
     }
@@ -471,6 +495,191 @@ def test_a_folder_that_is_no_workspace_is_refused(tmp_path):
         nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
 
 
+# ------------------------------------------------------------- code that a job brings
+
+
+def a_kit(folder: Path, **roles: Any) -> Path:
+    """Make the folder local of a site as FLARE does; `roles` are other rights."""
+    local = folder / "local"
+    local.mkdir(parents=True)
+    template = Path(lighter.__file__).parent / "templates" / "master_template.yml"
+    rights = json.loads(yaml.safe_load(template.read_text())["default_authz"])
+    rights["permissions"] |= roles
+    (local / "authorization.json.default").write_text(json.dumps(rights))
+    (folder / "party.yaml").write_text("data: own.csv\n")
+    return local
+
+
+def deploy(monkeypatch, folder: Path, app: Path, role: str, org: str) -> Any:
+    """Have a site of FLARE take an app as at its start and at its parent process."""
+    (folder / "startup").mkdir(exist_ok=True)
+    workspace = FlareWorkspace(str(folder), site_name="clinic")
+    rights = json.loads(Path(workspace.get_authorization_file_path()).read_text())
+    authorizer = FLAuthorizer("clinic-org", rights)
+    monkeypatch.setattr(AuthorizationService, "the_authorizer", authorizer)
+    validator = FLAppValidator(SiteType.CLIENT)
+    monkeypatch.setattr(AppAuthzService, "app_validator", validator)
+    allowed = type("Allowed", (), {"is_scope_allowed": lambda scope: True})
+    monkeypatch.setattr(app_deployer, "PrivacyService", allowed)
+    submitter = {"submitter_name": "eve", "submitter_org": org, "submitter_role": role}
+    packed = zip_directory_to_bytes(str(app), "")
+    return AppDeployer().deploy(
+        workspace, str(uuid.uuid4()), submitter, "app", packed, None
+    )
+
+
+def an_app(folder: Path, code: str | None = None) -> Path:
+    """Write what a site gets of a job; with code, one of somebody else's."""
+    nvflare.write_job(ServerConfig(parties=("clinic",)), RUN, folder)
+    app = folder / "parties"
+    if code is not None:
+        (app / "custom").mkdir()
+        (app / "custom" / "evil.py").write_text(code)
+    return app
+
+
+ROLES = ("project_admin", "org_admin", "lead", "member")
+
+
+def test_flare_by_itself_lets_a_lead_of_another_organisation_bring_code(
+    tmp_path, monkeypatch
+):
+    """What a site is without 'lessvfl nvflare site': the attack that it must stop."""
+    a_kit(tmp_path)
+    app = an_app(tmp_path / "job", "open('table.csv')")
+    assert deploy(monkeypatch, tmp_path, app, "lead", "other-org") is None
+
+
+@pytest.mark.parametrize("org", ["other-org", "clinic-org"])
+@pytest.mark.parametrize("role", ROLES)
+def test_nobody_brings_code_to_a_site(tmp_path, monkeypatch, role, org):
+    a_kit(tmp_path)
+    nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    app = an_app(tmp_path / "job", "open('table.csv')")
+    said = deploy(monkeypatch, tmp_path, app, role, org)
+    assert said == "BYOC not permitted"
+    app = an_app(tmp_path / "ours")
+    assert deploy(monkeypatch, tmp_path, app, role, org) is None
+
+
+@pytest.mark.parametrize("org", ["other-org", "clinic-org"])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_site_keeps_the_rights_that_are_no_danger(tmp_path, role, org):
+    """Files are read by who is of its own organisation alone; the rest stays."""
+    local = a_kit(tmp_path)
+    before = json.loads((local / "authorization.json.default").read_text())
+    nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    after = json.loads((local / "authorization.json").read_text())
+    who = Person("eve", org, role)
+    given = {
+        right: [
+            FLAuthorizer("clinic-org", rights).authorize(AuthzContext(right, who, who))
+            for rights in (before, after)
+        ]
+        for right in (*flare_files.COMMANDS, "byoc")
+    }
+    lost = {right for right, (old, new) in given.items() if old != new}
+    shell = {"cat", "grep", "head", "ls", "pwd", "tail"}
+    is_elsewhere = role == "project_admin" and org == "other-org"
+    assert lost == (shell if is_elsewhere else set()) | (
+        {"byoc"} if role in ("project_admin", "lead") else set()
+    )
+    assert not any(new for right, (_, (new, _)) in given.items() if right == "byoc")
+
+
+@pytest.mark.parametrize("side", ["server", "party1"])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("authorization.json", {"permissions": {"lead": {"byoc": "any"}}}),
+        ("authorization.json", {"permissions": {"lead": {" ByOC ": "o:acme"}}}),
+        ("authorization.json", {"permissions": {"lead": {"byoc": ["none", "any"]}}}),
+        ("authorization.json", {"permissions": {"project_admin": "any"}}),
+        ("authorization.json", {"permissions": {"lead": {"cat": "any"}}}),
+        ("authorization.json", {"permissions": {"x": {"shell_commands": "n:eve"}}}),
+        ("authorization.json", None),
+        ("lessvfl__p_resources.json", None),
+        ("lessvfl__p_resources.json", {"components": []}),
+        ("resources.json", {"class_allow_list": ["*"]}),
+        ("resources.json", {"class_list_enforcement_mode": "warn"}),
+    ],
+)
+def test_a_side_whose_files_allow_code_does_not_take_part(tmp_path, side, name, change):
+    prepare(tmp_path)
+    path = tmp_path / side / "local" / name
+    if change is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    said = str(System(tmp_path).run())
+    who = "The server" if side == "server" else f"Site '{side}'"
+    assert f"{who} must let nobody bring code or read its files from elsewhere" in said
+    assert f"local/{name}" in said
+    assert str(tmp_path) not in said
+    nvflare.install(config_of(tmp_path, side), tmp_path / side, RUN, side)
+    flare_files.check(path.parent, who)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"permissions": 3}'])
+def test_rights_that_cannot_be_read_are_told_and_left_alone(tmp_path, text):
+    local = a_kit(tmp_path)
+    (local / "authorization.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"authorization.json' must be a JSON object"):
+        nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    assert not (local / "lessvfl").exists()
+
+
+@pytest.fixture
+def shell(monkeypatch) -> None:
+    """Give FLARE its commands back after the test."""
+    before = dict(shell_cmd.SHELL_CMD_VALIDATORS)
+    monkeypatch.setattr(shell_cmd, "SHELL_CMD_VALIDATORS", before)
+    monkeypatch.setattr(flare_files, "SHELL_CMD_VALIDATORS", before)
+
+
+def start_guard(local: Path) -> None:
+    """Have FLARE build and start what a site has in its own process besides."""
+    (one,) = json.loads((local / flare_files.GUARD).read_text())["components"]
+    assert one["path"] == "lessvfl.remote.flare_files.Guard"
+    context = FLContextManager(None, "clinic", "").new_context()
+    context.set_prop(FLContextKey.WORKSPACE_OBJECT, Workspace(local.parent))
+    engine_fires(EventType.SYSTEM_BOOTSTRAP, [flare_files.Guard()], context)
+    component_security_check(context)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_nobody_reads_a_sites_files_by_a_command(tmp_path, monkeypatch, shell, guarded):
+    """FLARE's sites check no rights of a command: the server is to, of its own."""
+    a_kit(tmp_path)
+    nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    if guarded:
+        start_guard(tmp_path / "local")
+    rights = json.loads((tmp_path / "local" / "authorization.json").read_text())
+    authorizer = FLAuthorizer("clinic-org", rights)
+    monkeypatch.setattr(AuthorizationService, "the_authorizer", authorizer)
+    (tmp_path / "own.csv").write_text("42\n")
+    auditor = Auditor(str(tmp_path / "audit.log"))
+    monkeypatch.setattr(AuditService, "get_auditor", lambda: auditor)
+    cell = Cell(Cells(), "clinic")
+    agent = FedAdminAgent("clinic", cell, FLContextManager(None, "clinic", ""))
+    agent.register_processor(shell_cmd.ShellCommandProcessor())
+    wanted = AdminMessage(SysCommandTopic.SHELL, f"cat {tmp_path / 'own.csv'}")
+    reply = agent._dispatch_request(Message(payload=wanted))
+    auditor.close()
+    assert ("42" in reply.payload.body) is not guarded
+    assert ("not a supported shell command" in reply.payload.body) is guarded
+
+
+def test_a_site_whose_files_allow_code_does_not_start(tmp_path, shell, capsys):
+    local = a_kit(tmp_path)
+    nvflare.install(tmp_path / "party.yaml", tmp_path, RUN, "clinic")
+    start_guard(local)
+    (local / "authorization.json").unlink()
+    with pytest.raises(RuntimeError, match="This side must let nobody bring code"):
+        start_guard(local)
+    assert "could not start clinic" in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------- a whole system
 
 
@@ -483,7 +692,7 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
     with Federation(tmp_path / "flare", SITES) as flare:
         flare.provision()
         for name in SITES:
-            nvflare.keep_logs(flare.kits[name] / "local")
+            flare_files.keep_logs(flare.kits[name] / "local")
         for name in ("server", *SITES):
             flare.start(name)
         with flare.session() as session:
@@ -521,6 +730,87 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
     assert not any(b"must be the file" in text for text in kept)
     assert "Party 'party1' is missing: " in said
     assert "'party1' must have its own config of run 'missing'. Got none." in said
+
+
+EVIL = """
+import pathlib, time
+from nvflare.apis.executor import Executor
+from nvflare.apis.impl.controller import Controller
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import CellChannel, SysCommandTopic, new_cell_message
+
+HERE = pathlib.Path.cwd()
+
+class Reader(Executor):
+    def __init__(self):
+        super().__init__()
+        (HERE / "stolen.txt").write_text((HERE / "own.csv").read_text())
+    def execute(self, *given): ...
+    def handle_event(self, event, context):
+        if event == "_start_run":
+            for name in ("party1", "party2"):
+                wanted = f"cat {HERE.parent / name / 'own.csv'}"
+                request = new_cell_message({}, Message(SysCommandTopic.SHELL, wanted))
+                cell = context.get_engine().get_cell()
+                reply = cell.send_request(
+                    CellChannel.CLIENT_MAIN, "admin", name, request, timeout=10.0
+                )
+                (HERE / f"of-{name}.txt").write_text(str(reply.payload.body))
+
+class Waiter(Controller):
+    def start_controller(self, context): ...
+    def stop_controller(self, context): ...
+    def process_result_of_unknown_task(self, *given): ...
+    def control_flow(self, signal, context):
+        end = time.monotonic() + 20
+        while time.monotonic() < end and not signal.triggered:
+            time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what FLARE uses
+def test_a_lead_of_another_organisation_runs_no_code_at_a_site(tmp_path):
+    """Nor reads its files from another site; sites as FLARE makes them are read."""
+    app = tmp_path / "job" / "app"
+    (app / "custom").mkdir(parents=True)
+    (app / "custom" / "evil.py").write_text(EVIL)
+    (app / "config").mkdir()
+    reader = {"tasks": ["x"], "executor": {"path": "evil.Reader", "args": {}}}
+    waiter = {"id": "x", "path": "evil.Waiter", "args": {}}
+    files: dict[str, Any] = {
+        "meta.json": {
+            "name": "x",
+            "min_clients": 1,
+            "deploy_map": {"app": ["server", "party0", "party1"]},
+        },
+        "app/config/config_fed_client.json": {"executors": [reader]},
+        "app/config/config_fed_server.json": {"workflows": [waiter]},
+    }
+    for name, values in files.items():
+        text = json.dumps({"format_version": 2} | values)
+        (tmp_path / "job" / name).write_text(text)
+    (tmp_path / "party.yaml").write_text("data: own.csv\n")
+    sites = (*SITES, "party2")
+    with Federation(tmp_path / "flare", sites) as flare:
+        flare.provision()
+        kits = {name: flare.kits[name] for name in sites}
+        for kit in kits.values():
+            (kit / "own.csv").write_text("42")
+        nvflare.install(tmp_path / "party.yaml", kits["party1"], RUN, "party1")
+        for name in ("server", *sites):
+            flare.start(name)
+        with flare.session(LEAD) as session:
+            flare.wait_for_sites(session)
+            job_id = session.submit_job(str(tmp_path / "job"))
+            wait_for_job(session, job_id)
+            meta = session.get_job_meta(job_id)
+    assert (kits["party0"] / "stolen.txt").read_text() == "42"
+    assert not (kits["party1"] / "stolen.txt").exists()
+    assert "BYOC not permitted" in str(meta)
+    assert (kits["party0"] / "of-party2.txt").read_text() == "42"
+    said = (kits["party0"] / "of-party1.txt").read_text()
+    assert "is not a supported shell command" in said
 
 
 def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:

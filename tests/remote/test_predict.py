@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import secrets
 import shutil
 import threading
 import time
@@ -38,7 +39,7 @@ from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.control import Ask, Declined, Open
+from lessvfl.wire.control import Agreed, Ask, Declined, Open
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.messages import Block
 
@@ -536,6 +537,30 @@ def test_nothing_is_answered_before_a_model_is_opened(folder):
             party.handle(Declined("?"))
     finally:
         party.close()
+
+
+def test_a_model_is_taken_up_so_often_and_not_more(folder, monkeypatch):
+    """Each time the whole table goes through its network."""
+    monkeypatch.setattr(predict_party, "OPENS", 3)
+    party = a_party("bank", folder)
+    try:
+        header, (run, *_) = party.record.header, party.record.runs
+        wanted = Open(header["run"], 0, "0" * 32, run["models"]["server"], "psi")
+        replies = [party.handle(wanted) for _ in range(4)]
+        assert [type(reply) for reply in replies] == [Agreed] * 3 + [Declined]
+        assert "takes up a model at most 3 times a minute" in replies[-1].reason
+        monkeypatch.setattr(predict_party, "MINUTE", 0.0)
+        assert isinstance(party.handle(wanted), Agreed)
+    finally:
+        party.close()
+
+
+def test_a_server_hears_that_it_opens_too_often(folder, monkeypatch):
+    monkeypatch.setattr(predict_party, "OPENS", 1)
+    with a_session(folder) as (predictor, _):
+        predictor._session = secrets.token_hex(16)
+        with pytest.raises(PolicyError, match="at most 1 times a minute"):
+            predictor._open("bank")
 
 
 # -------------------------------------------------------------------------- the service

@@ -10,7 +10,7 @@ from tests.report.sides import party_record, server_record
 
 from lessvfl import report
 from lessvfl.errors import ConfigError
-from lessvfl.report import operator, server, tables
+from lessvfl.report import operator, parts, server, tables
 from lessvfl.report.verdicts import features_csv, verdicts
 
 
@@ -118,6 +118,31 @@ def test_the_list_of_features_as_csv(own):
         assert float(row["strength"]) == pytest.approx(one.strength, rel=1e-3)
         assert row["pair"] == (one.pair[0] if one.pair else "")
         assert float(row["share"]) == one.n_kept / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=HYPERLINK(A1)", "'=HYPERLINK(A1)"),
+        ("+1+cmd", "'+1+cmd"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        (" =1", "' =1"),
+        ("\t=1", "' =1"),
+        ("\r=1", "' =1"),
+        ("b\r\n=1", "b  =1"),
+    ],
+)
+def test_no_spreadsheet_computes_a_name_of_another_party(whole, name, cell):
+    """Names come from parties; a cell that begins so would be a formula."""
+    text = features_csv(one_run(whole, ["a", name], []))
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row["feature"] for row in rows] == ["a", cell]
+
+
+def test_numbers_below_zero_stay_numbers():
+    line = parts.csv_text([(-1.5, "-1.5", "-1e3", "a=b", None)])
+    assert line == "-1.5,-1.5,-1e3,a=b,\n"
 
 
 def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):

@@ -418,3 +418,82 @@ def test_curve_can_be_left_out(dataset):
         ("pretrained", "selected", "final", "best")
     )
     assert len(one.model.predict(a_table().drop(columns="label"))) == N
+
+
+# ------------------------------------------------------------ a folder of somebody else
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the folder of a run that no test changes."""
+    folder = tmp_path_factory.mktemp("saved")
+    a_table().to_csv(folder / "patients.csv", index=False)
+    record, runs = run(data.load(folder / "patients.csv"), "plain")
+    save(folder / "run", record, runs)
+    return folder / "run"
+
+
+def changed(text: str, change) -> str:
+    about = json.loads(text)
+    change(about)
+    return json.dumps(about)
+
+
+HUGE = 2**40
+DEEP = "[" * 100_000
+CHANGES: dict[str, Any] = {
+    "wide": lambda about: about["shape"].update(widths=[HUGE, HUGE]),
+    "wide within": lambda about: about["shape"]["widths"].__setitem__(1, HUGE),
+    "one more layer": lambda about: about["shape"]["widths"].append(1),
+    "no widths": lambda about: about["shape"].update(widths=[]),
+    "widths in words": lambda about: about["shape"].update(widths="wide"),
+    "no shape": lambda about: about.pop("shape"),
+    "a list for a shape": lambda about: about.update(shape=[]),
+}
+
+
+@pytest.mark.parametrize("file", ["server/server.json", "party0/party.json"])
+@pytest.mark.parametrize("change", [*CHANGES, "deep"])
+def test_a_model_that_cannot_be_is_one_sentence_and_no_memory(
+    finished, tmp_path, file, change
+):
+    shutil.copytree(finished, tmp_path / "run")
+    (path,) = (tmp_path / "run").glob(f"networks*/seed-0/{file}")
+    text = path.read_text()
+    path.write_text(DEEP if change == "deep" else changed(text, CHANGES[change]))
+    with pytest.raises(RecordError, match="as a finished run writes them"):
+        load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["name", "kept", "removed", "encoding"])
+@pytest.mark.parametrize("value", [None, 3, {"a": 1}, [[]]])
+def test_what_a_party_says_of_itself_must_fit(finished, tmp_path, name, value):
+    shutil.copytree(finished, tmp_path / "run")
+    (path,) = (tmp_path / "run").glob("networks*/seed-0/party0/party.json")
+    path.write_text(
+        changed(path.read_text(), lambda about: about.update({name: value}))
+    )
+    with pytest.raises(RecordError, match="as a finished run writes them"):
+        load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "seed", ["0/../../../other", "../x", "0", 0.5, True, None, -1, [0]]
+)
+def test_a_seed_of_a_record_is_no_path(finished, tmp_path, seed):
+    """It would name a folder of networks elsewhere."""
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "record.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [line | {"seed": seed} if "seed" in line else line for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RecordError, match="is not a record of lessvfl"):
+        load(tmp_path / "run")
+
+
+def test_a_record_that_is_nested_deeply_is_one_sentence(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "record.jsonl"
+    path.write_text(path.read_text() + DEEP + "\n")
+    with pytest.raises(RecordError, match="is not a record of lessvfl"):
+        load(tmp_path / "run")

@@ -77,15 +77,17 @@ def sign(
         Path, typer.Argument(metavar="REQUEST", help="A party's request.pem.")
     ],
     out: Annotated[Path, typer.Option(help="Certificate to write, ca.pem beside it.")],
-    name: Annotated[
-        str | None, typer.Option(help="The name that the request must have.")
-    ] = None,
+    name: Annotated[str, typer.Option(help="The name that the request must have.")],
     days: Days = 365,
+    new_key: Annotated[
+        bool,
+        typer.Option("--new-key", help="Also if another key was signed for the name."),
+    ] = False,
 ) -> None:
     """Check a party's request, and write its certificate."""
     from lessvfl.remote import certificates
 
-    _print(certificates.sign(ca, request_file, out, name, days))
+    _print(certificates.sign(ca, request_file, out, name, days, new_key=new_key))
     typer.echo(f"Send {out} and {out.with_name('ca.pem')} to the party.")
 
 

@@ -72,7 +72,7 @@ def site(
         from lessvfl.remote.nvflare import install
     path = install(config, workspace, name, site)
     results.say(f"{path}: the config of '{site}' for run '{name}'")
-    if site != "server":
-        typer.echo(
-            "Start this FLARE site again if it runs: it is to keep its logs now."
-        )
+    typer.echo(
+        "Start this side of FLARE again if it runs: from then on no job may bring code "
+        "to it, nobody elsewhere reads its files, and it keeps its logs."
+    )

@@ -81,7 +81,10 @@ def read_state(path: Path) -> State:
         values = json.loads(about["values"])
         if about["checksum"] != _checksum(about["values"], tensors):
             raise ValueError("words that were altered: the checksum is wrong")
-    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+    except (
+        *(OSError, ValueError, KeyError, RecursionError),
+        safetensors.SafetensorError,
+    ) as error:
         raise RecordError(
             f"'{path}' must be a checkpoint of lessvfl. Got {type(error).__name__}: "
             f"{error}."

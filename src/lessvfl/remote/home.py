@@ -31,6 +31,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 
 SECRET_BYTES = 32
 STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
+TRACES = ("*.safetensors", "seed-*")  # of a run that began, all written after that
 
 
 def versions() -> dict[str, str]:
@@ -89,6 +90,11 @@ class Home:
     def _open(self) -> bytes:
         """Return the secret, made before anything is sent."""
         if not self._path.is_file():
+            if any(one for left in TRACES for one in self.folder.glob(left)):
+                raise RecordError(
+                    f"The run folder '{self.folder}' must hold '{STATE}', which its "
+                    "run began with. Got one without; another run needs another 'out'."
+                )
             self._write(secrets.token_bytes(SECRET_BYTES), None)
         state = read_state(self._path)
         began = state.values["facts"]

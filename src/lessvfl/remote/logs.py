@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO
@@ -19,6 +20,8 @@ _SECRET_TEXT = re.compile(
     re.DOTALL,
 )
 HIDDEN = "(hidden)"
+MOST_LINES = 20  # a minute, of those that one place of the code writes
+MINUTE = 60.0
 
 
 class JsonFormatter(logging.Formatter):
@@ -62,11 +65,44 @@ def _plain(value: object) -> object:
     return f"({type(value).__name__})"
 
 
+class Sparing(logging.Filter):
+    """Let through 20 lines a minute of each place that writes them.
+
+    Whoever reaches a port could fill a disk by lines about itself. Those left out are
+    counted, and the next line of their kind says how many (`left_out`).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        # By place: when its minute began, the lines of that minute, those left out.
+        self._seen: dict[tuple[str, int], tuple[float, int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether to write a line."""
+        place = (record.pathname, record.lineno)
+        with self._lock:
+            began, n_lines, left_out = self._seen.get(place, (record.created, 0, 0))
+            if record.created - began >= MINUTE:
+                began, n_lines = record.created, 0
+            if n_lines == MOST_LINES:
+                self._seen[place] = (began, n_lines, left_out + 1)
+                return False
+            self._seen[place] = (began, n_lines + 1, 0)
+        if left_out:
+            record.left_out = left_out
+        return True
+
+
 class LineHandler(logging.Handler):
     """Write log lines to the standard error of the moment, where a view makes room.
 
     Times are those of the status: UTC.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addFilter(Sparing())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -74,7 +110,10 @@ class LineHandler(logging.Handler):
             moment = datetime.fromtimestamp(record.created, UTC)
             serious = record.levelno >= logging.WARNING
             level = f"{record.levelname.lower()}: " if serious else ""
-            sys.stderr.write(f"{moment:%H:%M:%S} {level}{self.format(record)}\n")
+            left_out = getattr(record, "left_out", 0)
+            more = f" (and {left_out} more like it before)" if left_out else ""
+            line = f"{moment:%H:%M:%S} {level}{self.format(record)}{more}"
+            sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
@@ -89,6 +128,7 @@ def json_logs(stream: IO[str] | None = None) -> Iterator[None]:
     logger = logging.getLogger("lessvfl")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
+    handler.addFilter(Sparing())
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

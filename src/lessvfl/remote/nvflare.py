@@ -31,12 +31,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from lessvfl import __version__, report
 from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
+from lessvfl.remote import flare_files
 from lessvfl.remote.certificates import keys
 from lessvfl.remote.config import (
     Common,
@@ -53,8 +53,6 @@ from lessvfl.wire.hub import STOPPED
 from lessvfl.wire.nvflare import FlareHub, FlareServer
 
 TASK = "lessvfl"
-RESOURCES = "resources.json"  # what a site says of itself, in its folder local
-STREAMING = "allow_log_streaming"  # there: whether FLARE sends logs to the server
 PEER = "lessvfl.server"  # header of the task: the server's cell
 KIND, REASON = "lessvfl.kind", "lessvfl.reason"  # headers of a reply: what went wrong
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a run or a site: never a path
@@ -90,11 +88,15 @@ def check_version(version: object, who: str) -> None:
         raise ConfigError(sentence, public=sentence)
 
 
+def local_of(context: FLContext) -> Path:
+    """Return the folder of a side's own files in its FLARE workspace."""
+    return Path(context.get_workspace().get_site_config_dir())
+
+
 def config_file(context: FLContext, run: object, name: str) -> Path:
     """Return a side's own config of a run, which lies in its FLARE workspace."""
     run, name = plain_name("run", run), plain_name("site", name)
-    local = Path(context.get_workspace().get_site_config_dir())
-    path = local.resolve() / "lessvfl" / run / f"{name}.yaml"
+    path = local_of(context).resolve() / "lessvfl" / run / f"{name}.yaml"
     if not path.is_file():
         raise ConfigError(
             f"The config of '{name}' for run '{run}' must be the file '{path}'. Got no "
@@ -102,17 +104,6 @@ def config_file(context: FLContext, run: object, name: str) -> Path:
             public=f"'{name}' must have its own config of run '{run}'. Got none.",
         )
     return path
-
-
-def check_logs(context: FLContext, name: str) -> None:
-    """Refuse to take part where FLARE would send this site's logs to the server."""
-    local = Path(context.get_workspace().get_site_config_dir())
-    if _resources(local).get(STREAMING) is not False:
-        sentence = (
-            f"Site '{name}' must keep its logs to itself: '{STREAMING}' must be false "
-            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
-        )
-        raise ConfigError(sentence, public=sentence)
 
 
 def server_of(task: Shareable, context: FLContext) -> str:
@@ -185,6 +176,7 @@ class ServerController(Controller):  # type: ignore[misc]
 
     def _serve(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         check_version(self._version, "The server")
+        flare_files.check(local_of(fl_ctx), "The server")
         own = read(ServerConfig, config_file(fl_ctx, self._run, SERVER))
         if set(own.parties) != set(self._parties):
             raise ConfigError(
@@ -284,8 +276,10 @@ class PartyExecutor(Executor):  # type: ignore[misc]
 
     def _take_part(self, peer: str, fl_ctx: FLContext, signal: Signal) -> None:
         name = fl_ctx.get_identity_name()
-        check_version(self._version, f"Site '{name}'")
-        check_logs(fl_ctx, name)
+        who = f"Site '{name}'"
+        check_version(self._version, who)
+        flare_files.check(local_of(fl_ctx), who)
+        flare_files.check_logs(local_of(fl_ctx), who)
         own = read(PartyConfig, config_file(fl_ctx, self._run, name))
         set_up(own)
         names = (self._run, "", Path(own.data).name)
@@ -346,9 +340,10 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     """Put a side's config of a run into its own FLARE workspace, and allow its class.
 
     Paths in the config become absolute. `site` is the name of the site, or ``server``.
-    FLARE builds no component of a class that is not on the site's own list. By default
-    FLARE sends a site's logs to the server; that is switched off at a site, since they
-    name files, columns and the features that it keeps.
+    FLARE builds no component of a class that is not on the site's own list, but by
+    default it takes code with a job of any lead; that right is taken from everybody. By
+    default FLARE sends a site's logs to the server; that is switched off at a site,
+    since they name files, columns and the features that it keeps.
 
     Returns where the config is.
     """
@@ -368,14 +363,15 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     where, _, function = (values.get("party_net") or "").rpartition(":")
     if where.endswith(".py"):
         values["party_net"] = f"{(folder / where).resolve()}:{function}"
-    _resources(local)  # what is wrong with it is said before anything is written
+    flare_files.check_readable(local)  # before anything is written
     path = local / "lessvfl" / run / f"{site}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     component = ServerController if is_server else PartyExecutor
-    allow(local, f"{__name__}.{component.__name__}")
+    flare_files.allow(local, f"{__name__}.{component.__name__}")
+    flare_files.forbid_code(local)
     if not is_server:
-        keep_logs(local)
+        flare_files.keep_logs(local)
     return path
 
 
@@ -396,38 +392,6 @@ def _refuse_another_sides(startup: Path, site: str) -> None:
             f"The site must go by the name in its FLARE certificate, '{name}'. Got "
             f"'{site}'."
         )
-
-
-def allow(local: Path, name: str) -> None:
-    """Put a class on the list of those that a site lets jobs build."""
-    values = _resources(local)
-    allowed = values.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
-    if name not in allowed:
-        allowed.append(name)
-        _write_json(local / RESOURCES, values)
-
-
-def keep_logs(local: Path) -> None:
-    """Have FLARE keep a site's logs at the site, once it is started again."""
-    _write_json(local / RESOURCES, _resources(local) | {STREAMING: False})
-
-
-def _resources(local: Path) -> dict[str, Any]:
-    """Return what a site says of itself; its own file goes before FLARE's."""
-    for path in (local / RESOURCES, local / f"{RESOURCES}.default"):
-        if path.is_file():
-            try:
-                values = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                values = None
-            if not isinstance(values, dict):
-                raise ConfigError(
-                    f"The file '{path}' must be a JSON object, as FLARE writes it. Got "
-                    "something else.",
-                    public="A site's own file of resources must be a JSON object.",
-                )
-            return values
-    return {"format_version": 2}
 
 
 def _write_json(path: Path, values: Any) -> None:

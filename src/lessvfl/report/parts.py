@@ -24,6 +24,9 @@ from lessvfl.run.record import write_atomically
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FORMULA = ("=", "+", "-", "@")  # how one of a spreadsheet begins
+BREAKS = str.maketrans("\t\r\n", "   ")  # a carriage return would begin a line
+
 
 def _read(name: str) -> str:
     return (resources.files("lessvfl.report") / name).read_text(encoding="utf-8")
@@ -50,10 +53,26 @@ def document(title: str, parts: Iterable[str], footer: str) -> str:
 
 
 def csv_text(lines: Iterable[Iterable[object]]) -> str:
-    """Return lines of cells as CSV; what is None is empty."""
+    """Return lines of cells as CSV; what is None is empty.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it, and
+    every cell is one line.
+    """
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(lines)
+    cells = (map(_no_formula, line) for line in lines)
+    csv.writer(stream, lineterminator="\n").writerows(cells)
     return stream.getvalue()
+
+
+def _no_formula(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.translate(BREAKS)
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if text.lstrip().startswith(FORMULA) else text
+    return text
 
 
 def header(words: Iterable[str], title: str) -> str:

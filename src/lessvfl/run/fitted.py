@@ -8,9 +8,11 @@ has its own part of it; all in one process they lie side by side.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +26,7 @@ from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.data import Encoding, Frame, Problem, frame_of
-from lessvfl.errors import ConfigError, DataError, RecordError
+from lessvfl.errors import ConfigError, DataError, LessVFLError, RecordError
 from lessvfl.party import Outcome
 from lessvfl.run.record import dumps, write_atomically
 from lessvfl.terms import PartyId, Task
@@ -64,6 +66,24 @@ class Shape:
             return cls(widths, net.activation, None, None, None)
         ends = (n_inputs, len(outputs))
         return cls(ends, "none", source, slots, outputs)
+
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse a shape that is not that of the weights, before any memory is taken.
+
+        Of a module, whose weights its own code makes, as many inputs and outputs as the
+        file lists; the code is to say what they need.
+        """
+        if self.factory is None:
+            expected: dict[str, tuple[Any, ...]] = {}
+            for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
+                expected[f"layer{layer}.weight"] = (n_out, n_in)
+                expected[f"layer{layer}.bias"] = (n_out,)
+            if {name: tuple(own.shape) for name, own in state.items()} != expected:
+                raise ValueError("widths that are not those of the weights")
+        elif self.slots is None or self.outputs is None:
+            raise ValueError("a module without its inputs and outputs")
+        elif self.widths != (len(self.slots), len(self.outputs)):
+            raise ValueError("widths that are not those of the inputs and outputs")
 
     def build(
         self, name: str, dtype: torch.dtype, given: Factory | None, trust_code: bool
@@ -418,15 +438,16 @@ def load_party(
 ) -> FittedParty:
     """Read one party's part."""
     about, net, shape, extra = _read(folder, "party.json", party_net, trust_code)
-    return FittedParty(
-        about["name"],
-        tuple(about["kept"]),
-        tuple(about["removed"]),
-        Encoding.from_json(about["encoding"]),
-        net,
-        shape,
-        extra.get("constant"),
-    )
+    with _whole(folder, "party.json"):
+        return FittedParty(
+            about["name"],
+            _texts(about["kept"]),
+            _texts(about["removed"]),
+            Encoding.from_json(about["encoding"]),
+            net,
+            shape,
+            extra.get("constant"),
+        )
 
 
 def load_server(
@@ -440,37 +461,39 @@ def _load_server(
     folder: Path, fusion_net: Factory | None, trust_code: bool
 ) -> tuple[FittedServer, tuple[str, ...]]:
     about, fusion, shape, extra = _read(folder, "server.json", fusion_net, trust_code)
-    names = tuple(about["parties"])
-    server = FittedServer(
-        task=about["task"],
-        label_names=tuple(about["label_names"]),
-        party_names=names,
-        sizes=tuple(about["sizes"]),
-        fusion=fusion,
-        fusion_shape=shape,
-        label_shift=about["label_shift"],
-        label_scale=about["label_scale"],
-        threshold=None if (found := about.get("threshold")) is None else tuple(found),
-        positive=about.get("positive", 1),
-        **{
-            name: {
-                party: extra[f"{prefix}{place}"]
-                for place, party in enumerate(names)
-                if f"{prefix}{place}" in extra
-            }
-            for name, prefix in EXTRAS.items()
-        },
-    )
-    return server, tuple(about["feature_names"])
+    with _whole(folder, "server.json"):
+        names = _texts(about["parties"])
+        server = FittedServer(
+            task=about["task"],
+            label_names=_texts(about["label_names"]),
+            party_names=names,
+            sizes=tuple(about["sizes"]),
+            fusion=fusion,
+            fusion_shape=shape,
+            label_shift=about["label_shift"],
+            label_scale=about["label_scale"],
+            threshold=None
+            if (found := about.get("threshold")) is None
+            else tuple(found),
+            positive=about.get("positive", 1),
+            **{
+                name: {
+                    party: extra[f"{prefix}{place}"]
+                    for place, party in enumerate(names)
+                    if f"{prefix}{place}" in extra
+                }
+                for name, prefix in EXTRAS.items()
+            },
+        )
+        return server, _texts(about["feature_names"])
 
 
 def _read(
     folder: Path, name: str, given: Factory | None, trust_code: bool
 ) -> tuple[dict[str, Any], Network, Shape, dict[str, Tensor]]:
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    try:
+    with _whole(folder, name):
         about = json.loads((folder / name).read_text(encoding="utf-8"))
         state = load((folder / "network.safetensors").read_bytes())
         facts: dict[str, Any] = {
@@ -478,20 +501,41 @@ def _read(
             for key, value in about["shape"].items()
         }
         shape = Shape(**facts)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
-        raise _damaged(folder, name, problem) from None
-    owner = f"party '{about['name']}'" if name == "party.json" else "the server"
-    own = tuple(EXTRAS.values())
-    more = [key for key in state if key == "constant" or key.startswith(own)]
-    extra = {key: state.pop(key) for key in more}
+        own = tuple(EXTRAS.values())
+        more = [key for key in state if key == "constant" or key.startswith(own)]
+        extra = {key: state.pop(key) for key in more}
+        shape.check(state)
+        owner = "the server"
+        if name == "party.json":
+            owner = f"party '{_texts([about['name']])[0]}'"
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
     net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
-    try:
+    with _whole(folder, name):
         net.load_state(state)
-    except (KeyError, RuntimeError) as problem:
-        raise _damaged(folder, name, problem) from None
     net.train(False)
     return about, net, shape, extra
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise TypeError("names are a list of texts")
+    return tuple(values)
+
+
+@contextlib.contextmanager
+def _whole(folder: Path, name: str) -> Iterator[None]:
+    """Say of what cannot be read or does not fit that it is damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except LessVFLError:
+        raise
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError),
+        *(RuntimeError, SafetensorError),  # a RecursionError is a RuntimeError
+    ) as problem:
+        raise _damaged(folder, name, problem) from None
 
 
 def _damaged(folder: Path, name: str, problem: Exception) -> RecordError:

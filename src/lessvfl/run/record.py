@@ -220,7 +220,10 @@ class RunRecord:
             return cls._parse(lines)
         except RecordError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError),
+            RecursionError,  # nested too deeply
+        ) as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "
                 "object, a header first, runs with their points, and an end last. "
@@ -242,6 +245,8 @@ class RunRecord:
         for line in middle:
             kind = line.pop("kind")
             if kind == "run":
+                if type(line["seed"]) is not int or line["seed"] < 0:
+                    raise ValueError(f"a seed {line['seed']!r}")  # it is in paths
                 runs[line["seed"]] = {**line, "curve": []}
             elif kind == "point":
                 runs[line.pop("seed")]["curve"].append(line)
@@ -266,7 +271,7 @@ def read_journal(folder: Path) -> dict[str, Any]:
                     one = json.loads(line)
                     n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
                     last = str(one["time"])
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise RecordError(
             f"'{path}' must hold one JSON object a line, as a party writes it. Got "
             f"{type(problem).__name__}: {problem}."

@@ -19,7 +19,7 @@ ALLOWED: dict[type, tuple[type, ...]] = {
     control.Save: (control.Agreed,),
     control.Restore: (control.Agreed,),
     control.Finish: (control.Agreed,),
-    control.Open: (control.Agreed,),
+    control.Open: (control.Agreed, control.Declined),
     control.Ask: (messages.Embedding, control.Declined),
     messages.Describe: (messages.Description,),
     messages.Begin: (messages.Embedding,),

@@ -2,17 +2,18 @@
 
 ::
 
-    DIR/ca/       ca.pem  ca-key.pem                       of whoever admits parties
+    DIR/ca/       ca.pem  ca-key.pem  signed.json          of whoever admits parties
     DIR/server/   key.pem  cert.pem  ca.pem  server.yaml  README.md
     DIR/<party>/  key.pem  cert.pem  ca.pem  party.yaml   README.md
 
 A party that makes its own key (:func:`request`) has it signed (:func:`sign`); the key
 never leaves its folder. Nothing is ever overwritten, and a folder is made whole or not
-at all.
+at all. ``signed.json`` lists the keys that the CA signed for each name.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -39,6 +40,7 @@ __all__ = [
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _RESERVED = ("server", "ca")
+_SIGNED = "signed.json"  # in the folder of a CA: the keys that it signed, by name
 _LOCAL = ("127.0.0.1", "localhost")
 
 _MAX_DAYS = 36500
@@ -75,6 +77,7 @@ def init(
     authority = keys.new_authority(max(days, _CA_DAYS) + 1)
     ca = keys.pem(authority.certificate)
     files = {"ca/ca.pem": ca, "ca/ca-key.pem": keys.key_pem(authority.key)}
+    listed: dict[str, list[str]] = {}
     for name in ("server", *parties):
         key = keys.new_key()
         role: Role = "server" if name == "server" else "party"
@@ -83,6 +86,8 @@ def init(
         files[f"{name}/key.pem"] = keys.key_pem(key)
         files[f"{name}/cert.pem"] = keys.pem(signed)
         files[f"{name}/ca.pem"] = ca
+        listed[name] = [keys.fingerprint_of(key.public_key())]
+    files[f"ca/{_SIGNED}"] = _listing(listed)
     host = server_names[0] if server_names else None
     files["server/server.yaml"] = texts.server_config(parties, host).encode()
     files["server/README.md"] = texts.server_readme().encode()
@@ -111,18 +116,25 @@ def request(folder: Path, name: str) -> str:
 
 
 def sign(
-    ca: Path, request_file: Path, out: Path, name: str | None = None, days: int = 365
+    ca: Path,
+    request_file: Path,
+    out: Path,
+    name: str,
+    days: int = 365,
+    *,
+    new_key: bool = False,
 ) -> Certificate:
     """Sign a party's request; write its certificate, and ca.pem beside it.
 
-    Of the request only key and name are used: what else it asks for, such as to be a
-    CA itself, is not granted.
+    Of the request only the key is used, and it must be of `name`: what else it asks
+    for, such as to be a CA itself, is not granted. `new_key` allows another key for a
+    name that has one; the certificate of that one stays valid.
     """
     _check_days(days)
     authority = keys.read_authority(ca)
     asked, key = keys.read_request(request_file)
     check_name(asked)
-    if name is not None and asked != name:
+    if asked != name:
         raise ConfigError(
             f"The request '{request_file}' must be of {name!r}. Got one of {asked!r}."
         )
@@ -140,9 +152,20 @@ def sign(
             f"'{beside}' is there already and must be of the CA that signs: write the "
             "certificate into another folder."
         )
+    listed, mine = _read_listing(ca), keys.fingerprint_of(key)
+    known = listed.setdefault(asked, [])
+    if known and mine not in known and not new_key:
+        raise ConfigError(
+            f"The name {asked!r} must have one key: this CA signed another for it, "
+            f"SHA256 {known[-1]}, whose certificate stays valid beside a new one. Sign "
+            "under another name, or say that both are the party's (--new-key)."
+        )
     names = [keys.party_name(asked)]
     signed = keys.issue(authority, asked, key, "party", names, days)
     is_new = not beside.exists()
+    if mine not in known:  # first: a certificate must not be there without
+        known.append(mine)
+        write_atomically(ca / _SIGNED, _listing(listed))
     if is_new:
         write_atomically(beside, ours)
     try:
@@ -152,6 +175,25 @@ def sign(
             beside.unlink()
         raise
     return keys.describe(signed)
+
+
+def _listing(listed: Mapping[str, Sequence[str]]) -> bytes:
+    return (json.dumps(listed, indent=1) + "\n").encode()
+
+
+def _read_listing(ca: Path) -> dict[str, list[str]]:
+    """Return the keys that a CA signed, by name; one of before kept no list."""
+    path = ca / _SIGNED
+    if not path.exists():
+        return {}
+    try:
+        listed = json.loads(keys.read_bytes(path, "list of signed keys"))
+        return {str(name): [*map(str, own)] for name, own in listed.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise ConfigError(
+            f"The list of signed keys '{path}' must be as 'lessvfl kit' writes it. Got "
+            "something else."
+        ) from None
 
 
 def read(path: Path) -> Certificate:

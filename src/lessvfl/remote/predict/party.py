@@ -37,6 +37,7 @@ from lessvfl.wire import control, messages
 ROWS_AHEAD = 10_000  # answers that are written down before they are given
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
 MINUTE = 60.0
+OPENS = 60  # times that a model is taken up in a minute, at most
 LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class PredictingParty:
         ids: NDArray[Any] | None = None,
     ) -> None:
         self.name, self.config = name, config
+        self._opens: deque[float] = deque(maxlen=OPENS)  # when a model was taken up
         self.folder = Path(config.out)
         self.record = RunRecord.read(self.folder)
         if (self.record.side, self.record.header.get("party")) != ("party", name):
@@ -114,6 +116,7 @@ class PredictingParty:
         try:
             match message:
                 case control.Open():
+                    self._count_open()
                     return self._open(message)
                 case control.Align(data):
                     return self._align(data)
@@ -146,6 +149,16 @@ class PredictingParty:
         self._aligner, self._rows = None, self._known_rows()
         log.info("answers predictions of seed %d", message.seed)
         return control.Agreed({"model": own, "aligned": self._rows is not None})
+
+    def _count_open(self) -> None:
+        """Count that a model is taken up: the whole table goes through its network."""
+        now = time.monotonic()
+        if len(self._opens) == OPENS and self._opens[0] > now - MINUTE:
+            raise PolicyError(
+                f"Party '{self.name}' takes up a model at most {OPENS} times a minute. "
+                "Got one time more."
+            )
+        self._opens.append(now)
 
     def _other(self, got: str, must: str) -> ConfigError:
         sentence = f"Party '{self.name}' must be used with {must}. Got {got}."

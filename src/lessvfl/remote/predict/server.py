@@ -236,7 +236,7 @@ class Predictor:
             self.digest,
             self.config.align,
         )
-        reply = self.hub.send({party: message})[party]
+        reply = self._send({party: message})[party]
         if reply.revealed.get("model") != self._digests[party]:
             raise ProtocolError(
                 f"Party '{party}' must have the network that it was trained with. Got "

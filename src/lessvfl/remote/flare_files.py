@@ -1,0 +1,198 @@
+"""What a side's own FLARE files allow: who may do what, which classes, whose logs.
+
+FLARE reads them in the folder ``local`` of a side's workspace, the side's own before
+FLARE's, whose names end in ``.default``. By FLARE's files a job may bring code ("byoc")
+if a lead of any organisation submits it, and the list of classes does not hold for such
+a job. So no side starts or takes part as long as its files allow that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import AdminCommandNames, FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.private.fed.client.shell_cmd import SHELL_CMD_VALIDATORS
+from nvflare.security.security import COMMAND_CATEGORIES
+
+from lessvfl.errors import ConfigError
+
+RESOURCES = "resources.json"  # what a side says of itself
+RIGHTS = "authorization.json"  # who may do what at it
+GUARD = "lessvfl__p_resources.json"  # what its own process has besides, not its jobs'
+STREAMING = "allow_log_streaming"  # whether FLARE sends logs to the server
+CLASSES, MODE = "class_allow_list", "class_list_enforcement_mode"
+EVERY_CLASS = "*"
+ENFORCED = "enforce"
+# What a role may be given of these rights; the first is given where it has more.
+LIMITS = {
+    "byoc": ("none", "no"),
+    "server-predeployed-flwr": ("none", "no"),  # code by way of Flower
+    "shell_commands": ("o:site", "none", "no"),  # to read files, logs among them
+}
+ROLES = ("project_admin", "org_admin", "lead", "member")
+COMMANDS = {text for name, text in vars(AdminCommandNames).items() if name.isupper()}
+EVERY_RIGHT = sorted({COMMAND_CATEGORIES.get(one, one) for one in COMMANDS} | {*LIMITS})
+
+
+class Guard(FLComponent):  # type: ignore[misc]
+    """In a side's own process: it does not start if its files allow code.
+
+    FLARE's sites leave it to FLARE's server to check who may read files (``cat``), and
+    the server passes such a command on from any site to any other. So nobody may at a
+    site of ours, whatever its rights say.
+    """
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Act before the side can be reached."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            SHELL_CMD_VALIDATORS.clear()
+            workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            try:
+                check(Path(workspace.get_site_config_dir()), "This side")
+            except ConfigError as error:
+                raise UnsafeComponentError(str(error)) from None
+
+
+def check(local: Path, who: str) -> None:
+    """Refuse where a job could bring code to this side, or others read its files."""
+    rights, resources = _rights(local), _resources(local)
+    is_open = resources.get(MODE, ENFORCED) != ENFORCED
+    is_open |= EVERY_CLASS in resources.get(CLASSES, ())
+    found = {
+        RIGHTS: limited(rights) != rights,
+        RESOURCES: is_open,
+        GUARD: _read(local, GUARD, {}) != _guard(),
+    }
+    for name, is_wrong in found.items():
+        if is_wrong:
+            sentence = (
+                f"{who} must let nobody bring code or read its files from elsewhere, "
+                f"as 'lessvfl nvflare site' sets it in local/{name}. Got a file that "
+                "allows it, or none."
+            )
+            raise ConfigError(sentence, public=sentence)
+
+
+def check_logs(local: Path, who: str) -> None:
+    """Refuse to take part where FLARE would send this site's logs to the server."""
+    if _resources(local).get(STREAMING) is not False:
+        sentence = (
+            f"{who} must keep its logs to itself: '{STREAMING}' must be false "
+            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
+        )
+        raise ConfigError(sentence, public=sentence)
+
+
+def check_readable(local: Path) -> None:
+    """Say what is wrong with the files themselves."""
+    _rights(local)
+    _resources(local)
+
+
+def allow(local: Path, name: str) -> None:
+    """Put a class on the list of those that jobs may have built, and have it hold."""
+    values = _resources(local)
+    known = values.get(CLASSES, DEFAULT_CLASS_ALLOW_LIST)
+    kept = [one for one in known if one not in (EVERY_CLASS, name)]
+    _write(local / RESOURCES, values | {CLASSES: [*kept, name], MODE: ENFORCED})
+
+
+def keep_logs(local: Path) -> None:
+    """Have FLARE keep a site's logs at the site, once it is started again."""
+    _write(local / RESOURCES, _resources(local) | {STREAMING: False})
+
+
+def forbid_code(local: Path) -> None:
+    """Have FLARE take no code with a job, and show nobody files, once started again."""
+    _write(local / RIGHTS, limited(_rights(local)))
+    _write(local / GUARD, _guard())
+
+
+def _guard() -> dict[str, Any]:
+    path = f"{__name__}.{Guard.__name__}"
+    return {"components": [{"id": "lessvfl_guard", "path": path, "args": {}}]}
+
+
+def limited(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rights within :data:`LIMITS`, and as they are otherwise.
+
+    A role may have one expression for all rights, which FLARE would put before those
+    of single ones: it is written out.
+    """
+    roles = {}
+    for role, rights in values["permissions"].items():
+        if not isinstance(rights, dict) and not _fits("byoc", rights):
+            rights = dict.fromkeys(EVERY_RIGHT, rights)
+        if isinstance(rights, dict):
+            rights = {
+                right: given if _fits(right, given) else LIMITS[_kind(right)][0]
+                for right, given in rights.items()
+            }
+        roles[role] = rights
+    return {**values, "permissions": roles}
+
+
+def _fits(right: str, given: object) -> bool:
+    kind = _kind(right)
+    return kind not in LIMITS or (
+        isinstance(given, str) and _plain(given) in LIMITS[kind]
+    )
+
+
+def _kind(right: str) -> str:
+    """Return the right that a command such as ``cat`` belongs to, or itself."""
+    return str(COMMAND_CATEGORIES.get(_plain(right), _plain(right)))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())  # as FLARE reads it
+
+
+def _rights(local: Path) -> dict[str, Any]:
+    """Return who may do what; without a file FLARE allows everybody everything."""
+    every = {"format_version": "1.0", "permissions": dict.fromkeys(ROLES, "any")}
+    values = _read(local, RIGHTS, every)
+    if not isinstance(values.get("permissions"), dict):
+        raise _no_object(local / RIGHTS)
+    return values
+
+
+def _resources(local: Path) -> dict[str, Any]:
+    values = _read(local, RESOURCES, {"format_version": 2})
+    if not isinstance(values.get(CLASSES, []), list):
+        raise _no_object(local / RESOURCES)
+    return values
+
+
+def _read(local: Path, name: str, default: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a file of a side; its own file goes before FLARE's."""
+    for path in (local / name, local / f"{name}.default"):
+        if path.is_file():
+            try:
+                values = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                values = None
+            if not isinstance(values, dict):
+                raise _no_object(path)
+            return values
+    return default
+
+
+def _no_object(path: Path) -> ConfigError:
+    return ConfigError(
+        f"The file '{path}' must be a JSON object, as FLARE writes it. Got something "
+        "else.",
+        public=f"A side's own {path.name} must be a JSON object, as FLARE writes it.",
+    )
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
