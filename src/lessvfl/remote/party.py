@@ -47,6 +47,8 @@ from lessvfl.errors import (
 )
 from lessvfl.party import Party, cut_columns
 from lessvfl.remote.align import Ids, PartyAligner
+from lessvfl.remote.align.psi import POINT_BYTES
+from lessvfl.remote.asked import Asked
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
@@ -151,6 +153,7 @@ class PartyProcess:
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
         self.budget = Budget(self.folder / "spent.safetensors", self.judge)
+        self.asked = Asked(self.folder, self.judge)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
         own: Any = self._scratch.keep(ids)
@@ -159,6 +162,7 @@ class PartyProcess:
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
         self.ledger = Ledger(1)  # what it sent and was sent
         self._aligner: PartyAligner | None = None
+        self._n_heard = 0  # messages of the alignment at hand
         self._welcome: control.Welcome | None = None
         self._settings: Settings | None = None  # as agreed
         self._rows: SeedRows | None = None
@@ -417,13 +421,14 @@ class PartyProcess:
         return known
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
-        """Answer the label holder's greeting, then take over the common order.
+        """Answer the label holder's messages, then take over the common order.
 
-        The same greeting gets the same answer, after a break; another one gets none.
+        The same ones get the same answers, after a break; others get none.
         """
         if self._welcome is None:
             raise self._too_early("what is run")
         known, digest = self._aligned(), hashlib.sha256(message).hexdigest()
+        heard: list[str] = [] if known is None else known.values["heard"]
         if self._aligner is None:
             if self.config.align != self._welcome.align:
                 sentence = (
@@ -431,31 +436,31 @@ class PartyProcess:
                     f"{self._welcome.align} and {self.config.align}."
                 )
                 raise ConfigError(sentence, public=sentence)
-            if known is not None and known.values["hello"] != digest:
-                raise PolicyError(
-                    f"Party '{self.name}' aligns its rows once a run. Got another "
-                    "alignment."
-                )
             self.status.do("alignment: answering the server")
-            aligner = self._new_aligner()
-            answer = control.Align(aligner.answer(message))
-            if known is None:
-                self._write_rows(None, hello=digest, final=None)
-            self._aligner = aligner
-            return answer
-        assert known is not None
-        if known.values["final"] not in (None, digest):
+            self._aligner, self._n_heard = self._new_aligner(), 0
+        aligner, n_heard = self._aligner, self._n_heard
+        self._aligner = None  # a message that fails was the last
+        if heard[n_heard : n_heard + 1] not in ([], [digest]):
             raise PolicyError(
-                f"Party '{self.name}' takes one common order a run. Got another one."
+                f"Party '{self.name}' aligns its rows once a run. Got another "
+                "alignment."
             )
-        aligner, self._aligner = self._aligner, None
-        if known.values["final"] is None:  # a message that fails was the only one
-            self._write_rows(None, hello=known.values["hello"], final=digest)
-        rows = aligner.order(message)
+        is_new = n_heard == len(heard)
+        if is_new and n_heard == 0:
+            self.asked.spend(len(message) // POINT_BYTES, self.whole.n_rows)
+        elif is_new:  # whether it is answered tells something, too
+            self._write_rows(None, heard=[*heard, digest])
+        answer = aligner.answer(message)
+        if answer is not None:
+            if is_new:
+                self._write_rows(None, heard=[*heard, digest])
+            self._aligner, self._n_heard = aligner, n_heard + 1
+            return control.Align(answer)
+        rows = aligner.rows
         found = plural(len(rows), "common row")
         self.status.do(f"alignment: {found} of your {self.whole.n_rows:,}")
         self.home.begin()
-        self._write_rows(rows, hello=known.values["hello"], final=digest)
+        self._write_rows(rows, heard=[*heard[:n_heard], digest])
         self.table = self.whole.take(rows)
         return control.Agreed()
 
@@ -467,6 +472,7 @@ class PartyProcess:
             self.whole.n_rows,
             secret=self.home.key("align"),
             min_common=self.config.policy.min_rows,
+            min_share=self.config.policy.min_share,
             tell=functools.partial(self.status.do, note=False),
         )
 
