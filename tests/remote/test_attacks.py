@@ -20,13 +20,14 @@ from lessvfl.core import ending, plans
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SECRET, TrainPlan, sample_rows, stream
 from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
-from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align import Aligner, Ids, psi
 from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.run import profiles
+from lessvfl.run.record import read_json, write_json
 from lessvfl.wire import coding
 from lessvfl.wire.control import Align, Finish, Prepare, Restore, Save, Welcome
 from lessvfl.wire.messages import Begin, Block, Descend, Describe, Embed, Select
@@ -41,10 +42,10 @@ KEY = bytes(32)
 
 
 def a_party(
-    out, table=TABLE, ids=IDS, names="abcd", policy=None, **own
+    out, table=TABLE, ids=IDS, names="abcd", policy=None, run="run", **own
 ) -> PartyProcess:
     config = PartyConfig(
-        out=str(out / "run"), align="psi", id="who", policy=policy or Policy(), **own
+        out=str(out / run), align="psi", id="who", policy=policy or Policy(), **own
     )
     return PartyProcess("clinic", config, data.frame_of(table, list(names)), ids)
 
@@ -69,12 +70,22 @@ class Server:
         reply = self.party.handle(dataclasses.replace(message, **more))
         return bool(reply.revealed["aligned"])
 
-    def align(self, ids=IDS, secret=KEY) -> bytes:
-        aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, min_common=1)
-        offer: Any = self.party.handle(Align(aligner.hello()))
-        aligner.take_offer("clinic", offer.data)
+    def ask(self, ids=IDS, secret=KEY) -> tuple[Aligner, list[bytes]]:
+        """Find out which of some ids the party has; return what it said."""
+        own = {"min_common": 1, "min_share": 0.0}
+        aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, **own)
+        said: list[bytes] = []
+        more: bytes | None = aligner.hello()
+        while more is not None:
+            reply: Any = self.party.handle(Align(more))
+            said.append(bytes(reply.data))
+            more = aligner.take("clinic", said[-1])
+        return aligner, said
+
+    def align(self, ids=IDS, secret=KEY) -> list[bytes]:
+        aligner, said = self.ask(ids, secret)
         self.party.handle(Align(aligner.finish()["clinic"]))
-        return bytes(offer.data)
+        return said
 
     def prepare(self, train=TRAIN, test=TEST, seed=0) -> None:
         self.party.handle(listed(train, test, seed))
@@ -318,7 +329,7 @@ def test_few_common_rows_are_refused_and_not_counted(tmp_path):
     server = Server(a_party(tmp_path, policy=Policy(min_rows=60)))
     server.welcome()
     with refused("at least 60 common rows") as caught:
-        server.align(IDS[:59])
+        server.ask(IDS[:59])
     assert "59" not in str(caught.value)
 
 
@@ -327,11 +338,11 @@ def test_few_common_rows_are_refused_and_not_counted(tmp_path):
 
 def test_rounds_are_counted_whatever_is_restored(tmp_path):
     """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
-    server = Server(a_party(tmp_path, policy=Policy(rounds=11))).begin()
-    for _ in range(3):  # after a welcome, two of the alignment, and two of a seed
+    server = Server(a_party(tmp_path, policy=Policy(rounds=12))).begin()
+    for _ in range(3):  # after a welcome, three of the alignment, and two of a seed
         server.party.handle(Embed("embed", "train", 50, 8))
         server.party.handle(Restore(None))
-    with refused("allows 11 rounds", "policy.rounds"):
+    with refused("allows 12 rounds", "policy.rounds"):
         server.party.handle(Embed("embed", "train", 50, 8))
 
 
@@ -365,7 +376,7 @@ def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
     assert read_state(path).values["rounds"] > 1  # ahead of what was spent
     server.party.handle(Save("pretrain-1"))
     found = read_state(path).values
-    assert found["rounds"] == 7  # with those around the run
+    assert found["rounds"] == 8  # with those around the run
     assert found["passes"] == 50 / len(TRAIN)
 
 
@@ -402,36 +413,123 @@ def test_what_was_agreed_stays(tmp_path):
 
 
 def test_a_claim_on_rows_that_fails_was_the_only_one(tmp_path):
-    """The last message names places in the party's offer; guessing takes one try."""
+    """The last message names places in the party's offer, and proves them."""
     server = Server(a_party(tmp_path))
     server.welcome()
-    aligner = Aligner("psi", Ids(IDS[:60], "who"), 60, secret=KEY, min_common=1)
-    offer: Any = server.party.handle(Align(aligner.hello()))
-    reader = wire.open_message(offer.data, wire.OFFER, "clinic")
+    aligner, said = server.ask(IDS[:60])
+    reader = wire.open_message(said[0], wire.OFFER, "clinic")
 
     def claim(*places):
-        parts = wire.positions(np.array(places))
-        return Align(wire.seal(wire.FINAL, "psi", reader.run, parts))
+        parts = [wire.positions(np.array(places))] * 2
+        parts.append(wire.block([bytes(32)] * len(places)))
+        return Align(wire.seal(wire.FINAL, "psi", reader.run, *parts))
 
-    with pytest.raises(LessVFLError, match="names rows that the party does not have"):
-        server.party.handle(claim(*range(256)))  # padding among them
-    server.welcome()
-    server.party.handle(Align(aligner.hello()))
-    with refused("takes one common order a run"):
+    with pytest.raises(LessVFLError, match="names rows that are not common"):
         server.party.handle(claim(*range(60)))
+    server.welcome()
+    server.ask(IDS[:60])
+    with refused("aligns its rows once a run"):
+        server.party.handle(Align(aligner.finish()["clinic"]))
 
 
-def test_no_more_rows_are_common_than_the_server_brought(tmp_path):
+def test_ids_that_nobody_has_give_no_rows(tmp_path):
+    """Once, made-up ids and guessed places of the offer had as many rows leave."""
     n = 512  # no padding
     table, ids = np.random.default_rng(0).normal(size=(n, D)), np.arange(n) + 10**6
-    server = Server(a_party(tmp_path, table=table, ids=ids))
+    party = a_party(tmp_path, table=table, ids=ids, policy=Policy(min_rows=1))
+    server = Server(party)
     server.welcome()
-    aligner = Aligner("psi", Ids(np.arange(10), "who"), 10, secret=KEY, min_common=1)
-    offer: Any = server.party.handle(Align(aligner.hello()))
-    reader = wire.open_message(offer.data, wire.OFFER, "clinic")
-    parts = wire.positions(np.arange(n))
-    with pytest.raises(LessVFLError, match="names rows that the party does not have"):
-        server.party.handle(Align(wire.seal(wire.FINAL, "psi", reader.run, parts)))
+    with refused("at least 1 common rows"):
+        server.ask(np.arange(256))
+
+
+def test_one_target_among_made_up_ids(tmp_path):
+    """Once, it was learnt: the offer left before the party counted."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    with refused("at least 50 common rows and 0.001 of the ids offered", "Got fewer"):
+        server.ask(np.r_[IDS[7], np.arange(99)])
+    server.welcome()
+    with refused("aligns its rows once a run"):
+        server.ask(IDS)
+
+
+def test_a_count_is_made_once(tmp_path):
+    """Points under several keys in one hello would have as many counts."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    aligner, said = server.ask(IDS[:60])
+    reader = wire.open_message(said[0], wire.OFFER, "clinic")
+    other = [sorted(psi.Key(KEY).multiply(reader.block(32))) for _ in range(2)]
+    server.welcome()
+    server.party.handle(Align(aligner.hello()))
+    with refused("aligns its rows once a run"):
+        echo = wire.seal(wire.ECHO, "psi", reader.run, *map(wire.block, other))
+        server.party.handle(Align(echo))
+
+
+def test_who_knows_enough_ids_learns_of_others(tmp_path):
+    """Documented: 50 known ids that it has let a server try 49,950 others a run."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    strangers = np.arange(1000)
+    aligner, _ = server.ask(np.r_[IDS[:50], IDS[150:153], strangers])
+    assert np.flatnonzero(aligner._places["clinic"] >= 0).tolist() == [*range(53)]
+    party = a_party(tmp_path / "other", policy=Policy(min_share=0.06))
+    server = Server(party)
+    server.welcome()
+    with refused("50 common rows and 0.06 of the ids offered"):
+        server.ask(np.r_[IDS[:53], strangers])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_refusal_tells_one_bit(tmp_path, is_there):
+    """Documented: with 49 known ids, whether the run goes on tells of one more."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    offered = np.r_[IDS[:49], IDS[100] if is_there else 7]
+    if is_there:
+        server.ask(offered)
+        return
+    with refused("at least 50 common rows"):
+        server.ask(offered)
+
+
+def test_alignments_are_counted_over_runs(tmp_path):
+    """One a run says little where a server may begin another run."""
+    policy = Policy(align_rate=2)
+
+    def server(name):
+        party = a_party(tmp_path, policy=policy, run=name)
+        found = Server(party, run=name)
+        found.welcome()
+        return found
+
+    one = server("one")
+    one.align()
+    one.welcome()
+    one.align()  # the same again: no news
+    server("two").align()
+    with refused("allows 2 alignments in 30 days", "policy.align_rate"):
+        server("three").align()
+    assert stat.S_IMODE((tmp_path / "asked.json").stat().st_mode) == 0o600
+    long_ago = read_json(tmp_path / "asked.json")
+    long_ago["clinic"][0][0] -= 31 * 24 * 3600
+    write_json(tmp_path / "asked.json", long_ago)
+    server("four").align()
+
+
+def test_offered_ids_are_counted_over_runs(tmp_path):
+    policy = Policy(align_ids=3)  # 600, of 200 rows; 256 points are offered
+    for name in ("one", "two", "three"):
+        party = a_party(tmp_path, policy=policy, run=name)
+        server = Server(party, run=name)
+        server.welcome()
+        if name != "three":
+            server.align()
+            continue
+        with refused("3 ids for each of its rows in 30 days", "policy.align_ids"):
+            server.align()
 
 
 def test_the_end_of_training_cannot_be_feigned(tmp_path):
