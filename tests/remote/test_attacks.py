@@ -102,6 +102,13 @@ class Server:
         return self.party._plans
 
 
+def skip_to(server: Server, stage: str) -> Any:
+    """Have the stages before one behind the party, and return its plan."""
+    names = [plan.stage for plan in server.plans]
+    server.party._n_behind = names.index(stage)
+    return server.plans[names.index(stage)]
+
+
 def listed(train, test, seed=0) -> Prepare:
     """Name rows by their places, whatever these are."""
     places = np.concatenate([train, test]).astype(np.int32)
@@ -340,10 +347,10 @@ def test_rounds_are_counted_whatever_is_restored(tmp_path):
     """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
     server = Server(a_party(tmp_path, policy=Policy(rounds=12))).begin()
     for _ in range(3):  # after a welcome, three of the alignment, and two of a seed
-        server.party.handle(Embed("embed", "train", 50, 8))
+        server.party.handle(Embed("evaluate", "train"))
         server.party.handle(Restore(None))
     with refused("allows 12 rounds", "policy.rounds"):
-        server.party.handle(Embed("embed", "train", 50, 8))
+        server.party.handle(Embed("evaluate", "train"))
 
 
 def test_rounds_are_counted_across_restarts(tmp_path):
@@ -353,7 +360,7 @@ def test_rounds_are_counted_across_restarts(tmp_path):
     with refused("allows 100 rounds"):
         for _ in range(30):
             for _ in range(5):
-                server.party.handle(Embed("embed", "train", 50, 8))
+                server.party.handle(Embed("evaluate", "train"))
                 n_asked += 1
             server.party.close()  # as after kill -9: nothing more is written
             server.party = a_party(tmp_path, policy=Policy(rounds=100))
@@ -366,18 +373,18 @@ def test_rows_in_all_are_counted(tmp_path):
     server = Server(a_party(tmp_path, policy=Policy(passes=2))).begin()
     with refused("every row 2 times", "policy.passes"):
         for _ in range(4):
-            server.party.handle(Embed("embed", "train"))
+            server.party.handle(Embed("evaluate", "train"))
 
 
 def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
     server = Server(a_party(tmp_path)).begin()
-    server.party.handle(Embed("embed", "train", 50, 8))
+    server.party.handle(Embed("evaluate", "train"))
     path = tmp_path / "run" / "spent.safetensors"
     assert read_state(path).values["rounds"] > 1  # ahead of what was spent
     server.party.handle(Save("pretrain-1"))
     found = read_state(path).values
     assert found["rounds"] == 8  # with those around the run
-    assert found["passes"] == 50 / len(TRAIN)
+    assert found["passes"] == 1
 
 
 def test_plans_are_those_of_the_agreed_settings(tmp_path):
@@ -539,7 +546,7 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
         with refused("Got a run with less"):
             Server(party, train_epochs=n_epochs).welcome()
     server = Server(party).begin()
-    party._is_trained = True  # as after seed 0
+    party._n_behind = len(server.plans)  # as after seed 0
     server.party.handle(listed(TRAIN, TEST, seed=1))
     with refused("at the end alone"):
         server.party.handle(Embed("evaluate", "test"))
@@ -547,12 +554,112 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
         server.party.handle(Finish("0" * 64))
 
 
+def in_two_stages(tmp_path, **own) -> Server:
+    """Begin a run whose stages are joint_lasso and train, of two steps each."""
+    policy = Policy(methods=("group-lasso",), evaluation="end")
+    values = {"joint_epochs": 1, "train_epochs": 1, "batch_size": 80, "lam_party": 0.0}
+    values["embedding_size"] = 4
+    party = a_party(tmp_path, policy=policy)
+    return Server(party, "group-lasso", **values, **own).begin()
+
+
+def run_stage(server: Server, plan: TrainPlan, n_steps=2) -> Any:
+    """Run steps of a stage with gradients of nothing; return the last reply."""
+    reply = server.party.handle(Begin(plan))
+    for _ in range(n_steps):
+        nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+        reply = server.party.handle(Descend(plan.stage, nothing))
+    return reply
+
+
+def test_the_last_stage_does_not_come_first(tmp_path):
+    """Once, it did, at a rate of 1e-12, and evaluations before the end passed."""
+    server = in_two_stages(tmp_path, learning_rate=1e-12)
+    _, train = server.plans
+    with refused("in their order, each once", "Got 'train' where 'joint_lasso' is due"):
+        run_stage(server, train)
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+
+
+def test_stages_come_once_with_all_their_steps(tmp_path):
+    server = in_two_stages(tmp_path)
+    lasso, train = server.plans
+    run_stage(server, lasso, 1)
+    with refused("Got 'train' where 'joint_lasso' is due"):
+        server.party.handle(Begin(train))
+    with pytest.raises(ProtocolError, match="the next step of a stage that has begun"):
+        server.party.handle(Begin(lasso))
+    server.party.handle(Restore(None))
+    run_stage(server, lasso)
+    with refused("Got 'joint_lasso' where 'train' is due"):
+        server.party.handle(Begin(lasso))
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+    run_stage(server, train)
+    with refused("Got 'train' where none is due"):
+        server.party.handle(Begin(train))
+    server.party.handle(Embed("evaluate", "test"))
+    server.party.handle(Finish("0" * 64))
+
+
+def test_a_party_that_was_killed_knows_its_stages(tmp_path):
+    server = in_two_stages(tmp_path)
+    lasso, train = server.plans
+    run_stage(server, lasso)
+    server.party.handle(Save("joint_lasso-2"))
+    run_stage(server, train, 1)
+    server.party.handle(Save("train-1"))
+    server.party.close()
+    server.party = a_party(tmp_path, policy=server.party.config.policy)
+    server.welcome()
+    server.party.handle(listed(TRAIN, TEST))
+    server.party.handle(Restore("train-1"))
+    with refused("Got 'joint_lasso' where 'train' is due"):
+        server.party.handle(Begin(lasso))
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+    reply = server.party.handle(Begin(train, 1))
+    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    server.party.handle(Descend("train", nothing))
+    server.party.handle(Embed("evaluate", "test"))
+
+
+def test_rows_for_stage_two_leave_once_and_as_agreed(tmp_path):
+    """Once, all rows left at any time in full precision, evaluation or not."""
+    server = Server(a_party(tmp_path), pretrain_epochs=0, server_rows=60, bits=8)
+    server.begin()
+    for odd in (
+        Embed("embed", "train"),
+        Embed("embed", "train", 60, 32),
+        Embed("embed", "train", 61, 8),
+    ):
+        with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
+            server.party.handle(odd)
+    due = Embed("embed", "train", 60, 8)
+    assert server.party.handle(due).block.values.shape[1] == 60
+    with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
+        server.party.handle(due)
+    server.party.handle(Restore(None))
+    server.party.handle(due)
+
+
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "plain"])
+def test_rows_for_stage_two_leave_after_stage_one(tmp_path, method):
+    party = a_party(tmp_path, policy=Policy(methods=(method,)))
+    server = Server(party, method, embedding_size=4).begin()
+    n_rows = len(TRAIN) if method == "less-vfl-auto" else None
+    bits = server.settings["bits"]
+    with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
+        server.party.handle(Embed("embed", "train", n_rows, bits))
+
+
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "watched"])
 @pytest.mark.parametrize(("rate", "last"), [(0.0, False), (1.0, True), (0.5, True)])
 def test_rate_and_end_are_those_of_the_plan(tmp_path, schedule, rate, last):
     """Once, one step with `last` was the end of training, and a rate of 0 none."""
     server = Server(a_party(tmp_path), schedule=schedule, train_epochs=20).begin()
-    plan = next(p for p in server.plans if p.stage == "train")
+    plan = skip_to(server, "train")
     reply = server.party.handle(Begin(plan))
     nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
     for odd in (Descend("train", nothing, rate, last), Descend("pretrain", nothing)):
@@ -566,7 +673,7 @@ def test_a_selection_in_the_middle_of_training_is_refused(tmp_path):
     server = Server(a_party(tmp_path)).begin()
     server.party.handle(Begin(server.plans[0]))
     look = next(p for p in server.plans if p.stage == "select_features")
-    with pytest.raises(ProtocolError, match="before the end of a stage"):
+    with refused("Got 'select_features' where 'pretrain' is due"):
         server.party.handle(Select(((0, 1),), look))
 
 
@@ -576,7 +683,7 @@ def test_looks_come_when_they_are_due_and_in_the_bits_of_the_plan(
     monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 5)
     monkeypatch.setattr(ending, "LOOK_EVERY", 2)
     server = Server(a_party(tmp_path), schedule="watched", bits=8).begin()
-    plan = next(p for p in server.plans if p.stage == "train")
+    plan = skip_to(server, "train")
     n_rows = plan.n_held_out(len(TRAIN))
     assert n_rows >= 5
     look = Embed("train", "train", n_rows, 8)
@@ -671,7 +778,7 @@ def test_requests_that_no_run_has(tmp_path, message):
 
 @pytest.mark.parametrize("places", [((0, 0),), ((4,),), ((-1,),), ((0,), (1,))])
 def test_components_that_it_does_not_have(tmp_path, places):
-    server = Server(a_party(tmp_path)).begin()
+    server = Server(a_party(tmp_path), pretrain_epochs=0).begin()
     look = next(p for p in server.plans if p.stage == "select_features")
     with pytest.raises(ProtocolError, match="components that it has"):
         server.party.handle(Select(places, look))
@@ -715,7 +822,7 @@ def test_nothing_comes_before_its_time(tmp_path, message):
 def first_embedding(party: PartyProcess) -> torch.Tensor:
     """Return what a passive server sees of all training rows before any training."""
     values: torch.Tensor
-    values = Server(party).begin().party.handle(Embed("embed", "train")).block.values
+    values = Server(party).begin().party.handle(Embed("evaluate", "train")).block.values
     return values[0]
 
 
@@ -774,7 +881,8 @@ def test_a_secret_seed_is_no_number_to_try_out():
 def test_rounding_and_shadows_are_private_too(tmp_path):
     """The server knows the seed and the party's name, and not these streams."""
     party = a_party(tmp_path)
-    sent = Server(party).begin().party.handle(Embed("embed", "train", 60, 8)).block
+    server = Server(party, pretrain_epochs=0, server_rows=60, bits=8).begin()
+    sent = server.party.handle(Embed("embed", "train", 60, 8)).block
     inside: Any = party.party
     h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, (0,)))
     name = ("up", "clinic", "embed", "train")
