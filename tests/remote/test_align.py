@@ -65,15 +65,19 @@ def play(holder: Aligner, parties: dict[str, PartyAligner]) -> list[bytes]:
     return sent
 
 
+def reply_of(party: PartyAligner, message: bytes) -> bytes:
+    reply = party.answer(message)
+    assert reply is not None
+    return reply
+
+
 def talk(holder: Aligner, name: str, party: PartyAligner) -> list[bytes]:
     """Return what is said between the hello and the last message."""
     said: list[bytes] = []
     ask: bytes | None = holder.hello()
     while ask is not None:
-        reply = party.answer(ask)
-        assert reply is not None
-        said.append(reply)
-        ask = holder.take(name, reply)
+        said.append(reply_of(party, ask))
+        ask = holder.take(name, said[-1])
         said += [] if ask is None else [ask]
     return said
 
@@ -179,7 +183,7 @@ def test_answers_to_two_hellos_share_no_entry(mode: str) -> None:
     offers = []
     for _ in range(2):
         party = party_of(mode, people(0, 9), secret=SECRET)
-        offers.append(party.answer(holder_of(mode, people(0, 9)).hello()))
+        offers.append(reply_of(party, holder_of(mode, people(0, 9)).hello()))
     first, second = (set(listed_in(mode, offer)) for offer in offers)
     assert len(first) == len(second) == 12
     assert not first & second
@@ -211,7 +215,7 @@ def test_without_ids_mode_none_warns_on_both_sides() -> None:
     holder = Aligner("none", Ids([1, 2]), 2, secret=fresh())
     party = PartyAligner("none", None, 2, secret=fresh())
     with pytest.warns(LessVFLWarning, match="the party are taken as aligned by"):
-        offer = party.answer(holder.hello())
+        offer = reply_of(party, holder.hello())
     with pytest.warns(LessVFLWarning, match="party 'a' are taken as aligned by"):
         holder.take("a", offer)
     party.answer(holder.finish()["a"])
@@ -291,7 +295,9 @@ def test_another_run_sends_nothing_twice(mode: str) -> None:
 @matching_modes
 def test_an_offer_tells_neither_order_nor_exact_number_of_rows(mode: str) -> None:
     holder = holder_of(mode, people(0, 5))
-    offers = {n: party_of(mode, people(0, n)).answer(holder.hello()) for n in (5, 8, 9)}
+    offers = {
+        n: reply_of(party_of(mode, people(0, n)), holder.hello()) for n in (5, 8, 9)
+    }
     assert len(offers[5]) == len(offers[8]) < len(offers[9])
     listed = listed_in(mode, offers[8])
     assert listed == sorted(listed)
@@ -306,7 +312,7 @@ def test_a_few_rows_more_or_less_change_no_length(
     hellos = {len(holder_of(mode, people(0, n)).hello()) for n in (60, 63)}
     assert len(hellos) == 1
     hello = holder_of(mode, people(0, 60)).hello()
-    offers = [party_of(mode, people(0, n)).answer(hello) for n in (60, 61, 67)]
+    offers = [reply_of(party_of(mode, people(0, n)), hello) for n in (60, 61, 67)]
     assert len(set(map(len, offers))) == 1
     for number, offer in zip((60, 61, 67), offers, strict=True):
         body = offer[messages.HEAD.size : -messages.CHECKSUM_BYTES]
@@ -446,7 +452,7 @@ def test_one_target_among_made_up_ids_is_not_learnt() -> None:
     for target in ("person-000000007", "person-000000099"):  # it has the first alone
         holder = holder_of("psi", [target, *people(1000, 1099)])
         party = party_of("psi", people(0, 60), min_common=50, secret=SECRET)
-        echo = holder.take("a", party.answer(holder.hello()) or b"")
+        echo = holder.take("a", reply_of(party, holder.hello()))
         assert echo is not None
         with pytest.raises(PolicyError) as caught:
             party.answer(echo)
@@ -566,13 +572,25 @@ def test_more_ids_than_could_be_common_are_refused_unanswered() -> None:
     )
 
 
+def test_plain_tells_before_it_counts() -> None:
+    """Documented: it is for parties that trust the label holder."""
+    holder = holder_of("plain", ["person-000000007", *people(1000, 1099)])
+    party = party_of("plain", people(0, 60), min_common=50)
+    holder.take("a", reply_of(party, holder.hello()))
+    assert np.flatnonzero(holder._places["a"] >= 0).tolist() == [0]
+    run = messages.open_message(holder.hello(), messages.HELLO, "a").run
+    places = messages.positions(np.arange(50))
+    party.answer(messages.seal(messages.FINAL, "plain", run, places))
+    assert len(party.rows) == 50
+
+
 def test_a_hello_is_in_no_order_of_rows() -> None:
     """A party sees which points of it are common, and must not know which rows."""
     asked = asked_in(holder_of("psi", people(0, 20)).hello())
     assert asked == sorted(asked)
 
 
-def test_a_party_learns_how_many_of_its_ids_are_the_label_holders() -> None:
+def test_a_party_learns_which_of_its_ids_are_the_label_holders() -> None:
     """Documented: who lies about its ids learns which of them, of one set at a time."""
     for is_there in (True, False):
         holder = holder_of("psi", people(0, 60), min_common=50)
@@ -917,7 +935,7 @@ def test_a_party_insists_on_its_mode() -> None:
     hello = holder_of("plain", people(0, 10)).hello()
     with pytest.raises(AlignmentError, match="aligns by 'plain', the party by 'none'"):
         party_of("none", people(0, 10)).answer(hello)
-    offer = party_of("plain", people(0, 10)).answer(hello)
+    offer = reply_of(party_of("plain", people(0, 10)), hello)
     with pytest.raises(AlignmentError, match="aligns by 'none', the party by 'plain'"):
         holder_of("none", people(0, 10)).take("a", offer)
 

@@ -72,7 +72,7 @@ class Server:
 
     def ask(self, ids=IDS, secret=KEY) -> tuple[Aligner, list[bytes]]:
         """Find out which of some ids the party has; return what it said."""
-        own = {"min_common": 1, "min_share": 0.0}
+        own: dict[str, Any] = {"min_common": 1, "min_share": 0.0}
         aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, **own)
         said: list[bytes] = []
         more: bytes | None = aligner.hello()
