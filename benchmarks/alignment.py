@@ -19,9 +19,9 @@ from typing import TypeVar
 from lessvfl.remote.align import MODES, Aligner, Ids, Mode, PartyAligner
 
 HEADER = (
-    "| mode | ids of each side | hello | offer | final "
-    "| label holder: hello | take | finish | party: answer | order |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "| mode | ids of each side | hello | offer | echo | answer | final "
+    "| label holder: hello | take | finish | party: offer | answer | order |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 T = TypeVar("T")
 
@@ -42,21 +42,28 @@ def main() -> None:
 
 
 def measure(mode: Mode, n_ids: int) -> tuple[list[int], list[float]]:
-    """Return bytes of the three messages, and seconds of the five steps."""
+    """Return bytes of the five messages, and seconds of the six steps."""
     shift = 0 if mode == "none" else n_ids // 2
     holder = Aligner(mode, Ids(range(n_ids)), n_ids, secret=bytes(32))
     theirs = Ids(range(shift, shift + n_ids))
     party = PartyAligner(mode, theirs, n_ids, secret=bytes(32))
     hello, hello_seconds = timed(holder.hello)
-    offer, answer_seconds = timed(lambda: party.answer(hello))
-    _, take_seconds = timed(lambda: holder.take_offer("party", offer))
+    offer, offer_seconds = timed(lambda: party.answer(hello) or b"")
+    echo, take_seconds = timed(lambda: holder.take("party", offer) or b"")
+    answer, answer_seconds = b"", 0.0
+    if echo:
+        answer, answer_seconds = timed(lambda: party.answer(echo) or b"")
+        _, more_seconds = timed(lambda: holder.take("party", answer))
+        take_seconds += more_seconds
     finals, finish_seconds = timed(holder.finish)
-    rows, order_seconds = timed(lambda: party.order(finals["party"]))
-    assert len(rows) == len(holder.rows) == n_ids - shift
-    return [len(hello), len(offer), len(finals["party"])], [
+    _, order_seconds = timed(lambda: party.answer(finals["party"]))
+    assert len(party.rows) == len(holder.rows) == n_ids - shift
+    said = [hello, offer, echo, answer, finals["party"]]
+    return [len(message) for message in said], [
         hello_seconds,
         take_seconds,
         finish_seconds,
+        offer_seconds,
         answer_seconds,
         order_seconds,
     ]
@@ -71,6 +78,8 @@ def timed(step: Callable[[], T]) -> tuple[T, float]:
 
 def shown(n_bytes: int) -> str:
     """Return a size for people."""
+    if n_bytes == 0:
+        return "none"
     if n_bytes < 1000:
         return f"{n_bytes} B"
     return f"{n_bytes / 1e3:.1f} kB" if n_bytes < 1e6 else f"{n_bytes / 1e6:.2f} MB"

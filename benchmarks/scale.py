@@ -43,8 +43,8 @@ SLOPES = {
     "base": Slope(460 * MIB, "bytes of a party", "big_table.py grow"),
     "prepare": Slope(0.2e-6, "s of a party a cell", "big_table.py run"),
     "row": Slope(20e-6, "s of a party a row and epoch", "big_table.py run"),
-    "point": Slope(0.45e-3, "s of a party an id", "alignment.py"),
-    "offer": Slope(0.17e-3, "s of the server an id and party", "alignment.py"),
+    "point": Slope(0.9e-3, "s of a party an id", "alignment.py"),
+    "offer": Slope(0.25e-3, "s of the server an id and party", "alignment.py"),
 }
 
 

@@ -184,6 +184,12 @@ class Party:
 
     # ------------------------------------------------------------- Algorithm 2, party m
 
+    @property
+    def is_training(self) -> bool:
+        """Tell whether a stage has begun whose steps are not all done."""
+        training = self._training
+        return training is not None and (training.step > 0 or training.rows is not None)
+
     def is_look(self, request: messages.Embed) -> bool:
         """Tell whether a request is for the rows held out of training, and due now."""
         training = self._training

@@ -26,13 +26,14 @@ from lessvfl.errors import (
     ProtocolError,
     RecordError,
 )
-from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align import Aligner, Ids, psi
 from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.run import profiles
+from lessvfl.run.record import read_json, write_json
 from lessvfl.wire import coding
 from lessvfl.wire.control import Align, Finish, Prepare, Restore, Save, Welcome
 from lessvfl.wire.messages import Begin, Block, Descend, Describe, Embed, Select
@@ -47,10 +48,10 @@ KEY = bytes(32)
 
 
 def a_party(
-    out, table=TABLE, ids=IDS, names="abcd", policy=None, **own
+    out, table=TABLE, ids=IDS, names="abcd", policy=None, run="run", **own
 ) -> PartyProcess:
     config = PartyConfig(
-        out=str(out / "run"), align="psi", id="who", policy=policy or Policy(), **own
+        out=str(out / run), align="psi", id="who", policy=policy or Policy(), **own
     )
     return PartyProcess("clinic", config, data.frame_of(table, list(names)), ids)
 
@@ -75,12 +76,22 @@ class Server:
         reply = self.party.handle(dataclasses.replace(message, **more))
         return bool(reply.revealed["aligned"])
 
-    def align(self, ids=IDS, secret=KEY) -> bytes:
-        aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, min_common=1)
-        offer: Any = self.party.handle(Align(aligner.hello()))
-        aligner.take_offer("clinic", offer.data)
+    def ask(self, ids=IDS, secret=KEY) -> tuple[Aligner, list[bytes]]:
+        """Find out which of some ids the party has; return what it said."""
+        own: dict[str, Any] = {"min_common": 1, "min_share": 0.0}
+        aligner = Aligner("psi", Ids(ids, "who"), len(ids), secret=secret, **own)
+        said: list[bytes] = []
+        more: bytes | None = aligner.hello()
+        while more is not None:
+            reply: Any = self.party.handle(Align(more))
+            said.append(bytes(reply.data))
+            more = aligner.take("clinic", said[-1])
+        return aligner, said
+
+    def align(self, ids=IDS, secret=KEY) -> list[bytes]:
+        aligner, said = self.ask(ids, secret)
         self.party.handle(Align(aligner.finish()["clinic"]))
-        return bytes(offer.data)
+        return said
 
     def prepare(self, train=TRAIN, test=TEST, seed=0) -> None:
         self.party.handle(listed(train, test, seed))
@@ -95,6 +106,13 @@ class Server:
     @property
     def plans(self):
         return self.party._plans
+
+
+def skip_to(server: Server, stage: str) -> Any:
+    """Have the stages before one behind the party, and return its plan."""
+    names = [plan.stage for plan in server.plans]
+    server.party._n_behind = names.index(stage)
+    return server.plans[names.index(stage)]
 
 
 def listed(train, test, seed=0) -> Prepare:
@@ -324,7 +342,7 @@ def test_few_common_rows_are_refused_and_not_counted(tmp_path):
     server = Server(a_party(tmp_path, policy=Policy(min_rows=60)))
     server.welcome()
     with refused("at least 60 common rows") as caught:
-        server.align(IDS[:59])
+        server.ask(IDS[:59])
     assert "59" not in str(caught.value)
 
 
@@ -333,12 +351,12 @@ def test_few_common_rows_are_refused_and_not_counted(tmp_path):
 
 def test_rounds_are_counted_whatever_is_restored(tmp_path):
     """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
-    server = Server(a_party(tmp_path, policy=Policy(rounds=11))).begin()
-    for _ in range(3):  # after a welcome, two of the alignment, and two of a seed
-        server.party.handle(Embed("embed", "train", 50, 8))
+    server = Server(a_party(tmp_path, policy=Policy(rounds=12))).begin()
+    for _ in range(3):  # after a welcome, three of the alignment, and two of a seed
+        server.party.handle(Embed("evaluate", "train"))
         server.party.handle(Restore(None))
-    with refused("allows 11 rounds", "policy.rounds"):
-        server.party.handle(Embed("embed", "train", 50, 8))
+    with refused("allows 12 rounds", "policy.rounds"):
+        server.party.handle(Embed("evaluate", "train"))
 
 
 def test_rounds_are_counted_across_restarts(tmp_path):
@@ -348,7 +366,7 @@ def test_rounds_are_counted_across_restarts(tmp_path):
     with refused("allows 100 rounds"):
         for _ in range(30):
             for _ in range(5):
-                server.party.handle(Embed("embed", "train", 50, 8))
+                server.party.handle(Embed("evaluate", "train"))
                 n_asked += 1
             server.party.close()  # as after kill -9: nothing more is written
             server.party = a_party(tmp_path, policy=Policy(rounds=100))
@@ -361,18 +379,18 @@ def test_rows_in_all_are_counted(tmp_path):
     server = Server(a_party(tmp_path, policy=Policy(passes=2))).begin()
     with refused("every row 2 times", "policy.passes"):
         for _ in range(4):
-            server.party.handle(Embed("embed", "train"))
+            server.party.handle(Embed("evaluate", "train"))
 
 
 def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
     server = Server(a_party(tmp_path)).begin()
-    server.party.handle(Embed("embed", "train", 50, 8))
+    server.party.handle(Embed("evaluate", "train"))
     path = tmp_path / "run" / "spent.safetensors"
     assert read_state(path).values["rounds"] > 1  # ahead of what was spent
     server.party.handle(Save("pretrain-1"))
     found = read_state(path).values
-    assert found["rounds"] == 7  # with those around the run
-    assert found["passes"] == 50 / len(TRAIN)
+    assert found["rounds"] == 8  # with those around the run
+    assert found["passes"] == 1
 
 
 def test_plans_are_those_of_the_agreed_settings(tmp_path):
@@ -408,36 +426,123 @@ def test_what_was_agreed_stays(tmp_path):
 
 
 def test_a_claim_on_rows_that_fails_was_the_only_one(tmp_path):
-    """The last message names places in the party's offer; guessing takes one try."""
+    """The last message names places in the party's offer, and proves them."""
     server = Server(a_party(tmp_path))
     server.welcome()
-    aligner = Aligner("psi", Ids(IDS[:60], "who"), 60, secret=KEY, min_common=1)
-    offer: Any = server.party.handle(Align(aligner.hello()))
-    reader = wire.open_message(offer.data, wire.OFFER, "clinic")
+    aligner, said = server.ask(IDS[:60])
+    reader = wire.open_message(said[0], wire.OFFER, "clinic")
 
     def claim(*places):
-        parts = wire.positions(np.array(places))
-        return Align(wire.seal(wire.FINAL, "psi", reader.run, parts))
+        parts = [wire.positions(np.array(places))] * 2
+        parts.append(wire.block([bytes(32)] * len(places)))
+        return Align(wire.seal(wire.FINAL, "psi", reader.run, *parts))
 
-    with pytest.raises(LessVFLError, match="names rows that the party does not have"):
-        server.party.handle(claim(*range(256)))  # padding among them
-    server.welcome()
-    server.party.handle(Align(aligner.hello()))
-    with refused("takes one common order a run"):
+    with pytest.raises(LessVFLError, match="names rows that are not common"):
         server.party.handle(claim(*range(60)))
+    server.welcome()
+    server.ask(IDS[:60])
+    with refused("aligns its rows once a run"):
+        server.party.handle(Align(aligner.finish()["clinic"]))
 
 
-def test_no_more_rows_are_common_than_the_server_brought(tmp_path):
+def test_ids_that_nobody_has_give_no_rows(tmp_path):
+    """Once, made-up ids and guessed places of the offer had as many rows leave."""
     n = 512  # no padding
     table, ids = np.random.default_rng(0).normal(size=(n, D)), np.arange(n) + 10**6
-    server = Server(a_party(tmp_path, table=table, ids=ids))
+    party = a_party(tmp_path, table=table, ids=ids, policy=Policy(min_rows=1))
+    server = Server(party)
     server.welcome()
-    aligner = Aligner("psi", Ids(np.arange(10), "who"), 10, secret=KEY, min_common=1)
-    offer: Any = server.party.handle(Align(aligner.hello()))
-    reader = wire.open_message(offer.data, wire.OFFER, "clinic")
-    parts = wire.positions(np.arange(n))
-    with pytest.raises(LessVFLError, match="names rows that the party does not have"):
-        server.party.handle(Align(wire.seal(wire.FINAL, "psi", reader.run, parts)))
+    with refused("at least 1 common rows"):
+        server.ask(np.arange(256))
+
+
+def test_one_target_among_made_up_ids(tmp_path):
+    """Once, it was learnt: the offer left before the party counted."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    with refused("at least 50 common rows and 0.001 of the ids offered", "Got fewer"):
+        server.ask(np.r_[IDS[7], np.arange(99)])
+    server.welcome()
+    with refused("aligns its rows once a run"):
+        server.ask(IDS)
+
+
+def test_a_count_is_made_once(tmp_path):
+    """Points under several keys in one hello would have as many counts."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    aligner, said = server.ask(IDS[:60])
+    reader = wire.open_message(said[0], wire.OFFER, "clinic")
+    other = [sorted(psi.Key(KEY).multiply(reader.block(32))) for _ in range(2)]
+    server.welcome()
+    server.party.handle(Align(aligner.hello()))
+    with refused("aligns its rows once a run"):
+        echo = wire.seal(wire.ECHO, "psi", reader.run, *map(wire.block, other))
+        server.party.handle(Align(echo))
+
+
+def test_who_knows_enough_ids_learns_of_others(tmp_path):
+    """Documented: 50 known ids that it has let a server try 49,950 others a run."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    strangers = np.arange(1000)
+    aligner, _ = server.ask(np.r_[IDS[:50], IDS[150:153], strangers])
+    assert np.flatnonzero(aligner._places["clinic"] >= 0).tolist() == [*range(53)]
+    party = a_party(tmp_path / "other", policy=Policy(min_share=0.06))
+    server = Server(party)
+    server.welcome()
+    with refused("50 common rows and 0.06 of the ids offered"):
+        server.ask(np.r_[IDS[:53], strangers])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_refusal_tells_one_bit(tmp_path, is_there):
+    """Documented: with 49 known ids, whether the run goes on tells of one more."""
+    server = Server(a_party(tmp_path))
+    server.welcome()
+    offered = np.r_[IDS[:49], IDS[100] if is_there else 7]
+    if is_there:
+        server.ask(offered)
+        return
+    with refused("at least 50 common rows"):
+        server.ask(offered)
+
+
+def test_alignments_are_counted_over_runs(tmp_path):
+    """One a run says little where a server may begin another run."""
+    policy = Policy(align_rate=2)
+
+    def server(name):
+        party = a_party(tmp_path, policy=policy, run=name)
+        found = Server(party, run=name)
+        found.welcome()
+        return found
+
+    one = server("one")
+    one.align()
+    one.welcome()
+    one.align()  # the same again: no news
+    server("two").align()
+    with refused("allows 2 alignments in 30 days", "policy.align_rate"):
+        server("three").align()
+    assert stat.S_IMODE((tmp_path / "asked.json").stat().st_mode) == 0o600
+    long_ago = read_json(tmp_path / "asked.json")
+    long_ago["clinic"][0][0] -= 31 * 24 * 3600
+    write_json(tmp_path / "asked.json", long_ago)
+    server("four").align()
+
+
+def test_offered_ids_are_counted_over_runs(tmp_path):
+    policy = Policy(align_ids=3)  # 600, of 200 rows; 256 points are offered
+    for name in ("one", "two", "three"):
+        party = a_party(tmp_path, policy=policy, run=name)
+        server = Server(party, run=name)
+        server.welcome()
+        if name != "three":
+            server.align()
+            continue
+        with refused("3 ids for each of its rows in 30 days", "policy.align_ids"):
+            server.align()
 
 
 def test_the_end_of_training_cannot_be_feigned(tmp_path):
@@ -447,7 +552,7 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
         with refused("Got a run with less"):
             Server(party, train_epochs=n_epochs).welcome()
     server = Server(party).begin()
-    party._is_trained = True  # as after seed 0
+    party._n_behind = len(server.plans)  # as after seed 0
     server.party.handle(listed(TRAIN, TEST, seed=1))
     with refused("at the end alone"):
         server.party.handle(Embed("evaluate", "test"))
@@ -455,12 +560,112 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
         server.party.handle(Finish("0" * 64))
 
 
+def in_two_stages(tmp_path, **own) -> Server:
+    """Begin a run whose stages are joint_lasso and train, of two steps each."""
+    policy = Policy(methods=("group-lasso",), evaluation="end")
+    values = {"joint_epochs": 1, "train_epochs": 1, "batch_size": 80, "lam_party": 0.0}
+    values["embedding_size"] = 4
+    party = a_party(tmp_path, policy=policy)
+    return Server(party, "group-lasso", **values, **own).begin()
+
+
+def run_stage(server: Server, plan: TrainPlan, n_steps=2) -> Any:
+    """Run steps of a stage with gradients of nothing; return the last reply."""
+    reply = server.party.handle(Begin(plan))
+    for _ in range(n_steps):
+        nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+        reply = server.party.handle(Descend(plan.stage, nothing))
+    return reply
+
+
+def test_the_last_stage_does_not_come_first(tmp_path):
+    """Once, it did, at a rate of 1e-12, and evaluations before the end passed."""
+    server = in_two_stages(tmp_path, learning_rate=1e-12)
+    _, train = server.plans
+    with refused("in their order, each once", "Got 'train' where 'joint_lasso' is due"):
+        run_stage(server, train)
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+
+
+def test_stages_come_once_with_all_their_steps(tmp_path):
+    server = in_two_stages(tmp_path)
+    lasso, train = server.plans
+    run_stage(server, lasso, 1)
+    with refused("Got 'train' where 'joint_lasso' is due"):
+        server.party.handle(Begin(train))
+    with pytest.raises(ProtocolError, match="the next step of a stage that has begun"):
+        server.party.handle(Begin(lasso))
+    server.party.handle(Restore(None))
+    run_stage(server, lasso)
+    with refused("Got 'joint_lasso' where 'train' is due"):
+        server.party.handle(Begin(lasso))
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+    run_stage(server, train)
+    with refused("Got 'train' where none is due"):
+        server.party.handle(Begin(train))
+    server.party.handle(Embed("evaluate", "test"))
+    server.party.handle(Finish("0" * 64))
+
+
+def test_a_party_that_was_killed_knows_its_stages(tmp_path):
+    server = in_two_stages(tmp_path)
+    lasso, train = server.plans
+    run_stage(server, lasso)
+    server.party.handle(Save("joint_lasso-2"))
+    run_stage(server, train, 1)
+    server.party.handle(Save("train-1"))
+    server.party.close()
+    server.party = a_party(tmp_path, policy=server.party.config.policy)
+    server.welcome()
+    server.party.handle(listed(TRAIN, TEST))
+    server.party.handle(Restore("train-1"))
+    with refused("Got 'joint_lasso' where 'train' is due"):
+        server.party.handle(Begin(lasso))
+    with refused("at the end alone"):
+        server.party.handle(Embed("evaluate", "test"))
+    reply = server.party.handle(Begin(train, 1))
+    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    server.party.handle(Descend("train", nothing))
+    server.party.handle(Embed("evaluate", "test"))
+
+
+def test_rows_for_stage_two_leave_once_and_as_agreed(tmp_path):
+    """Once, all rows left at any time in full precision, evaluation or not."""
+    server = Server(a_party(tmp_path), pretrain_epochs=0, server_rows=60, bits=8)
+    server.begin()
+    for odd in (
+        Embed("embed", "train"),
+        Embed("embed", "train", 60, 32),
+        Embed("embed", "train", 61, 8),
+    ):
+        with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
+            server.party.handle(odd)
+    due = Embed("embed", "train", 60, 8)
+    assert server.party.handle(due).block.values.shape[1] == 60
+    with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
+        server.party.handle(due)
+    server.party.handle(Restore(None))
+    server.party.handle(due)
+
+
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "plain"])
+def test_rows_for_stage_two_leave_after_stage_one(tmp_path, method):
+    party = a_party(tmp_path, policy=Policy(methods=(method,)))
+    server = Server(party, method, embedding_size=4).begin()
+    n_rows = len(TRAIN) if method == "less-vfl-auto" else None
+    bits = server.settings["bits"]
+    with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
+        server.party.handle(Embed("embed", "train", n_rows, bits))
+
+
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "watched"])
 @pytest.mark.parametrize(("rate", "last"), [(0.0, False), (1.0, True), (0.5, True)])
 def test_rate_and_end_are_those_of_the_plan(tmp_path, schedule, rate, last):
     """Once, one step with `last` was the end of training, and a rate of 0 none."""
     server = Server(a_party(tmp_path), schedule=schedule, train_epochs=20).begin()
-    plan = next(p for p in server.plans if p.stage == "train")
+    plan = skip_to(server, "train")
     reply = server.party.handle(Begin(plan))
     nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
     for odd in (Descend("train", nothing, rate, last), Descend("pretrain", nothing)):
@@ -474,7 +679,7 @@ def test_a_selection_in_the_middle_of_training_is_refused(tmp_path):
     server = Server(a_party(tmp_path)).begin()
     server.party.handle(Begin(server.plans[0]))
     look = next(p for p in server.plans if p.stage == "select_features")
-    with pytest.raises(ProtocolError, match="before the end of a stage"):
+    with refused("Got 'select_features' where 'pretrain' is due"):
         server.party.handle(Select(((0, 1),), look))
 
 
@@ -484,7 +689,7 @@ def test_looks_come_when_they_are_due_and_in_the_bits_of_the_plan(
     monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 5)
     monkeypatch.setattr(ending, "LOOK_EVERY", 2)
     server = Server(a_party(tmp_path), schedule="watched", bits=8).begin()
-    plan = next(p for p in server.plans if p.stage == "train")
+    plan = skip_to(server, "train")
     n_rows = plan.n_held_out(len(TRAIN))
     assert n_rows >= 5
     look = Embed("train", "train", n_rows, 8)
@@ -579,7 +784,7 @@ def test_requests_that_no_run_has(tmp_path, message):
 
 @pytest.mark.parametrize("places", [((0, 0),), ((4,),), ((-1,),), ((0,), (1,))])
 def test_components_that_it_does_not_have(tmp_path, places):
-    server = Server(a_party(tmp_path)).begin()
+    server = Server(a_party(tmp_path), pretrain_epochs=0).begin()
     look = next(p for p in server.plans if p.stage == "select_features")
     with pytest.raises(ProtocolError, match="components that it has"):
         server.party.handle(Select(places, look))
@@ -623,7 +828,7 @@ def test_nothing_comes_before_its_time(tmp_path, message):
 def first_embedding(party: PartyProcess) -> torch.Tensor:
     """Return what a passive server sees of all training rows before any training."""
     values: torch.Tensor
-    values = Server(party).begin().party.handle(Embed("embed", "train")).block.values
+    values = Server(party).begin().party.handle(Embed("evaluate", "train")).block.values
     return values[0]
 
 
@@ -682,7 +887,8 @@ def test_a_secret_seed_is_no_number_to_try_out():
 def test_rounding_and_shadows_are_private_too(tmp_path):
     """The server knows the seed and the party's name, and not these streams."""
     party = a_party(tmp_path)
-    sent = Server(party).begin().party.handle(Embed("embed", "train", 60, 8)).block
+    server = Server(party, pretrain_epochs=0, server_rows=60, bits=8).begin()
+    sent = server.party.handle(Embed("embed", "train", 60, 8)).block
     inside: Any = party.party
     h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, (0,)))
     name = ("up", "clinic", "embed", "train")

@@ -1083,26 +1083,45 @@ def test_a_party_that_is_always_wrong_ends_the_run_by_name(tmp_path, monkeypatch
             server.run()
 
 
-def test_a_break_during_alignment_is_mended(tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "at", "n_sent"), [("none", 2, 5), ("psi", 2, 6), ("psi", 3, 7)]
+)
+def test_a_break_during_alignment_is_mended(tmp_path, mode, at, n_sent):
     """The party made its offer, and is gone before it hears the common order."""
-    n_offers = 0
+    n_offers, ids = 0, np.arange(150)
+    own = {} if mode == "none" else {"align": mode, "id": "who"}
     with a_hub() as hub:
         for name in HELD:
-            Side(a_party(name, tmp_path), hub.port).start()
+            Side(a_party(name, tmp_path, ids, ids, **own), hub.port).start()
         send = hub.send
 
         def cut(requests):
             nonlocal n_offers
             n_offers += isinstance(requests.get("clinic"), Align)
-            if n_offers == 2:
+            if n_offers == at:
                 n_offers += 1
                 hub.hang_up("clinic")
             return send(requests)
 
         hub.send = cut
-        result = ServerProcess(server_config(tmp_path), labels(), hub, a_status()).run()
-    assert n_offers == 5
-    assert result.runs[0]["accuracy"] == simulated("less-vfl")["accuracy"]
+        config = server_config(tmp_path, **own)
+        result = ServerProcess(config, labels(ids, ids), hub, a_status()).run()
+    assert n_offers == n_sent
+    if mode == "none":  # the same order of rows
+        assert result.runs[0]["accuracy"] == simulated("less-vfl")["accuracy"]
+
+
+def test_a_party_makes_few_offers_a_run(tmp_path):
+    """Who breaks off and offers other ids could try them all out on the server's."""
+    with a_hub() as hub:
+        for made in (b"one", b"two", b"three", b"one"):
+            server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
+            server._remember({"clinic": made, "bank": b"one"})
+            server.close()  # after a restart, too
+        server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
+        with pytest.raises(PartyLostError, match="at most 3 times"):
+            server._remember({"clinic": b"four", "bank": b"one"})
+        server.close()
 
 
 def test_a_party_that_stays_away_is_named(tmp_path):
@@ -1252,7 +1271,8 @@ def test_a_port_in_use_is_one_sentence():
 # ---------------------------------------------------------------------------- alignment
 
 
-def test_rows_in_any_order_are_aligned(tmp_path):
+@pytest.mark.parametrize("mode", ["plain", "psi"])
+def test_rows_in_any_order_are_aligned(tmp_path, mode):
     """Each side has its own order, and some rows that the others lack."""
     rng = np.random.default_rng(0)
     everyone = np.arange(150)
@@ -1263,13 +1283,13 @@ def test_rows_in_any_order_are_aligned(tmp_path):
     common = set(mine).intersection(*rows.values())
     with a_hub() as hub:
         parties = {
-            name: a_party(name, tmp_path, own, own + 1000, align="plain", id="who")
+            name: a_party(name, tmp_path, own, own + 1000, align=mode, id="who")
             for name, own in rows.items()
         }
         sides = [Side(party, hub.port) for party in parties.values()]
         for side in sides:
             side.start()
-        config = server_config(tmp_path, align="plain", id="who")
+        config = server_config(tmp_path, align=mode, id="who")
         status = a_status()
         server = ServerProcess(config, labels(mine, mine + 1000), hub, status)
         result = server.run()

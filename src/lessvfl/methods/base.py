@@ -115,6 +115,13 @@ class Joint(settings.Section):
         """Return every plan that a party is sent in a run."""
         return (self.plan("train", self.train_epochs),)
 
+    def stored(self) -> tuple[int | None, int] | None:
+        """Return how many rows stage 2 asks for, None for all, and in how many bits.
+
+        None: there is no such stage.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class PartySelection(Joint):

@@ -63,6 +63,10 @@ class Config(PartySelection):
             patience=self.plateau_patience,
         )
 
+    def stored(self) -> tuple[int | None, int] | None:
+        """Return that stage 2 asks for all rows as they are."""
+        return None, 32
+
     def party_plan(self) -> SelectPlan:
         """Return the plan of stage 3."""
         return dataclasses.replace(super().party_plan(), adaptive=self.adaptive)

@@ -101,6 +101,10 @@ class Config(Joint):
             looks += (self.first(), self.second(n_parties))
         return (self.pretrain(), *looks, self.train())
 
+    def stored(self) -> tuple[int | None, int] | None:
+        """Return how many rows stage 2 asks for, and in how many bits."""
+        return self.server_rows, self.bits
+
     def pretrain(self) -> TrainPlan:
         """Return the plan of stage 1, whose gradients are remembered."""
         plan = self.pretraining(self.pretrain_epochs, self.pretrain_batch_size)

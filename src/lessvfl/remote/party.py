@@ -27,7 +27,7 @@ from torch import Tensor
 from lessvfl import data, settings
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.core.plans import PART, SECRET, are_alike, stream
+from lessvfl.core.plans import PART, SECRET, TrainPlan, are_alike, stream
 from lessvfl.data import (
     CellCounts,
     Encoding,
@@ -47,6 +47,8 @@ from lessvfl.errors import (
 )
 from lessvfl.party import Party, cut_columns
 from lessvfl.remote.align import Ids, PartyAligner
+from lessvfl.remote.align.psi import POINT_BYTES
+from lessvfl.remote.asked import Asked
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
@@ -151,6 +153,7 @@ class PartyProcess:
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
         self.budget = Budget(self.folder / "spent.safetensors", self.judge)
+        self.asked = Asked(self.folder, self.judge)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
         own: Any = self._scratch.keep(ids)
@@ -159,12 +162,15 @@ class PartyProcess:
         self.seen: list[dict[str, Any]] = []  # features in use at every evaluation
         self.ledger = Ledger(1)  # what it sent and was sent
         self._aligner: PartyAligner | None = None
+        self._n_heard = 0  # messages of the alignment at hand
         self._welcome: control.Welcome | None = None
         self._settings: Settings | None = None  # as agreed
         self._rows: SeedRows | None = None
         self._is_checked = False  # for rows that equal each other
         self._plans: tuple[Any, ...] = ()  # that the server may send
-        self._is_trained = False  # the last stage is over for this party
+        self._stored: tuple[int | None, int] | None = None  # rows and bits of stage 2
+        self._n_behind = 0  # plans whose stages are over for this party
+        self._sent: list[int] = []  # parts of the rows of stage 2
         self._mark: str | None = None  # of the last checkpoint
         self._shown = (0, 0)  # the seed of how many that is shown
         # Of the stage of joint training at hand.
@@ -260,9 +266,7 @@ class PartyProcess:
         party = self._ready()
         message = self._checked(message, party)
         rows = "train"
-        if isinstance(message, messages.Begin):
-            self._is_trained = False
-        elif isinstance(message, messages.Embed):
+        if isinstance(message, messages.Embed):
             rows = message.rows
             if message.stage == "evaluate" and message.part == 0:
                 self._look(rows)
@@ -272,7 +276,10 @@ class PartyProcess:
         if isinstance(reply, messages.Embedding):
             self.budget.spend_rows(reply.block.values.shape[1] / self._n_rows(rows))
         elif isinstance(reply, messages.Done):
-            self._is_trained = reply.stage == "train" or all(reply.silent)
+            due = len(self._plans) if all(reply.silent) else 1 + self._n_due
+            self._n_behind = due
+        if isinstance(message, messages.Embed) and message.stage == "embed":
+            self._sent.append(message.part)
         return reply
 
     def _show(self, message: messages.Request) -> None:
@@ -340,8 +347,11 @@ class PartyProcess:
                         f"Party '{self.name}' follows the plans of the settings that "
                         f"were agreed on. Got another one of stage '{plan.stage}'."
                     )
+                self._check_turn(own)
                 message = dataclasses.replace(message, plan=own)
         match message:
+            case messages.Begin(_, 0) if party.is_training:
+                raise self._misfit("the next step of a stage that has begun")
             case messages.Select(components):
                 n_outputs = party.net.n_outputs
                 if components is not None and not _are_places(components, n_outputs):
@@ -349,11 +359,9 @@ class PartyProcess:
             case messages.Embed("evaluate", _, None):
                 party.part_of(message)
                 self._check_evaluation()
-            case messages.Embed("embed", "train", n_rows):
-                n_samples = party.X_train.shape[1]
-                most = min(PART, n_samples)
-                if n_rows is not None and not 1 <= n_rows <= most:
-                    raise self._misfit("rows that it has")
+            case messages.Embed("embed", "train"):
+                party.part_of(message)
+                self._check_stored(message)
             case messages.Embed("train"):
                 if not party.is_look(message):
                     raise self._misfit("the rows that training leaves out, when due")
@@ -370,11 +378,47 @@ class PartyProcess:
         sentence = f"Party '{self.name}' must be asked for {what}. Got others."
         return ProtocolError(sentence, public=sentence)
 
+    @property
+    def _n_due(self) -> int:
+        """Return the place of the plan that is due; one of no steps is left out."""
+        for place in range(self._n_behind, len(self._plans)):
+            plan = self._plans[place]
+            if not isinstance(plan, TrainPlan) or plan.n_epochs > 0:
+                return place
+        return len(self._plans)
+
+    def _stage_due(self) -> str | None:
+        """Return the stage at hand, or the next one; None: all are over."""
+        due = self._plans[self._n_due : self._n_due + 1]
+        return due[0].stage if due else None
+
+    def _check_turn(self, plan: Any) -> None:
+        """Refuse a stage that is over, or whose turn has not come."""
+        due = self._stage_due()
+        if plan.stage != due:
+            is_due = "none" if due is None else f"'{due}'"
+            raise PolicyError(
+                f"Party '{self.name}' follows the plans in their order, each once. Got "
+                f"'{plan.stage}' where {is_due} is due."
+            )
+
+    def _check_stored(self, message: messages.Embed) -> None:
+        """Refuse rows for stage 2 but those that were agreed on, after stage 1."""
+        is_due = self._stored is not None and self._stage_due() == "select_features"
+        if is_due and message.part not in self._sent:
+            assert self._stored is not None
+            n_rows, bits = self._stored
+            most = self._n_rows("train")
+            agreed = (None if n_rows is None else min(n_rows, most), bits)
+            if (message.n_rows, message.bits) == agreed:
+                return
+        raise self._misfit("the rows of stage 2, once and when due")
+
     def _check_evaluation(self) -> None:
         allowed = self.config.policy.evaluation
         if allowed == "nothing":
             raise self.judge.refuse("no evaluation", "evaluation", "one")
-        if allowed == "end" and not self._is_trained:
+        if allowed == "end" and self._stage_due() is not None:
             raise self.judge.refuse(
                 "evaluation at the end alone", "evaluation", "one before it"
             )
@@ -417,13 +461,14 @@ class PartyProcess:
         return known
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
-        """Answer the label holder's greeting, then take over the common order.
+        """Answer the label holder's messages, then take over the common order.
 
-        The same greeting gets the same answer, after a break; another one gets none.
+        The same ones get the same answers, after a break; others get none.
         """
         if self._welcome is None:
             raise self._too_early("what is run")
         known, digest = self._aligned(), hashlib.sha256(message).hexdigest()
+        heard: list[str] = [] if known is None else known.values["heard"]
         if self._aligner is None:
             if self.config.align != self._welcome.align:
                 sentence = (
@@ -431,31 +476,31 @@ class PartyProcess:
                     f"{self._welcome.align} and {self.config.align}."
                 )
                 raise ConfigError(sentence, public=sentence)
-            if known is not None and known.values["hello"] != digest:
-                raise PolicyError(
-                    f"Party '{self.name}' aligns its rows once a run. Got another "
-                    "alignment."
-                )
             self.status.do("alignment: answering the server")
-            aligner = self._new_aligner()
-            answer = control.Align(aligner.answer(message))
-            if known is None:
-                self._write_rows(None, hello=digest, final=None)
-            self._aligner = aligner
-            return answer
-        assert known is not None
-        if known.values["final"] not in (None, digest):
+            self._aligner, self._n_heard = self._new_aligner(), 0
+        aligner, n_heard = self._aligner, self._n_heard
+        self._aligner = None  # a message that fails was the last
+        if heard[n_heard : n_heard + 1] not in ([], [digest]):
             raise PolicyError(
-                f"Party '{self.name}' takes one common order a run. Got another one."
+                f"Party '{self.name}' aligns its rows once a run. Got another "
+                "alignment."
             )
-        aligner, self._aligner = self._aligner, None
-        if known.values["final"] is None:  # a message that fails was the only one
-            self._write_rows(None, hello=known.values["hello"], final=digest)
-        rows = aligner.order(message)
+        is_new = n_heard == len(heard)
+        if is_new and n_heard == 0:
+            self.asked.spend(len(message) // POINT_BYTES, self.whole.n_rows)
+        elif is_new:  # whether it is answered tells something, too
+            self._write_rows(None, heard=[*heard, digest])
+        answer = aligner.answer(message)
+        if answer is not None:
+            if is_new:
+                self._write_rows(None, heard=[*heard, digest])
+            self._aligner, self._n_heard = aligner, n_heard + 1
+            return control.Align(answer)
+        rows = aligner.rows
         found = plural(len(rows), "common row")
         self.status.do(f"alignment: {found} of your {self.whole.n_rows:,}")
         self.home.begin()
-        self._write_rows(rows, hello=known.values["hello"], final=digest)
+        self._write_rows(rows, heard=[*heard[:n_heard], digest])
         self.table = self.whole.take(rows)
         return control.Agreed()
 
@@ -467,6 +512,7 @@ class PartyProcess:
             self.whole.n_rows,
             secret=self.home.key("align"),
             min_common=self.config.policy.min_rows,
+            min_share=self.config.policy.min_share,
             tell=functools.partial(self.status.do, note=False),
         )
 
@@ -534,7 +580,8 @@ class PartyProcess:
         """Have a fresh party, as at the start of a seed."""
         assert self._rows is not None
         self.party = self._build()
-        self._mark, self.seen, self._is_trained = None, [], False
+        self._mark, self.seen = None, []
+        self._n_behind, self._sent = 0, []
         self.ledger = Ledger(1)
         private = self._private_seed(self._rows.seed)
         torch.manual_seed(self._rows.seed)
@@ -557,6 +604,7 @@ class PartyProcess:
         assert self._welcome is not None
         config = clamp_batch(whole.config, len(rows.train))
         self._plans = config.plans(len(self._welcome.parties))
+        self._stored = config.stored()
         private = self._private_seed(rows.seed)
         build = Builder(whole, [rows.seed], self.config.device, private=[private])
         if self._encoded is None or self._encoded.seed != rows.seed:
@@ -650,7 +698,7 @@ class PartyProcess:
         The server may go back to the one before: it writes its own state after ours.
         """
         tensors, values = self._ready().state()
-        values |= {"seen": self.seen, "is_trained": self._is_trained}
+        values |= {"seen": self.seen, "sent": self._sent, "behind": self._n_behind}
         values["ledger"] = self.ledger.state()
         tensors["rng"] = torch.get_rng_state()
         write_state(self._path(tag), State(tensors, values))
@@ -678,7 +726,8 @@ class PartyProcess:
         self._ready().restore(state.tensors, state.values)
         self._mark = tag
         self.seen = list(state.values["seen"])
-        self._is_trained = state.values["is_trained"]
+        self._sent = list(state.values["sent"])
+        self._n_behind = state.values["behind"]
         self.ledger.restore(state.values["ledger"])
         torch.set_rng_state(state.tensors["rng"])
 
@@ -700,7 +749,7 @@ class PartyProcess:
         assert self._encoded is not None
         assert self._welcome is not None
         assert self._rows is not None
-        if not self._is_trained:
+        if self._stage_due() is not None:
             raise self._too_early("to train to the end")
         seed, share, outcome = self._rows.seed, self._rows.share, party.outcome(0)
         encoding = self._encoded.encoding

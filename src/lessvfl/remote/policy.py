@@ -96,6 +96,17 @@ class Policy(settings.Section):
     min_rows: int = setting(
         an_int(1), 50, "the fewest common rows, and the fewest to train with"
     )
+    min_share: float = setting(
+        a_float(0, 1), 0.001, "the least share of the ids offered that must be common"
+    )
+    align_rate: int = setting(
+        an_int(1), 100, "alignments in 30 days, of all run folders side by side"
+    )
+    align_ids: float = setting(
+        a_float(open_low=True),
+        1000.0,
+        "ids offered in 30 days for each of its rows, of all of them",
+    )
     components_per_column: float = setting(
         a_float(open_low=True), 1.0, "the most components for each of its columns"
     )
@@ -165,6 +176,7 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
         "passes": max(usual.passes, 4.0 * n_seeds * (sum(epochs) + 1)),
         "seeds": max(usual.seeds, n_seeds),
         "min_rows": 1,
+        "min_share": 0.0,
         "components_per_column": max(usual.components_per_column, ratio),
         "linear_components_per_column": max(usual.linear_components_per_column, ratio),
         "methods": [own.method],

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import logging
 import re
@@ -84,6 +85,7 @@ NOT_THE_SERVERS = (
     *("must_keep", "party_net"),
 )
 
+MOST_OFFERS = 3  # different ones of a party, as after it lost its run folder
 MAX_TRIES = 100  # breaks by one party without a new checkpoint
 STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
 
@@ -271,15 +273,13 @@ class ServerProcess:
         who = plural(n_parties, "party", "parties")
         self.status.do(f"alignment: {plural(n_rows, 'row')} here, {who} asked")
         self._n_offers = 0
-        offers: Any = self._ask_all(control.Align(aligner.hello()))
-        for party, offer in offers.items():
-            if not isinstance(offer, control.Align):
-                self.hub.cut_off(party, "A party must make an offer. Got none.")
-            try:
-                aligner.take_offer(party, offer.data)
-            except ProtocolError as error:
-                self.hub.cut_off(party, str(error))
+        replies = self._exchange(dict.fromkeys(self.config.parties, aligner.hello()))
         self._n_offers = None
+        self._remember(replies)
+        while replies:
+            taken = {p: self._take(aligner, p, data) for p, data in replies.items()}
+            said = {p: more for p, more in taken.items() if more is not None}
+            replies = self._exchange(said) if said else {}
         finals = aligner.finish()
         self.hub.send({p: control.Align(data) for p, data in finals.items()})
         rows = aligner.rows
@@ -289,6 +289,42 @@ class ServerProcess:
         self.home.begin()
         write_state(path, State(named_rows(rows, n_rows), {}))
         self._rows = None
+
+    def _exchange(self, said: Mapping[PartyId, bytes]) -> dict[PartyId, bytes]:
+        """Exchange messages of the alignment, all but the last."""
+        replies = self.hub.send({p: control.Align(data) for p, data in said.items()})
+        for party, reply in replies.items():
+            if not isinstance(reply, control.Align):
+                self.hub.cut_off(party, "A party must make an offer. Got none.")
+        return {party: reply.data for party, reply in replies.items()}
+
+    def _take(self, aligner: Aligner, party: PartyId, message: bytes) -> bytes | None:
+        """Take a party's message of the alignment; return the next one to it."""
+        try:
+            return aligner.take(party, message)
+        except ProtocolError as error:
+            self.hub.cut_off(party, str(error))
+
+    def _remember(self, offers: Mapping[PartyId, bytes]) -> None:
+        """Write down what parties offer, before they are told anything of it.
+
+        Who breaks off and comes again with other ids could try them out on ours.
+        """
+        path = self.folder / "offers.safetensors"
+        known: dict[str, list[str]] = {}
+        if path.is_file():
+            known = dict(read_state(path).values["offers"])
+        for party, offer in offers.items():
+            digest = hashlib.sha256(offer).hexdigest()
+            known[party] = [*dict.fromkeys([*known.get(party, ()), digest])]
+            if len(known[party]) > MOST_OFFERS:
+                self.hub.cut_off(
+                    party,
+                    f"A party must offer its rows to a run, at most {MOST_OFFERS} "
+                    "times in different ways. Got another offer; another run needs "
+                    "another 'out'.",
+                )
+        write_state(path, State({}, {"offers": known}))
 
     def _new_aligner(self) -> Aligner:
         """Return the server's side of alignment, the same after a restart."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,21 @@ from lessvfl.terms import PartyId
 Positions = NDArray[np.int64]  # rows, or places in an offer
 
 
+@dataclass
+class Echo:
+    """What a party's points became under our key, by their place in its offer."""
+
+    points: list[bytes]
+    ranks: Positions  # the place of each among those that were sent back
+    proofs: dict[int, bytes] = field(default_factory=dict)  # of places in common
+
+
 class Aligner:
     """The label holder's side.
 
-    Send :meth:`hello` to every party, give every answer to :meth:`take_offer`, send
-    what :meth:`finish` returns, then take :attr:`rows`. Fewer common ids than
+    Send :meth:`hello` to every party, give every answer to :meth:`take` and send on
+    what it returns; once that is nothing for everybody, send what :meth:`finish`
+    returns, then take :attr:`rows`. Fewer common ids than
     `min_common`, or than `min_share` of the smallest table, are refused. With the same
     `secret` and table everything is the same again, the common order too. `tell` hears
     now and then how far it is.
@@ -61,6 +71,8 @@ class Aligner:
         self._padding_key = keys.derive(own, "padding")
         # Where each of our rows is in what a party offered; -1: it lacks the row.
         self._places: dict[PartyId, Positions] = {}
+        self._echoes: dict[PartyId, Echo] = {}  # psi: who was sent its points back
+        self._order = np.zeros(0, dtype=np.int64)  # psi: the row at each place of hello
         self._hello: bytes | None = None
         self._rows: Positions | None = None
 
@@ -72,16 +84,23 @@ class Aligner:
                 assert self._ids is not None
                 items = messages.padded_items(self._padding_key, self._ids)
                 count = messages.counter(self._tell, "hiding our ids", len(items))
-                part = messages.block(self._scalar.hide(items, count))
+                points, self._order = messages.in_order(self._scalar.hide(items, count))
+                part = messages.block(points)
             else:
                 part = self._key
             head = bytes([TYPES.index(id_type)])
             self._hello = self._seal(messages.HELLO, head, part)
         return self._hello
 
-    def take_offer(self, party: PartyId, offer: bytes) -> None:
-        """Take a party's answer to the hello."""
-        reader = messages.open_message(offer, messages.OFFER, f"party {party!r}")
+    def take(self, party: PartyId, message: bytes) -> bytes | None:
+        """Take a party's next message; return the next one to it, None: all is said.
+
+        A party's first message is its offer. In mode psi it is sent its points back and
+        then answers, once it has counted.
+        """
+        echo = None if party in self._places else self._echoes.get(party)
+        kind = messages.OFFER if echo is None else messages.ANSWER
+        reader = messages.open_message(message, kind, f"party {party!r}")
         if reader.mode != self._mode:
             raise messages.other_mode(self._mode, reader.mode)
         if reader.run != self._run:
@@ -91,9 +110,11 @@ class Aligner:
         if self._mode == "none":
             self._compare(reader)
             self._places[party] = np.arange(self._n_rows)
-            return
-        if self._mode == "psi":
-            places, n_theirs = self._match_points(reader)
+            return None
+        if self._mode == "psi" and echo is None:
+            return self._echo(party, reader)
+        if echo is not None:
+            places, n_theirs = self._match_points(reader, echo), len(echo.points)
         else:
             places, n_theirs = self._match_digests(reader)
         # What the party has at the least: its padding is part of what it sent.
@@ -101,38 +122,51 @@ class Aligner:
         self._check_size(f"party {party!r}", int((places >= 0).sum()), smaller)
         self._places[party] = places
         self._smallest = min(self._smallest, smaller)
+        return None
 
-    def _match_points(self, reader: AlignReader) -> tuple[Positions, int]:
-        """Return the place of each of our rows in an offer of points, and its size."""
-        theirs = reader.block(psi.POINT_BYTES)
-        answered = reader.block(psi.POINT_BYTES)
+    def _echo(self, party: PartyId, reader: AlignReader) -> bytes:
+        """Return both lists of an offer under our key, each in an order of its own."""
+        firsts, seconds = (reader.sorted_block(psi.POINT_BYTES) for _ in range(2))
         reader.end()
-        if len(answered) != messages.padded(self._n_rows):
-            raise reader.error("answers another number of points than it was asked")
-        _check_order(reader, theirs)
-        try:
-            psi.check_points(theirs)
-            psi.check_points(answered)
-            what = f"comparing with the ids of {reader.who}"
-            count = messages.counter(self._tell, what, len(theirs))
-            both = self._scalar.multiply(theirs, count)
-        except ValueError as error:
-            raise reader.error(str(error)) from None
-        # One row is one point, on both sides: whoever knows one id could otherwise
-        # claim all rows by it.
-        if len(set(both)) < len(both) or len(set(answered)) < len(answered):
+        if len(firsts) != len(seconds):
+            raise reader.error("holds two lists of different lengths")
+        what = f"comparing with the ids of {reader.who}"
+        count = messages.counter(self._tell, what, len(firsts))
+        both = reader.multiplied(self._scalar, firsts, count)
+        again = reader.multiplied(self._scalar, seconds)
+        # One row is one point: whoever knows one id could otherwise claim all rows.
+        if len(set(both)) < len(both):
             raise reader.error("holds one point twice")
-        places = _places_of(both, answered)
+        listed, order = messages.in_order(both)
+        self._echoes[party] = Echo(both, np.argsort(order))
+        parts = messages.block(listed), messages.block(sorted(again))
+        return self._seal(messages.ECHO, *parts)
+
+    def _match_points(self, reader: AlignReader, echo: Echo) -> Positions:
+        """Return the place of each of our rows in a party's offer of points."""
+        answered = reader.block(psi.POINT_BYTES)
+        proofs = reader.block(psi.POINT_BYTES)
+        reader.end()
+        n_all = messages.padded(self._n_rows)
+        if (len(answered), len(proofs)) != (n_all, len(echo.points)):
+            raise reader.error("answers another number of points than it was asked")
+        reader.check_points(answered)
+        if len(set(answered)) < len(answered):
+            raise reader.error("holds one point twice")
+        places = np.empty(n_all, dtype=np.int64)
+        places[self._order] = _places_of(echo.points, answered)
         if (places[self._n_rows :] >= 0).any():
             raise reader.error("claims to share padding")
-        return places[: self._n_rows], len(theirs)
+        shared = places[places >= 0].tolist()
+        own = reader.multiplied(self._scalar, [proofs[place] for place in shared])
+        echo.proofs = dict(zip(shared, own, strict=True))
+        return places[: self._n_rows]
 
     def _match_digests(self, reader: AlignReader) -> tuple[Positions, int]:
         """Return the place of each of our rows in an offer of digests, and its size."""
         assert self._ids is not None
-        theirs = reader.block(DIGEST_BYTES)
+        theirs = reader.sorted_block(DIGEST_BYTES)
         reader.end()
-        _check_order(reader, theirs)
         return _places_of(theirs, self._ids.digests(self._key)), len(theirs)
 
     def _compare(self, reader: AlignReader) -> None:
@@ -181,9 +215,19 @@ class Aligner:
         rows = np.array(sorted(common.tolist(), key=self._rank), dtype=np.int64)
         self._rows = rows
         return {
-            party: self._seal(messages.FINAL, messages.positions(places[rows]))
+            party: self._seal(messages.FINAL, *self._named(party, places[rows]))
             for party, places in self._places.items()
         }
+
+    def _named(self, party: PartyId, places: Positions) -> list[bytes]:
+        """Return rows of a party by their places; in mode psi proven to be common."""
+        parts = [messages.positions(places)]
+        if self._mode == "psi":
+            echo = self._echoes[party]
+            proofs = [echo.proofs[place] for place in places.tolist()]
+            parts.append(messages.positions(echo.ranks[places]))
+            parts.append(messages.block(proofs))
+        return parts
 
     def _rank(self, row: int) -> bytes:
         """Return what common rows are sorted by: it depends on no id."""
@@ -198,12 +242,6 @@ class Aligner:
 
     def _seal(self, kind: int, *parts: bytes) -> bytes:
         return messages.seal(kind, self._mode, self._run, *parts)
-
-
-def _check_order(reader: AlignReader, entries: list[bytes]) -> None:
-    """Refuse entries that are not sorted, or stand twice: a place is one row."""
-    if any(a >= b for a, b in itertools.pairwise(entries)):
-        raise reader.error("holds entries that are not in order")
 
 
 def _places_of(listed: list[bytes], wanted: list[bytes]) -> Positions:

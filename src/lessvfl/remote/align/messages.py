@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 Mode = Literal["psi", "plain", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-VERSION = 3  # points of Curve25519; rows named by position; one digest of all ids
+VERSION = 4  # psi: the party counts before it answers; named rows are proven
 PAD_TO = 256  # tables are padded to a multiple of it with random entries
 KEY_BYTES = 32
 RUN_BYTES = 16
@@ -31,7 +32,7 @@ COUNT = struct.Struct(">Q")
 POSITION = np.dtype(">u4")  # in what a party offered
 CHECKSUM_BYTES = 32
 MAGIC = b"LVAL"
-HELLO, OFFER, FINAL = 1, 2, 3
+HELLO, OFFER, ECHO, ANSWER, FINAL = 1, 2, 3, 4, 5
 
 
 def seal(kind: int, mode: Mode, run: bytes, *parts: bytes) -> bytes:
@@ -45,6 +46,12 @@ def seal(kind: int, mode: Mode, run: bytes, *parts: bytes) -> bytes:
 def block(entries: Sequence[bytes]) -> bytes:
     """Return entries of one width behind their count."""
     return COUNT.pack(len(entries)) + b"".join(entries)
+
+
+def in_order(entries: Sequence[bytes]) -> tuple[list[bytes], NDArray[np.int64]]:
+    """Return entries sorted, which hides their order, and which each of them was."""
+    order = sorted(range(len(entries)), key=entries.__getitem__)
+    return [entries[at] for at in order], np.array(order, dtype=np.int64)
 
 
 def positions(places: NDArray[np.int64]) -> bytes:
@@ -80,10 +87,34 @@ class AlignReader:
         taken = self.take(width * self.count())
         return [taken[at : at + width] for at in range(0, len(taken), width)]
 
+    def sorted_block(self, width: int) -> list[bytes]:
+        """Return the same of different entries in order: each stands there once."""
+        entries = self.block(width)
+        if any(a >= b for a, b in itertools.pairwise(entries)):
+            raise self.error("holds entries that are not in order")
+        return entries
+
     def positions(self) -> NDArray[np.int64]:
         """Return as many positions as the next count says."""
         taken = self.take(POSITION.itemsize * self.count())
         return np.frombuffer(taken, POSITION).astype(np.int64)
+
+    def check_points(self, points: Sequence[bytes]) -> None:
+        """Refuse what X25519 would read as another point, and zero."""
+        try:
+            psi.check_points(points)
+        except ValueError as error:
+            raise self.error(str(error)) from None
+
+    def multiplied(
+        self, key: psi.Key, points: Sequence[bytes], count: psi.OnCount = lambda n: None
+    ) -> list[bytes]:
+        """Return points of the message under a key, once they are found to be some."""
+        self.check_points(points)
+        try:
+            return key.multiply(points, count)
+        except ValueError as error:
+            raise self.error(str(error)) from None
 
     def end(self) -> None:
         """Refuse a message that has more."""

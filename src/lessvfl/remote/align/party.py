@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -18,11 +19,13 @@ from lessvfl.remote.align.messages import AlignReader, Mode
 class PartyAligner:
     """A party's side.
 
-    Send back what :meth:`answer` makes of the hello, then give the last message to
-    :meth:`order`. The party agrees to one `mode` alone, and to no fewer common rows
-    than `min_common`. With the same `secret` the same hello gets the same answer;
-    answers to different hellos have nothing in common. `tell` hears now and then how
-    far it is.
+    Give every message to :meth:`answer` and send back what it returns; after the last
+    one take :attr:`rows`. The party agrees to one `mode` alone, and to no fewer common
+    rows than `min_common`. In mode psi it counts how many of the ids that it is offered
+    are its own before it tells which: fewer than `min_common`, or than `min_share` of
+    the offered ones, are refused. With the same `secret` the same messages get the same
+    answers; answers to different hellos have nothing in common. `tell` hears now and
+    then how far it is.
     """
 
     def __init__(
@@ -33,27 +36,63 @@ class PartyAligner:
         *,
         secret: bytes,
         min_common: int = 1,
+        min_share: float = 0.0,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         messages.check_table(mode, ids, n_rows, secret)
-        kind = settings.an_int(1)
-        if not kind.accepts(min_common):
-            raise settings.refuse("min_common", "of a party", kind.allowed, min_common)
+        for name, kind, value in (
+            ("min_common", settings.an_int(1), min_common),
+            ("min_share", settings.a_float(0, 1), min_share),
+        ):
+            if not kind.accepts(value):
+                raise settings.refuse(name, "of a party", kind.allowed, value)
         self._mode: Mode = mode
         self._tell = tell
         self._ids = ids
         self._n_rows = n_rows
         self._secret = secret
-        self._min_common = min_common
-        self._run: bytes | None = None
-        self._n_asked = n_rows  # points of the label holder
+        self._min_common, self._min_share = min_common, min_share
+        self._due = messages.HELLO
+        self._run = b""
+        self._own = b""  # what everything random is derived from, by the hello
         self._listed = np.zeros(0, dtype=np.int64)  # the row at each place of the offer
+        self._points: list[bytes] = []  # of our rows, at each place of the offer
+        self._answers: list[bytes] = []  # the label holder's points under our key
+        self._echoed: list[bytes] = []  # ours under its key, in an order it alone knows
+        self._rows: NDArray[np.int64] | None = None
 
-    def answer(self, hello: bytes) -> bytes:
-        """Answer the label holder's hello."""
-        reader = messages.open_message(hello, messages.HELLO, "the label holder")
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The party's rows in the common order, once all is said."""
+        if self._rows is None:
+            raise AlignmentError("The party's rows are not aligned yet.")
+        return self._rows
+
+    def answer(self, message: bytes) -> bytes | None:
+        """Answer the label holder's next message; None: that was the last."""
+        reader = messages.open_message(message, self._due, "the label holder")
         if reader.mode != self._mode:
             raise messages.other_mode(reader.mode, self._mode)
+        if self._due == messages.HELLO:
+            self._own = keys.derive(
+                self._secret, "party", hashlib.sha256(message).digest()
+            )
+            parts = self._offer(reader)
+            self._run = reader.run
+            self._due = messages.ECHO if self._mode == "psi" else messages.FINAL
+            return messages.seal(messages.OFFER, self._mode, self._run, *parts)
+        if reader.run != self._run:
+            raise reader.error("belongs to another run")
+        if self._due == messages.ECHO:
+            parts = self._tell_which(reader)
+            self._due = messages.FINAL
+            return messages.seal(messages.ANSWER, self._mode, self._run, *parts)
+        self._rows = self._order(reader)
+        return None
+
+    # ------------------------------------------------------------------------ the offer
+
+    def _offer(self, reader: AlignReader) -> list[bytes]:
         id_type = reader.take(1)[0]
         if id_type >= len(TYPES) or (id_type == 0 and self._mode != "none"):
             raise reader.error("names no type of ids")
@@ -64,54 +103,78 @@ class PartyAligner:
                 f"{self._ids.type}; both must be of one type.",
                 public="The ids of all sides must be of one type.",
             )
-        own = keys.derive(self._secret, "party", hashlib.sha256(hello).digest())
-        if self._mode == "none":
-            parts = self._count(reader, theirs)
-        elif self._mode == "plain":
-            assert self._ids is not None
-            key = reader.take(messages.KEY_BYTES)
-            reader.end()
-            digests = self._ids.digests(key) + messages.padding(own, self._n_rows)
-            parts = [self._list(digests)]
-        else:
-            assert self._ids is not None
-            asked = reader.block(psi.POINT_BYTES)
-            self._n_asked = len(asked)
-            reader.end()
-            scalar = psi.Key(keys.derive(own, "scalar"))
-            try:
-                psi.check_points(asked)
-                what = "answering for the server's ids"
-                count = messages.counter(self._tell, what, len(asked))
-                answered = scalar.multiply(asked, count)
-            except ValueError as error:
-                raise reader.error(str(error)) from None
-            items = messages.padded_items(own, self._ids)
-            count = messages.counter(self._tell, "hiding our ids", len(items))
-            points = scalar.hide(items, count)
-            parts = [self._list(points), messages.block(answered)]
-        self._run = reader.run
-        return messages.seal(messages.OFFER, self._mode, self._run, *parts)
-
-    def _list(self, entries: list[bytes]) -> bytes:
-        """Offer entries in sorted order: the order of the party's rows is its own."""
-        listed = sorted(range(len(entries)), key=entries.__getitem__)
-        self._listed = np.array(listed, dtype=np.int64)
-        return messages.block([entries[row] for row in listed])
-
-    def _count(self, reader: AlignReader, theirs: str) -> list[bytes]:
+        if self._mode == "psi":
+            return self._offer_points(reader)
         key = reader.take(messages.KEY_BYTES)
         reader.end()
-        digests = [] if self._ids is None else [self._ids.digest(key)]
-        if theirs == "absent" or not digests:
-            messages.warn_unchecked("the party")
-        return [messages.COUNT.pack(self._n_rows), messages.block(digests)]
+        if self._mode == "none":
+            digests = [] if self._ids is None else [self._ids.digest(key)]
+            if theirs == "absent" or not digests:
+                messages.warn_unchecked("the party")
+            return [messages.COUNT.pack(self._n_rows), messages.block(digests)]
+        assert self._ids is not None
+        digests = self._ids.digests(key) + messages.padding(self._own, self._n_rows)
+        listed, self._listed = messages.in_order(digests)
+        return [messages.block(listed)]
 
-    def order(self, final: bytes) -> NDArray[np.int64]:
-        """Return the party's rows in the common order."""
-        reader = messages.open_message(final, messages.FINAL, "the label holder")
-        if reader.mode != self._mode or reader.run != self._run:
-            raise reader.error("belongs to another run")
+    def _offer_points(self, reader: AlignReader) -> list[bytes]:
+        """Offer our points, and all of them once more under another key of our own."""
+        assert self._ids is not None
+        asked = reader.sorted_block(psi.POINT_BYTES)
+        reader.end()
+        self._check_count(self._n_rows, len(asked))  # no more of them can be our own
+        key = psi.Key(keys.derive(self._own, "scalar"))
+        what = "answering for the server's ids"
+        count = messages.counter(self._tell, what, len(asked))
+        self._answers = reader.multiplied(key, asked, count)
+        items = messages.padded_items(self._own, self._ids)
+        count = messages.counter(self._tell, "hiding our ids", len(items))
+        self._points, self._listed = messages.in_order(key.hide(items, count))
+        pairs = self._pair_key().multiply(self._points)
+        return [messages.block(self._points), messages.block(sorted(pairs))]
+
+    def _pair_key(self) -> psi.Key:
+        return psi.Key(keys.derive(self._own, "pair"))
+
+    def _row_key(self, place: int) -> psi.Key:
+        return psi.Key(keys.derive(self._own, f"row/{place}"))
+
+    # ----------------------------------------------------------- how many, before which
+
+    def _tell_which(self, reader: AlignReader) -> list[bytes]:
+        """Count what is common; answer for the label holder's points if it suffices.
+
+        Both lists must come back under one key: who does not know which points are
+        pairs cannot turn one common id into several.
+        """
+        self._echoed, pairs = (reader.sorted_block(psi.POINT_BYTES) for _ in range(2))
+        reader.end()
+        if len(self._echoed) != len(self._points):
+            raise reader.error("holds another number of points than was offered")
+        reader.check_points(pairs)
+        if set(reader.multiplied(self._pair_key(), self._echoed)) != set(pairs):
+            raise reader.error("holds points that are not all under one key")
+        n_common = len(set(self._echoed).intersection(self._answers))
+        self._check_count(n_common, len(self._answers))
+        proofs = [
+            self._row_key(place).multiply([point])[0]
+            for place, point in enumerate(self._points)
+        ]
+        return [messages.block(self._answers), messages.block(proofs)]
+
+    def _check_count(self, n_common: int, n_offered: int) -> None:
+        """Refuse too few common ids; the sentence does not tell how few."""
+        if n_common < max(self._min_common, math.ceil(self._min_share * n_offered)):
+            share = f" and {self._min_share:.3g} of the ids offered"
+            raise PolicyError(
+                f"Party policy: at least {self._min_common} common rows"
+                f"{share if self._min_share else ''} are needed. Got fewer."
+            )
+
+    # ----------------------------------------------------------------- the common order
+
+    def _order(self, reader: AlignReader) -> NDArray[np.int64]:
+        """Return the party's rows in the common order, from the last message."""
         if self._mode == "none":
             n_rows = reader.count()
             reader.end()
@@ -120,20 +183,40 @@ class PartyAligner:
             rows = np.arange(n_rows)
         else:
             rows = self._rows_at(reader)
-        if len(rows) < self._min_common:
-            raise PolicyError(
-                f"Party policy: at least {self._min_common} common rows are needed. "
-                "Got fewer."
-            )
+        self._check_count(len(rows), 0)
         return rows
 
     def _rows_at(self, reader: AlignReader) -> NDArray[np.int64]:
         """Return the rows at the places that the last message names."""
+        wrong = reader.error("names rows that the party does not have")
         places = reader.positions()
+        if (places >= len(self._listed)).any():
+            raise wrong
+        if self._mode == "psi" and not self._are_proven(reader, places):
+            raise reader.error("names rows that are not common")
         reader.end()
-        if len(places) > self._n_asked or (places >= len(self._listed)).any():
-            raise reader.error("names rows that the party does not have")
         rows = self._listed[places]
         if (rows >= self._n_rows).any() or len(np.unique(rows)) < len(rows):
-            raise reader.error("names rows that the party does not have")
+            raise wrong
         return rows
+
+    def _are_proven(self, reader: AlignReader, places: NDArray[np.int64]) -> bool:
+        """Tell whether a proof says of each place which point it came back as.
+
+        That point must be one that the label holder had offered. The proof is the point
+        of the place under a key of its own, which nobody else has, and the label
+        holder's: only who multiplied that very point can have it.
+        """
+        ranks, proofs = reader.positions(), reader.block(psi.POINT_BYTES)
+        if not len(places) == len(ranks) == len(proofs):
+            return False
+        if (ranks >= len(self._echoed)).any():
+            return False
+        common = set(self._answers)
+        return all(
+            self._echoed[rank] in common
+            and self._row_key(place).multiply([self._echoed[rank]]) == [proof]
+            for place, rank, proof in zip(
+                places.tolist(), ranks.tolist(), proofs, strict=True
+            )
+        )

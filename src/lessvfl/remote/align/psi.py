@@ -20,9 +20,9 @@ Why X25519 serves as it is:
   that the other side sends is multiplied all the same: the twist has a large subgroup
   of its own, and the result tells nothing about the secret number.
 
-This protects against a side that follows the protocol and is curious. It does not stop
-a side from bringing ids that it made up, nor a party that knows an id from claiming
-other rows by it. How long hashing takes depends on the ids, in sum over all of them.
+It does not stop a side from bringing ids that it made up, nor a party that knows an id
+from claiming other rows by it. How long hashing takes depends on the ids, in sum over
+all of them.
 """
 
 from __future__ import annotations

@@ -212,9 +212,12 @@ class PredictingParty:
                 )
             self._spent.alignment()
             self._aligner = self._new_aligner()
-            return control.Align(self._aligner.answer(message))
         aligner, self._aligner = self._aligner, None
-        self._rows = aligner.order(message)
+        answer = aligner.answer(message)
+        if answer is not None:
+            self._aligner = aligner
+            return control.Align(answer)
+        self._rows = aligner.rows
         tensor = torch.from_numpy(np.ascontiguousarray(self._rows))
         write_state(
             self._rows_path(), State({"rows": tensor}, {"table": self._table()})

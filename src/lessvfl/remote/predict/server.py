@@ -261,11 +261,15 @@ class Predictor:
         )
         if not self.parties:
             return np.arange(len(self._ids))
-        offers = self._send(dict.fromkeys(self.parties, control.Align(aligner.hello())))
-        for party, offer in offers.items():
-            if not isinstance(offer, control.Align):
-                self.hub.cut_off(party, "A party must make an offer. Got none.")
-            aligner.take_offer(party, offer.data)
+        said: dict[PartyId, bytes] = dict.fromkeys(self.parties, aligner.hello())
+        while said:
+            replies = self._send({p: control.Align(data) for p, data in said.items()})
+            said = {}
+            for party, reply in replies.items():
+                if not isinstance(reply, control.Align):
+                    self.hub.cut_off(party, "A party must make an offer. Got none.")
+                more = aligner.take(party, reply.data)
+                said |= {} if more is None else {party: more}
         finals = aligner.finish()
         self._send({p: control.Align(data) for p, data in finals.items()})
         self._opened.update(self.parties)
