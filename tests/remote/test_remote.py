@@ -187,6 +187,9 @@ ANYTHING = Policy(  # what these small runs need
     methods=tuple(METHODS),
     components_per_column=9,
     linear_components_per_column=9,
+    evaluation="epochs",
+    values=100_000,
+    limits={"bits": None},
 )
 
 
