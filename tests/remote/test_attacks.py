@@ -103,6 +103,14 @@ class Server:
         self.prepare()
         return self
 
+    def descend(self, number: int) -> None:
+        """Look at all training rows, and move the network by some gradient."""
+        plan = self.plans[0]
+        reply: Any = self.party.handle(Begin(plan, 0))
+        values = torch.full_like(reply.block.values, float(number))
+        gradient = Block(values, reply.block.widths)
+        self.party.handle(Descend(plan.stage, gradient))
+
     @property
     def plans(self):
         return self.party._plans
@@ -348,6 +356,8 @@ def test_few_common_rows_are_refused_and_not_counted(tmp_path):
 
 # ------------------------------------------------------------------ how often, and what
 
+STEPS = {"pretrain_epochs": 2.0, "pretrain_batch_size": 40}  # eight
+
 
 def test_rounds_are_counted_whatever_is_restored(tmp_path):
     """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
@@ -375,11 +385,41 @@ def test_rounds_are_counted_across_restarts(tmp_path):
     assert n_asked <= 100
 
 
-def test_rows_in_all_are_counted(tmp_path):
-    server = Server(a_party(tmp_path, policy=Policy(passes=2))).begin()
-    with refused("every row 2 times", "policy.passes"):
-        for _ in range(4):
-            server.party.handle(Embed("evaluate", "train"))
+def test_values_about_a_row_are_counted(tmp_path):
+    """Once, `Restore(None)` and other gradients gave 750 looks at every row."""
+    server = Server(a_party(tmp_path), **STEPS).begin()
+    with refused("values about a row for one seed of the agreed settings"):
+        for number in range(400):
+            server.descend(number)
+            server.party.handle(Restore(None))
+
+
+def test_the_same_look_again_is_not_counted(tmp_path):
+    server = Server(a_party(tmp_path), **STEPS).begin()
+    for _ in range(400):
+        server.descend(0)
+        server.party.handle(Restore(None))
+    assert 0 < sum(server.party.budget.values.values()) < 10
+    server.party.close()  # as after kill -9
+    server.party = a_party(tmp_path)
+    server.welcome()
+    server.prepare()
+    before = dict(server.party.budget.values)
+    server.descend(0)
+    assert server.party.budget.values == before
+
+
+def test_values_about_a_row_are_counted_over_runs_with_the_same_rows(tmp_path):
+    policy = Policy(values=205)  # two seeds plan 200
+    server = Server(a_party(tmp_path, policy=policy), **STEPS).begin()
+    for number in range(8):
+        server.descend(number)
+        server.party.handle(Restore(None))
+    server.party.handle(Save("pretrain-1"))
+    server.party.close()
+    again = Server(a_party(tmp_path, policy=policy, run="again"), **STEPS)
+    with refused("allows 205 values about a row in all", "policy.values"):
+        again.begin()
 
 
 def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
@@ -390,7 +430,7 @@ def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
     server.party.handle(Save("pretrain-1"))
     found = read_state(path).values
     assert found["rounds"] == 8  # with those around the run
-    assert found["passes"] == 1
+    assert sum(found["values"].values()) == pytest.approx(4)
 
 
 def test_plans_are_those_of_the_agreed_settings(tmp_path):
@@ -777,7 +817,7 @@ def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
     ],
 )
 def test_requests_that_no_run_has(tmp_path, message):
-    server = Server(a_party(tmp_path)).begin()
+    server = Server(a_party(tmp_path, policy=Policy(evaluation="epochs"))).begin()
     with pytest.raises(ProtocolError, match="must be asked for"):
         server.party.handle(message)
 

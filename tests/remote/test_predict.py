@@ -47,7 +47,9 @@ N = 240
 IDS = np.array([f"person-{i}" for i in range(N)])
 HELD = {"clinic": ("age", "town", "smokes"), "bank": ("income", "noise")}
 TOKEN = "a-token-of-the-tests"
-WIDE = Policy(components_per_column=9, linear_components_per_column=9)
+WIDE = Policy(
+    components_per_column=9, linear_components_per_column=9, limits={"bits": None}
+)
 
 
 def a_frame(name: str) -> data.Frame:

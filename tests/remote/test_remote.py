@@ -127,7 +127,7 @@ def told(values):
 
 def server_config(out: Path, method="less-vfl", profile="default", **more):
     own: dict[str, Any] = {"settings": told(own_settings(method, profile))}
-    own |= {"wait": 20.0, "save_every": 3, "tell_share": True}
+    own |= {"wait": 20.0, "save_every": 3, "tell_share": True, "evaluation": "epochs"}
     return ServerConfig(
         parties=tuple(HELD),
         method=method,
@@ -187,6 +187,9 @@ ANYTHING = Policy(  # what these small runs need
     methods=tuple(METHODS),
     components_per_column=9,
     linear_components_per_column=9,
+    evaluation="epochs",
+    values=100_000,
+    limits={"bits": None},
 )
 
 
@@ -883,6 +886,14 @@ def test_a_run_may_score_less(tmp_path, when):
         assert own[name].runs[0]["features"][name] == right["features"][name]
     bill = numbers["communication"]["by_stage"]
     assert ("evaluate" in bill) == (when == "end")
+    for name in HELD if when == "end" else ():  # 30 test rows
+        lines = [
+            b for b in numbers["bill"] if (b["stage"], b["party"]) == ("evaluate", name)
+        ]
+        kept = numbers["components"][name]["kept"]
+        n_bytes = sum(b["payload_bytes"] for b in lines)
+        assert 30 * kept < n_bytes < 30 * kept + 16  # at 8 bits, and their range
+        assert numbers["without"][name]["accuracy"] is not None
 
 
 def test_more_evaluation_than_allowed_ends_the_run(tmp_path):

@@ -130,7 +130,7 @@ class Answering:
     def __init__(self, *blocks):
         self.blocks = blocks
 
-    def embed(self, stage, rows, part=0):
+    def embed(self, stage, rows, part=0, bits=32):
         return self.blocks
 
 
@@ -182,7 +182,7 @@ class Telling(Answering):
                 blocks[1][:] = silent
         self.dtype = dtype
 
-    def embed(self, stage, rows, part=0):
+    def embed(self, stage, rows, part=0, bits=32):
         self.asked.append((stage, rows))
         some = parts(self.rows[rows])[part]
         blocks = self.values[rows]

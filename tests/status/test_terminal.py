@@ -126,7 +126,7 @@ def test_the_view_of_a_party(clock) -> None:
     text = drawn(status)
     assert "party clinic · less-vfl-auto on lab · running" in text
     assert re.search(r"server +connected +4\.0 MB +0 bytes +1 +4\.1 MB", text)
-    assert "still allowed: 99,000 messages, embeddings of every row 720 times" in text
+    assert "still allowed: 99,000 messages, 720 values about a row" in text
     assert "parties" not in terminal.progress_line(status.snapshot())
 
 

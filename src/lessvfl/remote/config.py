@@ -153,7 +153,9 @@ class ServerConfig(Common):
     )
     seeds: tuple[int, ...] = setting(_seeds(), (0,), "one run each: 0, or [0, 1, 2]")
     evaluation: str = setting(
-        one_of(*EVALUATIONS), "epochs", "when to score: after all epochs, at the end"
+        one_of(*EVALUATIONS),
+        "end",
+        "when to score: at the end, by test rows alone; after all epochs; not at all",
     )
     silence: float = setting(
         a_float(open_low=True),

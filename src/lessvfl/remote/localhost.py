@@ -247,6 +247,7 @@ def write_folders(
         group_column="block" if "block" in labels else None,
         task=dataset.task,
         tell_share=True,  # all sides are of one house
+        evaluation="epochs",  # for the curve
         method=job.settings.method,
         profile=job.settings.profile,
         settings=settings,

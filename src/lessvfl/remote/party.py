@@ -14,6 +14,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ from lessvfl.remote.asked import Asked
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
-from lessvfl.remote.policy import Budget, Judge
+from lessvfl.remote.policy import Budget, Judge, planned
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
@@ -67,6 +68,9 @@ from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import bill_line
 
 log = logging.getLogger(__name__)
+
+LOOK = 16  # bytes by which a look is known
+SHOWS = "this run shows up to %d values about a row of %d columns (policy.values)"
 
 SERVER = "server"  # what the other side is called, where it is shown
 
@@ -152,7 +156,8 @@ class PartyProcess:
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
-        self.budget = Budget(self.folder / "spent.safetensors", self.judge)
+        about = facts["cells"] if ids is None else facts["ids"]
+        self.budget = Budget(self.folder / "spent.safetensors", self.judge, about)
         self.asked = Asked(self.folder, self.judge)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
@@ -172,12 +177,15 @@ class PartyProcess:
         self._n_behind = 0  # plans whose stages are over for this party
         self._sent: list[int] = []  # parts of the rows of stage 2
         self._mark: str | None = None  # of the last checkpoint
+        self._chain = b""  # a digest of all that moved its network in this seed
+        self._looks = Looks(self.folder)
         self._shown = (0, 0)  # the seed of how many that is shown
         # Of the stage of joint training at hand.
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
         encoding = self._encoding(look)
         self.flagged = [one.name for one in encoding.columns if one.flag]
+        self._n_inputs = len(encoding.groups)
         check_pinned(config.must_keep, encoding.features, where)
 
     @classmethod
@@ -273,14 +281,26 @@ class PartyProcess:
         self._show(message)
         reply = party.handle(message)
         self._bill(message, reply)
+        self._chain = _linked(self._chain, message)
         if isinstance(reply, messages.Embedding):
-            self.budget.spend_rows(reply.block.values.shape[1] / self._n_rows(rows))
+            self._count(message, reply, rows)
         elif isinstance(reply, messages.Done):
             due = len(self._plans) if all(reply.silent) else 1 + self._n_due
             self._n_behind = due
         if isinstance(message, messages.Embed) and message.stage == "embed":
             self._sent.append(message.part)
         return reply
+
+    def _count(
+        self, message: messages.Request, reply: messages.Embedding, rows: str
+    ) -> None:
+        """Take what leaves off the budget; the same again, after a break, is free."""
+        assert self._rows is not None
+        asked = message if isinstance(message, messages.Embed) else "the next batch"
+        _, n_rows, size = reply.block.values.shape
+        if self._looks.is_new(self._rows.seed, self._chain, asked):
+            n_values = size * n_rows / self._n_rows(rows)
+            self.budget.spend_values(self._rows.seed, n_values)
 
     def _show(self, message: messages.Request) -> None:
         """Show what is asked for: the stage, and in training the step."""
@@ -358,7 +378,7 @@ class PartyProcess:
                     raise self._misfit("components that it has")
             case messages.Embed("evaluate", _, None):
                 party.part_of(message)
-                self._check_evaluation()
+                self._check_evaluation(message)
             case messages.Embed("embed", "train"):
                 party.part_of(message)
                 self._check_stored(message)
@@ -414,14 +434,30 @@ class PartyProcess:
                 return
         raise self._misfit("the rows of stage 2, once and when due")
 
-    def _check_evaluation(self) -> None:
-        allowed = self.config.policy.evaluation
+    def _check_evaluation(self, asked: messages.Embed) -> None:
+        allowed, key = self._evaluation, "evaluation"
         if allowed == "nothing":
-            raise self.judge.refuse("no evaluation", "evaluation", "one")
-        if allowed == "end" and self._stage_due() is not None:
-            raise self.judge.refuse(
-                "evaluation at the end alone", "evaluation", "one before it"
-            )
+            raise self.judge.refuse("no evaluation", key, "one")
+        if allowed == "epochs":
+            return
+        if self._stage_due() is not None:
+            raise self.judge.refuse("evaluation at the end alone", key, "one before it")
+        if asked.rows == "train" and self._n_rows("test"):
+            raise self.judge.refuse("evaluation by test rows", key, "training rows")
+        bits = self._bits()
+        if asked.bits != bits:
+            allowed = f"evaluation at the run's {bits} bits a value"
+            raise self.judge.refuse(allowed, key, asked.bits)
+
+    @property
+    def _evaluation(self) -> str:
+        return self.config.policy.evaluation
+
+    def _bits(self) -> int:
+        """Return the bits of a value in joint training."""
+        assert self._settings is not None
+        bits: int = self._settings.config.bits
+        return bits
 
     # ------------------------------------------------------------- who, and which rows
 
@@ -431,8 +467,12 @@ class PartyProcess:
         self._settings = self.judge.settings(
             message, len(self._columns), self.config.party_net is not None
         )
+        shown = planned(self._settings, len(message.parties), self._evaluation)
+        self.budget.plan(shown, len(message.seeds))
         if self._welcome is None or self._welcome.run != message.run:
             log.info("takes part in a run of method %s", message.method)
+            n_values, n_columns = math.ceil(shown * len(message.seeds)), self._n_inputs
+            log.info(SHOWS, n_values, n_columns)
         self._welcome = message
         self.status.begin_run(message.method)
         known = self._aligned()
@@ -582,6 +622,7 @@ class PartyProcess:
         self.party = self._build()
         self._mark, self.seen = None, []
         self._n_behind, self._sent = 0, []
+        self._chain = b""
         self.ledger = Ledger(1)
         private = self._private_seed(self._rows.seed)
         torch.manual_seed(self._rows.seed)
@@ -699,6 +740,7 @@ class PartyProcess:
         """
         tensors, values = self._ready().state()
         values |= {"seen": self.seen, "sent": self._sent, "behind": self._n_behind}
+        values["chain"] = self._chain.hex()
         values["ledger"] = self.ledger.state()
         tensors["rng"] = torch.get_rng_state()
         write_state(self._path(tag), State(tensors, values))
@@ -728,6 +770,7 @@ class PartyProcess:
         self.seen = list(state.values["seen"])
         self._sent = list(state.values["sent"])
         self._n_behind = state.values["behind"]
+        self._chain = bytes.fromhex(state.values["chain"])
         self.ledger.restore(state.values["ledger"])
         torch.set_rng_state(state.tensors["rng"])
 
@@ -830,6 +873,48 @@ class PartyProcess:
             recommended = record.consensus[name]["recommended"]
             counts = (len(recommended), n_features, len(runs))
             log.info("kept %d of %d features in at least half of %d runs", *counts)
+
+
+class Looks:
+    """What has left of each seed, so that the same is not counted twice.
+
+    It is kept in a file for each seed, to which every look is added as it leaves.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seed: int | None = None
+        self._known: set[bytes] = set()
+
+    def is_new(self, seed: int, network: bytes, asked: object) -> bool:
+        """Tell whether this network has not been asked for that; remember it."""
+        path = self._folder / f"seed-{seed}" / "looks.bin"
+        if seed != self._seed:
+            found = path.read_bytes() if path.is_file() else b""
+            ends = range(LOOK, len(found) + 1, LOOK)
+            self._seed, self._known = seed, {found[end - LOOK : end] for end in ends}
+        look = hashlib.sha256(network + repr(asked).encode()).digest()[:LOOK]
+        if look in self._known:
+            return False
+        self._known.add(look)
+        with path.open("ab") as file:
+            file.write(look)
+        return True
+
+
+def _linked(chain: bytes, message: messages.Request) -> bytes:
+    """Return a digest of what moved a network so far and this message."""
+    match message:
+        case messages.Begin(plan, 0):
+            said = plan.stage.encode()
+        case messages.Descend():
+            values = message.gradient.values.contiguous().numpy()
+            said = repr(message.rate).encode() + values.tobytes()
+        case messages.Select(components, plan):
+            said = repr((plan.stage, components)).encode()
+        case _:
+            return chain
+    return hashlib.sha256(chain + said).digest()
 
 
 def _digest_of(welcome: control.Welcome) -> str:

@@ -22,16 +22,18 @@ import numpy as np
 
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
+from lessvfl.core.plans import TrainPlan
 from lessvfl.errors import PolicyError
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run.profiles import OWN, Settings, from_flat
+from lessvfl.run.record import read_json, write_json
 from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
 from lessvfl.terms import plural
 from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
 
-EVALUATIONS = ("epochs", "end", "nothing")
+EVALUATIONS = ("end", "epochs", "nothing")
 
 # The most that a server may set; a party's 'limits' change single ones.
 LIMITS: Mapping[str, Any] = {
@@ -45,13 +47,17 @@ LIMITS: Mapping[str, Any] = {
     "joint_epochs": 500,
     "refit_epochs": 100,
     "shadows": 1000,
+    "bits": 8,
+    "learning_rate": 0.1,
+    "pretrain_rate": 0.1,
 }
 
 LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
 LEAST_SCALE = 0.01  # of first weights; below it any network is linear at its start
 
 ROUNDS_AHEAD = 64  # what is written down before it is spent
-PASSES_AHEAD = 0.5
+VALUES_AHEAD = 4.0
+SPARE = 0.25  # of what a seed plans, for steps that go another way after a break
 MAX_SEED = 2**63
 
 
@@ -87,10 +93,10 @@ class Policy(settings.Section):
     rounds: int = setting(
         an_int(1), 100_000, "messages in all, those after a restart included"
     )
-    passes: float = setting(
-        a_float(open_low=True),
-        750.0,
-        "times that embeddings of all training or test rows may leave, over all seeds",
+    values: int = setting(
+        an_int(1),
+        2000,
+        "values about a row that may leave, over all seeds and runs with the same rows",
     )
     seeds: int = setting(an_int(1), 5, "the most seeds of a run")
     min_rows: int = setting(
@@ -118,8 +124,9 @@ class Policy(settings.Section):
     )
     evaluation: str = setting(
         one_of(*EVALUATIONS),
-        "epochs",
-        "when embeddings may be asked for to score: after all epochs, at the end",
+        "end",
+        "when embeddings may be asked for to score: at the end, of test rows alone; "
+        "after all epochs; never",
     )
     memory: int = setting(an_int(1), 4096, "the most MiB that its network may take")
     predict_rows: int = setting(
@@ -169,11 +176,12 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
     """
     usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
+    shown = planned(own, len(columns), "epochs")
     asked = {name: _found(own, name) for name in LIMITS if name in known}
-    epochs = [value for name, value in asked.items() if name.endswith("_epochs")]
     return {
         "rounds": 100 * usual.rounds,
-        "passes": max(usual.passes, 4.0 * n_seeds * (sum(epochs) + 1)),
+        "values": max(usual.values, math.ceil(n_seeds * shown)),
+        "evaluation": "epochs",
         "seeds": max(usual.seeds, n_seeds),
         "min_rows": 1,
         "min_share": 0.0,
@@ -182,6 +190,22 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
         "methods": [own.method],
         "limits": {name: most for name, most in asked.items() if most > LIMITS[name]},
     }
+
+
+def planned(own: Settings, n_parties: int, evaluation: str) -> float:
+    """Return how many values about a row leave in one seed at most, in the mean.
+
+    All components of every network that the row is shown by: once an epoch in joint
+    training, once to choose components, and to score.
+    """
+    plans = own.config.plans(n_parties)
+    epochs = [plan.n_epochs for plan in plans if isinstance(plan, TrainPlan)]
+    looks = sum(epochs) + 1
+    if evaluation == "end":
+        looks += 1
+    elif evaluation == "epochs":  # of training and test rows
+        looks += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
+    return own.net.embedding_size * looks
 
 
 def _found(asked: Settings, name: str) -> float:
@@ -305,20 +329,45 @@ class Judge:
 
 
 class Budget:
-    """What has been asked of a party in all, kept in a file of its run folder."""
+    """What has been asked of a party in all, kept in a file of its run folder.
 
-    def __init__(self, path: Path, judge: Judge) -> None:
-        self._path, self._judge = path, judge
-        self.rounds, self.passes = 0, 0.0
+    Values about a row are also kept beside the run folder, in ``shown-PARTY.json`` by a
+    digest of the rows, so that they count for other runs with these.
+    """
+
+    def __init__(self, path: Path, judge: Judge, rows: str) -> None:
+        self._path, self._judge, self._rows = path, judge, rows
+        run = path.parent.resolve()
+        self._run, self._shown = run.name, run.parent / f"shown-{judge.party}.json"
+        self.rounds = 0
+        self.values: dict[str, float] = {}  # by seed
         if path.is_file():
             found = read_state(path).values
-            self.rounds, self.passes = found["rounds"], found["passes"]
-        self._written = (self.rounds, self.passes)
+            self.rounds, self.values = found["rounds"], dict(found["values"])
+        self._written = (self.rounds, sum(self.values.values()))
+        self._planned = math.inf  # of one seed
+        others = self._known().get(rows, {})
+        self._earlier = sum(n for run, n in others.items() if run != self._run)
+
+    def _known(self) -> dict[str, dict[str, float]]:
+        return read_json(self._shown) if self._shown.is_file() else {}
+
+    def plan(self, n_values: float, n_seeds: int) -> None:
+        """Refuse a run whose seeds show more of a row than all runs may."""
+        most, earlier = self._judge.policy.values, self._earlier
+        if earlier + n_seeds * n_values > most:
+            before = f" after {earlier:.0f} of earlier runs" if earlier else ""
+            raise self._judge.refuse(
+                f"{most:,} values about a row in all",
+                "values",
+                f"a run of {math.ceil(n_seeds * n_values):,}{before}",
+            )
+        self._planned = n_values
 
     def left(self) -> tuple[int, float]:
-        """Return the messages and the passes over all rows that are left."""
-        policy = self._judge.policy
-        return policy.rounds - self.rounds, policy.passes - self.passes
+        """Return the messages and the values about a row that are left."""
+        policy, spent = self._judge.policy, sum(self.values.values())
+        return policy.rounds - self.rounds, policy.values - self._earlier - spent
 
     def spend_round(self) -> None:
         """Take one message off the budget."""
@@ -328,24 +377,36 @@ class Budget:
             raise self._judge.refuse(f"{most} rounds", "rounds", "one more")
         self._keep_ahead()
 
-    def spend_rows(self, share: float) -> None:
-        """Take embeddings of a share of all training or test rows off the budget."""
-        most = self._judge.policy.passes
-        self.passes += share
-        if self.passes > most:
-            allowed = f"embeddings of every row {most:g} times"
-            raise self._judge.refuse(allowed, "passes", "more")
+    def spend_values(self, seed: int, n_values: float) -> None:
+        """Take values about a row off the budget of a seed, in the mean over rows."""
+        spent = self.values.get(str(seed), 0.0) + n_values
+        self.values[str(seed)] = spent
+        most = (1 + SPARE) * self._planned
+        if spent > most:
+            raise PolicyError(
+                f"Party '{self._judge.party}' shows {most:.0f} values about a row for "
+                "one seed of the agreed settings, those after a break included. Got a "
+                "request for more."
+            )
         self._keep_ahead()
 
     def _keep_ahead(self) -> None:
-        rounds, passes = self._written
-        if self.rounds > rounds or self.passes > passes:
-            self._write(self.rounds + ROUNDS_AHEAD, self.passes + PASSES_AHEAD)
+        rounds, values = self._written
+        if self.rounds > rounds or sum(self.values.values()) > values:
+            self._write(ROUNDS_AHEAD, VALUES_AHEAD)
 
     def settle(self) -> None:
         """Write down what was spent, and no more."""
-        self._write(self.rounds, self.passes)
+        self._write(0, 0.0)
 
-    def _write(self, rounds: int, passes: float) -> None:
-        write_state(self._path, State({}, {"rounds": rounds, "passes": passes}))
-        self._written = (rounds, passes)
+    def _write(self, rounds: int, values: float) -> None:
+        """Write down what was spent, and so much ahead of it in every seed."""
+        ahead = {seed: spent + values for seed, spent in self.values.items()}
+        rounds += self.rounds
+        write_state(self._path, State({}, {"rounds": rounds, "values": ahead}))
+        total = sum(ahead.values())
+        if total != self._written[1]:
+            known = self._known()
+            known.setdefault(self._rows, {})[self._run] = total
+            write_json(self._shown, known, mode=0o600)
+        self._written = (rounds, total)

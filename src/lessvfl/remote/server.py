@@ -591,6 +591,7 @@ class ServerProcess:
             y_test,
             self.status.observe,
             self.config.evaluation,
+            self.settings.config.bits,
             self.status.scored,
         )
         recorder.attach(server, ())

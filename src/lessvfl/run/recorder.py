@@ -3,7 +3,8 @@
 It evaluates through the same gate as everybody else (billed as evaluation), and asks
 the parties of this process, not by message, which features they use. Of the embeddings
 of the last evaluation it also learns who would be missed: the scores with a party's
-components at their mean over the training rows.
+components at their mean over the training rows, or over the test rows where only these
+are asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Recorder:
     y_train: Tensor  # (S, N)
     y_test: Tensor
     progress: Observer  # told of every event
-    evaluation: str  # when: after all "epochs", at the "end", or "nothing"
+    # When: after all "epochs"; at the "end", of test rows alone; or "nothing".
+    evaluation: str
+    bits: int = 32  # of a value that is asked for at the end
     scored: Callable[[float, str], None] = lambda value, name: None  # the first replica
     curves: list[list[dict[str, Any]]] = field(init=False)
     seconds: dict[str, float] = field(init=False)
@@ -113,11 +116,18 @@ class Recorder:
         assert self._server is not None
         nothing: list[Scores] = [{} for _ in self.curves]
         last = _is_last(event)
-        of_train = _Asked(self._server, "train", self.y_train.shape[1], last)
-        of_test = _Asked(self._server, "test", self.y_test.shape[1])
+        at_end = self.evaluation == "end"
+        bits = self.bits if at_end else 32
+        of_train = _Asked(self._server, "train", self.y_train.shape[1], bits, last)
+        of_test = _Asked(self._server, "test", self.y_test.shape[1], bits, last)
         lead = {problem.score for problem in self.problems}
-        (train,) = self._measured(self._outputs(event, of_train), self.y_train, lead)
-        means = of_train.means() if last else []
+        train, averaged = nothing, of_train
+        if at_end and of_test.n_rows:
+            averaged = of_test
+        else:
+            outputs = self._outputs(event, of_train)
+            (train,) = self._measured(outputs, self.y_train, lead)
+        means = averaged.means() if last else []
         rest: list[list[Scores]] = []
         if of_test.n_rows:
             outputs = self._outputs(event, of_test, means)
@@ -258,11 +268,12 @@ class _Asked:
         server: Parties,
         rows: Literal["train", "test"],
         n_rows: int,
-        average: bool = False,
+        bits: int,
+        average: bool,
     ) -> None:
         self.n_rows = n_rows
         self._average = average
-        self._ask = functools.partial(server.embed, "evaluate", rows)
+        self._ask = functools.partial(server.embed, "evaluate", rows, bits=bits)
         self._parts = parts(n_rows)
         self._only: list[Tensor] = []
         self._seen: list[list[tuple[Tensor, Tensor, Tensor]]] = []
@@ -279,10 +290,13 @@ class _Asked:
             yield part, blocks
 
     def means(self) -> list[Tensor]:
-        """Return the means (R, E_m) of all that was seen last, a party each.
+        """Return the means (R, E_m) over the rows, a party each.
 
         That of equal values is their value.
         """
+        if not self._seen:
+            for _ in self:
+                pass
         shares = [(part.stop - part.start) / self.n_rows for part in self._parts]
         found = []
         for of_party in zip(*self._seen, strict=True):

@@ -224,7 +224,12 @@ class _Batch:
         y_test = self.build.labels([p.y_test for p in problems], first.task)
         when = "epochs" if job.curve else "nothing"
         self.recorder = Recorder(
-            problems, self.labels.y, y_test, teller.observe, when, teller.scored
+            problems,
+            self.labels.y,
+            y_test,
+            teller.observe,
+            when,
+            scored=teller.scored,
         )
 
     def run(self) -> Iterator[Run]:

@@ -194,8 +194,8 @@ def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableTyp
         parts.append(Text(words.printable(" · ".join(foot)), style="dim"))
     if allowance := snapshot["allowance"]:
         rounds = plural(allowance["rounds"], "message")
-        passes = plural(int(allowance["passes"]), "time")
-        text = f"still allowed: {rounds}, embeddings of every row {passes}"
+        values = plural(int(allowance["values"]), "value")
+        text = f"still allowed: {rounds}, {values} about a row"
         parts.append(Text(text, style="dim"))
     return Group(*parts)
 

@@ -75,7 +75,7 @@ class Allowance(TypedDict):
     """What a party's policy still allows to be asked of it."""
 
     rounds: int
-    passes: float
+    values: float
 
 
 class RunPlace(TypedDict):
@@ -243,10 +243,10 @@ class Status:
             if note:
                 self._note(what)
 
-    def allow(self, rounds: int, passes: float) -> None:
+    def allow(self, rounds: int, values: float) -> None:
         """Say what this party's policy still allows."""
         with self._lock:
-            self._allowance = {"rounds": rounds, "passes": passes}
+            self._allowance = {"rounds": rounds, "values": values}
 
     def sent(self, up: int, down: int, rounds: int) -> None:
         """Say what parties of this process have sent and were sent so far."""
