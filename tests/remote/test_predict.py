@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import shutil
 import threading
 import time
@@ -26,6 +27,7 @@ from lessvfl.errors import (
     ProtocolError,
     RecordError,
 )
+from lessvfl.remote.align import Aligner, naming
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
@@ -38,7 +40,7 @@ from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.control import Ask, Declined, Open
+from lessvfl.wire.control import Align, Ask, Declined, Open
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.messages import Block
 
@@ -409,6 +411,142 @@ def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
         assert alike(found.z, server.fuse([clinic, mean], len(places)))
 
 
+# ----------------------------------------------------------- alignments, what leaves
+
+
+class Rude(PredictingParty):
+    """A party that hangs up instead of ending an alignment, some times."""
+
+    hub: Any = None
+    times = 0
+
+    def _align(self, message: bytes) -> Any:
+        if self.times:
+            self.times -= 1
+            line = self.hub._lines[self.name]
+            self.hub.hang_up(self.name)
+            line.replies.put(None)  # the server hears of it at once
+        return super()._align(message)
+
+
+@contextlib.contextmanager
+def a_rude_session(folder, times, **policy):
+    """Have a session whose bank hangs up in alignments."""
+    strict = dataclasses.replace(WIDE, **policy)
+    with a_hub() as hub:
+        rows = order("bank")
+        config = party_config("bank", folder)
+        bank = Rude("bank", config, a_frame("bank").take(rows), IDS[rows])
+        bank.hub, bank.times = hub, times
+        clinic = a_party("clinic", folder, policy=strict)
+        sides = [Side(bank, hub.port), Side(clinic, hub.port)]
+        predictor = Predictor(server_config(folder), IDS, hub)
+        try:
+            yield predictor, bank
+        finally:
+            predictor.close()
+            hub.close()
+            for side in sides:
+                side.end()
+
+
+def test_a_party_that_hangs_up_in_alignment_spends_nothing_of_the_others(folder):
+    """Each try is the same question: it is paid for once, whoever broke it off."""
+    with a_rude_session(folder, 5, predict_alignments=1) as (predictor, bank):
+        assert predictor.begin() == len(common())
+        assert bank.times == 0
+        places, _ = predictor.places(IDS[common()])
+        assert alike(predictor.predict(places).z, in_process(folder, common()))
+
+
+def test_an_alignment_that_broke_off_is_the_same_after_a_restart(folder):
+    asked = []
+
+    def sent(predictor):
+        send = predictor.hub.send
+
+        def note(requests):
+            asked.append(next(iter(requests.values())))
+            return send(requests)
+
+        predictor.hub.send = note
+
+    for times in (1, 0):
+        with a_rude_session(folder, times, predict_alignments=1) as (predictor, _):
+            sent(predictor)
+            with contextlib.suppress(PartyLostError):
+                predictor._begin()
+    hellos = [one.data for one in asked if isinstance(one, Align)]
+    assert len(hellos) > 2
+    assert hellos[0] == hellos[1]
+    assert len({one.session for one in asked if isinstance(one, Open)}) == 1
+
+
+def test_tries_that_fail_leave_the_session_in_use_alone(folder):
+    """A party keeps two sessions: that in use, and the one that may become it."""
+    with a_rude_session(folder, 0, predict_alignments=2) as (predictor, bank):
+        predictor.begin()
+        for _ in range(4):
+            bank.times = 1
+            with pytest.raises(PartyLostError):
+                predictor.align_again(IDS[:100])
+            predictor._await(predictor.parties)
+        places, _ = predictor.places(IDS[common()])
+        assert alike(predictor.predict(places).z, in_process(folder, common()))
+
+
+def test_the_same_question_is_paid_for_once_and_another_table_again(folder):
+    once = {"policy": dataclasses.replace(WIDE, predict_alignments=1)}
+    strict = dict.fromkeys(HELD, once)
+    with a_session(folder, parties=strict) as (predictor, _):
+        assert predictor.align_again(IDS) == len(common())
+        assert predictor.align_again(IDS) == len(common())
+    fewer = {"bank": {**once, "rows": order("bank")[:-1]}}
+    with (
+        pytest.raises(PolicyError, match=r"1 alignments .*predict_alignments"),
+        a_session(folder, parties=fewer),
+    ):
+        pass
+
+
+def claim_anything(monkeypatch, sides, n_rows):
+    """Have the server claim rows of every offer, whatever was offered."""
+    parties = iter(HELD)
+
+    def places(aligner, reader):
+        listed = sides[next(parties)].party._aligner._listed
+        theirs = np.flatnonzero(listed < len(order("bank")))[:n_rows]
+        found = np.full(aligner._n_rows, -1)
+        found[: len(theirs)] = theirs
+        return found, len(listed)
+
+    monkeypatch.setattr(Aligner, "_match_points", places)
+
+
+@pytest.mark.parametrize("mode", ["other ids", "echo", "short"])
+def test_rows_that_nobody_named_do_not_leave(folder, monkeypatch, mode):
+    """256 ids that nobody has get the embeddings of nobody."""
+    made_up = np.array([f"nobody-{i}" for i in range(256)])
+    forged = {
+        "echo": lambda items, challenges, secret: b"".join(
+            challenges[at : at + 32] * 2 for at in range(0, len(challenges), 32)
+        ),
+        "short": lambda items, challenges, secret: b"",
+    }
+    with a_session(folder) as (predictor, sides):
+        monkeypatch.setattr(naming, "prove", forged.get(mode, naming.prove))
+        claim_anything(monkeypatch, sides, 200)
+        with pytest.raises(PolicyError, match="rows that the server names by their id"):
+            predictor.align_again(made_up)
+        assert all(side.error is None for side in sides.values())
+        spent = sides["clinic"].party._spent._n_alignments
+        claim_anything(monkeypatch, sides, 200)
+        with pytest.raises(PolicyError):
+            predictor.align_again(made_up)
+        # Another try to name rows is paid for again: it was the server's fault.
+        assert sides["clinic"].party._spent._n_alignments == spent + 1
+
+
 # --------------------------------------------------------------------------- the policy
 
 
@@ -440,6 +578,22 @@ def test_what_was_spent_is_not_given_back_by_a_restart(folder):
         predictor.predict(predictor.places(IDS[common()])[0][:6])
 
 
+def test_what_was_asked_for_in_the_last_minute_counts_after_a_restart(folder):
+    slow = {"policy": dataclasses.replace(WIDE, predict_rate=20)}
+    with a_session(folder, parties={"bank": slow}) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        predictor.predict(places[:15])
+    with a_session(folder, parties={"bank": slow}) as (predictor, _):
+        with pytest.raises(PolicyError, match="predict_rate"):
+            predictor.predict(places[:6])
+        predictor.predict(places[:5])
+    journal = folder / "bank" / "predictions.jsonl"
+    old = re.sub(r'"time": "20\d\d', '"time": "2019', journal.read_text())
+    journal.write_text(old + '{"time": "cut sho')
+    with a_session(folder, parties={"bank": slow}) as (predictor, _):
+        predictor.predict(places[:20])
+
+
 def test_ids_that_a_policy_does_not_name_are_not_there(folder, tmp_path):
     named = tmp_path / "allowed.csv"
     named.write_text("id\n" + "\n".join(IDS[common()[:60]]) + "\n")
@@ -455,9 +609,20 @@ def test_every_request_is_written_down_at_the_party(folder):
         places, _ = predictor.places(IDS[common()])
         predictor.predict(places[:7])
         predictor.look()  # asks for nothing, and is no request
+        for _ in range(3):
+            with pytest.raises(PolicyError, match="answers for common rows"):
+                predictor.predict(np.array([10**6]))
     text = (folder / "bank" / "predictions.jsonl").read_text()
-    (line,) = map(json.loads, text.splitlines())
-    assert (line["rows"], line["seed"]) == (7, 0)
+    aligned, asked = [
+        line for line in map(json.loads, text.splitlines()) if "session" in line
+    ]
+    assert (aligned["asked"], aligned["rows"]) == ("align", 0)
+    assert (asked["asked"], asked["rows"], asked["seed"]) == ("predict", 7, 0)
+    declined = [
+        line for line in map(json.loads, text.splitlines()) if "declined" in line
+    ]
+    assert [line["declined"] for line in declined] == ["ask", "ask"]  # not three lines
+    assert sum(line["requests"] for line in declined) == 3
     page = report.build(folder / "bank").read_text()
     assert "to predict: embeddings of 7 rows in 1 request, the last on 20" in page
 
@@ -773,8 +938,9 @@ def test_a_party_that_goes_at_every_request_costs_the_others_little(folder):
         sides["bank"].party._answer = leave
         found = predictor.predict(places)
     assert found.missing == ("bank",)
-    lines = (folder / "clinic" / "predictions.jsonl").read_text().splitlines()
-    assert len(lines) <= 2
+    text = (folder / "clinic" / "predictions.jsonl").read_text()
+    asked = [line for line in map(json.loads, text.splitlines()) if line["rows"]]
+    assert len(asked) <= 2
 
 
 @pytest.mark.parametrize("change", ["float64", "widths", "rows"])

@@ -28,7 +28,7 @@ from lessvfl.errors import (
     PolicyError,
     ProtocolError,
 )
-from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align import Aligner, Ids, keys, naming
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
@@ -103,6 +103,8 @@ class Predictor:
         self._session = ""
         self._n_asked = 0
         self.close = weakref.finalize(self, os.close, hold(self.folder))
+        if not self._path.is_file():
+            self._write(secrets.token_bytes(keys.SECRET_BYTES), {})
         hub.run_id = bytes.fromhex(self.record.header["run"])
         hub.admit = self._objection
         hub.check = self._complaint
@@ -156,12 +158,11 @@ class Predictor:
     def _begin(self) -> int:
         self._await(self.parties)
         rows: Positions | None = None
-        if self._path.is_file():
-            known = read_state(self._path)
-            self._session = known.values["session"]
-            same = known.values == {**known.values, **self._facts()}
-            if same and self._open_all():
-                rows = known.tensors["rows"].numpy()
+        known = read_state(self._path)
+        self._session = known.values["session"]
+        same = known.values == {**known.values, **self._facts()}
+        if same and self._session and self._open_all():
+            rows = known.tensors["rows"].numpy()
         return self._take(self._begin_anew() if rows is None else rows)
 
     def align_again(self, ids: NDArray[Any] | None) -> int:
@@ -179,15 +180,25 @@ class Predictor:
             raise
 
     def _begin_anew(self) -> Positions:
-        """Align rows for a new session, and write it down."""
-        self._session = secrets.token_hex(16)
+        """Align rows for a new session, and write it down.
+
+        What breaks off is tried again as the same session with the same messages, also
+        after a restart: it is the session that follows the last one.
+        """
+        secret = bytes(read_state(self._path).tensors["secret"].tolist())
+        facts = self._facts()
+        about = f"{self._session} {facts}".encode()
+        self._session = keys.derive(secret, "session", about)[:16].hex()
         self._opened.clear()
         self._open_all()
-        rows = self._align()
-        values = {"session": self._session, **self._facts()}
-        tensor = torch.from_numpy(np.ascontiguousarray(rows))
-        write_state(self._path, State({"rows": tensor}, values))
+        rows = self._align(keys.derive(secret, "ids", facts["ids"].encode()))
+        self._write(secret, {"rows": torch.from_numpy(np.ascontiguousarray(rows))})
         return rows
+
+    def _write(self, secret: bytes, rows: Mapping[str, Tensor]) -> None:
+        own = {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
+        values = {"session": self._session, **self._facts()}
+        write_state(self._path, State({**own, **rows}, values))
 
     def _take(self, rows: Positions) -> int:
         items = self._ids.items
@@ -237,14 +248,14 @@ class Predictor:
             self._opened.add(party)
         return aligned
 
-    def _align(self) -> Positions:
+    def _align(self, secret: bytes) -> Positions:
         """Find the common rows with every party."""
         mode: Any = self.config.align
         aligner = Aligner(
             mode,
             self._ids,
             len(self._ids),
-            secret=secrets.token_bytes(32),
+            secret=secret,
             min_common=1,
             min_share=0.0,
         )
@@ -256,9 +267,26 @@ class Predictor:
                 self.hub.cut_off(party, "A party must make an offer. Got none.")
             aligner.take_offer(party, offer.data)
         finals = aligner.finish()
-        self._send({p: control.Align(data) for p, data in finals.items()})
+        claimed = self._send({p: control.Align(data) for p, data in finals.items()})
+        if mode != "none":
+            self._name(claimed, aligner.rows, secret)
         self._opened.update(self.parties)
         return aligner.rows
+
+    def _name(
+        self, challenges: Mapping[PartyId, Any], rows: Positions, secret: bytes
+    ) -> None:
+        """Show every party that the rows claimed of it are known by their ids."""
+        items = self._ids.items
+        named, proofs = [items[row] for row in rows.tolist()], {}
+        for party, challenge in challenges.items():
+            points = challenge.data if isinstance(challenge, control.Align) else b""
+            try:
+                proofs[party] = control.Align(naming.prove(named, points, secret))
+            except ValueError as error:
+                said = "A party must ask for each row claimed by a point. Got what"
+                self.hub.cut_off(party, f"{said} {error}.")
+        self._send(proofs)
 
     def _send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
         """Exchange messages; what a party declines is an error with its sentence."""
