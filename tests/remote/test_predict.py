@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import json
 import re
 import shutil
+import socket
 import threading
 import time
 from pathlib import Path
@@ -35,7 +37,9 @@ from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
 from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
 from lessvfl.remote.predict import service as predict_service
-from lessvfl.remote.predict.service import Pending, Worker, application
+from lessvfl.remote.predict.journal import Journal
+from lessvfl.remote.predict.service import Pending, Service, Worker, application
+from lessvfl.remote.predict.tokens import Right, Tokens, prepare
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
 from lessvfl.wire import codec, dial
@@ -47,7 +51,8 @@ from lessvfl.wire.messages import Block
 N = 240
 IDS = np.array([f"person-{i}" for i in range(N)])
 HELD = {"clinic": ("age", "town", "smokes"), "bank": ("income", "noise")}
-TOKEN = "a-token-of-the-tests"
+TOKEN = "a-token-of-the-tests.2999-12-31"
+ADMIN = {"Authorization": "Bearer the-administrators-token.2999-12-31"}
 WIDE = Policy(components_per_column=9, linear_components_per_column=9)
 
 
@@ -706,14 +711,22 @@ def test_nothing_is_answered_before_a_model_is_opened(folder):
 # -------------------------------------------------------------------------- the service
 
 
+def the_tokens(folder: Path) -> Tokens:
+    files: dict[Right, Path] = {"predict": folder / "token", "admin": folder / "admin"}
+    files["predict"].write_text(TOKEN)
+    files["admin"].write_text(ADMIN["Authorization"].removeprefix("Bearer "))
+    return Tokens(files)
+
+
 @contextlib.contextmanager
 def a_service(folder, **more):
     with (
         a_session(folder, **more) as (predictor, _),
         Worker(predictor, lambda: IDS) as worker,
+        contextlib.closing(Journal(folder / "server" / "requests.jsonl")) as journal,
     ):
         client = TestClient(
-            application(worker, TOKEN),
+            application(worker, the_tokens(folder), journal),
             base_url="http://127.0.0.1",
             raise_server_exceptions=False,
         )
@@ -779,7 +792,7 @@ def test_requests_that_come_together_are_asked_together(folder):
 @pytest.mark.parametrize(
     ("body", "code", "sentence"),
     [
-        ({"ids": ["nobody"]}, 404, "must be of aligned rows. Got 1 of 1"),
+        ({"ids": ["nobody"]}, 404, "must be of aligned rows. Got a request with"),
         ({"ids": ["person-1", "person-1"]}, 422, "duplicate"),
         ({"ids": [1]}, 422, "Ids must be text"),
         ({"ids": []}, 413, "1 to 10000 ids. Got 0"),
@@ -819,7 +832,7 @@ def test_a_request_without_the_token_is_refused(folder, shown):
             body = {"ids": ["a"]}
             refused = client.request(*call.split(), headers=headers, json=body)
             assert refused.status_code == 401
-            assert "must bring the service's token" in refused.json()["detail"]
+            assert "must bring a token of the service" in refused.json()["detail"]
         assert client.get("/health", headers=headers).status_code == 200
 
 
@@ -842,7 +855,8 @@ def test_the_service_aligns_again_when_asked(folder):
     late = IDS[[i for i in common() if i >= 100][:3]].tolist()
     with a_service(folder, ids=IDS[:100]) as (client, _):
         assert client.post("/predict", json={"ids": late}).status_code == 404
-        assert client.post("/align").json()["rows"] == len(common())
+        aligned = client.post("/align", headers=ADMIN)
+        assert aligned.json()["rows"] == len(common())
         assert client.post("/predict", json={"ids": late}).status_code == 200
 
 
@@ -871,7 +885,7 @@ def test_an_alignment_in_between_does_not_mix_people_up(folder):
         found: dict[str, Any] = {}
 
         def align():
-            found["align"] = client.post("/align").status_code
+            found["align"] = client.post("/align", headers=ADMIN).status_code
 
         def predict():
             wanted = {"ids": IDS[rows].tolist()}
@@ -1003,3 +1017,196 @@ def test_who_asks_too_much_takes_nobody_along(folder):
         assert len(few.done.result(0).z) == 3
         with pytest.raises(PolicyError, match="predict_rows"):
             many.done.result(0)
+
+
+# ------------------------------------------------------------------ tokens and journal
+
+
+def test_the_token_to_predict_neither_aligns_nor_tells_who_is_known(folder):
+    """Who may predict hears one sentence for the whole request."""
+    wanted = {"ids": [str(IDS[common()[0]]), "nobody", "no one"]}
+    with a_service(folder) as (client, predictor):
+        session = predictor._session
+        refused = client.post("/align")
+        assert (refused.status_code, predictor._session) == (403, session)
+        assert "needs the token of the administrator" in refused.json()["detail"]
+        hidden = client.post("/predict", json=wanted)
+        told = client.post("/predict", json=wanted, headers=ADMIN)
+    assert hidden.status_code == told.status_code == 404
+    assert hidden.json()["detail"] == (
+        "All ids must be of aligned rows. Got a request with others."
+    )
+    assert "Got 2 of 3 that are not, as 'nobody'" in told.json()["detail"]
+
+
+def test_a_token_is_over_after_its_day_and_another_file_is_another_token(folder):
+    with a_service(folder) as (client, _):
+        token = folder / "token"
+
+        def shown(text):
+            headers = {"Authorization": f"Bearer {text}"}
+            return client.get("/metrics", headers=headers)
+
+        old = TOKEN.replace("2999", "2020")
+        token.write_text(old)
+        assert "Got one that is over" in shown(old).json()["detail"]
+        assert shown(TOKEN).status_code == 401
+        token.write_text("another-token-of-the-tests.2999-12-31")
+        assert shown("another-token-of-the-tests.2999-12-31").status_code == 200
+        token.write_text("one without a day")
+        assert shown("one without a day").status_code == 401
+        token.unlink()
+        assert shown("another-token-of-the-tests.2999-12-31").status_code == 401
+        assert client.get("/metrics", headers=ADMIN).status_code == 200
+
+
+def test_tokens_are_made_for_some_time_and_made_again(tmp_path):
+    path = prepare("admin", tmp_path, None)
+    first = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert prepare("admin", tmp_path, None).read_text() == first
+    path.write_text(first[:-10] + "2020-01-01")
+    assert prepare("admin", tmp_path, None).read_text() != first[:-10] + "2020-01-01"
+    assert not Tokens({"admin": path}).find(b"Bearer " + first.encode())
+    for text, sentence in (
+        ("short.2999-01-01", "16 characters or more before its day. Got 5"),
+        ("a-secret-that-is-long", "must end in a dot and the last day"),
+        ("a-secret-that-is-long.2020-01-01", "must be good today. Got one"),
+    ):
+        (tmp_path / "own").write_text(text)
+        with pytest.raises(ConfigError, match=sentence):
+            prepare("predict", tmp_path, tmp_path / "own")
+    with pytest.raises(ConfigError, match="must exist"):
+        prepare("predict", tmp_path, tmp_path / "none")
+
+
+def test_every_request_is_in_the_journal_of_the_service(folder):
+    with a_service(folder) as (client, _):
+        for _ in range(2):
+            client.post("/predict", json={"ids": IDS[common()[:3]].tolist()})
+        client.post("/align", headers=ADMIN)
+        for _ in range(50):  # a flood is a line a minute
+            client.post("/predict", headers={"Authorization": "Bearer guess"})
+            client.get("/somewhere/else")
+    text = (folder / "server" / "requests.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    asked = {"token": "predict", "path": "/predict", "status": 200, "ids": 3}
+    assert [{k: v for k, v in one.items() if k != "time"} for one in lines[:3]] == [
+        asked,
+        asked,
+        {"token": "admin", "path": "/align", "status": 200},
+    ]
+    refused = [one for one in lines if one["status"] == 401]
+    assert sum(one["requests"] for one in refused) == 50
+    unknown = [one for one in lines if one["path"] == "another"]
+    assert sum(one["requests"] for one in unknown) == 50
+    assert len(lines) == 7
+    assert "person" not in text
+
+
+# ---------------------------------------------------------------- floods of strangers
+
+
+def test_ids_of_no_use_are_refused_at_first_sight(folder):
+    """Mixed ids were compared one by one with every type, for seconds."""
+    bodies = {
+        json.dumps({"ids": [1, "a"] * 150_000}): "1 to 10000 ids. Got 300000.",
+        json.dumps({"ids": [1, "a" * 150] * 5_000}): "Got other values.",
+        json.dumps({"ids": [True] * 10_000}): "Got other values.",
+        '{"ids": ' + "[" * 100_000 + "]" * 100_000 + "}": "a text that is no JSON",
+        '{"ids": [' + "1" * 1_000_000 + "]}": "a text that is no JSON",
+        '{"ids": ["\\ud800"]}': "not valid Unicode",
+    }
+    with a_service(folder) as (client, _):
+        for content, sentence in bodies.items():
+            began = time.monotonic()
+            refused = client.post("/predict", content=content)
+            assert time.monotonic() - began < 2
+            assert refused.status_code in (413, 422)
+            assert sentence in refused.json()["detail"]
+
+
+@contextlib.contextmanager
+def a_listening_service(tmp_path):
+    """Have the service at a port, with nobody behind it."""
+    predictor: Any = SimpleNamespace(hub=SimpleNamespace(connected=()), parties=[])
+    with socket.create_server(("127.0.0.1", 0)) as door, Worker(predictor) as worker:
+        service = Service(worker, the_tokens(tmp_path), tmp_path)
+        thread = threading.Thread(target=service.run, args=([door],), daemon=True)
+        thread.start()
+        try:
+            yield ("127.0.0.1", door.getsockname()[1])
+        finally:
+            service.should_exit = True
+            thread.join(10)
+
+
+def is_well(where: tuple[str, int]) -> bool:
+    """Tell whether somebody who asks properly is answered."""
+    connection = http.client.HTTPConnection(*where, timeout=10)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    finally:
+        connection.close()
+
+
+def test_silent_connections_close_the_service_for_nobody(tmp_path):
+    most = predict_service.MOST_CONNECTIONS
+    with a_listening_service(tmp_path) as where, contextlib.ExitStack() as stack:
+        assert is_well(where)
+        silent = []
+        for _ in range(most + 50):
+            one = stack.enter_context(socket.create_connection(where))
+            one.setblocking(False)
+            silent.append(one)
+        assert is_well(where)
+        newest = silent[-1]
+        with pytest.raises(BlockingIOError):
+            newest.recv(1)  # the oldest gave way
+        with contextlib.suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+
+
+@pytest.mark.parametrize("sent", ["nothing", "a head byte by byte", "a body, refused"])
+def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
+    monkeypatch.setattr(predict_service, "HEAD_SECONDS", 0.5)
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+    ):
+        began = time.monotonic()
+        if sent == "a body, refused":  # without a token: 401, and its body goes on
+            peer.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+            peer.sendall(b"Content-Length: 1000000\r\n\r\n")
+            assert b" 401 " in peer.recv(4096)
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < 15:
+                if sent == "nothing":
+                    assert peer.recv(1) == b""
+                    break
+                peer.sendall(b"x")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 5
+        assert is_well(where)
+
+
+def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
+    """Every part of it came in time."""
+    monkeypatch.setattr(predict_service, "BODY_SECONDS", 0.5)
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+    ):
+        began = time.monotonic()
+        peer.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+        peer.sendall(f"Authorization: Bearer {TOKEN}\r\n".encode())
+        peer.sendall(b"Content-Length: 1000000\r\n\r\n")
+        peer.settimeout(0.1)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while not answer and time.monotonic() - began < 15:
+                peer.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    answer = peer.recv(4096) or b"over"
+        assert time.monotonic() - began < 5
