@@ -420,23 +420,23 @@ def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
 
 
 class Rude(PredictingParty):
-    """A party that hangs up instead of ending an alignment, some times."""
+    """A party that hangs up instead of answering, some times."""
 
     hub: Any = None
     times = 0
 
-    def _align(self, message: bytes) -> Any:
-        if self.times:
+    def handle(self, message: Any) -> Any:
+        if self.times and isinstance(message, Align | Ask):
             self.times -= 1
             line = self.hub._lines[self.name]
             self.hub.hang_up(self.name)
             line.replies.put(None)  # the server hears of it at once
-        return super()._align(message)
+        return super().handle(message)
 
 
 @contextlib.contextmanager
 def a_rude_session(folder, times, **policy):
-    """Have a session whose bank hangs up in alignments."""
+    """Have a session whose bank hangs up."""
     strict = dataclasses.replace(WIDE, **policy)
     with a_hub() as hub:
         rows = order("bank")
@@ -498,6 +498,25 @@ def test_tries_that_fail_leave_the_session_in_use_alone(folder):
             predictor._await(predictor.parties)
         places, _ = predictor.places(IDS[common()])
         assert alike(predictor.predict(places).z, in_process(folder, common()))
+
+
+def test_a_party_that_hangs_up_at_requests_spends_nothing_of_the_others(folder):
+    """A row that was answered has the same numbers again: it counts once."""
+    n_rows = len(common())
+    with a_rude_session(folder, 0, predict_rows=n_rows) as (predictor, bank):
+        predictor.begin()
+        places, _ = predictor.places(IDS[common()])
+        for _ in range(3):
+            bank.times = 1
+            with pytest.raises(PartyLostError):
+                predictor.predict(places)
+            predictor._await(predictor.parties)
+        assert alike(predictor.predict(places).z, in_process(folder, common()))
+    text = (folder / "clinic" / "predictions.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["rows"] for line in lines if line["rows"]] == [n_rows]
+    again = [one for one in lines if one.get("asked") == "predict again"]
+    assert sum(line["requests"] for line in again) == 3
 
 
 def test_the_same_question_is_paid_for_once_and_another_table_again(folder):
@@ -1129,7 +1148,8 @@ def test_ids_of_no_use_are_refused_at_first_sight(folder):
 @contextlib.contextmanager
 def a_listening_service(tmp_path):
     """Have the service at a port, with nobody behind it."""
-    predictor: Any = SimpleNamespace(hub=SimpleNamespace(connected=()), parties=[])
+    hub = SimpleNamespace(connected=())
+    predictor: Any = SimpleNamespace(hub=hub, parties=[], look=lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as door, Worker(predictor) as worker:
         service = Service(worker, the_tokens(tmp_path), tmp_path)
         thread = threading.Thread(target=service.run, args=([door],), daemon=True)

@@ -235,9 +235,9 @@ def errors(machine: Machine, token: str) -> None:
 
 def test_the_page_shows_what_a_policy_says(tmp_path):
     spent = _Spent(tmp_path / "spent.safetensors", Judge("clinic", Policy()))
-    spent.rows(Policy().predict_rate)
+    spent.rows(Policy().predict_rate, 0)
     with pytest.raises(PolicyError) as declined:
-        spent.rows(300)
+        spent.rows(300, 0)
     assert (403, f"Party 'clinic' declines: {declined.value}") in shown_errors()
 
 

@@ -113,6 +113,7 @@ class PredictingParty:
         self._aligner: PartyAligner | Claim | None = None
         self._opened: control.Open | None = None
         self._h: Tensor | None = None  # (1, N, components), all rows of the table
+        self._sent = np.zeros(0, dtype=np.bool_)  # rows whose embeddings have left
         self._rows: NDArray[np.int64] | None = None  # of the table, in common order
 
     def hello(self) -> control.Hello:
@@ -154,6 +155,7 @@ class PredictingParty:
             raise self._other("another network", "the one that training left")
         if self._opened is None or self._opened.seed != message.seed:
             self._h = self._embed(_fitted(self.config, message.seed))
+            self._sent = np.zeros(self.frame.n_rows, dtype=np.bool_)
         self._opened = message
         self._aligner, self._rows = None, self._known_rows()
         self._note("asked", "open")
@@ -304,10 +306,16 @@ class PredictingParty:
             raise PolicyError(
                 f"Party '{self.name}' answers for common rows. Got others."
             )
-        if len(places):  # none: the server looks who is there
-            self._spent.rows(len(places))
-            self._write_down("predict", len(places))
-        h = self._h[:, torch.from_numpy(self._rows[places])]
+        rows = self._rows[places]
+        if len(rows):  # none: the server looks who is there
+            n_new = len(np.unique(rows[~self._sent[rows]]))
+            self._spent.rows(len(rows), n_new)
+            if n_new:
+                self._write_down("predict", len(rows))
+            else:  # the same numbers again
+                self._note("asked", "predict again")
+            self._sent[rows] = True
+        h = self._h[:, torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
 
     def _write_down(self, asked: str, n_rows: int) -> None:
@@ -384,12 +392,12 @@ class _Spent:
         self._asked = ""
         self._write(self._n_rows)
 
-    def rows(self, n_rows: int) -> None:
-        """Take rows off the budget, of all time and of the last minute."""
+    def rows(self, n_rows: int, n_new: int) -> None:
+        """Take rows off the budget: new ones of all time, all of the last minute."""
         policy, now = self._judge.policy, time.monotonic()
-        if self._n_rows + n_rows > policy.predict_rows:
+        if self._n_rows + n_new > policy.predict_rows:
             allowed = f"predictions of {policy.predict_rows} rows"
-            raise self._judge.refuse(allowed, "predict_rows", f"{n_rows} more")
+            raise self._judge.refuse(allowed, "predict_rows", f"{n_new} more")
         while self._lately and self._lately[0][0] < now - MINUTE:
             self._n_lately -= self._lately.popleft()[1]
         if self._n_lately + n_rows > policy.predict_rate:
@@ -397,7 +405,7 @@ class _Spent:
             raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
-        self._n_rows += n_rows
+        self._n_rows += n_new
         if self._n_rows > self._written:
             self._write(min(self._n_rows + ROWS_AHEAD, policy.predict_rows))
 
