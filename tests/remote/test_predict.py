@@ -184,14 +184,14 @@ def a_party(name: str, out: Path, rows=None, frame=None, **more: Any):
 
 
 @contextlib.contextmanager
-def a_session(out: Path, ids: Any = IDS, parties=None, **more: Any):
+def a_session(out: Path, ids: Any = IDS, parties=None, align="psi", **more: Any):
     """Have a predictor with its parties, rows aligned."""
     sides: dict[str, Side] = {}
     with a_hub() as hub:
         for name in HELD:
-            party = a_party(name, out, **(parties or {}).get(name, {}))
+            party = a_party(name, out, align=align, **(parties or {}).get(name, {}))
             sides[name] = Side(party, hub.port)
-        predictor = Predictor(server_config(out, wait=20.0), ids, hub, **more)
+        predictor = Predictor(server_config(out, align=align), ids, hub, **more)
         try:
             predictor.begin()
             yield predictor, sides
@@ -531,6 +531,21 @@ def test_the_same_question_is_paid_for_once_and_another_table_again(folder):
         a_session(folder, parties=fewer),
     ):
         pass
+
+
+@pytest.mark.parametrize("align", ["plain", "none"])
+def test_rows_are_aligned_in_other_ways_too(folder, align):
+    whole = {"rows": np.arange(N)}
+    with a_session(folder, parties=dict.fromkeys(HELD, whole), align=align) as (one, _):
+        places, _ = one.places(IDS[:20])
+        assert alike(one.predict(places).z, in_process(folder, list(range(20))))
+
+
+def test_a_party_that_asks_for_no_names_is_cut_off(folder, monkeypatch):
+    with a_session(folder) as (predictor, _):
+        monkeypatch.setattr(naming, "challenge", lambda items, secret: b"")
+        with pytest.raises(PartyLostError, match="another number of points than rows"):
+            predictor.align_again(IDS[:50])
 
 
 def claim_anything(monkeypatch, sides, n_rows):

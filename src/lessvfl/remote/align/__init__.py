@@ -32,6 +32,7 @@ In mode ``psi`` (ECDH on Curve25519; H maps an id to a point of the curve) the l
 holder sends aH(x), and the party answers bH(y), sorted, and abH(x); the label holder
 multiplies each bH(y) by its a and compares. Points are compared exactly: there is no
 filter and no false positive. ``psi.py`` says why this is right and what it leaves open.
+In joint prediction the label holder then names the rows that it claims (``naming.py``).
 
 Everything random comes from a secret of each side, so that an alignment that was broken
 off is repeated to the bit. A secret is for one run.

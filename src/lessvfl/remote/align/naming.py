@@ -32,13 +32,15 @@ def challenge(items: Sequence[str], secret: bytes) -> bytes:
     )
 
 
-def prove(items: Sequence[str], challenges: bytes, secret: bytes) -> bytes:
-    """Return two points for each row claimed; ValueError says what does not fit."""
-    points = _points(challenges, len(items))
+def prove(named: Sequence[bytes], challenges: bytes, secret: bytes) -> bytes:
+    """Return two points for each row claimed; ValueError says what does not fit.
+
+    `named` are the points H(x) of the ids that rows are claimed by.
+    """
     pairs = []
-    for item, point in zip(items, points, strict=True):
-        once = psi.Key(keys.derive(secret, "proof", point + item.encode()))
-        pairs += once.multiply([psi.hash_to_curve(item), point])
+    for own, point in zip(named, _points(challenges, len(named)), strict=True):
+        once = psi.Key(keys.derive(secret, "proof", point + own))
+        pairs += once.multiply([own, point])
     return b"".join(pairs)
 
 

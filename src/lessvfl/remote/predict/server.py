@@ -28,7 +28,7 @@ from lessvfl.errors import (
     PolicyError,
     ProtocolError,
 )
-from lessvfl.remote.align import Aligner, Ids, keys, naming
+from lessvfl.remote.align import Aligner, Ids, keys, naming, psi
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
@@ -278,7 +278,8 @@ class Predictor:
     ) -> None:
         """Show every party that the rows claimed of it are known by their ids."""
         items = self._ids.items
-        named, proofs = [items[row] for row in rows.tolist()], {}
+        named = [psi.hash_to_curve(items[row]) for row in rows.tolist()]
+        proofs = {}
         for party, challenge in challenges.items():
             points = challenge.data if isinstance(challenge, control.Align) else b""
             try:
