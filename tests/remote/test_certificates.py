@@ -778,6 +778,7 @@ def test_the_commands_end_to_end(run, tmp_path, monkeypatch):
         "Next, on every side: fill in what says FILL IN in its .yaml file, then",
         "  lessvfl server --config server.yaml",
         "  lessvfl party --config party.yaml",
+        "Before predictions, name in 'predict_ids' of each party who may be asked for",
     ]
     asked = run("request", "lab", "--name", "lab")
     assert asked.code == 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import json
+import re
 import secrets
 import shutil
+import socket
 import threading
 import time
 from pathlib import Path
@@ -27,6 +30,7 @@ from lessvfl.errors import (
     ProtocolError,
     RecordError,
 )
+from lessvfl.remote.align import Aligner
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
@@ -34,19 +38,22 @@ from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
 from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
 from lessvfl.remote.predict import service as predict_service
-from lessvfl.remote.predict.service import Pending, Worker, application
+from lessvfl.remote.predict.journal import Journal
+from lessvfl.remote.predict.service import Pending, Service, Worker, application
+from lessvfl.remote.predict.tokens import Right, Tokens, prepare
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.control import Agreed, Ask, Declined, Open
+from lessvfl.wire.control import Agreed, Align, Ask, Declined, Open
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.messages import Block
 
 N = 240
 IDS = np.array([f"person-{i}" for i in range(N)])
 HELD = {"clinic": ("age", "town", "smokes"), "bank": ("income", "noise")}
-TOKEN = "a-token-of-the-tests"
+TOKEN = "a-token-of-the-tests.2999-12-31"
+ADMIN = {"Authorization": "Bearer the-administrators-token.2999-12-31"}
 WIDE = Policy(
     components_per_column=9, linear_components_per_column=9, limits={"bits": None}
 )
@@ -180,14 +187,14 @@ def a_party(name: str, out: Path, rows=None, frame=None, **more: Any):
 
 
 @contextlib.contextmanager
-def a_session(out: Path, ids: Any = IDS, parties=None, **more: Any):
+def a_session(out: Path, ids: Any = IDS, parties=None, align="psi", **more: Any):
     """Have a predictor with its parties, rows aligned."""
     sides: dict[str, Side] = {}
     with a_hub() as hub:
         for name in HELD:
-            party = a_party(name, out, **(parties or {}).get(name, {}))
+            party = a_party(name, out, align=align, **(parties or {}).get(name, {}))
             sides[name] = Side(party, hub.port)
-        predictor = Predictor(server_config(out, wait=20.0), ids, hub, **more)
+        predictor = Predictor(server_config(out, align=align), ids, hub, **more)
         try:
             predictor.begin()
             yield predictor, sides
@@ -412,6 +419,164 @@ def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
         assert alike(found.z, server.fuse([clinic, mean], len(places)))
 
 
+# ----------------------------------------------------------- alignments, what leaves
+
+
+class Rude(PredictingParty):
+    """A party that hangs up instead of answering, some times."""
+
+    hub: Any = None
+    times = 0
+
+    def handle(self, message: Any) -> Any:
+        if self.times and isinstance(message, Align | Ask):
+            self.times -= 1
+            line = self.hub._lines[self.name]
+            self.hub.hang_up(self.name)
+            line.replies.put(None)  # the server hears of it at once
+        return super().handle(message)
+
+
+@contextlib.contextmanager
+def a_rude_session(folder, times, **policy):
+    """Have a session whose bank hangs up."""
+    strict = dataclasses.replace(WIDE, **policy)
+    with a_hub() as hub:
+        rows = order("bank")
+        config = party_config("bank", folder)
+        bank = Rude("bank", config, a_frame("bank").take(rows), IDS[rows])
+        bank.hub, bank.times = hub, times
+        clinic = a_party("clinic", folder, policy=strict)
+        sides = [Side(bank, hub.port), Side(clinic, hub.port)]
+        predictor = Predictor(server_config(folder), IDS, hub)
+        try:
+            yield predictor, bank
+        finally:
+            predictor.close()
+            hub.close()
+            for side in sides:
+                side.end()
+
+
+def test_a_party_that_hangs_up_in_alignment_spends_nothing_of_the_others(folder):
+    """Each try is the same question: it is paid for once, whoever broke it off."""
+    with a_rude_session(folder, 5, predict_alignments=1) as (predictor, bank):
+        assert predictor.begin() == len(common())
+        assert bank.times == 0
+        places, _ = predictor.places(IDS[common()])
+        assert alike(predictor.predict(places).z, in_process(folder, common()))
+
+
+def test_an_alignment_that_broke_off_is_the_same_after_a_restart(folder):
+    asked = []
+
+    def sent(predictor):
+        send = predictor.hub.send
+
+        def note(requests):
+            asked.append(next(iter(requests.values())))
+            return send(requests)
+
+        predictor.hub.send = note
+
+    for times in (1, 0):
+        with a_rude_session(folder, times, predict_alignments=1) as (predictor, _):
+            sent(predictor)
+            with contextlib.suppress(PartyLostError):
+                predictor._begin()
+    hellos = [one.data for one in asked if isinstance(one, Align)]
+    assert len(hellos) > 2
+    assert hellos[0] == hellos[1]
+    assert len({one.session for one in asked if isinstance(one, Open)}) == 1
+
+
+def test_tries_that_fail_leave_the_session_in_use_alone(folder):
+    """A party keeps two sessions: that in use, and the one that may become it."""
+    with a_rude_session(folder, 0, predict_alignments=2) as (predictor, bank):
+        predictor.begin()
+        for _ in range(4):
+            bank.times = 1
+            with pytest.raises(PartyLostError):
+                predictor.align_again(IDS[:100])
+            predictor._await(predictor.parties)
+        places, _ = predictor.places(IDS[common()])
+        assert alike(predictor.predict(places).z, in_process(folder, common()))
+
+
+def test_a_party_that_hangs_up_at_requests_spends_nothing_of_the_others(folder):
+    """A row that was answered has the same numbers again: it counts once."""
+    n_rows = len(common())
+    with a_rude_session(folder, 0, predict_rows=n_rows) as (predictor, bank):
+        predictor.begin()
+        places, _ = predictor.places(IDS[common()])
+        for _ in range(3):
+            bank.times = 1
+            with pytest.raises(PartyLostError):
+                predictor.predict(places)
+            predictor._await(predictor.parties)
+        assert alike(predictor.predict(places).z, in_process(folder, common()))
+    text = (folder / "clinic" / "predictions.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["rows"] for line in lines if line["rows"]] == [n_rows]
+    again = [one for one in lines if one.get("asked") == "predict again"]
+    assert sum(line["requests"] for line in again) == 3
+
+
+def test_the_same_question_is_paid_for_once_and_another_table_again(folder):
+    once = {"policy": dataclasses.replace(WIDE, predict_alignments=1)}
+    strict = dict.fromkeys(HELD, once)
+    with a_session(folder, parties=strict) as (predictor, _):
+        assert predictor.align_again(IDS) == len(common())
+        assert predictor.align_again(IDS) == len(common())
+    fewer = {"bank": {**once, "rows": order("bank")[:-1]}}
+    with (
+        pytest.raises(PolicyError, match=r"1 alignments .*predict_alignments"),
+        a_session(folder, parties=fewer),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("align", ["plain", "none"])
+def test_rows_are_aligned_in_other_ways_too(folder, align):
+    whole = {"rows": np.arange(N)}
+    with a_session(folder, parties=dict.fromkeys(HELD, whole), align=align) as (one, _):
+        places, _ = one.places(IDS[:20])
+        assert alike(one.predict(places).z, in_process(folder, list(range(20))))
+
+
+def test_ids_that_nobody_has_get_the_rows_of_nobody(folder):
+    made_up = np.array([f"nobody-{i}" for i in range(256)])
+    with a_session(folder) as (predictor, sides):
+        with pytest.raises(PolicyError, match="at least 1 common rows are needed"):
+            predictor.align_again(made_up)
+        assert all(side.error is None for side in sides.values())
+
+
+@pytest.mark.parametrize("align", ["psi", "plain"])
+def test_rows_that_nobody_named_do_not_leave(folder, monkeypatch, align):
+    """Who knows 20 ids claims one row more, which is a party's own all the same."""
+    honest = Aligner._named
+
+    def claim_more(aligner, name, places):
+        listed = sides[name].party._aligner._listed
+        own = np.flatnonzero(listed < len(order(name)))
+        echo = aligner._echoes.get(name)
+        if echo is not None:  # it multiplies whatever it was sent, and finds the place
+            echo.proofs = {**dict.fromkeys(own.tolist(), bytes(32)), **echo.proofs}
+        return honest(aligner, name, np.append(places, np.setdiff1d(own, places)[:1]))
+
+    with a_session(folder, align=align) as (predictor, sides):
+        monkeypatch.setattr(Aligner, "_named", claim_more)
+        known = {side.party.name: side.party._rows for side in sides.values()}
+        with pytest.raises((PartyLostError, ProtocolError)):
+            predictor.align_again(IDS[common()[:20]])
+        for name, side in sides.items():
+            side.join(10)
+            assert "names rows that are not common" in str(side.error)
+            assert side.party._rows is known[name] or side.party._rows is None
+            assert side.party._spent._asked == ""  # another try is paid for again
+
+
 # --------------------------------------------------------------------------- the policy
 
 
@@ -443,6 +608,22 @@ def test_what_was_spent_is_not_given_back_by_a_restart(folder):
         predictor.predict(predictor.places(IDS[common()])[0][:6])
 
 
+def test_what_was_asked_for_in_the_last_minute_counts_after_a_restart(folder):
+    slow = {"policy": dataclasses.replace(WIDE, predict_rate=20)}
+    with a_session(folder, parties={"bank": slow}) as (predictor, _):
+        places, _ = predictor.places(IDS[common()])
+        predictor.predict(places[:15])
+    with a_session(folder, parties={"bank": slow}) as (predictor, _):
+        with pytest.raises(PolicyError, match="predict_rate"):
+            predictor.predict(places[:6])
+        predictor.predict(places[:5])
+    journal = folder / "bank" / "predictions.jsonl"
+    old = re.sub(r'"time": "20\d\d', '"time": "2019', journal.read_text())
+    journal.write_text(old + '{"time": "cut sho')
+    with a_session(folder, parties={"bank": slow}) as (predictor, _):
+        predictor.predict(places[:20])
+
+
 def test_ids_that_a_policy_does_not_name_are_not_there(folder, tmp_path):
     named = tmp_path / "allowed.csv"
     named.write_text("id\n" + "\n".join(IDS[common()[:60]]) + "\n")
@@ -458,9 +639,20 @@ def test_every_request_is_written_down_at_the_party(folder):
         places, _ = predictor.places(IDS[common()])
         predictor.predict(places[:7])
         predictor.look()  # asks for nothing, and is no request
+        for _ in range(3):
+            with pytest.raises(PolicyError, match="answers for common rows"):
+                predictor.predict(np.array([10**6]))
     text = (folder / "bank" / "predictions.jsonl").read_text()
-    (line,) = map(json.loads, text.splitlines())
-    assert (line["rows"], line["seed"]) == (7, 0)
+    aligned, asked = [
+        line for line in map(json.loads, text.splitlines()) if "session" in line
+    ]
+    assert (aligned["asked"], aligned["rows"]) == ("align", 0)
+    assert (asked["asked"], asked["rows"], asked["seed"]) == ("predict", 7, 0)
+    declined = [
+        line for line in map(json.loads, text.splitlines()) if "declined" in line
+    ]
+    assert [line["declined"] for line in declined] == ["ask", "ask"]  # not three lines
+    assert sum(line["requests"] for line in declined) == 3
     page = report.build(folder / "bank").read_text()
     assert "to predict: embeddings of 7 rows in 1 request, the last on 20" in page
 
@@ -568,14 +760,22 @@ def test_a_server_hears_that_it_opens_too_often(folder, monkeypatch):
 # -------------------------------------------------------------------------- the service
 
 
+def the_tokens(folder: Path) -> Tokens:
+    files: dict[Right, Path] = {"predict": folder / "token", "admin": folder / "admin"}
+    files["predict"].write_text(TOKEN)
+    files["admin"].write_text(ADMIN["Authorization"].removeprefix("Bearer "))
+    return Tokens(files)
+
+
 @contextlib.contextmanager
 def a_service(folder, **more):
     with (
         a_session(folder, **more) as (predictor, _),
         Worker(predictor, lambda: IDS) as worker,
+        contextlib.closing(Journal(folder / "server" / "requests.jsonl")) as journal,
     ):
         client = TestClient(
-            application(worker, TOKEN),
+            application(worker, the_tokens(folder), journal),
             base_url="http://127.0.0.1",
             raise_server_exceptions=False,
         )
@@ -641,7 +841,7 @@ def test_requests_that_come_together_are_asked_together(folder):
 @pytest.mark.parametrize(
     ("body", "code", "sentence"),
     [
-        ({"ids": ["nobody"]}, 404, "must be of aligned rows. Got 1 of 1"),
+        ({"ids": ["nobody"]}, 404, "must be of aligned rows. Got a request with"),
         ({"ids": ["person-1", "person-1"]}, 422, "duplicate"),
         ({"ids": [1]}, 422, "Ids must be text"),
         ({"ids": []}, 413, "1 to 10000 ids. Got 0"),
@@ -681,7 +881,7 @@ def test_a_request_without_the_token_is_refused(folder, shown):
             body = {"ids": ["a"]}
             refused = client.request(*call.split(), headers=headers, json=body)
             assert refused.status_code == 401
-            assert "must bring the service's token" in refused.json()["detail"]
+            assert "must bring a token of the service" in refused.json()["detail"]
         assert client.get("/health", headers=headers).status_code == 200
 
 
@@ -704,7 +904,8 @@ def test_the_service_aligns_again_when_asked(folder):
     late = IDS[[i for i in common() if i >= 100][:3]].tolist()
     with a_service(folder, ids=IDS[:100]) as (client, _):
         assert client.post("/predict", json={"ids": late}).status_code == 404
-        assert client.post("/align").json()["rows"] == len(common())
+        aligned = client.post("/align", headers=ADMIN)
+        assert aligned.json()["rows"] == len(common())
         assert client.post("/predict", json={"ids": late}).status_code == 200
 
 
@@ -733,7 +934,7 @@ def test_an_alignment_in_between_does_not_mix_people_up(folder):
         found: dict[str, Any] = {}
 
         def align():
-            found["align"] = client.post("/align").status_code
+            found["align"] = client.post("/align", headers=ADMIN).status_code
 
         def predict():
             wanted = {"ids": IDS[rows].tolist()}
@@ -800,8 +1001,9 @@ def test_a_party_that_goes_at_every_request_costs_the_others_little(folder):
         sides["bank"].party._answer = leave
         found = predictor.predict(places)
     assert found.missing == ("bank",)
-    lines = (folder / "clinic" / "predictions.jsonl").read_text().splitlines()
-    assert len(lines) <= 2
+    text = (folder / "clinic" / "predictions.jsonl").read_text()
+    asked = [line for line in map(json.loads, text.splitlines()) if line["rows"]]
+    assert len(asked) <= 2
 
 
 @pytest.mark.parametrize("change", ["float64", "widths", "rows"])
@@ -864,3 +1066,197 @@ def test_who_asks_too_much_takes_nobody_along(folder):
         assert len(few.done.result(0).z) == 3
         with pytest.raises(PolicyError, match="predict_rows"):
             many.done.result(0)
+
+
+# ------------------------------------------------------------------ tokens and journal
+
+
+def test_the_token_to_predict_neither_aligns_nor_tells_who_is_known(folder):
+    """Who may predict hears one sentence for the whole request."""
+    wanted = {"ids": [str(IDS[common()[0]]), "nobody", "no one"]}
+    with a_service(folder) as (client, predictor):
+        session = predictor._session
+        refused = client.post("/align")
+        assert (refused.status_code, predictor._session) == (403, session)
+        assert "needs the token of the administrator" in refused.json()["detail"]
+        hidden = client.post("/predict", json=wanted)
+        told = client.post("/predict", json=wanted, headers=ADMIN)
+    assert hidden.status_code == told.status_code == 404
+    assert hidden.json()["detail"] == (
+        "All ids must be of aligned rows. Got a request with others."
+    )
+    assert "Got 2 of 3 that are not, as 'nobody'" in told.json()["detail"]
+
+
+def test_a_token_is_over_after_its_day_and_another_file_is_another_token(folder):
+    with a_service(folder) as (client, _):
+        token = folder / "token"
+
+        def shown(text):
+            headers = {"Authorization": f"Bearer {text}"}
+            return client.get("/metrics", headers=headers)
+
+        old = TOKEN.replace("2999", "2020")
+        token.write_text(old)
+        assert "Got one that is over" in shown(old).json()["detail"]
+        assert shown(TOKEN).status_code == 401
+        token.write_text("another-token-of-the-tests.2999-12-31")
+        assert shown("another-token-of-the-tests.2999-12-31").status_code == 200
+        token.write_text("one without a day")
+        assert shown("one without a day").status_code == 401
+        token.unlink()
+        assert shown("another-token-of-the-tests.2999-12-31").status_code == 401
+        assert client.get("/metrics", headers=ADMIN).status_code == 200
+
+
+def test_tokens_are_made_for_some_time_and_made_again(tmp_path):
+    path = prepare("admin", tmp_path, None)
+    first = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert prepare("admin", tmp_path, None).read_text() == first
+    path.write_text(first[:-10] + "2020-01-01")
+    assert prepare("admin", tmp_path, None).read_text() != first[:-10] + "2020-01-01"
+    assert not Tokens({"admin": path}).find(b"Bearer " + first.encode())
+    for text, sentence in (
+        ("short.2999-01-01", "16 characters or more before its day. Got 5"),
+        ("a-secret-that-is-long", "must end in a dot and the last day"),
+        ("a-secret-that-is-long.2020-01-01", "must be good today. Got one"),
+    ):
+        (tmp_path / "own").write_text(text)
+        with pytest.raises(ConfigError, match=sentence):
+            prepare("predict", tmp_path, tmp_path / "own")
+    with pytest.raises(ConfigError, match="must exist"):
+        prepare("predict", tmp_path, tmp_path / "none")
+
+
+def test_every_request_is_in_the_journal_of_the_service(folder):
+    with a_service(folder) as (client, _):
+        for _ in range(2):
+            client.post("/predict", json={"ids": IDS[common()[:3]].tolist()})
+        client.post("/align", headers=ADMIN)
+        for _ in range(50):  # a flood is a line a minute
+            client.post("/predict", headers={"Authorization": "Bearer guess"})
+            client.get("/somewhere/else")
+    text = (folder / "server" / "requests.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    asked = {"token": "predict", "path": "/predict", "status": 200, "ids": 3}
+    assert [{k: v for k, v in one.items() if k != "time"} for one in lines[:3]] == [
+        asked,
+        asked,
+        {"token": "admin", "path": "/align", "status": 200},
+    ]
+    refused = [one for one in lines if one["status"] == 401]
+    assert sum(one["requests"] for one in refused) == 50
+    unknown = [one for one in lines if one["path"] == "another"]
+    assert sum(one["requests"] for one in unknown) == 50
+    assert len(lines) == 7
+    assert "person" not in text
+
+
+# ---------------------------------------------------------------- floods of strangers
+
+
+def test_ids_of_no_use_are_refused_at_first_sight(folder):
+    """Mixed ids were compared one by one with every type, for seconds."""
+    bodies = {
+        json.dumps({"ids": [1, "a"] * 150_000}): "1 to 10000 ids. Got 300000.",
+        json.dumps({"ids": [1, "a" * 150] * 5_000}): "Got other values.",
+        json.dumps({"ids": [True] * 10_000}): "Got other values.",
+        '{"ids": ' + "[" * 100_000 + "]" * 100_000 + "}": "a text that is no JSON",
+        '{"ids": [' + "1" * 1_000_000 + "]}": "a text that is no JSON",
+        '{"ids": ["\\ud800"]}': "not valid Unicode",
+    }
+    with a_service(folder) as (client, _):
+        for content, sentence in bodies.items():
+            began = time.monotonic()
+            refused = client.post("/predict", content=content)
+            assert time.monotonic() - began < 2
+            assert refused.status_code in (413, 422)
+            assert sentence in refused.json()["detail"]
+
+
+@contextlib.contextmanager
+def a_listening_service(tmp_path):
+    """Have the service at a port, with nobody behind it."""
+    hub = SimpleNamespace(connected=())
+    predictor: Any = SimpleNamespace(hub=hub, parties=[], look=lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as door, Worker(predictor) as worker:
+        service = Service(worker, the_tokens(tmp_path), tmp_path)
+        thread = threading.Thread(target=service.run, args=([door],), daemon=True)
+        thread.start()
+        try:
+            yield ("127.0.0.1", door.getsockname()[1])
+        finally:
+            service.should_exit = True
+            thread.join(10)
+
+
+def is_well(where: tuple[str, int]) -> bool:
+    """Tell whether somebody who asks properly is answered."""
+    connection = http.client.HTTPConnection(*where, timeout=10)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    finally:
+        connection.close()
+
+
+def test_silent_connections_close_the_service_for_nobody(tmp_path):
+    most = predict_service.MOST_CONNECTIONS
+    with a_listening_service(tmp_path) as where, contextlib.ExitStack() as stack:
+        assert is_well(where)
+        silent = []
+        for _ in range(most + 50):
+            one = stack.enter_context(socket.create_connection(where))
+            one.setblocking(False)
+            silent.append(one)
+        assert is_well(where)
+        newest = silent[-1]
+        with pytest.raises(BlockingIOError):
+            newest.recv(1)  # the oldest gave way
+        with contextlib.suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+
+
+@pytest.mark.parametrize("sent", ["nothing", "a head byte by byte", "a body, refused"])
+def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
+    monkeypatch.setattr(predict_service, "HEAD_SECONDS", 0.5)
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+    ):
+        began = time.monotonic()
+        if sent == "a body, refused":  # without a token: 401, and its body goes on
+            peer.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+            peer.sendall(b"Content-Length: 1000000\r\n\r\n")
+            assert b" 401 " in peer.recv(4096)
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < 15:
+                if sent == "nothing":
+                    assert peer.recv(1) == b""
+                    break
+                peer.sendall(b"x")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 5
+        assert is_well(where)
+
+
+def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
+    """Every part of it came in time."""
+    monkeypatch.setattr(predict_service, "BODY_SECONDS", 0.5)
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+    ):
+        began = time.monotonic()
+        peer.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+        peer.sendall(f"Authorization: Bearer {TOKEN}\r\n".encode())
+        peer.sendall(b"Content-Length: 1000000\r\n\r\n")
+        peer.settimeout(0.1)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            while not answer and time.monotonic() - began < 15:
+                peer.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    answer = peer.recv(4096) or b"over"
+        assert time.monotonic() - began < 5

@@ -190,14 +190,16 @@ def test_the_page_works_command_by_command(machine):
     paths = {"/predict", "/align", "/health", "/metrics"}
     assert set(json.loads(answers[-1])["paths"]) == paths
     lines = machine.folder / "kit" / "clinic" / "run" / "predictions.jsonl"
-    *_, last = map(json.loads, lines.read_text().splitlines())
+    written = map(json.loads, lines.read_text().splitlines())
+    *_, last = [line for line in written if line["rows"]]
     assert last["rows"] == 2
     [(_, shown)] = blocks("What a party computes and sends")
     assert form(last) == form(json.loads(shown))
 
     token = machine.folder / "kit" / "server" / "run" / "token"
-    assert token.stat().st_mode & 0o777 == 0o600
-    errors(machine, token.read_text())
+    admin = token.with_name("admin-token")
+    assert token.stat().st_mode & admin.stat().st_mode & 0o777 == 0o600
+    errors(machine, token, admin.read_text())
     os.killpg(insurer.pid, signal.SIGKILL)
     machine.wait_for(lambda: machine.health() == 503)
     assert ask(machine, token.read_text(), ["p469"]) in shown_errors()
@@ -214,30 +216,42 @@ def shown_errors() -> set[tuple[int, str]]:
     return {(int(status), said.strip("`")) for status, _, said in table}
 
 
-def ask(machine: Machine, token: str, ids: Any) -> tuple[int, str]:
+def ask(
+    machine: Machine, token: str, ids: Any, path: str = "/predict"
+) -> tuple[int, str]:
     """Ask for predictions; return status code and sentence of what went wrong."""
     content = ids if isinstance(ids, str) else json.dumps({"ids": ids})
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    answer = machine.client.post("/predict", headers=headers, content=content)
+    answer = machine.client.post(path, headers=headers, content=content)
     return answer.status_code, answer.json()["detail"]
 
 
-def errors(machine: Machine, token: str) -> None:
+def errors(machine: Machine, file: Path, admin: str) -> None:
     """See every error of the page that needs no further side."""
+    token = file.read_text()
     too_many = [f"p{row}" for row in range(MOST_ROWS + 1)]
     asked: list[Any] = [too_many, ["p469", "p469"], [469], ["p469", "p1"]]
     found = {ask(machine, token, ids) for ids in asked}
     found |= {ask(machine, token, "{"), ask(machine, "wrong", ["p469"])}
-    others = {said for said in shown_errors() if said[0] in (403, 421, 502, 503)}
+    found |= {ask(machine, admin, ["p469", "p1"]), ask(machine, token, [], "/align")}
+    over = f"{token[:-10]}2020-01-01"
+    file.write_text(over)
+    found.add(ask(machine, over, ["p469"]))
+    file.write_text(token)
+    others = {
+        (code, said)
+        for code, said in shown_errors()
+        if code in (421, 502, 503) or "declines" in said
+    }
     assert found == shown_errors() - others
     assert len(others) == 4
 
 
 def test_the_page_shows_what_a_policy_says(tmp_path):
     spent = _Spent(tmp_path / "spent.safetensors", Judge("clinic", Policy()))
-    spent.rows(Policy().predict_rate)
+    spent.rows(Policy().predict_rate, 0)
     with pytest.raises(PolicyError) as declined:
-        spent.rows(300)
+        spent.rows(300, 0)
     assert (403, f"Party 'clinic' declines: {declined.value}") in shown_errors()
 
 

@@ -53,6 +53,9 @@ def init(
     )
     typer.echo("  lessvfl server --config server.yaml")
     typer.echo("  lessvfl party --config party.yaml")
+    typer.echo(
+        "Before predictions, name in 'predict_ids' of each party who may be asked for"
+    )
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import secrets
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,9 @@ from lessvfl.cli import ending, remote, results
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import PartyConfig, ServerConfig
+    from lessvfl.remote.config import PartyConfig
     from lessvfl.remote.predict import Predictor
-
-MIN_TOKEN = 16  # characters
+    from lessvfl.remote.predict.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +29,7 @@ def as_server(
     out: Path | None,
     http: str | None,
     token_file: Path | None,
+    admin_token_file: Path | None,
     seed: int | None,
     allow_missing: bool,
 ) -> None:
@@ -38,6 +37,7 @@ def as_server(
     from lessvfl import data
     from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.predict import tokens
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
 
@@ -48,7 +48,16 @@ def as_server(
         raise ConfigError(
             f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
         )
-    token = None if http is None else _token(own, token_file)
+    given: dict[tokens.Right, Path | None]
+    given = {"predict": token_file, "admin": admin_token_file}
+    files = (
+        {}
+        if http is None
+        else {
+            right: tokens.prepare(right, Path(own.out), file)
+            for right, file in given.items()
+        }
+    )
     read_ids = functools.partial(universe, own, rows, data.load_ids)
     known, asked = read_ids()
     credentials = remote.server_credentials(own, insecure)
@@ -62,12 +71,13 @@ def as_server(
             )
             stack.callback(predictor.close)
             predictor.begin()
-            if door is None or token is None:
+            if door is None:
                 _batch(predictor, asked, target)
             else:
-                where = token_file or Path(own.out) / "token"
-                log.info("the service's token is in '%s'", where)
-                _serve(predictor, door, token, lambda: read_ids()[0])
+                for right, file in files.items():
+                    log.info("the token to %s is in '%s'", right, file)
+                keys = tokens.Tokens(files)
+                _serve(predictor, door, keys, lambda: read_ids()[0])
         except BaseException as error:
             remote.close_hub(hub, error)
             raise
@@ -95,28 +105,6 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     results.say(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 
-def _token(own: ServerConfig, given: Path | None) -> str:
-    """Return the token that requests must bring; one is made where none is given."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.run.record import write_atomically
-
-    path = given or Path(own.out) / "token"
-    if given is None and not path.is_file() and path.parent.is_dir():
-        write_atomically(path, secrets.token_urlsafe(32).encode(), mode=0o600)
-    if not path.is_file():
-        raise ConfigError(f"The file of the token, '{path}', must exist. Got none.")
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError:
-        token = ""
-    if len(token) < MIN_TOKEN:
-        raise ConfigError(
-            f"The token in '{path}' must have {MIN_TOKEN} characters or more. "
-            f"Got {len(token)}."
-        )
-    return token
-
-
 def _bind(address: str) -> socket.socket:
     """Take the port of the service, before anybody is asked for anything."""
     from lessvfl.errors import ConfigError
@@ -140,7 +128,7 @@ def _bind(address: str) -> socket.socket:
 
 
 def _serve(
-    predictor: Predictor, door: socket.socket, token: str, read_ids: Any
+    predictor: Predictor, door: socket.socket, tokens: Tokens, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
     try:
@@ -153,7 +141,7 @@ def _serve(
             f"them. Got no {error.name}."
         ) from None
     with Worker(predictor, read_ids) as worker:
-        service = Service(worker, token)
+        service = Service(worker, tokens, predictor.folder)
         host, port, *_ = door.getsockname()
         name = f"[{host}]" if ":" in host else host
         log.info("answers at http://%s:%d/predict", name, port)

@@ -135,7 +135,11 @@ def server(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="The token of the service; made otherwise."),
+        typer.Option("--token-file", help="The token to predict; made otherwise."),
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Whose model; the first seed's.")
@@ -157,6 +161,7 @@ def server(
             out=out,
             http=http,
             token_file=token_file,
+            admin_token_file=admin_token_file,
             seed=seed,
             allow_missing=allow_missing,
         )
@@ -167,6 +172,7 @@ def server(
             "--out": out,
             "--http": http,
             "--token-file": token_file,
+            "--admin-token-file": admin_token_file,
             "--seed": seed,
             "--allow-missing": allow_missing or None,
         },

@@ -269,8 +269,9 @@ def read_journal(folder: Path) -> dict[str, Any]:
             for line in lines:
                 if line.endswith("\n"):  # else it is being written
                     one = json.loads(line)
-                    n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
-                    last = str(one["time"])
+                    if int(one["rows"]):  # others ask for no embedding, or get none
+                        n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
+                        last = str(one["time"])
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise RecordError(
             f"'{path}' must hold one JSON object a line, as a party writes it. Got "

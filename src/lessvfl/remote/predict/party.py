@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import hashlib
 import json
 import logging
 import os
@@ -10,6 +12,7 @@ import secrets
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,14 @@ from lessvfl import data
 from lessvfl.core.lifted import find_factory
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
-from lessvfl.remote.align import Ids, PartyAligner
+from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import Judge
+from lessvfl.remote.predict.journal import MINUTE, Journal
 from lessvfl.run.fitted import FittedParty, digest_of
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import JOURNAL, RunRecord
@@ -36,8 +40,8 @@ from lessvfl.wire import control, messages
 
 ROWS_AHEAD = 10_000  # answers that are written down before they are given
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
-MINUTE = 60.0
 OPENS = 60  # times that a model is taken up in a minute, at most
+LINE_BYTES = 256  # of the journal, the most
 LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
 
 log = logging.getLogger(__name__)
@@ -60,8 +64,8 @@ def _fitted(config: PartyConfig, seed: int) -> FittedParty:
 class PredictingParty:
     """A party's side of joint prediction: ``handle(message) -> reply``.
 
-    `frame` is its table of today, `ids` whom the rows are about. What it answered is in
-    ``predictions.jsonl`` of its run folder: when, how many rows, for which session.
+    `frame` is its table of today, `ids` whom the rows are about. What it was asked is
+    in ``predictions.jsonl`` of its run folder: when, how many rows, for which session.
     """
 
     def __init__(
@@ -86,16 +90,12 @@ class PredictingParty:
         try:
             self.judge = Judge(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
-            self._spent = _Spent(self.folder / "predicted.safetensors", self.judge)
+            lately = _lately(self.folder / JOURNAL, config.policy.predict_rate)
+            path = self.folder / "predicted.safetensors"
+            self._spent = _Spent(path, self.judge, lately)
             files.callback(self._spent.settle)
-            journal = open(  # a line goes out at once
-                self.folder / JOURNAL,
-                "a",
-                buffering=1,
-                encoding="utf-8",
-                opener=lambda path, flags: os.open(path, flags, 0o600),
-            )
-            self._journal = files.enter_context(journal)
+            self._journal = Journal(self.folder / JOURNAL)
+            files.callback(self._journal.close)
             self._new_aligner()
             for run in self.record.runs:  # what is wrong with the table is said now
                 self._encode(_fitted(config, run["seed"]))
@@ -105,6 +105,7 @@ class PredictingParty:
         self._aligner: PartyAligner | None = None
         self._opened: control.Open | None = None
         self._h: Tensor | None = None  # (1, N, components), all rows of the table
+        self._sent = np.zeros(0, dtype=np.bool_)  # rows whose embeddings have left
         self._rows: NDArray[np.int64] | None = None  # of the table, in common order
 
     def hello(self) -> control.Hello:
@@ -124,6 +125,7 @@ class PredictingParty:
                     return self._answer(rows)
         except PolicyError as error:  # the next request may be answered
             log.warning("%s", error)
+            self._note("declined", type(message).__name__.lower())
             return control.Declined(error.public)
         raise ProtocolError(
             f"Party '{self.name}' must be asked for predictions. Got something else."
@@ -144,9 +146,12 @@ class PredictingParty:
         own = digest_of(part_of(self.record, self.folder, message.seed))
         if own != run["models"][self.name]:
             raise self._other("another network", "the one that training left")
+        if self._opened is None or self._opened.seed != message.seed:
+            self._h = self._embed(_fitted(self.config, message.seed))
+            self._sent = np.zeros(self.frame.n_rows, dtype=np.bool_)
         self._opened = message
-        self._h = self._embed(_fitted(self.config, message.seed))
         self._aligner, self._rows = None, self._known_rows()
+        self._note("asked", "open")
         log.info("answers predictions of seed %d", message.seed)
         return control.Agreed({"model": own, "aligned": self._rows is not None})
 
@@ -186,13 +191,19 @@ class PredictingParty:
 
     # ---------------------------------------------------------------------------- rows
 
+    def _secret(self) -> bytes:
+        """Return what alignments of this table are derived from.
+
+        The same hello has the same answer, which tells nobody more than the first time.
+        """
+        return keys.derive(self._spent.secret, "table", self._table().encode())
+
     def _new_aligner(self) -> PartyAligner:
         mode: Any = self.config.align
-        secret = secrets.token_bytes(32)
-        return PartyAligner(mode, self._ids, self.frame.n_rows, secret=secret)
+        return PartyAligner(mode, self._ids, self.frame.n_rows, secret=self._secret())
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
-        """Answer the server's greeting, then take over the common order."""
+        """Answer the server's messages; take the common rows over from the last."""
         if self._opened is None:
             raise ProtocolError(
                 f"Party '{self.name}' must be told which model first. Got an alignment."
@@ -204,16 +215,14 @@ class PredictingParty:
             )
             raise ConfigError(sentence, public=sentence)
         if self._aligner is None:
-            if len(message) > self._most_bytes():
-                raise self.judge.refuse(
-                    f"predictions of {self.config.policy.predict_rows} rows",
-                    "predict_rows",
-                    "an alignment of more",
-                )
-            self._spent.alignment()
+            self._pay(message)
             self._aligner = self._new_aligner()
         aligner, self._aligner = self._aligner, None
-        answer = aligner.answer(message)
+        try:
+            answer = aligner.answer(message)
+        except ProtocolError:
+            self._spent.forget()
+            raise
         if answer is not None:
             self._aligner = aligner
             return control.Align(answer)
@@ -227,6 +236,20 @@ class PredictingParty:
             path.unlink()
         log.info("%d rows in common with everybody", len(self._rows))
         return control.Agreed()
+
+    def _pay(self, hello: bytes) -> None:
+        """Take a greeting off the budget; one that was paid for last costs nothing."""
+        if len(hello) > self._most_bytes():
+            raise self.judge.refuse(
+                f"predictions of {self.config.policy.predict_rows} rows",
+                "predict_rows",
+                "an alignment of more",
+            )
+        asked = hashlib.sha256(self._table().encode() + b"\n" + hello).hexdigest()
+        if self._spent.alignment(asked):
+            self._write_down("align", 0)
+        else:
+            self._note("asked", "align")
 
     def _most_bytes(self) -> int:
         """Return the longest greeting: a point for each row that may be predicted."""
@@ -271,53 +294,98 @@ class PredictingParty:
             raise PolicyError(
                 f"Party '{self.name}' answers for common rows. Got others."
             )
-        if len(places):  # none: the server looks who is there
-            self._spent.rows(len(places))
-            self._write_down(len(places))
-        h = self._h[:, torch.from_numpy(self._rows[places])]
+        rows = self._rows[places]
+        if len(rows):  # none: the server looks who is there
+            n_new = len(np.unique(rows[~self._sent[rows]]))
+            self._spent.rows(len(rows), n_new)
+            if n_new:
+                self._write_down("predict", len(rows))
+            else:  # the same numbers again
+                self._note("asked", "predict again")
+            self._sent[rows] = True
+        h = self._h[:, torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
 
-    def _write_down(self, n_rows: int) -> None:
+    def _write_down(self, asked: str, n_rows: int) -> None:
         """Log a request where the operator finds it, before it is answered."""
         assert self._opened is not None
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "session": self._opened.session,
-            "seed": self._opened.seed,
-            "rows": n_rows,
-        }
-        self._journal.write(json.dumps(line) + "\n")
+        about = {"session": self._opened.session, "seed": self._opened.seed}
+        self._journal.write({**about, "asked": asked, "rows": n_rows})
         log.debug("rows asked for: %d", n_rows)
+
+    def _note(self, how: str, what: str) -> None:
+        """Log a request that nothing is spent on."""
+        self._journal.count({how: what, "rows": 0})
+
+
+def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:
+    """Yield when rows of the last minute were asked for, as a journal has them."""
+    if not path.is_file():
+        return
+    now = time.time()
+    with open(path, "rb") as journal:
+        # No more lines than rows may be answered, and a few that ask for none.
+        journal.seek(max(0, path.stat().st_size - LINE_BYTES * (rate + 1000)))
+        tail = journal.read()
+    for line in tail.splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short
+            one = json.loads(line)
+            then = datetime.datetime.fromisoformat(one["time"]).timestamp()
+            if one["rows"] and now - then <= MINUTE:
+                yield min(then, now) - now, int(one["rows"])
 
 
 class _Spent:
-    """What was asked of a party for predictions, kept in a file of its run folder."""
+    """What was asked of a party for predictions, kept in a file of its run folder.
 
-    def __init__(self, path: Path, judge: Judge) -> None:
+    `lately` are rows of the last minute, each with its time, counted back from now.
+    """
+
+    def __init__(
+        self, path: Path, judge: Judge, lately: Iterable[tuple[float, int]] = ()
+    ) -> None:
         self._path, self._judge = path, judge
         self._n_rows = self._n_alignments = 0
+        self._asked = ""  # the alignment that was paid for last
+        self.secret = secrets.token_bytes(keys.SECRET_BYTES)
         if path.is_file():
-            found = read_state(path).values
+            state = read_state(path)
+            found = state.values
             self._n_rows, self._n_alignments = found["rows"], found["alignments"]
+            self._asked = found["asked"]
+            self.secret = bytes(state.tensors["secret"].tolist())
         self._written = self._n_rows
-        self._lately: deque[tuple[float, int]] = deque()  # of the last minute
-        self._n_lately = 0
+        now = time.monotonic()
+        self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
+        self._n_lately = sum(n for _, n in self._lately)
 
-    def alignment(self) -> None:
-        """Take one alignment off the budget."""
+    def alignment(self, asked: str) -> bool:
+        """Take an alignment off the budget, unless the last one was the same.
+
+        `asked` tells it from others. Returns whether anything was taken.
+        """
+        if asked == self._asked:
+            return False
         most = self._judge.policy.predict_alignments
         if self._n_alignments >= most:
             allowed = f"{most} alignments for predictions"
             raise self._judge.refuse(allowed, "predict_alignments", "one more")
         self._n_alignments += 1
+        self._asked = asked
+        self._write(self._n_rows)
+        return True
+
+    def forget(self) -> None:
+        """Have the last alignment be paid for again: the server broke its rules."""
+        self._asked = ""
         self._write(self._n_rows)
 
-    def rows(self, n_rows: int) -> None:
-        """Take rows off the budget, of all time and of the last minute."""
+    def rows(self, n_rows: int, n_new: int) -> None:
+        """Take rows off the budget: new ones of all time, all of the last minute."""
         policy, now = self._judge.policy, time.monotonic()
-        if self._n_rows + n_rows > policy.predict_rows:
+        if self._n_rows + n_new > policy.predict_rows:
             allowed = f"predictions of {policy.predict_rows} rows"
-            raise self._judge.refuse(allowed, "predict_rows", f"{n_rows} more")
+            raise self._judge.refuse(allowed, "predict_rows", f"{n_new} more")
         while self._lately and self._lately[0][0] < now - MINUTE:
             self._n_lately -= self._lately.popleft()[1]
         if self._n_lately + n_rows > policy.predict_rate:
@@ -325,7 +393,7 @@ class _Spent:
             raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
-        self._n_rows += n_rows
+        self._n_rows += n_new
         if self._n_rows > self._written:
             self._write(min(self._n_rows + ROWS_AHEAD, policy.predict_rows))
 
@@ -334,8 +402,10 @@ class _Spent:
         self._write(self._n_rows)
 
     def _write(self, n_rows: int) -> None:
-        values = {"rows": n_rows, "alignments": self._n_alignments}
-        write_state(self._path, State({}, values))
+        spent = {"rows": n_rows, "alignments": self._n_alignments}
+        secret = torch.tensor(list(self.secret), dtype=torch.uint8)
+        values = {**spent, "asked": self._asked}
+        write_state(self._path, State({"secret": secret}, values))
         self._written = n_rows
 
 

@@ -28,7 +28,7 @@ from lessvfl.errors import (
     PolicyError,
     ProtocolError,
 )
-from lessvfl.remote.align import Aligner, Ids
+from lessvfl.remote.align import Aligner, Ids, keys
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -104,6 +104,8 @@ class Predictor:
         self._session = ""
         self._n_asked = 0
         self.close = weakref.finalize(self, os.close, hold(self.folder))
+        if not self._path.is_file():
+            self._write(secrets.token_bytes(keys.SECRET_BYTES), {})
         hub.run_id = bytes.fromhex(self.record.header["run"])
         hub.admit = self._objection
         hub.check, hub.due = self._complaint, self._most_bytes
@@ -167,12 +169,11 @@ class Predictor:
     def _begin(self) -> int:
         self._await(self.parties)
         rows: Positions | None = None
-        if self._path.is_file():
-            known = read_state(self._path)
-            self._session = known.values["session"]
-            same = known.values == {**known.values, **self._facts()}
-            if same and self._open_all():
-                rows = known.tensors["rows"].numpy()
+        known = read_state(self._path)
+        self._session = known.values["session"]
+        same = known.values == {**known.values, **self._facts()}
+        if same and self._session and self._open_all():
+            rows = known.tensors["rows"].numpy()
         return self._take(self._begin_anew() if rows is None else rows)
 
     def align_again(self, ids: NDArray[Any] | None) -> int:
@@ -190,15 +191,25 @@ class Predictor:
             raise
 
     def _begin_anew(self) -> Positions:
-        """Align rows for a new session, and write it down."""
-        self._session = secrets.token_hex(16)
+        """Align rows for a new session, and write it down.
+
+        What breaks off is tried again as the same session with the same messages, also
+        after a restart: it is the session that follows the last one.
+        """
+        secret = bytes(read_state(self._path).tensors["secret"].tolist())
+        facts = self._facts()
+        about = f"{self._session} {facts}".encode()
+        self._session = keys.derive(secret, "session", about)[:16].hex()
         self._opened.clear()
         self._open_all()
-        rows = self._align()
-        values = {"session": self._session, **self._facts()}
-        tensor = torch.from_numpy(np.ascontiguousarray(rows))
-        write_state(self._path, State({"rows": tensor}, values))
+        rows = self._align(keys.derive(secret, "ids", facts["ids"].encode()))
+        self._write(secret, {"rows": torch.from_numpy(np.ascontiguousarray(rows))})
         return rows
+
+    def _write(self, secret: bytes, rows: Mapping[str, Tensor]) -> None:
+        own = {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
+        values = {"session": self._session, **self._facts()}
+        write_state(self._path, State({**own, **rows}, values))
 
     def _take(self, rows: Positions) -> int:
         items = self._ids.items
@@ -248,14 +259,14 @@ class Predictor:
             self._opened.add(party)
         return aligned
 
-    def _align(self) -> Positions:
+    def _align(self, secret: bytes) -> Positions:
         """Find the common rows with every party."""
         mode: Any = self.config.align
         aligner = Aligner(
             mode,
             self._ids,
             len(self._ids),
-            secret=secrets.token_bytes(32),
+            secret=secret,
             min_common=1,
             min_share=0.0,
         )

@@ -8,15 +8,16 @@
 ``GET /openapi.json``   what all this looks like
 ======================  ==========================================================
 
-``/predict``, ``/align`` and ``/metrics`` want the token. One thread talks to the
-parties: requests that come while it does are answered together by its next exchange.
+``/predict`` and ``/metrics`` want a token, ``/align`` that of the administrator
+(:mod:`lessvfl.remote.predict.tokens`). One thread talks to the parties: requests that
+come while it does are answered together by its next exchange. Every request is in
+``requests.jsonl`` of the run folder, with whose token it came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
 import itertools
 import logging
 import queue
@@ -25,15 +26,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, StrictInt, StrictStr
+from pydantic import BaseModel, StrictInt, StrictStr, field_validator
+from pydantic_core import PydanticCustomError
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lessvfl import __version__
 from lessvfl.errors import (
@@ -46,18 +50,25 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
+from lessvfl.remote.predict.tokens import Token, Tokens
 from lessvfl.status.prometheus import label_text
 
 BEARER = HTTPBearer(auto_error=False)
 BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
 ANSWER_SECONDS = 300.0  # that a request may wait for the parties
-BODY_SECONDS = 10.0  # that the next part of a request may take
+HEAD_SECONDS = 5.0  # that a connection may take until its next request is there
+BODY_SECONDS = 10.0  # that the rest of a request may take
 END_SECONDS = 5.0  # that the service waits for the parties when it ends
 MOST_BYTES = 4 << 20  # of a request
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 256  # one more takes the place of the oldest that asks nothing
+BACKLOG = 128  # connections that are taken in at once
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 OPEN_PATHS = ("/health", "/openapi.json")
+ADMIN_PATHS = ("/align",)
+PATHS = (*OPEN_PATHS, *ADMIN_PATHS, "/predict", "/metrics")
+REQUESTS = "requests.jsonl"  # of the server's run folder: who asked for what
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +88,8 @@ STATUS: list[tuple[type[Exception], int]] = [
 ]
 
 
+MUST_BE = 'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
+
 # What pydantic calls a mistake, and what came.
 KINDS_OF_ERROR = {"json_invalid": "a text that is no JSON", "missing": "no 'ids'"}
 
@@ -85,6 +98,18 @@ class Wanted(BaseModel):
     """For whom something is to be predicted."""
 
     ids: list[StrictInt] | list[StrictStr]
+
+    @field_validator("ids", mode="before")
+    @classmethod
+    def _look(cls, ids: Any) -> Any:
+        """Refuse at first sight what would be refused id by id."""
+        if not isinstance(ids, list):
+            raise PydanticCustomError("kind", "no list")
+        if not 1 <= len(ids) <= MOST_ROWS:
+            raise PydanticCustomError("count", "{n}", {"n": len(ids)})
+        if set(map(type, ids)) not in ({int}, {str}):
+            raise PydanticCustomError("kind", "ids of several types")
+        return ids
 
 
 class Prediction(BaseModel):
@@ -113,6 +138,7 @@ class Pending:
     """
 
     ids: Sequence[int] | Sequence[str] | None  # none: align again
+    tells: bool = False  # whether who asks may know which ids are not aligned
     places: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     done: Future[Any] = field(default_factory=Future)
 
@@ -144,9 +170,11 @@ class Worker:
         """Tell whether requests can be answered at all."""
         return self._thread.is_alive()
 
-    def ask(self, ids: Sequence[int] | Sequence[str] | None) -> Any:
+    def ask(
+        self, ids: Sequence[int] | Sequence[str] | None, tells: bool = False
+    ) -> Any:
         """Have a request answered; wait for it."""
-        job = Pending(ids)
+        job = Pending(ids, tells)
         self._jobs.put(job)
         try:
             return job.done.result(ANSWER_SECONDS)
@@ -180,11 +208,7 @@ class Worker:
             try:
                 job.places, unknown = self.predictor.places(job.ids)
                 if unknown:
-                    raise UnknownIdsError(
-                        f"All ids must be of aligned rows. Got {len(unknown)} of "
-                        f"{len(job.ids)} that are not, as {job.ids[unknown[0]]!r}; new "
-                        "ones need another alignment (POST /align)."
-                    )
+                    raise _unknown(job, unknown)
             except LessVFLError as error:
                 job.done.set_exception(error)
             else:
@@ -247,7 +271,18 @@ class Worker:
         return [self.predictor.align_again(ids)]
 
 
-def application(worker: Worker, token: str) -> Door:
+def _unknown(job: Pending, unknown: Sequence[int]) -> UnknownIdsError:
+    """Build the sentence about ids that are not aligned; some may not hear which."""
+    must = "All ids must be of aligned rows. Got"
+    if job.ids is None or not job.tells:
+        return UnknownIdsError(f"{must} a request with others.")
+    return UnknownIdsError(
+        f"{must} {len(unknown)} of {len(job.ids)} that are not, as "
+        f"{job.ids[unknown[0]]!r}; new ones need another alignment (POST /align)."
+    )
+
+
+def application(worker: Worker, tokens: Tokens, journal: Journal) -> Door:
     """Return the service as an ASGI application."""
     app = FastAPI(
         title="lessvfl",
@@ -267,23 +302,26 @@ def application(worker: Worker, token: str) -> Door:
     @app.exception_handler(RequestValidationError)
     def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
         counts["failed"] += 1
-        must = (
-            'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
-        )
-        kind = error.errors()[0]["type"] if error.errors() else ""
-        got = KINDS_OF_ERROR.get(kind, "other values")
-        return JSONResponse({"detail": f"{must} Got {got}."}, 422)
+        first: Any = next(iter(error.errors()), {"type": ""})
+        if first["type"] == "count":
+            must = f"A request must name 1 to {MOST_ROWS} ids."
+            return JSONResponse({"detail": f"{must} Got {first['ctx']['n']}."}, 413)
+        got = KINDS_OF_ERROR.get(first["type"], "other values")
+        return JSONResponse({"detail": f"{MUST_BE} Got {got}."}, 422)
+
+    @app.exception_handler(400)
+    def unparsed(request: Request, error: Exception) -> JSONResponse:
+        """Answer what Python's JSON gives up on: lists a thousand deep, long digits."""
+        counts["failed"] += 1
+        got = KINDS_OF_ERROR["json_invalid"]
+        return JSONResponse({"detail": f"{MUST_BE} Got {got}."}, 422)
 
     @app.post("/predict", dependencies=[Depends(BEARER)])
-    def predict(wanted: Wanted) -> Predictions:
+    def predict(wanted: Wanted, request: Request) -> Predictions:
         """Predict for rows that are aligned."""
-        if not 1 <= len(wanted.ids) <= MOST_ROWS:
-            counts["failed"] += 1
-            raise HTTPException(
-                413,
-                f"A request must name 1 to {MOST_ROWS} ids. Got {len(wanted.ids)}.",
-            )
-        answers: Answers = worker.ask(wanted.ids)
+        token: Token = request.state.token
+        request.state.line["ids"] = len(wanted.ids)
+        answers: Answers = worker.ask(wanted.ids, tells=token.right == "admin")
         counts["rows"] += len(wanted.ids)
         return Predictions(
             model=predictor.digest,
@@ -321,35 +359,51 @@ def application(worker: Worker, token: str) -> Door:
             lines.append(f"lessvfl_predict_party_connected{label} {state}")
         return PlainTextResponse("\n".join(lines) + "\n")
 
-    return Door(app, token, counts)
+    return Door(app, tokens, counts, journal)
 
 
 class Door:
     """Looks at a request before its body is read: its host, its token, its length."""
 
-    def __init__(self, app: FastAPI, token: str, counts: Counter[str]) -> None:
+    def __init__(
+        self, app: FastAPI, tokens: Tokens, counts: Counter[str], journal: Journal
+    ) -> None:
         self._app, self._counts = app, counts
-        self._due = f"Bearer {token}".encode()
+        self._tokens, self._journal = tokens, journal
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let a request in, or say why not."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._counts["requests"] += scope["path"] == "/predict"
-        refusal = self._refusal(scope["path"], dict(scope["headers"]))
+        path, headers = scope["path"], dict(scope["headers"])
+        token = self._tokens.find(headers.get(b"authorization", b""))
+        line = {
+            "token": None if token is None else token.right,
+            "path": path if path in PATHS else "another",
+        }
+
+        async def noted(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self._note({**line, "status": message["status"]})
+            await send(message)
+
+        self._counts["requests"] += path == "/predict"
+        refusal = self._refusal(path, headers, token)
         if refusal is not None:
             self._counts["refused"] += 1
-            await refusal(scope, receive, send)
+            await refusal(scope, receive, noted)
             return
         n_bytes, over = 0, False
+        end = asyncio.get_running_loop().time() + BODY_SECONDS
 
         async def bounded() -> Any:
             nonlocal n_bytes, over
             if over:
                 return await receive()
             try:
-                part = await asyncio.wait_for(receive(), BODY_SECONDS)
+                async with asyncio.timeout_at(end):
+                    part = await receive()
             except TimeoutError:
                 return {"type": "http.disconnect"}
             n_bytes += len(part.get("body", b""))
@@ -359,9 +413,21 @@ class Door:
         # Whatever a client calls its body (curl: a form), JSON is what is read.
         named = [h for h in scope["headers"] if h[0] != b"content-type"]
         as_json = (b"content-type", b"application/json")
-        await self._app({**scope, "headers": [*named, as_json]}, bounded, send)
+        state = {**scope.get("state", {}), "token": token, "line": line}
+        inner = {**scope, "headers": [*named, as_json], "state": state}
+        await self._app(inner, bounded, noted)
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> JSONResponse | None:
+    def _note(self, line: dict[str, Any]) -> None:
+        """Write a request down before it is answered."""
+        if line["status"] == 200 and line["path"] in ("/predict", "/align"):
+            self._journal.write(line)
+        else:
+            line.pop("ids", None)
+            self._journal.count(line)
+
+    def _refusal(
+        self, path: str, headers: dict[bytes, bytes], token: Token | None
+    ) -> JSONResponse | None:
         """Return why a request may not come in."""
         host = headers.get(b"host", b"").decode("latin-1")
         if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
@@ -369,13 +435,16 @@ class Door:
                 "The service answers at an address of this machine. Got another host."
             )
             return JSONResponse({"detail": said}, 421)
-        shown = headers.get(b"authorization", b"")
-        if path not in OPEN_PATHS and not hmac.compare_digest(shown, self._due):
+        if path not in OPEN_PATHS and (token is None or token.is_over):
+            got = "another one, or none" if token is None else "one that is over"
             said = (
-                "The header 'Authorization: Bearer TOKEN' must bring the service's "
-                "token. Got another one, or none."
+                "The header 'Authorization: Bearer TOKEN' must bring a token of the "
+                f"service. Got {got}."
             )
             return JSONResponse({"detail": said}, 401, {"WWW-Authenticate": "Bearer"})
+        if path in ADMIN_PATHS and token is not None and token.right != "admin":
+            said = f"{path} needs the token of the administrator. Got that to predict."
+            return JSONResponse({"detail": said}, 403)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > MOST_BYTES:
             said = f"A request must have {MOST_BYTES:,} bytes or less. Got more."
@@ -401,11 +470,77 @@ def _predictions(
     ]
 
 
+class Line(H11Protocol):
+    """A connection, for as long as it asks and takes answers.
+
+    uvicorn waits for the first request of a connection for ever, and for the next one
+    as long as any byte comes.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    _since = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a connection in; where there are many, the oldest idle one gives way."""
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._last(HEAD_SECONDS)
+        if len(self.connections) > MOST_CONNECTIONS:
+            lines = [line for line in self.connections if isinstance(line, Line)]
+            idle = (line for line in lines if line._is_idle)  # this one is
+            min(idle, key=lambda line: line._since)._end()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what comes; a whole head of a request gives time to answer it."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._last(BODY_SECONDS + ANSWER_SECONDS + HEAD_SECONDS)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless it is there already."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._last(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _last(self, seconds: float) -> None:
+        """End the connection after a while, whatever comes until then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self._end)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _end(self) -> None:
+        self.connections.discard(self)
+        self.transport.abort()
+
+
 class Service(uvicorn.Server):
     """The service, in the thread that starts it, until it is interrupted."""
 
-    def __init__(self, worker: Worker, token: str) -> None:
-        app = application(worker, token)
-        super().__init__(
-            uvicorn.Config(app, log_level="warning", limit_concurrency=MOST_CONNECTIONS)
+    def __init__(self, worker: Worker, tokens: Tokens, folder: Path) -> None:
+        self.journal = Journal(folder / REQUESTS)
+        config = uvicorn.Config(
+            application(worker, tokens, self.journal),
+            http=Line,
+            ws="none",
+            log_level="error",  # a line for each bad request would fill the disk
+            backlog=BACKLOG,
         )
+        super().__init__(config)
+
+    def run(self, sockets: Any = None) -> None:
+        """Answer, then close the journal."""
+        try:
+            super().run(sockets)
+        finally:
+            self.journal.close()
