@@ -578,10 +578,33 @@ def test_plain_tells_before_it_counts() -> None:
     party = party_of("plain", people(0, 60), min_common=50)
     holder.take("a", reply_of(party, holder.hello()))
     assert np.flatnonzero(holder._places["a"] >= 0).tolist() == [0]
-    run = messages.open_message(holder.hello(), messages.HELLO, "a").run
-    places = messages.positions(np.arange(50))
-    party.answer(messages.seal(messages.FINAL, "plain", run, places))
-    assert len(party.rows) == 50
+
+
+def test_in_plain_too_rows_that_nobody_named_are_not_common() -> None:
+    """A key for proofs is the party's: no digest that the server asked for is one."""
+    party = party_of("plain", people(0, 8))
+    holder = holder_of("plain", people(4, 12))
+    offer = reply_of(party, holder.hello())
+    holder.take("a", offer)
+    (final,) = holder.finish().values()
+    listed = listed_in("plain", offer)
+    theirs = Ids(people(0, 8)).digests(holder._key)
+    other, own = listed.index(theirs[0]), named_in(final)
+    reader = messages.open_message(final, messages.FINAL, "a")
+    reader.positions()
+    proofs = reader.block(32)
+    for places, shown in (
+        ([*own, other], proofs),
+        ([*own, other], [*proofs, proofs[0]]),
+        ([*own, other], [*proofs, 2 * listed[other]]),
+        ([*own[1:], own[0]], proofs),
+        ([other, *own[1:]], proofs),
+    ):
+        parts = messages.positions(np.array(places)), messages.block(shown)
+        with pytest.raises(ProtocolError, match="names rows that are not common"):
+            party.answer(messages.seal(messages.FINAL, "plain", reader.run, *parts))
+    assert party.answer(final) is None
+    assert len(party.rows) == 4
 
 
 def test_a_hello_is_in_no_order_of_rows() -> None:

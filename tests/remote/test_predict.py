@@ -554,19 +554,21 @@ def test_ids_that_nobody_has_get_the_rows_of_nobody(folder):
 
 @pytest.mark.parametrize("align", ["psi", "plain"])
 def test_rows_that_nobody_named_do_not_leave(folder, monkeypatch, align):
-    """Who knows 20 ids claims one row more, which is a party's own all the same."""
+    """Who knows 20 ids claims a row of the party's of which it knows none."""
     honest = Aligner._named
 
-    def claim_more(aligner, name, places):
-        listed = sides[name].party._aligner._listed
-        own = np.flatnonzero(listed < len(order(name)))
-        echo = aligner._echoes.get(name)
-        if echo is not None:  # it multiplies whatever it was sent, and finds the place
-            echo.proofs = {**dict.fromkeys(own.tolist(), bytes(32)), **echo.proofs}
-        return honest(aligner, name, np.append(places, np.setdiff1d(own, places)[:1]))
+    def claim_another(aligner, name, rows):
+        listed, places = sides[name].party._aligner._listed, aligner._places[name]
+        theirs = np.flatnonzero(listed < len(order(name)))
+        unknown = int(np.setdiff1d(theirs, places[rows])[0])
+        if name in aligner._echoes:
+            echo = aligner._echoes[name]
+            echo.proofs[unknown] = echo.proofs[int(places[rows[0]])]
+        places[rows[0]] = unknown
+        return honest(aligner, name, rows)
 
     with a_session(folder, align=align) as (predictor, sides):
-        monkeypatch.setattr(Aligner, "_named", claim_more)
+        monkeypatch.setattr(Aligner, "_named", claim_another)
         known = {side.party.name: side.party._rows for side in sides.values()}
         with pytest.raises((PartyLostError, ProtocolError)):
             predictor.align_again(IDS[common()[:20]])

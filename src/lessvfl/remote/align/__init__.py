@@ -5,15 +5,15 @@ The label holder is the server. Bytes that any transport may carry::
     label holder   hello ->   party    mode, type of the ids; psi: its points; plain and
                                        none: a key
     label holder   <- offer   party    psi: the party's points, twice; plain: keyed
-                                       digests of its ids; none: its count and one
-                                       digest of all its ids
+                                       digests of its ids, and a key; none: its count
+                                       and one digest of all its ids
     label holder   echo ->    party    psi: these points under the label holder's key,
                                        by which the party counts what is common
     label holder   <- answer  party    psi: the label holder's points under the party's
                                        key, by which it learns which ids are common
     label holder   final ->   party    the common rows, in order, by their positions in
-                                       what this party offered; psi: and the proof;
-                                       none: their count
+                                       what this party offered, and the proof that
+                                       the label holder has them; none: their count
 
 No message and no sentence of an error ever holds an id.
 

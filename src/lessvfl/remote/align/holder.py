@@ -72,6 +72,7 @@ class Aligner:
         # Where each of our rows is in what a party offered; -1: it lacks the row.
         self._places: dict[PartyId, Positions] = {}
         self._echoes: dict[PartyId, Echo] = {}  # psi: who was sent its points back
+        self._asked: dict[PartyId, bytes] = {}  # plain: by which key rows are proven
         self._order = np.zeros(0, dtype=np.int64)  # psi: the row at each place of hello
         self._hello: bytes | None = None
         self._rows: Positions | None = None
@@ -117,6 +118,8 @@ class Aligner:
             places, n_theirs = self._match_points(reader, echo), len(echo.points)
         else:
             places, n_theirs = self._match_digests(reader)
+            self._asked[party] = reader.take(messages.KEY_BYTES)
+            reader.end()
         # What the party has at the least: its padding is part of what it sent.
         smaller = min(self._n_rows, max(1, n_theirs - messages.PAD_TO + 1))
         self._check_size(f"party {party!r}", int((places >= 0).sum()), smaller)
@@ -166,7 +169,6 @@ class Aligner:
         """Return the place of each of our rows in an offer of digests, and its size."""
         assert self._ids is not None
         theirs = reader.sorted_block(DIGEST_BYTES)
-        reader.end()
         return _places_of(theirs, self._ids.digests(self._key)), len(theirs)
 
     def _compare(self, reader: AlignReader) -> None:
@@ -215,19 +217,22 @@ class Aligner:
         rows = np.array(sorted(common.tolist(), key=self._rank), dtype=np.int64)
         self._rows = rows
         return {
-            party: self._seal(messages.FINAL, *self._named(party, places[rows]))
-            for party, places in self._places.items()
+            party: self._seal(messages.FINAL, *self._named(party, rows))
+            for party in self._places
         }
 
-    def _named(self, party: PartyId, places: Positions) -> list[bytes]:
-        """Return rows of a party by their places; in mode psi proven to be common."""
+    def _named(self, party: PartyId, rows: Positions) -> list[bytes]:
+        """Return rows by their places at a party, each proven to be common."""
+        places = self._places[party][rows]
         parts = [messages.positions(places)]
         if self._mode == "psi":
             echo = self._echoes[party]
             proofs = [echo.proofs[place] for place in places.tolist()]
             parts.append(messages.positions(echo.ranks[places]))
-            parts.append(messages.block(proofs))
-        return parts
+        else:
+            assert self._ids is not None
+            proofs = messages.names(self._asked[party], self._ids, rows)
+        return [*parts, messages.block(proofs)]
 
     def _rank(self, row: int) -> bytes:
         """Return what common rows are sorted by: it depends on no id."""

@@ -20,7 +20,7 @@ from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 Mode = Literal["psi", "plain", "none"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-VERSION = 4  # psi: the party counts before it answers; named rows are proven
+VERSION = 4  # psi: the party counts before it answers; common rows are proven
 PAD_TO = 256  # tables are padded to a multiple of it with random entries
 KEY_BYTES = 32
 RUN_BYTES = 16
@@ -179,6 +179,12 @@ def padded_items(key: bytes, ids: Ids) -> list[str]:
     """Return ids and padding as text."""
     # An id starts with the letter of its type, so that padding is never an id.
     return ids.items + [f"padding:{entry.hex()}" for entry in padding(key, len(ids))]
+
+
+def names(key: bytes, ids: Ids, rows: NDArray[np.int64]) -> list[bytes]:
+    """Return what only who knows the ids of rows can, once it is given a key."""
+    items = ids.items
+    return [keys.derive(key, "name", items[row].encode()) for row in rows.tolist()]
 
 
 def counter(tell: Callable[[str], None], what: str, total: int) -> psi.OnCount:

@@ -115,7 +115,7 @@ class PartyAligner:
         assert self._ids is not None
         digests = self._ids.digests(key) + messages.padding(self._own, self._n_rows)
         listed, self._listed = messages.in_order(digests)
-        return [messages.block(listed)]
+        return [messages.block(listed), self._name_key()]
 
     def _offer_points(self, reader: AlignReader) -> list[bytes]:
         """Offer our points, and all of them once more under another key of our own."""
@@ -132,6 +132,9 @@ class PartyAligner:
         self._points, self._listed = messages.in_order(key.hide(items, count))
         pairs = self._pair_key().multiply(self._points)
         return [messages.block(self._points), messages.block(sorted(pairs))]
+
+    def _name_key(self) -> bytes:
+        return keys.derive(self._own, "names")
 
     def _pair_key(self) -> psi.Key:
         return psi.Key(keys.derive(self._own, "pair"))
@@ -194,11 +197,19 @@ class PartyAligner:
             raise wrong
         if self._mode == "psi" and not self._are_proven(reader, places):
             raise reader.error("names rows that are not common")
-        reader.end()
         rows = self._listed[places]
         if (rows >= self._n_rows).any() or len(np.unique(rows)) < len(rows):
             raise wrong
+        if self._mode == "plain" and not self._are_named(reader, rows):
+            raise reader.error("names rows that are not common")
+        reader.end()
         return rows
+
+    def _are_named(self, reader: AlignReader, rows: NDArray[np.int64]) -> bool:
+        """Tell whether the label holder knows the id of each row (mode plain)."""
+        assert self._ids is not None
+        due = messages.names(self._name_key(), self._ids, rows)
+        return reader.block(keys.SECRET_BYTES) == due
 
     def _are_proven(self, reader: AlignReader, places: NDArray[np.int64]) -> bool:
         """Tell whether a proof says of each place which point it came back as.
