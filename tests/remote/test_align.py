@@ -270,11 +270,12 @@ def asked_in(hello: bytes) -> list[bytes]:
 
 
 def named_in(final: bytes) -> list[int]:
-    """Return the positions of a last message; of psi, proofs come behind them."""
+    """Return the positions of a last message; proofs come behind them."""
     reader = messages.open_message(final, messages.FINAL, "a")
     found = reader.positions()
     if reader.mode == "psi":
-        assert len(reader.positions()) == len(reader.block(psi.POINT_BYTES))
+        assert len(reader.positions()) == len(found)
+    assert len(reader.block(psi.POINT_BYTES)) == len(found)
     reader.end()
     return [int(place) for place in found]
 
@@ -803,7 +804,8 @@ def test_a_party_refuses_fewer_common_rows_than_it_allows(mode: str) -> None:
 
 def test_a_last_message_without_rows_is_refused() -> None:
     scene = Scene("plain")
-    empty = scene.final[: messages.HEAD.size] + messages.COUNT.pack(0) + bytes(32)
+    nothing = 2 * messages.COUNT.pack(0)
+    empty = scene.final[: messages.HEAD.size] + nothing + bytes(32)
     with pytest.raises(PolicyError, match="at least 1 common rows are needed"):
         scene.give("final", reseal(empty))
 
