@@ -961,7 +961,9 @@ def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
     assert a_party(tmp_path / "other").home.secret != secret
 
 
-@pytest.mark.parametrize("left", ["spent.safetensors", "rows.safetensors", "seed-0/x"])
+@pytest.mark.parametrize(
+    "left", ["spent.safetensors", "rows.safetensors", "seed-0/a.safetensors"]
+)
 def test_a_run_does_not_go_on_with_another_secret(tmp_path, left):
     """Another network on the same rows would be one more look at them."""
     party = a_party(tmp_path)
