@@ -361,7 +361,9 @@ STEPS = {"pretrain_epochs": 2.0, "pretrain_batch_size": 40}  # eight
 
 def test_rounds_are_counted_whatever_is_restored(tmp_path):
     """Once, `Restore(None)` set the counter back, and 41 exchanges passed for 3."""
-    server = Server(a_party(tmp_path, policy=Policy(rounds=12))).begin()
+    server = Server(
+        a_party(tmp_path, policy=Policy(rounds=12, evaluation="epochs"))
+    ).begin()
     for _ in range(3):  # after a welcome, three of the alignment, and two of a seed
         server.party.handle(Embed("evaluate", "train"))
         server.party.handle(Restore(None))
@@ -370,7 +372,9 @@ def test_rounds_are_counted_whatever_is_restored(tmp_path):
 
 
 def test_rounds_are_counted_across_restarts(tmp_path):
-    server = Server(a_party(tmp_path, policy=Policy(rounds=100))).begin()
+    server = Server(
+        a_party(tmp_path, policy=Policy(rounds=100, evaluation="epochs"))
+    ).begin()
     server.party.handle(Save("pretrain-1"))
     n_asked = 0
     with refused("allows 100 rounds"):
@@ -379,7 +383,9 @@ def test_rounds_are_counted_across_restarts(tmp_path):
                 server.party.handle(Embed("evaluate", "train"))
                 n_asked += 1
             server.party.close()  # as after kill -9: nothing more is written
-            server.party = a_party(tmp_path, policy=Policy(rounds=100))
+            server.party = a_party(
+                tmp_path, policy=Policy(rounds=100, evaluation="epochs")
+            )
             server.welcome()
             server.prepare()
     assert n_asked <= 100
@@ -423,7 +429,7 @@ def test_values_about_a_row_are_counted_over_runs_with_the_same_rows(tmp_path):
 
 
 def test_what_was_spent_is_known_exactly_at_a_checkpoint(tmp_path):
-    server = Server(a_party(tmp_path)).begin()
+    server = Server(a_party(tmp_path, policy=Policy(evaluation="epochs"))).begin()
     server.party.handle(Embed("evaluate", "train"))
     path = tmp_path / "run" / "spent.safetensors"
     assert read_state(path).values["rounds"] > 1  # ahead of what was spent
@@ -602,7 +608,7 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
 
 def in_two_stages(tmp_path, **own) -> Server:
     """Begin a run whose stages are joint_lasso and train, of two steps each."""
-    policy = Policy(methods=("group-lasso",), evaluation="end")
+    policy = Policy(methods=("group-lasso",), limits={"bits": None})
     values = {"joint_epochs": 1, "train_epochs": 1, "batch_size": 80, "lam_party": 0.0}
     values["embedding_size"] = 4
     party = a_party(tmp_path, policy=policy)
@@ -645,6 +651,10 @@ def test_stages_come_once_with_all_their_steps(tmp_path):
     run_stage(server, train)
     with refused("Got 'train' where none is due"):
         server.party.handle(Begin(train))
+    with refused("evaluation by test rows"):
+        server.party.handle(Embed("evaluate", "train"))
+    with refused("evaluation at the run's 32 bits a value"):
+        server.party.handle(Embed("evaluate", "test", bits=8))
     server.party.handle(Embed("evaluate", "test"))
     server.party.handle(Finish("0" * 64))
 
@@ -693,7 +703,7 @@ def test_rows_for_stage_two_leave_once_and_as_agreed(tmp_path):
 @pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "plain"])
 def test_rows_for_stage_two_leave_after_stage_one(tmp_path, method):
     party = a_party(tmp_path, policy=Policy(methods=(method,)))
-    server = Server(party, method, embedding_size=4).begin()
+    server = Server(party, method, embedding_size=4, bits=8).begin()
     n_rows = len(TRAIN) if method == "less-vfl-auto" else None
     bits = server.settings["bits"]
     with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
@@ -903,9 +913,10 @@ def resemblance(party: PartyProcess) -> float:
 def test_a_passive_server_cannot_invert_the_first_embeddings(tmp_path):
     """With weights of the shared seed it read 4 columns with a correlation of 0.98."""
     (tmp_path / "own").mkdir()
-    shared = a_party(tmp_path, seed_private="shared")
+    policy = Policy(evaluation="epochs")
+    shared = a_party(tmp_path, policy=policy, seed_private="shared")
     assert resemblance(shared) > 0.95
-    assert resemblance(a_party(tmp_path / "own")) < 0.7
+    assert resemblance(a_party(tmp_path / "own", policy=policy)) < 0.7
 
 
 def test_a_secret_seed_is_no_number_to_try_out():
@@ -961,7 +972,9 @@ def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
     assert a_party(tmp_path / "other").home.secret != secret
 
 
-@pytest.mark.parametrize("left", ["spent.safetensors", "rows.safetensors", "seed-0/x"])
+@pytest.mark.parametrize(
+    "left", ["spent.safetensors", "rows.safetensors", "seed-0/a.safetensors"]
+)
 def test_a_run_does_not_go_on_with_another_secret(tmp_path, left):
     """Another network on the same rows would be one more look at them."""
     party = a_party(tmp_path)

@@ -31,7 +31,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 
 SECRET_BYTES = 32
 STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
-TRACES = ("*.safetensors", "seed-*")  # of a run that began, all written after that
+TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
 
 
 def versions() -> dict[str, str]:

@@ -176,6 +176,7 @@ class PartyProcess:
         self._stored: tuple[int | None, int] | None = None  # rows and bits of stage 2
         self._n_behind = 0  # plans whose stages are over for this party
         self._sent: list[int] = []  # parts of the rows of stage 2
+        self._scored: dict[str, int] = {}  # bits a value of train and test rows
         self._mark: str | None = None  # of the last checkpoint
         self._chain = b""  # a digest of all that moved its network in this seed
         self._looks = Looks(self.folder)
@@ -289,6 +290,8 @@ class PartyProcess:
             self._n_behind = due
         if isinstance(message, messages.Embed) and message.stage == "embed":
             self._sent.append(message.part)
+        elif isinstance(message, messages.Embed) and message.stage == "evaluate":
+            self._scored[rows] = message.bits
         return reply
 
     def _count(
@@ -621,7 +624,7 @@ class PartyProcess:
         assert self._rows is not None
         self.party = self._build()
         self._mark, self.seen = None, []
-        self._n_behind, self._sent = 0, []
+        self._n_behind, self._sent, self._scored = 0, [], {}
         self._chain = b""
         self.ledger = Ledger(1)
         private = self._private_seed(self._rows.seed)
@@ -740,6 +743,7 @@ class PartyProcess:
         """
         tensors, values = self._ready().state()
         values |= {"seen": self.seen, "sent": self._sent, "behind": self._n_behind}
+        values["scored"] = self._scored
         values["chain"] = self._chain.hex()
         values["ledger"] = self.ledger.state()
         tensors["rng"] = torch.get_rng_state()
@@ -770,6 +774,7 @@ class PartyProcess:
         self.seen = list(state.values["seen"])
         self._sent = list(state.values["sent"])
         self._n_behind = state.values["behind"]
+        self._scored = dict(state.values["scored"])
         self._chain = bytes.fromhex(state.values["chain"])
         self.ledger.restore(state.values["ledger"])
         torch.set_rng_state(state.tensors["rng"])
@@ -811,6 +816,11 @@ class PartyProcess:
             "bill": self.ledger.lines(0),
             "models": {"server": of_server, self.name: model},
             "seen": self.seen,
+            "shown": {
+                "values": self.budget.values.get(str(seed), 0.0),
+                "columns": len(encoding.groups),
+                "scored": self._scored,
+            },
         }
         numbers = {"run": self._welcome.run, "numbers": own}
         write_json(self._place(seed) / "numbers.json", numbers, mode=0o600)

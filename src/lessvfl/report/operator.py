@@ -195,17 +195,26 @@ def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     n_chosen = config.get("server_rows")  # of a method that rounds these, too
     to_train = f"{plural(n_train, 'training row')}, {_width(record, party)}"
     to_choose = plural(min(n_chosen or n_train, n_train), "training row")
-    tests = f" and {plural(n_test, 'test row')}" if n_test else ""
-    to_score = f"{plural(n_train, 'training row')}{tests}"
+    scored = at(record.runs[0], "shown", "scored") or {"train": 32, "test": 32}
+    counts = {"train": (n_train, "training row"), "test": (n_test, "test row")}
+    to_score = " and ".join(
+        plural(*counts[rows]) for rows in counts if rows in scored and counts[rows][0]
+    )
+    to_score_bits = exact if max(scored.values()) >= 32 else max(scored.values())
     together = f" in {len(record.runs)} runs" if len(record.runs) > 1 else ""
     for what_for, title, rows, n_bits in (
         ("train", "to train", to_train, bits),
         ("embed", "to choose components", to_choose, bits if n_chosen else exact),
-        ("evaluate", "to score the model", to_score, exact),
+        ("evaluate", "to score the model", to_score, to_score_bits),
     ):
         if n_bytes := paid[what_for]:
             size = f"{n_bits} bits a number, {terms.bytes_text(n_bytes)}{together}"
             yield f"{title}: embeddings of {rows}, {size}"
+    shown = [number(run, "shown", "values") for run in record.runs]
+    if (values := tables.spread(shown)) and (
+        n := at(record.runs[0], "shown", "columns")
+    ):
+        yield f"in all {len(shown) * values.mean:.0f} values about a row of {n} columns"
 
 
 def _width(record: RunRecord, party: str) -> str:
