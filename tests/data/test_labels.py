@@ -323,7 +323,7 @@ def test_what_labels_are_and_why(y, task, words):
     what = "numbers to regress on" if task == "regression" else "classes"
     assert said.startswith(f"The labels are {what}: {found.task_reason}.")
     is_open = "whole numbers" in words and len(found.label_names) != 2
-    assert ("--task" in said) == is_open
+    assert ("set the task" in said) == is_open
 
 
 def test_what_labels_are_is_taken_as_it_is_asked_for():

@@ -1,5 +1,6 @@
 """Values that stand for a missing cell: read as such when asked, named when not."""
 
+import warnings
 from datetime import date
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, learn, prepare
 from lessvfl.data.columns import remarks, settle
-from lessvfl.data.sentinels import blank, marks_of, written_marks
+from lessvfl.data.sentinels import blank, marks_of, warn_of_absent, written_marks
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.settings import fields_of, value_of
 
@@ -194,6 +195,8 @@ def test_ordinary_columns_are_not_named():
 
 def test_a_value_that_no_cell_has_is_warned_of():
     frame = frame_of(np.arange(6.0).reshape(3, 2), ["a", "b"])
-    with pytest.warns(LessVFLWarning, match="names -9 of column 'a', which is in none"):
-        marks_of(frame, {"a": -9})
-    marks_of(frame, {"*": -9, "b": 5})
+    with pytest.warns(LessVFLWarning, match="names -9.0 of column 'a', which is in no"):
+        warn_of_absent(frame, {"a": -9})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_absent(frame, {"*": -9, "b": 5})

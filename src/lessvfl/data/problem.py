@@ -33,7 +33,7 @@ from lessvfl.data.labels import (
     scaled_labels,
     threshold_of,
 )
-from lessvfl.data.sentinels import blank, marks_of
+from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
 from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.terms import listed, plural, stream_seed
 
@@ -94,6 +94,7 @@ def prepare(
     feature_of = features_of(dealt, groups)
     held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
     marks = marks_of(dataset.X, config.missing_values)
+    warn_of_absent(dataset.X, config.missing_values)
     blocks = find_blocks(dataset, config)
     train, test, own = _rows(dataset, config, seed, in_order, blocks)
     bounds = (0.0, 1.0)

@@ -62,20 +62,25 @@ def marks_of(
                 name = frame.names[index]
                 if mark is not None:
                     found[name] = (*found.get(name, ()), mark)
-            if names == [pattern] and used and not _has(frame, used[0], value):
-                warn(
-                    f"The 'missing_values' setting names {value} of column "
-                    f"'{pattern}', which is in none of its cells."
-                )
     return found
 
 
-def _has(frame: Frame, index: int, value: Any) -> bool:
-    """Tell whether a column has a value in any cell."""
-    mark = _mark(frame, index, value)
-    if index in frame.text:
-        return mark in set(frame.texts(index))
-    return bool((frame.numeric[:, index] == mark).any())
+def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:
+    """Warn of values that stand for a missing cell where no cell has them.
+
+    Those of a glob need not be in all columns that it finds.
+    """
+    named = {name: own for name, own in (given or {}).items() if name in frame.names}
+    for name, marks in marks_of(frame, named).items():
+        index = frame.names.index(name)
+        cells = frame.texts(index) if index in frame.text else frame.numeric[:, index]
+        absent = [mark for mark in marks if mark not in set(cells.tolist())]
+        if absent:
+            shown = _written(absent[0], index in frame.dates)
+            warn(
+                f"The 'missing_values' setting names {shown} of column '{name}', which "
+                "is in none of its cells."
+            )
 
 
 def _mark(frame: Frame, index: int, value: float | str) -> Mark | None:
