@@ -355,7 +355,7 @@ SERVER_KEYS: dict[str, Any] = {
     "profile": "default",
     "settings": {},
     "seeds": [0],
-    "evaluation": "epochs",
+    "evaluation": "end",
     "threads": 1,
     "out": "run",
     "wait": 600,
