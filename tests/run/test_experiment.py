@@ -107,6 +107,7 @@ def test_record_of_a_run():
         "n_blocks": 100,
         "n_equal_rows": 0,
         "classes": rows_by_class(runs[0].problem),
+        "power": None,
         "score": "accuracy",
         "score_reason": "no class is much rarer than an even share",
     }

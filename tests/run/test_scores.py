@@ -49,7 +49,8 @@ def fit(task="binary", **more):
         X_test=table[N_TRAIN:],
         y_test=y[N_TRAIN:],
     )
-    more = {"threshold": "balanced"} | more
+    if task != "regression":
+        more = {"threshold": "balanced"} | more
     settings = resolve("plain", "default", dataset, SHORT | more)
     (one,) = simulate.simulate(Job(dataset, settings, parties=2), [0])
     return one, data.frame_of(table[N_TRAIN:]), y[N_TRAIN:].tolist()
