@@ -183,8 +183,7 @@ def check_table(
     grouped = features_of(held, groups) if held and groups and not problems else {}
     found += [
         (owner.get(one.column or ""), one)
-        for one in columns.remarks(blank(mine, marks), y, is_class, flagged)
-        if not (one.what.startswith("dummies") and one.column in grouped)
+        for one in columns.remarks(blank(mine, marks), y, is_class, flagged, grouped)
     ]
     if has_labels and dataset.task != "regression":
         rare = relations.rare_classes(dataset.y, dataset.label_names, target or "")
@@ -255,7 +254,7 @@ def _flagged(
             return set()
         missing = config.missing
         encodings = [Encoding.fit("t", frame, names, missing=missing, marks=marks)]
-    return {one.name for own in encodings for one in own.columns if one.flag}
+    return {name for encoding in encodings for name in encoding.flagged}
 
 
 def stops(found: OwnedFindings) -> list[str]:

@@ -260,11 +260,13 @@ def remarks(
     y: NDArray[Any] | None,
     is_class: bool,
     flagged: Collection[str] = (),
+    grouped: Collection[str] = (),
 ) -> list[Finding]:
     """Return what a user should know of columns that are used: nothing is done.
 
-    `y` are the labels as they are coded, None where there are none to speak of, and
-    `flagged` the columns that get a flag of missing cells.
+    `y` are the labels as they are coded, None where there are none to speak of,
+    `flagged` the columns that get a flag of missing cells, and `grouped` those of a
+    feature of several columns.
     """
     found: list[Finding] = []
     twins: dict[bytes, str] = {}
@@ -279,7 +281,7 @@ def remarks(
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
             what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
             found.append(Finding(name, what, done, "kept"))
-    found += relations(frame)
+    found += relations(frame, grouped)
     return found if y is None else found + giveaways(frame, y, is_class)
 
 

@@ -160,6 +160,11 @@ class Encoding:
         )
 
     @property
+    def flagged(self) -> tuple[str, ...]:
+        """Return the source columns whose missing cells have a flag."""
+        return tuple(column.name for column in self.columns if column.flag)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Return the features, in order."""
         return tuple(dict.fromkeys(column.feature for column in self.columns))

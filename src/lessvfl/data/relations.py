@@ -5,7 +5,7 @@ Nothing is done about them; a user may want to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,11 @@ FEWEST = 10  # rows beside the most frequent value; fewer are alike by chance
 FEW_ROWS = 20  # of a class, from which a score varies much
 
 
-def relations(frame: Frame) -> list[Finding]:
-    """Return what is to be said of numbers beside each other."""
+def relations(frame: Frame, grouped: Collection[str] = ()) -> list[Finding]:
+    """Return what is to be said of numbers beside each other.
+
+    Dummies that are `grouped` already are not named.
+    """
     used = [
         index
         for index in range(len(frame.names))
@@ -37,7 +40,8 @@ def relations(frame: Frame) -> list[Finding]:
     ]
     if frame.n_rows < ENOUGH_ROWS or not used:
         return []
-    found = [*_ids(frame, used), *_followers(frame, used), *_dummies(frame, used)]
+    dummies = (one for one in _dummies(frame, used) if one.column not in grouped)
+    found = [*_ids(frame, used), *_followers(frame, used), *dummies]
     place = {name: index for index, name in enumerate(frame.names)}
     return sorted(found, key=lambda one: place[str(one.column)])
 

@@ -74,8 +74,8 @@ def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:
     for name, marks in marks_of(frame, named).items():
         index = frame.names.index(name)
         cells = frame.texts(index) if index in frame.text else frame.numeric[:, index]
-        absent = [mark for mark in marks if mark not in set(cells.tolist())]
-        if absent:
+        present = set(cells.tolist())
+        if absent := [mark for mark in marks if mark not in present]:
             shown = _written(absent[0], index in frame.dates)
             warn(
                 f"The 'missing_values' setting names {shown} of column '{name}', which "

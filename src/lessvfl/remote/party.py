@@ -185,7 +185,7 @@ class PartyProcess:
         self._step = self._n_steps = self._n_per_epoch = 0
         self._new_aligner()  # what is wrong with ids or columns is said at the start
         encoding = self._encoding(look)
-        self.flagged = [one.name for one in encoding.columns if one.flag]
+        self.flagged = encoding.flagged
         self._n_inputs = len(encoding.groups)
         check_pinned(config.must_keep, encoding.features, where)
 

@@ -101,7 +101,7 @@ def _owner(one: Finding, name: str) -> str | None:
     return None if one.column is None else name
 
 
-def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> list[str]:
+def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str, ...]:
     """Begin as a run does, in its run folder where that holds one already.
 
     Return the columns that get a flag of missing cells.

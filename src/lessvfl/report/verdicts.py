@@ -183,9 +183,8 @@ def dwarfing(record: RunRecord) -> list[str]:
         if mark is None or not n_rows or not others:
             continue
         strength, next_ = first.strength or 0.0, others[0].strength or 0.0
-        if strength * math.sqrt(mark / n_rows) >= LEAKS and strength >= DWARFS * max(
-            1.0, next_
-        ):
+        is_strong = strength * math.sqrt(mark / n_rows) >= LEAKS
+        if is_strong and strength >= DWARFS * max(1.0, next_):
             said.append(
                 f"{first.feature} of {party} is far stronger than its other features "
                 f"({strength:.1f} times what chance reaches, the next {next_:.1f}): "
