@@ -637,7 +637,7 @@ def test_a_party_frozen_longer_than_silence_goes_on(tmp_path):
         sides.signal("clinic", signal.SIGCONT)
         for name in ("server", *HELD):
             assert sides.end(name) == (0, "")
-    right, _ = run_all(tmp_path / "again", own=LONG, reveal="nothing")
+    right, _ = run_all(tmp_path / "again", own=LONG, evaluation="end", reveal="nothing")
     one, other = (
         copy.deepcopy(record.runs[0])
         for record in (right, RunRecord.read(tmp_path / "server" / "run"))

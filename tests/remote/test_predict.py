@@ -54,9 +54,7 @@ IDS = np.array([f"person-{i}" for i in range(N)])
 HELD = {"clinic": ("age", "town", "smokes"), "bank": ("income", "noise")}
 TOKEN = "a-token-of-the-tests.2999-12-31"
 ADMIN = {"Authorization": "Bearer the-administrators-token.2999-12-31"}
-WIDE = Policy(
-    components_per_column=9, linear_components_per_column=9, limits={"bits": None}
-)
+WIDE = Policy(components_per_column=9, limits={"bits": None})
 
 
 def a_frame(name: str) -> data.Frame:

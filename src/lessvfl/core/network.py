@@ -62,6 +62,12 @@ class NetConfig(settings.Section):
     embedding_size: int = settings.setting(
         settings.an_int(1), 16, "components of a party's embedding"
     )
+    components_per_column: float | None = settings.setting(
+        settings.or_none(settings.a_float(open_low=True)),
+        None,
+        "the most of them for each of a party's encoded columns, rounded down, at "
+        "least 1 in all; none: a narrow party has as many as others",
+    )
     hidden: int | tuple[int, ...] = settings.setting(
         settings.widths(), 64, "width of the hidden layers, or one width each: 64,32"
     )
@@ -100,7 +106,18 @@ class NetConfig(settings.Section):
             inner = (self.hidden,) * (self.depth - 1)
         else:
             inner = tuple(self.hidden)
-        return (n_inputs, *inner, self.embedding_size)
+        return (n_inputs, *inner, self.components(n_inputs))
+
+    def components(self, n_inputs: int) -> int:
+        """Return the components of a party with that many encoded columns.
+
+        >>> NetConfig(embedding_size=4, components_per_column=0.25).components(11)
+        2
+        """
+        if self.components_per_column is None:
+            return self.embedding_size
+        own = math.floor(self.components_per_column * n_inputs)
+        return min(self.embedding_size, max(1, own))
 
     def fusion_widths(self, n_inputs: int, n_outputs: int) -> tuple[int, ...]:
         """Return the widths of the default fusion network, input to output."""

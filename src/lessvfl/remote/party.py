@@ -49,11 +49,11 @@ from lessvfl.errors import (
 from lessvfl.party import Party, cut_columns
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.align.psi import POINT_BYTES
-from lessvfl.remote.asked import Asked
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
-from lessvfl.remote.policy import Budget, Judge, planned
+from lessvfl.remote.policy import Judge, planned
+from lessvfl.remote.spent import Budget
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
@@ -69,7 +69,6 @@ from lessvfl.wire.parties import bill_line
 
 log = logging.getLogger(__name__)
 
-LOOK = 16  # bytes by which a look is known
 SHOWS = "this run shows up to %d values about a row of %d columns (policy.values)"
 
 SERVER = "server"  # what the other side is called, where it is shown
@@ -157,8 +156,7 @@ class PartyProcess:
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
         about = facts["cells"] if ids is None else facts["ids"]
-        self.budget = Budget(self.folder / "spent.safetensors", self.judge, about)
-        self.asked = Asked(self.folder, self.judge)
+        self.budget = Budget(self.folder, self.judge, about)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
         own: Any = self._scratch.keep(ids)
@@ -179,7 +177,6 @@ class PartyProcess:
         self._scored: dict[str, int] = {}  # bits a value of train and test rows
         self._mark: str | None = None  # of the last checkpoint
         self._chain = b""  # a digest of all that moved its network in this seed
-        self._looks = Looks(self.folder)
         self._shown = (0, 0)  # the seed of how many that is shown
         # Of the stage of joint training at hand.
         self._step = self._n_steps = self._n_per_epoch = 0
@@ -297,13 +294,13 @@ class PartyProcess:
     def _count(
         self, message: messages.Request, reply: messages.Embedding, rows: str
     ) -> None:
-        """Take what leaves off the budget; the same again, after a break, is free."""
+        """Take what leaves off the budget."""
         assert self._rows is not None
+        seed = self._rows.seed
         asked = message if isinstance(message, messages.Embed) else "the next batch"
         _, n_rows, size = reply.block.values.shape
-        if self._looks.is_new(self._rows.seed, self._chain, asked):
-            n_values = size * n_rows / self._n_rows(rows)
-            self.budget.spend_values(self._rows.seed, n_values)
+        n_values, place = size * n_rows / self._n_rows(rows), self._place(seed)
+        self.budget.spend_look(place, self._chain, asked, n_values)
 
     def _show(self, message: messages.Request) -> None:
         """Show what is asked for: the stage, and in training the step."""
@@ -467,10 +464,9 @@ class PartyProcess:
     def _welcomed(self, message: control.Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
         self._aligner = self.table = self.party = self._rows = None
-        self._settings = self.judge.settings(
-            message, len(self._columns), self.config.party_net is not None
-        )
-        shown = planned(self._settings, len(message.parties), self._evaluation)
+        agreed = self._settings = self.judge.settings(message, self._n_inputs)
+        size = agreed.net.components(self._n_inputs)
+        shown = planned(agreed, size, len(message.parties), self._evaluation)
         self.budget.plan(shown, len(message.seeds))
         if self._welcome is None or self._welcome.run != message.run:
             log.info("takes part in a run of method %s", message.method)
@@ -530,7 +526,8 @@ class PartyProcess:
             )
         is_new = n_heard == len(heard)
         if is_new and n_heard == 0:
-            self.asked.spend(len(message) // POINT_BYTES, self.whole.n_rows)
+            n_ids = len(message) // POINT_BYTES
+            self.budget.all_runs.align(n_ids, self.whole.n_rows)
         elif is_new:  # whether it is answered tells something, too
             self._write_rows(None, heard=[*heard, digest])
         answer = aligner.answer(message)
@@ -817,7 +814,7 @@ class PartyProcess:
             "models": {"server": of_server, self.name: model},
             "seen": self.seen,
             "shown": {
-                "values": self.budget.values.get(str(seed), 0.0),
+                "values": self.budget.values(self._place(seed)),
                 "columns": len(encoding.groups),
                 "scored": self._scored,
             },
@@ -883,33 +880,6 @@ class PartyProcess:
             recommended = record.consensus[name]["recommended"]
             counts = (len(recommended), n_features, len(runs))
             log.info("kept %d of %d features in at least half of %d runs", *counts)
-
-
-class Looks:
-    """What has left of each seed, so that the same is not counted twice.
-
-    It is kept in a file for each seed, to which every look is added as it leaves.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._seed: int | None = None
-        self._known: set[bytes] = set()
-
-    def is_new(self, seed: int, network: bytes, asked: object) -> bool:
-        """Tell whether this network has not been asked for that; remember it."""
-        path = self._folder / f"seed-{seed}" / "looks.bin"
-        if seed != self._seed:
-            found = path.read_bytes() if path.is_file() else b""
-            ends = range(LOOK, len(found) + 1, LOOK)
-            self._seed, self._known = seed, {found[end - LOOK : end] for end in ends}
-        look = hashlib.sha256(network + repr(asked).encode()).digest()[:LOOK]
-        if look in self._known:
-            return False
-        self._known.add(look)
-        with path.open("ab") as file:
-            file.write(look)
-        return True
 
 
 def _linked(chain: bytes, message: messages.Request) -> bytes:

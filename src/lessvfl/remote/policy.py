@@ -1,10 +1,9 @@
-"""What a party lets a server ask of it, and how much it has been asked already.
+"""What a party lets a server ask of it.
 
 A party takes nothing on trust from the server: what is run, with which bounds, how
 often and on which rows is checked here, at the party, before an answer leaves. What
-goes beyond is refused with a PolicyError, whose sentence both sides hear. The budget is
-kept on disk, ahead of what is spent, so that no restart and no resume gives any of it
-back.
+goes beyond is refused with a PolicyError, whose sentence both sides hear. How much it
+has been asked already is in ``remote/spent.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,9 +22,7 @@ from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
 from lessvfl.core.plans import TrainPlan
 from lessvfl.errors import PolicyError
-from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run.profiles import OWN, Settings, from_flat
-from lessvfl.run.record import read_json, write_json
 from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
 from lessvfl.terms import plural
 from lessvfl.wire import control
@@ -53,11 +49,7 @@ LIMITS: Mapping[str, Any] = {
 }
 
 LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
-LEAST_SCALE = 0.01  # of first weights; below it any network is linear at its start
 
-ROUNDS_AHEAD = 64  # what is written down before it is spent
-VALUES_AHEAD = 4.0
-SPARE = 0.25  # of what a seed plans, for steps that go another way after a break
 MAX_SEED = 2**63
 
 
@@ -114,10 +106,9 @@ class Policy(settings.Section):
         "ids offered in 30 days for each of its rows, of all of them",
     )
     components_per_column: float = setting(
-        a_float(open_low=True), 1.0, "the most components for each of its columns"
-    )
-    linear_components_per_column: float = setting(
-        a_float(open_low=True), 0.5, "the same without a non-linear hidden layer"
+        a_float(open_low=True),
+        0.75,
+        "the most components for each of its encoded columns, at least 1 in all",
     )
     methods: tuple[str, ...] = setting(
         _names(), (methods.DEFAULT,), "the methods that may be run"
@@ -176,7 +167,7 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
     """
     usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
-    shown = planned(own, len(columns), "epochs")
+    shown = planned(own, own.net.embedding_size, len(columns), "epochs")
     asked = {name: _found(own, name) for name in LIMITS if name in known}
     return {
         "rounds": 100 * usual.rounds,
@@ -186,17 +177,16 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
         "min_rows": 1,
         "min_share": 0.0,
         "components_per_column": max(usual.components_per_column, ratio),
-        "linear_components_per_column": max(usual.linear_components_per_column, ratio),
         "methods": [own.method],
         "limits": {name: most for name, most in asked.items() if most > LIMITS[name]},
     }
 
 
-def planned(own: Settings, n_parties: int, evaluation: str) -> float:
+def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
     """Return how many values about a row leave in one seed at most, in the mean.
 
-    All components of every network that the row is shown by: once an epoch in joint
-    training, once to choose components, and to score.
+    All components, `size`, of every network that the row is shown by: once an epoch in
+    joint training, once to choose components, and to score.
     """
     plans = own.config.plans(n_parties)
     epochs = [plan.n_epochs for plan in plans if isinstance(plan, TrainPlan)]
@@ -205,7 +195,7 @@ def planned(own: Settings, n_parties: int, evaluation: str) -> float:
         looks += 1
     elif evaluation == "epochs":  # of training and test rows
         looks += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
-    return own.net.embedding_size * looks
+    return size * looks
 
 
 def _found(asked: Settings, name: str) -> float:
@@ -232,9 +222,7 @@ class Judge:
             f"Got {got}."
         )
 
-    def settings(
-        self, welcome: control.Welcome, n_columns: int, own_net: bool
-    ) -> Settings:
+    def settings(self, welcome: control.Welcome, n_columns: int) -> Settings:
         """Return the settings that a server names, once they are found allowed."""
         policy, method, values = self.policy, welcome.method, welcome.settings
         if method not in policy.methods:
@@ -270,27 +258,23 @@ class Judge:
                 f"Party '{self.party}' takes part in {LEAST_EPOCHS} epochs of training "
                 "or more. Got a run with less."
             )
-        self._components(asked.net, n_columns, own_net)
+        self._components(asked.net, n_columns)
         return asked
 
-    def _components(self, net: NetConfig, n_columns: int, own_net: bool) -> None:
-        """Refuse more components than the columns behind them can hide in."""
-        is_deep = len(net.party_widths(n_columns)) > 2 and net.activation != "none"
-        is_deep = is_deep and net.input_scale >= LEAST_SCALE
-        key = "components_per_column"
-        if not (is_deep or own_net):
-            key = f"linear_{key}"
-        most: float = getattr(self.policy, key)
-        if net.embedding_size > most * n_columns:
-            kind = "" if is_deep or own_net else " of a linear network"
+    def _components(self, net: NetConfig, n_columns: int) -> None:
+        """Refuse more components than the encoded columns behind them can hide in.
+
+        Whatever a network is called, it may be close to a linear one.
+        """
+        key, most = "components_per_column", self.policy.components_per_column
+        size = net.components(n_columns)
+        if size > max(1, most * n_columns):
             unit = "component" if most == 1 else "components"
-            allowed = f"{most:g} {unit}{kind} for each of its columns"
-            log.warning("it has %d columns", n_columns)
+            log.warning("it has %d encoded columns", n_columns)
             raise self.refuse(
-                allowed,
+                f"{most:g} {unit} for each of its encoded columns",
                 key,
-                f"{net.embedding_size}: the server's 'embedding_size' must be smaller, "
-                "or the policy wider",
+                f"{size}: the server's '{key}' must be smaller, or the policy wider",
             )
 
     def memory(self, net: NetConfig, n_inputs: int, n_rows: int) -> None:
@@ -326,87 +310,3 @@ class Judge:
         if asked.n_train < self.policy.min_rows:
             allowed = f"training with {plural(self.policy.min_rows, 'row')} or more"
             raise self.refuse(allowed, "min_rows", asked.n_train)
-
-
-class Budget:
-    """What has been asked of a party in all, kept in a file of its run folder.
-
-    Values about a row are also kept beside the run folder, in ``shown-PARTY.json`` by a
-    digest of the rows, so that they count for other runs with these.
-    """
-
-    def __init__(self, path: Path, judge: Judge, rows: str) -> None:
-        self._path, self._judge, self._rows = path, judge, rows
-        run = path.parent.resolve()
-        self._run, self._shown = run.name, run.parent / f"shown-{judge.party}.json"
-        self.rounds = 0
-        self.values: dict[str, float] = {}  # by seed
-        if path.is_file():
-            found = read_state(path).values
-            self.rounds, self.values = found["rounds"], dict(found["values"])
-        self._written = (self.rounds, sum(self.values.values()))
-        self._planned = math.inf  # of one seed
-        others = self._known().get(rows, {})
-        self._earlier = sum(n for run, n in others.items() if run != self._run)
-
-    def _known(self) -> dict[str, dict[str, float]]:
-        return read_json(self._shown) if self._shown.is_file() else {}
-
-    def plan(self, n_values: float, n_seeds: int) -> None:
-        """Refuse a run whose seeds show more of a row than all runs may."""
-        most, earlier = self._judge.policy.values, self._earlier
-        if earlier + n_seeds * n_values > most:
-            before = f" after {earlier:.0f} of earlier runs" if earlier else ""
-            raise self._judge.refuse(
-                f"{most:,} values about a row in all",
-                "values",
-                f"a run of {math.ceil(n_seeds * n_values):,}{before}",
-            )
-        self._planned = n_values
-
-    def left(self) -> tuple[int, float]:
-        """Return the messages and the values about a row that are left."""
-        policy, spent = self._judge.policy, sum(self.values.values())
-        return policy.rounds - self.rounds, policy.values - self._earlier - spent
-
-    def spend_round(self) -> None:
-        """Take one message off the budget."""
-        most = self._judge.policy.rounds
-        self.rounds += 1
-        if self.rounds > most:
-            raise self._judge.refuse(f"{most} rounds", "rounds", "one more")
-        self._keep_ahead()
-
-    def spend_values(self, seed: int, n_values: float) -> None:
-        """Take values about a row off the budget of a seed, in the mean over rows."""
-        spent = self.values.get(str(seed), 0.0) + n_values
-        self.values[str(seed)] = spent
-        most = (1 + SPARE) * self._planned
-        if spent > most:
-            raise PolicyError(
-                f"Party '{self._judge.party}' shows {most:.0f} values about a row for "
-                "one seed of the agreed settings, those after a break included. Got a "
-                "request for more."
-            )
-        self._keep_ahead()
-
-    def _keep_ahead(self) -> None:
-        rounds, values = self._written
-        if self.rounds > rounds or sum(self.values.values()) > values:
-            self._write(ROUNDS_AHEAD, VALUES_AHEAD)
-
-    def settle(self) -> None:
-        """Write down what was spent, and no more."""
-        self._write(0, 0.0)
-
-    def _write(self, rounds: int, values: float) -> None:
-        """Write down what was spent, and so much ahead of it in every seed."""
-        ahead = {seed: spent + values for seed, spent in self.values.items()}
-        rounds += self.rounds
-        write_state(self._path, State({}, {"rounds": rounds, "values": ahead}))
-        total = sum(ahead.values())
-        if total != self._written[1]:
-            known = self._known()
-            known.setdefault(self._rows, {})[self._run] = total
-            write_json(self._shown, known, mode=0o600)
-        self._written = (rounds, total)

@@ -630,7 +630,6 @@ class ServerProcess:
             0,
             server,
             recorder,
-            size,
             wire_bytes={way: now[way] - before[way] for way in ("up", "down")},
             resent_bytes=self.resent,
         ) | {"bill": ledger.lines(0)}

@@ -202,7 +202,6 @@ def server_numbers(
     replica: int,
     server: Parties,
     recorder: Recorder,
-    embedding_size: int,
     **communication: Any,
 ) -> dict[str, Any]:
     """Return what the server knows of one run; `communication` adds to its bill."""
@@ -220,7 +219,7 @@ def server_numbers(
         "predicted": by_class(problem, recorder.predicted[replica]),
         "without": recorder.without[replica],
         "components": {
-            name: {"kept": kept[replica], "of": embedding_size}
+            name: {"kept": kept[replica], "of": server.components[name].shape[1]}
             for name, kept in server.component_counts().items()
         },
         "communication": {

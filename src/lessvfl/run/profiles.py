@@ -26,7 +26,7 @@ OWN = ("party_net", "fusion_net", "must_keep")
 
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
-_SMALL = {"embedding_size": 4, "input_scale": 0.01}
+_SMALL = {"embedding_size": 4, "components_per_column": 0.25, "input_scale": 0.01}
 _STEPS = {
     "bits": 8,
     "batch_size": 128,
@@ -51,6 +51,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "local-lasso": {**_SMALL, **_STEPS, "pretrain_epochs": 2},
 }
 MANY_CLASSES = 8  # from here on they take twice the components
+SEVERAL = {"components_per_column": 0.75}  # classes, which lie in more directions
 MANY_ROWS = 5000  # from here on steps are larger, and epochs fewer: two classes
 FEW_ROWS = 1000  # below, values take twice the bits
 
@@ -175,6 +176,8 @@ def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
     """Return where a profile starts, besides the sections' own defaults."""
     if profile == "default":
         start = dict(_DEFAULT.get(method, {}))
+        if start and len(dataset.label_names) > 2:
+            start |= SEVERAL
         if start and len(dataset.label_names) > MANY_CLASSES:
             start["embedding_size"] *= 2
         if start.get("schedule") == "watched":

@@ -309,9 +309,8 @@ class _Batch:
             table.name: numbers.party_numbers(table.features, outcome, share)
             for table, outcome in zip(problem.parties, outcomes, strict=True)
         }
-        size = self.job.settings.net.embedding_size
         seed = self.replicas[r].seed
-        of_server = numbers.server_numbers(seed, r, server, self.recorder, size)
+        of_server = numbers.server_numbers(seed, r, server, self.recorder)
         return Run(
             numbers.join_numbers(of_server, own, problem),
             self._model(fusion.replica(r), problem, outcomes),

@@ -215,6 +215,7 @@ class Front:
         self._is_over.set()
         self._wake.send(b".")
         self._thread.join()
+        self._wake.close()
 
     # ---------------------------------------------------------------- the loop's thread
 
@@ -237,7 +238,6 @@ class Front:
         for guest in list(self._guests):
             self._end(guest)
         self._selector.close()
-        self._wake.close()
         self._woken.close()
 
     def _close(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, parts
 from lessvfl.errors import ProtocolError
-from lessvfl.terms import PartyId, Stage
+from lessvfl.terms import PartyId, Stage, plural
 from lessvfl.wire import coding, messages
 from lessvfl.wire.ledger import BillLine, Direction, Ledger
 
@@ -240,6 +240,12 @@ class Parties:
         self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
     ) -> None:
         """Take up a state as :meth:`state` gave it."""
+        for name, (first, *_) in state["components"].items():
+            if len(first) != self.sizes[name]:
+                raise ProtocolError(
+                    f"Party '{name}' must have {plural(len(first), 'component')}, as "
+                    f"before the break. Got {self.sizes[name]}."
+                )
         self.sizes = dict(state["sizes"])
         self._widths = {name: tuple(some) for name, some in state["widths"].items()}
         self._silent = {name: tuple(some) for name, some in state["silent"].items()}

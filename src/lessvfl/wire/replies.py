@@ -44,7 +44,7 @@ class ReplyRules:
     ) -> None:
         self.n_train, self.n_test = n_rows
         self._seeds, self._blocks = (seed,), blocks  # which say what is held out
-        self.embedding_size = embedding_size  # at the start
+        self.embedding_size = embedding_size  # the most, at the start
         self.dtype = dtype
         self.server: Parties | None = None  # once the parties are described
         self._offer = offer
@@ -72,7 +72,8 @@ class ReplyRules:
         if wrong is not None:
             return wrong
         if isinstance(reply, messages.Description):
-            right = messages.Description(party, self.n_train, self.embedding_size)
+            size = min(max(1, reply.embedding_size), self.embedding_size)
+            right = messages.Description(party, self.n_train, size)
             return None if reply == right else "A party must be described as it is."
         if not isinstance(reply, messages.Embedding | messages.Done):
             return None
