@@ -1,6 +1,6 @@
 """What one certified side learns from another's messages, measured by attacks.
 
-    python benchmarks/leaks.py
+    python benchmarks/leaks.py --jobs 8
 
 *Labels*: a party whose columns are pure noise looks at the first gradient that it is
 sent and sorts its rows by the side of zero on which they lie: one side is one class.
@@ -18,18 +18,27 @@ components as columns; which source is which column it does not learn.
 
 *Solved*: a server that knows some rows learns by regression to tell the columns of all
 others from everything that left in a run. ``honest`` is a run as it is between
-machines; with ``scored`` a server also asked for all rows after every epoch, at full
-precision; and ``lying`` is one whose gradients pull the embeddings of the rows it knows
-to their own columns, some of them after the others. The figure is R2, the mean over the
-columns of a party, over 3 tables of 800 rows of normal, independent columns.
+machines, and ``last`` what its last look alone tells; with ``scored`` a server also
+asked for all rows after every epoch, at full precision; and ``lying`` is one whose
+gradients pull the embeddings of the rows it knows to their own columns, some of them
+after the others. ``separated`` are the sources that a server finds in an honest run
+without knowing any row, each column beside the source that is most like it. The figure
+is R2, the mean over the columns of a party, over 8 tables of 800 rows of independent
+columns, normal for half of them and else exponential; labels follow a fifth of the
+party's columns, or all of them (``dense``). The same is printed for as many components
+as the party would have without ``components_per_column``.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import itertools
+import multiprocessing
 import warnings
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +57,7 @@ from lessvfl.run.simulate import Job, simulate
 from lessvfl.wire import coding, messages
 
 N_ROWS, N_PARTIES, N_NOISE = 100, 5, 8
-N_KNOWN, N_TABLES, N_PEOPLE = 40, 3, 800  # of what is solved for
+N_KNOWN, N_TABLES, N_PEOPLE = 40, 8, 800  # of what is solved for
 PULLED = 3  # epochs that a lying server pulls to the same columns
 STAGES = ("pretrain", "train_first", "train")
 
@@ -66,11 +75,11 @@ def labels_read() -> tuple[int, int]:
     seen: list[tuple[Tensor, Tensor]] = []
     descend = Party._descend
 
-    def listen(self: Party, gradient: Tensor) -> object:
+    def listen(self: Party, request: messages.Descend) -> object:
         rows = self._training.rows if self._training is not None else None
         if self.name == "spy" and isinstance(rows, Tensor) and not seen:
-            seen.append((gradient[0], rows[0]))
-        return descend(self, gradient)
+            seen.append((request.gradient.values[0], rows[0]))
+        return descend(self, request)
 
     Party._descend = listen  # type: ignore[assignment, method-assign]
     (run,) = simulate(job, [0])
@@ -204,30 +213,54 @@ class Listener:
         pull = (h - wanted) * (rows < N_KNOWN).view(1, -1, 1)
         return pull / pull.abs().max().clamp_min(1e-9) * gradient.abs().max()
 
-    def solved(self, scored: bool) -> float:
-        """Return R2 of the columns of rows that are not known."""
+    def said(self, scored: bool = False, last: bool = False) -> np.ndarray[Any, Any]:
+        """Return what was heard, a row of numbers for each row of the party."""
         looks = [
             v for (stage, _), v in self.heard.items() if scored or stage != "evaluate"
         ]
-        F = torch.cat(looks, dim=1).numpy()
+        F = torch.cat(looks[-1:] if last else looks, dim=1).numpy()
         F = np.where(np.isnan(F), np.nanmean(F, axis=0), F)
-        F = (F - F.mean(axis=0)) / F.std(axis=0).clip(1e-12)
+        return (F - F.mean(axis=0)) / F.std(axis=0).clip(1e-12)
+
+    def separated(self) -> float:
+        """Return R2 of each column by the source that is most like it."""
+        F, n_columns = self.said(), self.X.shape[1]
+        n_sources = min(n_columns, np.linalg.matrix_rank(F))
+        ica = FastICA(n_sources, random_state=0, whiten="unit-variance")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it may not converge: nothing was found
+            sources = ica.fit_transform(F)
+        alike = np.corrcoef(sources.T, self.X.numpy().T)[:n_sources, -n_columns:]
+        return float(np.square(alike).max(axis=0).mean())
+
+    def solved(self, F: np.ndarray[Any, Any]) -> float:
+        """Return R2 of the columns of rows that are not known, by what was heard."""
         X = self.X.numpy()
         model = RidgeCV(np.logspace(-6, 4, 30)).fit(F[:N_KNOWN], X[:N_KNOWN])
         missed = ((model.predict(F[N_KNOWN:]) - X[N_KNOWN:]) ** 2).mean(axis=0)
         return float((1 - missed / X[N_KNOWN:].var(axis=0)).clip(0, 1).mean())
 
 
-def columns_solved(n_columns: int, number: int, lies: bool) -> tuple[float, float]:
-    """Return R2 of the columns of one party in a run of the default: scored, or not."""
+def a_table(n_columns: int, number: int, dense: bool) -> data.Dataset:
+    """Return a table of two parties, the first with so many columns."""
     rng = np.random.default_rng(number)
-    X = rng.normal(size=(N_PEOPLE, n_columns + 4))
-    matter = [*range(max(2, n_columns // 5)), n_columns]
-    y = X[:, matter].sum(axis=1) + rng.logistic(size=N_PEOPLE) > 0
+    shape = (N_PEOPLE, n_columns + 4)
+    X = rng.normal(size=shape) if number % 2 else rng.exponential(size=shape) - 1
+    matter = [*range(n_columns if dense else max(2, n_columns // 5)), n_columns]
+    signal = X[:, matter].sum(axis=1) * np.sqrt(3 / len(matter))
+    y = signal + rng.logistic(size=N_PEOPLE) > 0
     names = [f"x{i}" for i in range(n_columns + 4)]
-    table = data.from_arrays(X, y.astype(int), feature_names=names)
-    held = {"party": names[:n_columns], "other": names[n_columns:]}
+    return data.from_arrays(X, y.astype(int), feature_names=names)
+
+
+def listened(table: data.Dataset, number: int, lies: bool, narrow: bool) -> Listener:
+    """Return what a server hears of the first party in a run of the default."""
+    names = table.X.names
+    held = {"party": names[:-4], "other": names[-4:]}
     settings = profiles.resolve("less-vfl-auto", "default", table)
+    if not narrow:
+        net = dataclasses.replace(settings.net, components_per_column=None)
+        settings = dataclasses.replace(settings, net=net)
     job = Job(table, settings, parties=held, device="cpu")
     server, handle = Listener(lies), Party.handle
 
@@ -241,25 +274,43 @@ def columns_solved(n_columns: int, number: int, lies: bool) -> tuple[float, floa
         list(simulate(job, [number]))
     finally:
         Party.handle = handle  # type: ignore[method-assign]
-    return server.solved(True), server.solved(False)
+    return server
 
 
-def print_solved(n_columns: int) -> None:
-    """Print what is solved for in honest runs and in others."""
-    pairs = [
-        [columns_solved(n_columns, number, lies) for number in range(N_TABLES)]
-        for lies in (False, True)
+def solved_of(n_columns: int, number: int, dense: bool, narrow: bool) -> list[float]:
+    """Return R2 of one party's columns: honest, last, separated, scored, lying."""
+    warnings.simplefilter("ignore", LessVFLWarning)
+    table = a_table(n_columns, number, dense)
+    server = listened(table, number, lies=False, narrow=narrow)
+    liar = listened(table, number, lies=True, narrow=narrow)
+    return [
+        server.solved(server.said()),
+        server.solved(server.said(last=True)),
+        server.separated(),
+        server.solved(server.said(scored=True)),
+        liar.solved(liar.said()),
     ]
-    (scored, honest), (_, lying) = np.mean(pairs, axis=1)
-    print(
-        f"  {n_columns:>3} columns: honest {honest:.2f}, scored {scored:.2f}, "
-        f"lying {lying:.2f}",
-        flush=True,
-    )
+
+
+def print_solved(n_columns: int, n_tables: int, pool: Executor) -> None:
+    """Print what is solved for in honest runs and in others."""
+    kinds = itertools.product((True, False), (False, True))
+    for narrow, dense in kinds:
+        work = partial(solved_of, n_columns, dense=dense, narrow=narrow)
+        means = np.mean(list(pool.map(work, range(n_tables))), axis=0)
+        names = ("honest", "last", "separated", "scored", "lying")
+        figures = ", ".join(f"{n} {v:.2f}" for n, v in zip(names, means, strict=True))
+        kind = "" if narrow else ", as many components as others"
+        kind += ", dense" if dense else ""
+        print(f"  {n_columns:>3} columns{kind}: {figures}", flush=True)
 
 
 def main() -> None:
     """Attack, and print what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--tables", type=int, default=N_TABLES, help="of each kind")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    args = parser.parse_args()
     warnings.simplefilter("ignore", LessVFLWarning)
     read, n_rows = labels_read()
     print(f"labels: {read} of {n_rows} read from one gradient by a party of noise")
@@ -279,8 +330,10 @@ def main() -> None:
     found = [blind_read(real[:, at : at + 4]) for at in range(0, 28, 4)]
     print(f"  columns of breast-cancer: {np.mean(found):.2f}")
     print(f"solved: R2 of a party's columns where {N_KNOWN} rows are known")
-    for n_columns in (4, 10, 30, 100):
-        print_solved(n_columns)
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.jobs, fresh) as pool:
+        for n_columns in (4, 10, 30, 100):
+            print_solved(n_columns, args.tables, pool)
 
 
 if __name__ == "__main__":
