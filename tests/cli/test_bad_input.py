@@ -350,7 +350,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "second time",
     ),
     "no module": (run_of(party_net="nets.py:nothing"), "party0", "torch.nn.Module"),
-    "module too wide": (run_of(party_net="nets.py:too_wide"), "4", "5"),
+    "module too wide": (run_of(party_net="nets.py:too_wide"), "2", "3"),
     "no function": (run_of(party_net="nets.py:nobody"), "'nets.py:nobody'"),
     "no module file": (run_of(party_net="no.py:make"), "'no.py:make'"),
     "no function name": (run_of(party_net="nets"), "FILE.py:FUNCTION", "'nets'"),

@@ -132,7 +132,8 @@ def test_settings_that_differ_by_data_say_so(run_cli):
     result = run_cli("methods", "less-vfl-auto")
     lines = [line for line in result.out.splitlines() if "differs by data" in line]
     assert {line.split()[0] for line in lines} == {
-        *("embedding_size", "batch_size", "learning_rate", "train_epochs", "bits"),
+        *("embedding_size", "components_per_column"),
+        *("batch_size", "learning_rate", "train_epochs", "bits"),
     }
     named = run_cli("methods", "less-vfl-auto", "--data", "digits")
     assert "differs by data" not in named.out

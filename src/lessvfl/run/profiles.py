@@ -26,7 +26,7 @@ OWN = ("party_net", "fusion_net", "must_keep")
 
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
-_SMALL = {"embedding_size": 4, "components_per_column": 0.25, "input_scale": 0.01}
+_SMALL = {"embedding_size": 4, "input_scale": 0.01}
 _STEPS = {
     "bits": 8,
     "batch_size": 128,
@@ -37,6 +37,7 @@ _STEPS = {
 _DEFAULT: dict[str, dict[str, Any]] = {
     "less-vfl-auto": {
         **_SMALL,
+        "components_per_column": 0.25,
         "bits": 4,
         "optimizer": "adamw",
         "weight_decay": 2.0,
@@ -176,7 +177,7 @@ def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
     """Return where a profile starts, besides the sections' own defaults."""
     if profile == "default":
         start = dict(_DEFAULT.get(method, {}))
-        if start and len(dataset.label_names) > 2:
+        if "components_per_column" in start and len(dataset.label_names) > 2:
             start |= SEVERAL
         if start and len(dataset.label_names) > MANY_CLASSES:
             start["embedding_size"] *= 2
