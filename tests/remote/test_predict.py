@@ -1079,6 +1079,9 @@ def test_the_token_to_predict_neither_aligns_nor_tells_who_is_known(folder):
         refused = client.post("/align")
         assert (refused.status_code, predictor._session) == (403, session)
         assert "needs the token of the administrator" in refused.json()["detail"]
+        for path in ("/align%0A", "/predict%0A", "/align/", "//align"):
+            assert client.post(path, json=wanted).status_code == 404
+            assert predictor._session is session
         hidden = client.post("/predict", json=wanted)
         told = client.post("/predict", json=wanted, headers=ADMIN)
     assert hidden.status_code == told.status_code == 404

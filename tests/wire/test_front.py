@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from lessvfl.remote import certificates
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.wire import codec, control, dial, flight, front, messages
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.connection import GoneError
+from lessvfl.wire.connection import CLOSE_SECONDS, GoneError
 from lessvfl.wire.control import Agreed, Align, Finish, Hello, Refusal
 from lessvfl.wire.front import Guest, Limits
 from lessvfl.wire.hub import Hub
@@ -234,6 +235,48 @@ def test_who_comes_past_the_front_is_not_listened_to():
         stream.close()
 
 
+def test_who_dials_again_and_owes_a_reply_keeps_no_connection():
+    """Once, each of them stayed, with its files, until a server had none left."""
+    hello = codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0))
+    streams = []
+    with a_hub() as hub:
+        hub.newest_stays = True
+
+        def ask():
+            with contextlib.suppress(PartyLostError, ProtocolError):
+                hub.send({"a": Agreed()})
+
+        asking = None
+        for _ in range(4):
+            stream = flight.Address(f"127.0.0.1:{hub.port}", None).connect()
+            stream.write(hello)
+            streams.append(stream)
+            if asking is not None:
+                asking.join(20)  # who waited for the one before waits no longer
+            until(lambda: hub.connected == ("a",))
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            stream.read()  # and says nothing
+        until(lambda: len(hub._front._guests) == 1, 4 * CLOSE_SECONDS + 20)
+        for stream in streams:
+            stream.close()
+
+
+def test_a_party_does_not_fall_silent_where_nothing_is_removed():
+    """Once, the server had a table of one row then, and ended in a traceback."""
+    rules = ReplyRules((64, 10), 4, torch.float32)
+    rules.server = cast(Any, SimpleNamespace(sizes={"a": 4}))
+    plan = TrainPlan("pretrain", 1, 64, "shuffle", "adam", 0.01)
+    block = messages.Block(torch.zeros(1, 64, 4), (4,))
+    reply = messages.Embedding("pretrain", block, ahead=True)
+    assert rules.complaint("a", messages.Begin(plan), reply) is None
+    constant = messages.Block(torch.zeros(1, 4), (4,))
+    silent = messages.Done("pretrain", (True,), constant)
+    said = rules.complaint("a", messages.Descend("pretrain", block), silent)
+    assert said is not None
+    assert "must not fall silent" in said
+
+
 def test_lanes_are_used_again():
     with a_hub() as hub:
         for _ in range(8):
@@ -259,6 +302,9 @@ def test_nothing_is_read_of_who_is_not_expected():
 
         def expect(self, n_bytes):
             raise AssertionError("expected")
+
+        def end_soon(self):
+            raise AssertionError("ended")
 
         def close(self):
             raise AssertionError("closed")

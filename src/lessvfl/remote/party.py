@@ -156,7 +156,8 @@ class PartyProcess:
         self.folder = self.home.folder
         self.judge = Judge(name, config.policy)
         about = facts["cells"] if ids is None else facts["ids"]
-        self.budget = Budget(self.folder, self.judge, about)
+        run = self.home.key("spent").hex()[:16]
+        self.budget = Budget(self.folder, self.judge, about, run)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
         own: Any = self._scratch.keep(ids)
@@ -298,9 +299,10 @@ class PartyProcess:
         assert self._rows is not None
         seed = self._rows.seed
         asked = message if isinstance(message, messages.Embed) else "the next batch"
+        when = (self._n_behind, self._step, asked)
         _, n_rows, size = reply.block.values.shape
         n_values, place = size * n_rows / self._n_rows(rows), self._place(seed)
-        self.budget.spend_look(place, self._chain, asked, n_values)
+        self.budget.spend_look(place, self._chain, when, n_values)
 
     def _show(self, message: messages.Request) -> None:
         """Show what is asked for: the stage, and in training the step."""
@@ -525,12 +527,12 @@ class PartyProcess:
                 "alignment."
             )
         is_new = n_heard == len(heard)
-        if is_new and n_heard == 0:
-            n_ids = len(message) // POINT_BYTES
-            self.budget.all_runs.align(n_ids, self.whole.n_rows)
-        elif is_new:  # whether it is answered tells something, too
+        if is_new and n_heard > 0:  # whether it is answered tells something, too
             self._write_rows(None, heard=[*heard, digest])
         answer = aligner.answer(message)
+        if is_new and n_heard == 0:  # what is no hello is no alignment
+            n_ids = len(message) // POINT_BYTES
+            self.budget.all_runs.align(n_ids, self.whole.n_rows)
         if answer is not None:
             if is_new:
                 self._write_rows(None, heard=[*heard, digest])
@@ -653,6 +655,7 @@ class PartyProcess:
             train, test = table.take(rows.train), table.take(rows.test)
             encoding = self._encoding(train)
             n_rows = self._rows_at_once(config.empty_party == "frozen")
+            self.judge.components(whole.net, len(encoding.groups))
             self.judge.memory(whole.net, len(encoding.groups), n_rows)
             both, counts = self._encode(build, encoding, (train, test))
             for sentence in counts.sentences():

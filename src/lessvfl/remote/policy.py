@@ -37,7 +37,7 @@ LIMITS: Mapping[str, Any] = {
     "hidden": 512,
     "depth": 6,
     "input_scale": 1.0,
-    "pretrain_epochs": 10,
+    "pretrain_epochs": 1,
     "train_epochs": 200,
     "party_epochs": 500,
     "joint_epochs": 500,
@@ -47,6 +47,17 @@ LIMITS: Mapping[str, Any] = {
     "learning_rate": 0.1,
     "pretrain_rate": 0.1,
 }
+
+# The least, and texts that are refused: below, or with these, a server sees a network
+# that is linear in the columns, steers it as it likes, or sees values of few rows as
+# they are, whatever the bits. A limit of null lifts them.
+LEAST: Mapping[str, float] = {
+    "depth": 2,
+    "input_scale": 0.01,
+    "batch_size": 32,
+    "pretrain_batch_size": 32,
+}
+REFUSED: Mapping[str, str] = {"activation": "none", "optimizer": "sgd"}
 
 LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
 
@@ -168,7 +179,13 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
     usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
     shown = planned(own, own.net.embedding_size, len(columns), "epochs")
-    asked = {name: _found(own, name) for name in LIMITS if name in known}
+    names = [name for name in {**LIMITS, **LEAST, **REFUSED} if name in known]
+    limits: dict[str, float | None] = {}
+    for name in names:
+        if _objection(own, name, LIMITS.get(name)) is not None:
+            found = _found(own, name)
+            is_more = found is not None and found > LIMITS.get(name, math.inf)
+            limits[name] = found if is_more else None
     return {
         "rounds": 100 * usual.rounds,
         "values": max(usual.values, math.ceil(n_seeds * shown)),
@@ -178,7 +195,7 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
         "min_share": 0.0,
         "components_per_column": max(usual.components_per_column, ratio),
         "methods": [own.method],
-        "limits": {name: most for name, most in asked.items() if most > LIMITS[name]},
+        "limits": limits,
     }
 
 
@@ -198,14 +215,32 @@ def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
     return size * looks
 
 
-def _found(asked: Settings, name: str) -> float:
+def _value(asked: Settings, name: str) -> Any:
+    return getattr(asked.net if hasattr(asked.net, name) else asked.config, name)
+
+
+def _found(asked: Settings, name: str) -> float | None:
     """Return the value of a setting, the largest of several; depth by the widths."""
+    if name in REFUSED:
+        return None
     if name == "depth":
         return len(asked.net.party_widths(1)) - 1
-    own = asked.net if hasattr(asked.net, name) else asked.config
-    value = getattr(own, name)
+    value = _value(asked, name)
     many = value if isinstance(value, list | tuple) else (value,)
-    return max((float(one) for one in many if one is not None), default=0.0)
+    return max((float(one) for one in many if one is not None), default=None)
+
+
+def _objection(asked: Settings, name: str, most: float | None) -> str | None:
+    """Return what is allowed of a setting that is not; None: it is allowed."""
+    if name in REFUSED and _value(asked, name) == REFUSED[name]:
+        return f"no '{name}' {REFUSED[name]}"
+    found = _found(asked, name)
+    if found is None:
+        return None
+    if most is not None and found > most:
+        return f"'{name}' up to {most:g}"
+    least = LEAST.get(name, -math.inf)
+    return f"'{name}' from {least:g} on" if found < least else None
 
 
 @dataclass(frozen=True)
@@ -246,22 +281,25 @@ class Judge:
                     f"its network and the method. Got the '{name[:80]}' setting."
                 )
         asked = from_flat(method, "default", values)
-        for name, most in {**LIMITS, **policy.limits}.items():
-            if name not in known or most is None:
+        for name in {**LIMITS, **LEAST, **REFUSED, **policy.limits}:
+            most = policy.limits.get(name, LIMITS.get(name))
+            is_lifted = name in policy.limits and most is None
+            if is_lifted or name not in known:
                 continue
-            found = _found(asked, name)
-            if found > most:
-                got = f"{found:g}"
-                raise self.refuse(f"'{name}' up to {most:g}", f"limits.{name}", got)
+            objection = _objection(asked, name, most)
+            if objection is not None:
+                found = _found(asked, name)
+                got = _value(asked, name) if found is None else f"{found:g}"
+                raise self.refuse(objection, f"limits.{name}", got)
         if asked.config.train_epochs < LEAST_EPOCHS:
             raise PolicyError(
                 f"Party '{self.party}' takes part in {LEAST_EPOCHS} epochs of training "
                 "or more. Got a run with less."
             )
-        self._components(asked.net, n_columns)
+        self.components(asked.net, n_columns)
         return asked
 
-    def _components(self, net: NetConfig, n_columns: int) -> None:
+    def components(self, net: NetConfig, n_columns: int) -> None:
         """Refuse more components than the encoded columns behind them can hide in.
 
         Whatever a network is called, it may be close to a linear one.

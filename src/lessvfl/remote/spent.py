@@ -14,6 +14,7 @@ import math
 import os
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,16 +30,16 @@ SECONDS = DAYS * 24 * 3600.0
 ROUNDS_AHEAD = 64  # what is written down before it is spent
 VALUES_AHEAD = 4.0
 SPARE = 0.25  # of what a seed plans, for steps that go another way after a break
-LOOK = struct.Struct("<16sd")  # by what a look is known, and its values about a row
+WAYS = 2  # that one step may go
+LOOK = struct.Struct("<16s8sd")  # a look, its place in the run, its values about a row
 
 
 class AllRuns:
     """What was asked of a party in all run folders that lie side by side."""
 
-    def __init__(self, out: Path, judge: Judge) -> None:
-        self._folder, self._judge = out.resolve().parent, judge
+    def __init__(self, out: Path, judge: Judge, run: str) -> None:
+        self._folder, self._judge, self._run = out.resolve().parent, judge, run
         self._path = self._folder / f"spent-{judge.party}.json"
-        self._run = out.resolve().name
 
     def align(self, n_ids: int, n_rows: int) -> None:
         """Take an alignment with so many ids off what a table of `n_rows` allows."""
@@ -61,10 +62,11 @@ class AllRuns:
         own: dict[str, float] = self._known()["values"].get(rows, {})
         return sum(n for run, n in own.items() if run != self._run)
 
-    def show(self, rows: str, n_values: float) -> None:
-        """Write down how many values about one of these rows left in this run."""
+    def show(self, rows: str, n_values: float) -> float:
+        """Write down how many of them left in this run; return those of others."""
         with self._held() as known:
             known["values"].setdefault(rows, {})[self._run] = n_values
+        return self.shown(rows)
 
     def _known(self) -> dict[str, Any]:
         if self._path.is_file():
@@ -91,38 +93,77 @@ class AllRuns:
             os.close(lock)
 
 
-class Budget:
-    """What has been asked of a party in one run; `about` is a digest of its rows."""
+class _Seed:
+    """The looks at the rows of one seed that have left, in a file of its folder."""
 
-    def __init__(self, folder: Path, judge: Judge, about: str) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: set[bytes] = set()
+        self._ways: Counter[bytes] = Counter()  # that each place of the run went
+        self.values = self.aside = 0.0  # in all, and those that went another way
+        if path.is_file():
+            found = path.read_bytes()
+            whole = len(found) // LOOK.size * LOOK.size
+            os.truncate(path, whole)  # what was not written whole did not leave
+            for look, place, n in LOOK.iter_unpack(found[:whole]):
+                self._add(look, place, n)
+
+    def _add(self, look: bytes, place: bytes, n: float) -> None:
+        self._known.add(look)
+        self.values += n
+        self.aside += n if self._ways[place] else 0.0
+        self._ways[place] += 1
+
+    def spend(self, network: bytes, place: bytes, n: float, planned: float) -> bool:
+        """Note a look that is new; tell whether the plan of the seed has it."""
+        look = hashlib.sha256(network + place).digest()[:16]
+        place = hashlib.sha256(place).digest()[:8]
+        if look in self._known:
+            return True
+        n_ways = self._ways[place]
+        aside = self.aside + (n if n_ways else 0.0)
+        if n_ways == WAYS or aside > SPARE * planned:
+            return False
+        if self.values + n > (1 + SPARE) * planned:
+            return False
+        self._add(look, place, n)
+        with self._path.open("ab") as file:
+            file.write(LOOK.pack(look, place, n))
+        return True
+
+
+class Budget:
+    """What has been asked of a party in one run.
+
+    `about` is a digest of its rows, `run` what no other run has.
+    """
+
+    def __init__(self, folder: Path, judge: Judge, about: str, run: str) -> None:
         self._path, self._judge = folder / "spent.safetensors", judge
         self._about = about
-        self.all_runs = AllRuns(folder, judge)
+        self.all_runs = AllRuns(folder, judge, run)
         self.rounds = 0
         if self._path.is_file():
             self.rounds = read_state(self._path).values["rounds"]
         self._written = self.rounds
         self._planned = math.inf  # of one seed
-        self._looks: dict[str, set[bytes]] = {}  # by the folder of a seed
-        self._values: dict[str, float] = {}
-        for path in folder.glob("seed-*/looks.bin"):
-            known = _read_looks(path)
-            self._looks[path.parent.name] = set(known)
-            self._values[path.parent.name] = sum(known.values())
+        paths = folder.glob("seed-*/looks.bin")
+        self._seeds = {path.parent.name: _Seed(path) for path in paths}
         self._earlier = self.all_runs.shown(about)
         self._told = 0.0  # values that all runs know of
 
     def plan(self, n_values: float, n_seeds: int) -> None:
         """Refuse a run whose seeds show more of a row than all runs may."""
-        most, earlier = self._judge.policy.values, self._earlier
+        most, earlier = self._judge.policy.values, self.all_runs.shown(self._about)
         if earlier + n_seeds * n_values > most:
             before = f" after {earlier:.0f} of earlier runs" if earlier else ""
-            raise self._judge.refuse(
-                f"{most:,} values about a row in all",
-                "values",
-                f"a run of {math.ceil(n_seeds * n_values):,}{before}",
-            )
-        self._planned = n_values
+            got = f"a run of {math.ceil(n_seeds * n_values):,}{before}"
+            raise self._too_many(got)
+        self._planned, self._earlier = n_values, earlier
+
+    def _too_many(self, got: str) -> PolicyError:
+        most = self._judge.policy.values
+        return self._judge.refuse(f"{most:,} values about a row in all", "values", got)
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
@@ -131,11 +172,12 @@ class Budget:
 
     def values(self, place: Path) -> float:
         """Return the values about a row that left of a seed, by its folder."""
-        return self._values.get(place.name, 0.0)
+        seed = self._seeds.get(place.name)
+        return 0.0 if seed is None else seed.values
 
     @property
     def _shown(self) -> float:
-        return sum(self._values.values())
+        return sum(seed.values for seed in self._seeds.values())
 
     def spend_round(self) -> None:
         """Take one message off the budget."""
@@ -149,26 +191,24 @@ class Budget:
     def spend_look(self, place: Path, network: bytes, asked: object, n: float) -> None:
         """Take `n` values about a row, in the mean over rows, off a seed's budget.
 
-        `network` stands for what shows them. The same look again, after a break, is
-        free: it tells nothing new.
+        `network` stands for what shows them, `asked` for when in a run. The same look
+        again, after a break, is free: it tells nothing new. What comes at the same time
+        from another network is a step that went another way after a break, which a
+        server may also choose to: there are few of these.
         """
-        looks = self._looks.setdefault(place.name, set())
-        look = hashlib.sha256(network + repr(asked).encode()).digest()[:16]
-        if look in looks:
-            return
-        spent, most = self.values(place) + n, (1 + SPARE) * self._planned
-        if spent > most:
+        name = place.name
+        seed = self._seeds.get(name) or _Seed(place / "looks.bin")
+        self._seeds[name] = seed
+        if not seed.spend(network, repr(asked).encode(), n, self._planned):
             raise PolicyError(
-                f"Party '{self._judge.party}' shows {most:.0f} values about a row for "
-                "one seed of the agreed settings, those after a break included. Got a "
-                "request for more."
+                f"Party '{self._judge.party}' shows {self._planned:.0f} values about a "
+                f"row for one seed of the agreed settings, and a step goes {WAYS} ways "
+                "at most after breaks. Got a request for more."
             )
-        looks.add(look)
-        self._values[place.name] = spent
-        with (place / "looks.bin").open("ab") as file:
-            file.write(LOOK.pack(look, n))
         if self._shown > self._told:
             self._tell(VALUES_AHEAD)
+            if self._earlier + self._shown > self._judge.policy.values:
+                raise self._too_many(f"more, {self._earlier:.0f} of them in other runs")
 
     def settle(self) -> None:
         """Write down what was spent, and no more."""
@@ -181,10 +221,4 @@ class Budget:
 
     def _tell(self, ahead: float) -> None:
         self._told = self._shown + ahead
-        self.all_runs.show(self._about, self._told)
-
-
-def _read_looks(path: Path) -> dict[bytes, float]:
-    """Return the looks of a seed; one that was not written whole did not leave."""
-    found = path.read_bytes()
-    return dict(LOOK.iter_unpack(found[: len(found) // LOOK.size * LOOK.size]))
+        self._earlier = self.all_runs.show(self._about, self._told)

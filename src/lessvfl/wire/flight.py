@@ -140,6 +140,11 @@ class FlightStream:
         if self._guest is not None:
             self._guest.expect(n_bytes)
 
+    def end_soon(self) -> None:
+        """Have a guest let go of its connection, and of all that waits for it."""
+        if self._guest is not None:
+            self._guest.end_soon()
+
     def write(self, data: bytes) -> None:
         """Send a frame."""
         try:

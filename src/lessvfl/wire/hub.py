@@ -85,6 +85,7 @@ class _Line:
         """Have the stream end after its last words."""
         self.last = last
         self.requests.put(None)
+        self.stream.end_soon()  # who owes a reply may never send it
 
 
 def check_length(n_bytes: int) -> None:

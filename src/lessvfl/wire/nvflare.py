@@ -121,6 +121,9 @@ class CellStream:
         """Let the other end send a frame of so many bytes, and signs of life."""
         self._most_bytes = min(n_bytes + BESIDES, self._lines.most_bytes)
 
+    def end_soon(self) -> None:
+        """Do nothing: it holds no connection of its own."""
+
     def close(self) -> None:
         """Tell the other end that nothing will follow, if it listens."""
         if self._over is None:

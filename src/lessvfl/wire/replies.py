@@ -92,11 +92,19 @@ class ReplyRules:
             return misfit
         if n_rows is not None:
             return "A stage must not end before it is over. Got its end."
+        if reply.silent[:1] == (True,) and self._keeps_all(party, request):
+            return "A party must not fall silent where nothing is removed. Got its end."
         if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
             return "A silent party must leave a constant. Got something else."
         if reply.constant is None:
             return None
         return self._misfit(reply.constant, (1, size), (size,))
+
+    def _keeps_all(self, party: PartyId, request: Any) -> bool:
+        """Tell whether a request can leave no party without a feature."""
+        if isinstance(request, messages.Select):
+            return False
+        return self._at[party][0].lam is None
 
     def _rows_due(self, party: PartyId, request: Any) -> int | None:
         """Return how many rows a reply must have; None: the end of the stage."""

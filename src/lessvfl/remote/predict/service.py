@@ -435,6 +435,8 @@ class Door:
                 "The service answers at an address of this machine. Got another host."
             )
             return JSONResponse({"detail": said}, 421)
+        if path not in PATHS:  # the router would take some others for one of them
+            return JSONResponse({"detail": "Not Found"}, 404)
         if path not in OPEN_PATHS and (token is None or token.is_over):
             got = "another one, or none" if token is None else "one that is over"
             said = (
