@@ -61,8 +61,10 @@ SHORT += ", server_epochs: 8, pretrain_epochs: 2, embedding_size: 4, lam_party: 
 POLICY = Policy(  # redone steps count, and an attack has them redone
     methods=("less-vfl",),
     rounds=10**9,
-    passes=1e9,
+    values=10**9,
     components_per_column=2.0,
+    evaluation="epochs",
+    limits={"bits": None, "pretrain_epochs": None},
 )
 PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a hang
 LONGEST = 90.0  # seconds without any progress, after which all is given up

@@ -35,7 +35,7 @@ from lessvfl.remote import server
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
-from lessvfl.remote.policy import Policy
+from lessvfl.remote.policy import LEAST, LIMITS, REFUSED, Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.run import profiles, simulate
 from lessvfl.run.folder import load
@@ -188,7 +188,7 @@ ANYTHING = Policy(  # what these small runs need
     components_per_column=9,
     evaluation="epochs",
     values=100_000,
-    limits={"bits": None},
+    limits=dict.fromkeys({**LIMITS, **LEAST, **REFUSED}),
 )
 
 
