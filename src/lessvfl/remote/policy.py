@@ -38,14 +38,14 @@ LIMITS: Mapping[str, Any] = {
     "depth": 6,
     "input_scale": 1.0,
     "pretrain_epochs": 1,
-    "train_epochs": 200,
+    "train_epochs": 40,
     "party_epochs": 500,
     "joint_epochs": 500,
     "refit_epochs": 100,
     "shadows": 1000,
     "bits": 8,
-    "learning_rate": 0.1,
-    "pretrain_rate": 0.1,
+    "learning_rate": 0.05,
+    "pretrain_rate": 0.05,
 }
 
 # The least, and texts that are refused: below, or with these, a server sees a network
