@@ -179,13 +179,7 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
     usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
     shown = planned(own, own.net.embedding_size, len(columns), "epochs")
-    names = [name for name in {**LIMITS, **LEAST, **REFUSED} if name in known]
-    limits: dict[str, float | None] = {}
-    for name in names:
-        if _objection(own, name, LIMITS.get(name)) is not None:
-            found = _found(own, name)
-            is_more = found is not None and found > LIMITS.get(name, math.inf)
-            limits[name] = found if is_more else None
+    bound = [name for name in {**LIMITS, **LEAST, **REFUSED} if name in known]
     return {
         "rounds": 100 * usual.rounds,
         "values": max(usual.values, math.ceil(n_seeds * shown)),
@@ -195,7 +189,11 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
         "min_share": 0.0,
         "components_per_column": max(usual.components_per_column, ratio),
         "methods": [own.method],
-        "limits": limits,
+        "limits": {
+            name: None
+            for name in bound
+            if _objection(own, name, LIMITS.get(name)) is not None
+        },
     }
 
 
