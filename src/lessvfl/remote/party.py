@@ -69,7 +69,7 @@ from lessvfl.wire.parties import bill_line
 
 log = logging.getLogger(__name__)
 
-SHOWS = "this run shows up to %d values about a row of %d columns (policy.values)"
+SHOWS = "this run shows up to %d values about a row of %d encoded columns"
 
 SERVER = "server"  # what the other side is called, where it is shown
 
@@ -827,7 +827,8 @@ class PartyProcess:
         self.budget.settle()
         kept, removed = own["kept"], own["removed"]
         counts = (len(kept), len(kept) + len(removed))
-        log.info("seed %d: kept %d of %d features: %s", seed, *counts, ", ".join(kept))
+        names = ": " + ", ".join(kept) if kept else ""
+        log.info("seed %d: kept %d of %d features%s", seed, *counts, names)
         runs = [one["numbers"] for one in self._finished()]
         if len(runs) == len(self._welcome.seeds):
             self._conclude(runs)

@@ -231,7 +231,7 @@ def _found(asked: Settings, name: str) -> float | None:
 def _objection(asked: Settings, name: str, most: float | None) -> str | None:
     """Return what is allowed of a setting that is not; None: it is allowed."""
     if name in REFUSED and _value(asked, name) == REFUSED[name]:
-        return f"no '{name}' {REFUSED[name]}"
+        return f"any '{name}' but {REFUSED[name]}"
     found = _found(asked, name)
     if found is None:
         return None

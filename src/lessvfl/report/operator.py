@@ -214,7 +214,8 @@ def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     if (values := tables.spread(shown)) and (
         n := at(record.runs[0], "shown", "columns")
     ):
-        yield f"in all {len(shown) * values.mean:.0f} values about a row of {n} columns"
+        n_values = len(shown) * values.mean
+        yield f"in all {n_values:.0f} values about a row of {n} encoded columns"
 
 
 def _width(record: RunRecord, party: str) -> str:
