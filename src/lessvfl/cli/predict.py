@@ -75,7 +75,8 @@ def as_server(
                 _batch(predictor, asked, target)
             else:
                 for right, file in files.items():
-                    log.info("the token to %s is in '%s'", right, file)
+                    what = "align" if right == "admin" else right
+                    log.info("the token to %s is in '%s'", what, file)
                 keys = tokens.Tokens(files)
                 _serve(predictor, door, keys, lambda: read_ids()[0])
         except BaseException as error:
