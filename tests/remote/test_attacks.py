@@ -554,7 +554,7 @@ def test_what_was_agreed_stays(tmp_path):
     server = Server(a_party(tmp_path))
     server.welcome()
     server.align()
-    for change in ({"input_scale": 1.0}, {"depth": 2}, {"learning_rate": 0.1}):
+    for change in ({"input_scale": 1.0}, {"depth": 2}, {"learning_rate": 0.02}):
         before, server.settings = server.settings, server.settings | change
         with refused("with the settings that it began with"):
             server.welcome()
@@ -797,7 +797,8 @@ def test_rows_for_stage_two_leave_once_and_as_agreed(tmp_path):
 
 @pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "plain"])
 def test_rows_for_stage_two_leave_after_stage_one(tmp_path, method):
-    party = a_party(tmp_path, policy=Policy(methods=(method,)))
+    policy = Policy(methods=(method,), limits={"train_epochs": None})
+    party = a_party(tmp_path, policy=policy)
     server = Server(party, method, embedding_size=4, bits=8).begin()
     n_rows = len(TRAIN) if method == "less-vfl-auto" else None
     bits = server.settings["bits"]

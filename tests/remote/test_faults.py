@@ -543,7 +543,7 @@ def write_files(folder, **more):
         np.savez(folder / name / "table.npz", X=X, feature_names=np.array(columns))
         own: dict[str, Any] = {"server": f"127.0.0.1:{port}", "name": name}
         policy = {"methods": ["less-vfl"], "components_per_column": 9}
-        policy["limits"] = {"pretrain_epochs": None}
+        policy["limits"] = {"pretrain_epochs": None, "train_epochs": None}
         own |= {
             "out": "run",
             "scale": "none",
