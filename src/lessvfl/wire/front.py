@@ -216,6 +216,7 @@ class Front:
         self._wake.send(b".")
         self._thread.join()
         self._wake.close()
+        self._woken.close()
 
     # ---------------------------------------------------------------- the loop's thread
 
@@ -238,7 +239,6 @@ class Front:
         for guest in list(self._guests):
             self._end(guest)
         self._selector.close()
-        self._woken.close()
 
     def _close(self) -> None:
         """Stop listening, and end who waits."""
