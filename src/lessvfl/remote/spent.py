@@ -59,14 +59,17 @@ class AllRuns:
 
     def shown(self, rows: str) -> float:
         """Return the values about one of these rows that left in other runs."""
-        own: dict[str, float] = self._known()["values"].get(rows, {})
-        return sum(n for run, n in own.items() if run != self._run)
+        return self._of_others(self._known(), rows)
 
     def show(self, rows: str, n_values: float) -> float:
         """Write down how many of them left in this run; return those of others."""
         with self._held() as known:
             known["values"].setdefault(rows, {})[self._run] = n_values
-        return self.shown(rows)
+        return self._of_others(known, rows)
+
+    def _of_others(self, known: dict[str, Any], rows: str) -> float:
+        own: dict[str, float] = known["values"].get(rows, {})
+        return sum(n for run, n in own.items() if run != self._run)
 
     def _known(self) -> dict[str, Any]:
         if self._path.is_file():

@@ -41,7 +41,7 @@ class Stream(Protocol):
 
     def end_soon(self) -> None:
         """Have it end once last words are out, whether or not the other end does."""
-        raise NotImplementedError
+        ...
 
     def close(self) -> None:
         """End it, whether or not the other end listens."""
