@@ -125,9 +125,13 @@ class Side(threading.Thread):
         if self._over.wait(seconds):
             raise InterruptedError
 
+    def dial_no_more(self) -> None:
+        """Keep the connection that there is, and make no other."""
+        self._over.set()
+
     def end(self) -> None:
         """Have it dial no more, and let go of its folder."""
-        self._over.set()
+        self.dial_no_more()
         self.join(10)
 
 
@@ -315,6 +319,7 @@ def test_who_dials_again_takes_the_place_of_its_dead_connection(folder):
         places, _ = predictor.places(IDS[common()])
         right = predictor.predict(places).z
         sides["bank"].party.close()  # its folder is free; its connection stays open
+        sides["bank"].dial_no_more()
         Side(a_party("bank", folder), predictor.hub.port)
         deadline = time.monotonic() + 20
         while "bank" in predictor._opened and time.monotonic() < deadline:

@@ -274,6 +274,16 @@ def test_the_state_goes_through_json_and_back():
     assert other.ledger == parties.ledger
 
 
+def test_a_state_is_not_taken_up_by_parties_of_other_sizes():
+    parties = both_parties(Ledger(1))
+    parties.select_features(torch.tensor([[True] * 3 + [False] * 3]), SELECT)
+    made = (make_party("a", size=2), make_party("b"))
+    other = InProcess({party.name: party.handle for party in made})
+    again = Parties(other, ["a", "b"], Ledger(1))
+    with pytest.raises(ProtocolError, match=r"'a' must have 3 components, .*Got 2\."):
+        again.restore(parties.state(), parties.constants())
+
+
 def test_blocks_are_joined_in_the_order_of_the_parties():
     one, other = torch.ones(1, 4, 2), torch.zeros(1, 4, 1)
     assert concatenate([one]) is one
