@@ -338,7 +338,7 @@ def less_vfl(
 
         def find() -> Tensor:
             observe(Event("embed", 0, 1))
-            H = parties.embed_all()  # lines 1-4
+            H = parties.embed_all(stages.pretrain.bits)  # lines 1-4
             observe(Event("embed", 1, 1))
             loss = stored_risk(fusion, H, labels)
             batches = plan.batches(labels.y.shape[1], labels.seeds)

@@ -1,4 +1,4 @@
-"""The commands of ``lessvfl bench``: the paper, its theory, its peers."""
+"""The commands of ``lessvfl bench``: the paper, its theory, its peers, its bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from lessvfl.cli import options
 from lessvfl.errors import ConfigError
 
-HELP = "Benchmarks: the paper, its theory, its peers."
+HELP = "Benchmarks: the paper, its theory, its peers, methods at equal transport."
 app = typer.Typer(no_args_is_help=True, help=HELP)
 
 PUBLIC = "phishing,sylva_train,gina_reconstruction,activity_time265"
@@ -250,3 +250,64 @@ def _print_peers(results: dict[str, Any]) -> None:
             console.print(f"Note: {note}", highlight=False, style="dim")
     console.print(NARROW_LEGEND, highlight=False, style="dim")
     console.print(f"{results['seconds']:.1f} s on {results['device']}", highlight=False)
+
+
+@app.command()
+def equal(
+    data: DataNames = f"{PUBLIC},isolet1,pcmac,rosmap,mfeat,credit",
+    transports: Annotated[
+        str, typer.Option(help="Of paper,ours; the breakdown needs both.")
+    ] = "paper,ours",
+    methods: Annotated[
+        str, typer.Option(help="As in plain,less-vfl,less-vfl-auto.")
+    ] = "plain,group-lasso,local-lasso,less-vfl,less-vfl-auto",
+    seeds: options.SeedsText = "0,1,2,3,4",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
+    data_dir: options.DataDir = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare all methods under the same components, bits, steps and epochs."""
+    from lessvfl.bench.equal import run
+    from lessvfl.report.equal import build_equal
+
+    contest = run.Contest(
+        data=options.read_names(data),
+        transports=options.read_names(transports),
+        methods=options.read_names(methods),
+        seeds=options.read_numbers(seeds, "--seeds"),
+        data_dir=data_dir,
+        jobs=jobs,
+    )
+    results = run.run(contest, out, resume, _speak(quiet))
+    _finish(results, out, as_json, _print_equal, build_equal)
+
+
+# What of a row stands in the terminal; the page has the rest.
+NARROW = ("method", "lambdas by", "hits", "MiB", "noise removed", "accuracy", "ahead")
+
+
+def _print_equal(results: dict[str, Any]) -> None:
+    """Show a table a transport and data set, then what they say."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from lessvfl.report import equal
+
+    console = Console()
+    for transport in equal.transports(results):
+        rows = equal.shown(results, transport)
+        for name in results["data"]:
+            title = f"{name}: {equal.TITLES[transport].lower()}"
+            table = Table(*NARROW, title=title, title_justify="left")
+            for row in rows:
+                if row["data"] == name:
+                    table.add_row(*(row[head].strip("*") for head in NARROW))
+            console.print(table)
+    for sentence in equal.sentences(results):
+        console.print(sentence, highlight=False)
+    for row in equal.factors(results):
+        console.print(", ".join(f"{k} {v}" for k, v in row.items() if v))
+    console.print(f"{results['seconds']:.1f} s in {results['jobs']} processes")

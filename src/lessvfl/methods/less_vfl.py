@@ -64,8 +64,8 @@ class Config(PartySelection):
         )
 
     def stored(self) -> tuple[int | None, int] | None:
-        """Return that stage 2 asks for all rows as they are."""
-        return None, 32
+        """Return that stage 2 asks for all rows, and in how many bits."""
+        return None, self.bits
 
     def party_plan(self) -> SelectPlan:
         """Return the plan of stage 3."""

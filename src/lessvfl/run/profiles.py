@@ -24,6 +24,21 @@ PROFILES = ("default", "paper", "official-code")
 # What a party decides for itself, whatever a server says.
 OWN = ("party_net", "fusion_net", "must_keep")
 
+# What decides how much a run sends: runs that agree in these can be compared in bytes.
+TRANSPORT = (
+    "embedding_size",
+    "components_per_column",
+    "bits",
+    "batch_size",
+    "learning_rate",
+    "optimizer",
+    "weight_decay",
+    "schedule",
+    "pretrain_epochs",
+    "pretrain_batch_size",
+    "train_epochs",
+)
+
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
 _SMALL = {"embedding_size": 4, "input_scale": 0.01}
@@ -259,6 +274,12 @@ def resolve(
             raise _not_read(method, name, fields)
         values[name] = settings.value_of(value, fields[name])
     return from_flat(method, profile, values)
+
+
+def transport(own: Settings) -> dict[str, Any]:
+    """Return the settings that decide how much a run sends, those it reads."""
+    values = own.flat()
+    return {name: values[name] for name in TRANSPORT if name in values}
 
 
 def changed(header: Mapping[str, Any]) -> dict[str, Any]:

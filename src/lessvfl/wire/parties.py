@@ -190,10 +190,13 @@ class Parties:
         )
         return self._blocks(self._exchange(requests))
 
-    def embed_all(self) -> Tensor:
+    def embed_all(self, bits: int) -> Tensor:
         """Return the embeddings of all training rows, (R, N, E): H of stage 2."""
         n_parts = len(parts(self.n_samples))
-        blocks = (self.embed("embed", "train", part=part) for part in range(n_parts))
+        blocks = (
+            self.embed("embed", "train", bits=bits, part=part)
+            for part in range(n_parts)
+        )
         found = [concatenate(some) for some in blocks]
         return found[0] if n_parts == 1 else torch.cat(found, dim=1)
 

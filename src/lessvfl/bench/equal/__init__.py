@@ -1,0 +1,1 @@
+"""Every method under the same transport: ``lessvfl bench equal``."""

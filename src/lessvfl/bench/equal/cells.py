@@ -1,0 +1,210 @@
+"""One cell of the comparison: a method on a data set, under a transport.
+
+A *transport* is what decides how much is sent: components and bits, the rows of a
+step, its learning rate, and how long training lasts. Two are compared, the paper's and
+that of ``less-vfl-auto``; the breakdown goes from one to the other, a part at a time.
+What is not part of it (stages 2 and 3, how networks start) is each method's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lessvfl import data, methods, settings
+from lessvfl.bench.paper import plan
+from lessvfl.data import DataConfig, Dataset
+from lessvfl.errors import LessVFLWarning
+from lessvfl.run import profiles, simulate
+from lessvfl.run.profiles import Settings
+from lessvfl.run.simulate import Job, Replica
+from lessvfl.terms import PartyId
+
+METHODS = ("plain", "group-lasso", "local-lasso", "less-vfl", methods.DEFAULT)
+TRANSPORTS = ("paper", "ours")
+STEPS = ("paper", "bits", "components", "ours")  # of the breakdown, each with the last
+SPURIOUS = 0.5
+CHOICE_SEED = 0  # of the split of training rows that lambdas are chosen on
+JOINT_SHARE = 0.6  # of group lasso's epochs are proximal: 150 of 250 in the paper
+
+Split = int | Mapping[PartyId, Sequence[str]]
+PARTIES: dict[str, Split] = {
+    "phishing": 3,
+    "isolet1": 2,
+    "rosmap": {kind: [f"{kind}.*"] for kind in ("mrna", "methylation", "mirna")},
+    "mfeat": {kind: [f"{kind}.*"] for kind in "fac fou kar mor pix zer".split()},
+    "credit": {
+        "bank": ["LIMIT_BAL", "BILL_*"],
+        "bureau": ["PAY_[0-9]"],
+        "registry": ["SEX", "EDUCATION", "MARRIAGE", "AGE"],
+        "shop": ["PAY_AMT*"],
+    },
+}  # 4 elsewhere, each with as many columns
+LABELS = {"credit": "default.payment.next.month"}  # of those that come as a text file
+SCORES = ("accuracy", "balanced_accuracy", "auc")
+POINT = ("accuracy", "balanced_accuracy", "removed_share", "payload_bytes", "rounds")
+
+Lambdas = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a data set, under a transport, with lambdas where it has some."""
+
+    data: str
+    transport: str
+    method: str
+    lambdas: tuple[tuple[str, float], ...] = ()
+    spurious: float = SPURIOUS
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return it as plain values, as a record has them."""
+        return {**dataclasses.asdict(self), "lambdas": dict(self.lambdas)}
+
+
+def load(name: str, folder: Path | None) -> Dataset:
+    """Load a data set by name or file."""
+    where = None if folder is None else folder / f"{name}.csv"
+    if name in LABELS and where is not None and where.is_file():
+        return data.load(str(where), label=LABELS[name])
+    return data.load(name, data_dir=folder)
+
+
+def settings_of(cell: Cell, dataset: Dataset) -> Settings:
+    """Return the settings of a cell: the transport's, and the method's own."""
+    own = cell.method == methods.DEFAULT
+    profile = "default" if own else "paper"
+    given = {**dataclasses.asdict(DataConfig()), **transport(cell.transport, dataset)}
+    given |= dict(cell.lambdas)
+    if cell.method == "group-lasso":  # as many epochs as the others in all
+        epochs = given["train_epochs"]
+        given |= {"joint_epochs": JOINT_SHARE * epochs}
+        given |= {"train_epochs": (1 - JOINT_SHARE) * epochs}
+        given |= {"train_optimizer": given.pop("optimizer")}
+    known = settings.fields_of(profiles.sections(cell.method))
+    read = {name: value for name, value in given.items() if name in known}
+    return profiles.resolve(cell.method, profile, dataset, read)
+
+
+def transport(name: str, dataset: Dataset) -> dict[str, Any]:
+    """Return the settings of a transport, or of a step from the paper's to ours."""
+    paper = profiles.transport(profiles.resolve("less-vfl", "paper", dataset))
+    paper["pretrain_batch_size"] = paper["batch_size"]
+    ours = profiles.transport(profiles.resolve(methods.DEFAULT, "default", dataset))
+    if name == "ours":
+        return ours
+    taken: tuple[str, ...] = ()
+    if name in ("bits", "components"):
+        taken += ("bits",)
+    if name == "components":
+        taken += ("embedding_size", "components_per_column")
+    return paper | {key: ours[key] for key in taken}
+
+
+def run(cell: Cell, seeds: Sequence[int], folder: Path | None) -> dict[str, Any]:
+    """Run a cell with every seed; return what tables are made of."""
+    _alone()
+    began = time.perf_counter()
+    dataset = load(cell.data, folder)
+    job = Job(
+        dataset,
+        settings_of(cell, dataset),
+        PARTIES.get(cell.data, 4),
+        cell.spurious,
+    )
+    runs = [_line(one.numbers) for one in simulate.simulate(job, seeds)]
+    counts = np.bincount(dataset.y.astype(int))
+    return {
+        "runs": runs,
+        "settings": profiles.transport(job.settings),
+        "majority": float(counts.max() / counts.sum()),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tables need of a run's numbers."""
+    sent, planted = numbers["communication"], numbers["spurious"]
+    return {
+        "seed": numbers["seed"],
+        **{name: numbers[name] and numbers[name]["final"] for name in SCORES},
+        "best": {name: numbers[name]["best"] for name in SCORES[:2]},
+        "removed_share": planted and planted["removed_share"],
+        "real_kept_share": planted and planted["real_kept_share"],
+        "bytes": sent["payload_bytes"],
+        "rounds": sent["rounds"],
+        "curve": [{key: point[key] for key in POINT} for point in numbers["curve"]],
+    }
+
+
+# -- lambdas ---------------------------------------------------------------------------
+
+
+def choose(cell: Cell, folder: Path | None) -> dict[str, Lambdas]:
+    """Return the lambdas of the paper's grid that do best on validation rows.
+
+    A fifth of the training rows is held out; the others learn. ``accuracy``: the
+    highest on the rows held out. ``removed``: the highest of those that removed 80 % of
+    the planted noise, as the paper chose; where none did, the same. All settings run
+    as one batch, so that a training that ends by itself (``watched``) goes to its end.
+    """
+    _alone()
+    dataset = load(cell.data, folder)
+    own = settings_of(cell, dataset)
+    if own.config.schedule == "watched":
+        config = dataclasses.replace(own.config, schedule="cosine")
+        own = dataclasses.replace(own, config=config)
+    job = Job(
+        training_rows(dataset, own.data, CHOICE_SEED),
+        own,
+        PARTIES.get(cell.data, 4),
+        cell.spurious,
+    )
+    grid = lambdas_of(cell.method)
+    replicas = [Replica(CHOICE_SEED, **one) for one in grid]
+    found = [run.numbers for run in simulate.simulate(job, replicas)]
+    scores = [numbers["accuracy"]["final"] for numbers in found]
+    gone = [numbers["spurious"]["removed_share"] >= 0.8 for numbers in found]
+
+    def best(allowed: Sequence[bool]) -> Lambdas:
+        ranked = [s if a else -1.0 for s, a in zip(scores, allowed, strict=True)]
+        return grid[int(np.argmax(ranked))]  # the first of equals: the larger lambdas
+
+    every = [True] * len(grid)
+    return {"accuracy": best(every), "removed": best(gone if any(gone) else every)}
+
+
+def lambdas_of(method: str) -> list[dict[str, float]]:
+    """Return the paper's grid of a method's lambdas, the largest first."""
+    grid = plan.published()["grid"]
+    names = {"less-vfl": ("lam_party", "lam_server")}.get(method, ("lam_party",))
+    if method in ("plain", methods.DEFAULT):
+        return []
+    values = itertools.product(*(grid[name] for name in names))
+    return [dict(zip(names, some, strict=True)) for some in values]
+
+
+def training_rows(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:
+    """Return the training rows of a seed as a data set of their own."""
+    rows = np.arange(dataset.X.n_rows)
+    if dataset.X_test is None:
+        rows, _ = data.split_rows(dataset, config, seed)
+    return dataclasses.replace(
+        dataset, X=dataset.X.take(rows), y=dataset.y[rows], X_test=None, y_test=None
+    )
+
+
+def _alone() -> None:
+    """Take one thread and tell nothing: many of these run side by side."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", LessVFLWarning)
