@@ -38,7 +38,7 @@ from lessvfl.run.simulate import Job
 
 SETTINGS = {"train_epochs": 15, "batch_size": 16}
 MOMENTS = ("alignment", "stage 2", "stage 3", "any time")
-LONGEST = 300.0  # seconds of exchanges after which a run counts as hanging
+LONGEST = 1200.0  # seconds of exchanges after which a run counts as hanging
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import lessvfl
 from lessvfl import data, methods, report
 from lessvfl.cli import app
 from lessvfl.errors import LessVFLWarning
-from lessvfl.report import pixels, tables
+from lessvfl.report import pixels
 from lessvfl.report.finding import finding
 from lessvfl.run import experiment, profiles, simulate
 from lessvfl.run.folder import load, save_unfinished
@@ -234,9 +234,11 @@ def test_demo(run_cli, tmp_path, monkeypatch):
     resolve = profiles.resolve
 
     def short(method, profile, dataset, overrides=None):
-        assert overrides is None  # nothing chosen by hand
         fast = {"pairs": False, "refit_epochs": 1, "second_look": 0, "shadows": 20}
-        fast = fast if method != "plain" else {}
+        if method == "plain":  # published, or with the transport of the other
+            fast = {"train_epochs": 4} | (overrides or {})
+            return resolve(method, profile, dataset, fast)
+        assert overrides is None  # nothing chosen by hand
         return resolve(method, profile, dataset, {"train_epochs": 2} | fast)
 
     monkeypatch.setattr(profiles, "resolve", short)
@@ -247,16 +249,24 @@ def test_demo(run_cli, tmp_path, monkeypatch):
     assert result.err + (tmp_path / "err").read_text() == ""
     assert "Note:" not in result.out
     page, records = (tmp_path / "demo" / "report.html").read_text(), {}
-    for method in ("less-vfl-auto", "plain"):
-        assert method in result.out
-        assert method in page
-        record = RunRecord.read(tmp_path / "demo" / method)
+    names = {
+        "less-vfl-auto": "LESS-VFL auto",
+        "plain": "Plain VFL",
+        "plain-published": "Plain VFL, published",
+    }
+    for name, title in names.items():
+        assert title in page
+        record = RunRecord.read(tmp_path / "demo" / name)
         assert [run["seed"] for run in record.runs] == [0, 1, 2]
-        assert (tmp_path / "demo" / method / "report.html").is_file()
-        assert f'href="{method}/report.html"' in page
-        records[tables.method_title(method)] = record
+        assert (tmp_path / "demo" / name / "report.html").is_file()
+        assert f'href="{name}/report.html"' in page
+        records[title] = record
+    ours, same, published = (record.transport for record in records.values())
+    assert same.items() <= ours.items()
+    assert published["bits"] == 32
     said = finding(records)
     assert said.startswith("LESS-VFL auto found ")
+    assert " bytes than plain VFL, published (4 bits a value instead of 32, " in said
     assert f"{said}." in " ".join(result.out.split())
     assert f"<h1>{said}</h1>" in page
     assert "Pixels kept and removed by LESS-VFL auto" in page

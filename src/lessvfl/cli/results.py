@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,13 +74,17 @@ def print_summary(records: list[RunRecord]) -> None:
     _print_numbers(records)
 
 
-def _print_numbers(records: Sequence[RunRecord]) -> None:
+def _print_numbers(
+    records: Sequence[RunRecord], titles: Sequence[str] | None = None
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from lessvfl.report import tables
 
     heads, rows = tables.summary_rows(records)
+    for row, title in zip(rows, titles or (), strict=titles is not None):
+        row[0] = title
     table = Table(show_header=False)
     for head, *cells in zip(heads, *rows, strict=True):
         table.add_row(head, *cells)
@@ -89,13 +93,15 @@ def _print_numbers(records: Sequence[RunRecord]) -> None:
         say(tables.PAPER_MIB, dim=True)
 
 
-def print_comparison(records: Sequence[RunRecord]) -> None:
-    """Print the numbers of methods side by side, and what they found."""
-    from lessvfl.report import pixels, tables
+def print_comparison(records: Mapping[str, RunRecord]) -> None:
+    """Print the numbers of runs side by side, by folder, and what they found."""
+    from lessvfl.report import pixels
+    from lessvfl.report.comparison import titles_of
     from lessvfl.report.finding import finding
 
-    _print_numbers(records)
-    named = {tables.method_title(r.header["method"]): r for r in records}
+    titles = titles_of(records)
+    named = {titles[name]: record for name, record in records.items()}
+    _print_numbers(list(named.values()), list(named))
     for title, record in named.items():
         if lines := list(pixels.text_lines(record.runs)):
             typer.echo("\n".join([f"Pixels kept by {title}:", *lines]))

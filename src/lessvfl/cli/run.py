@@ -9,6 +9,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -291,7 +292,7 @@ def demo(
     ),
     quiet: Quiet = False,
 ) -> None:
-    """Compare LESS-VFL with plain VFL on built-in data with planted noise."""
+    """Compare LESS-VFL with plain VFL, as many bytes and as published, on digits."""
     # Two processes run at a time; read when NumPy and PyTorch are loaded, below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from lessvfl import data, report
@@ -300,48 +301,55 @@ def demo(
     from lessvfl.run.simulate import Job
 
     dataset = dataclasses.replace(data.load("digits"), notes=(BLANK,))
-    methods = (DEFAULT_METHOD, "plain")
-    here, beside = (
-        Job(dataset, profiles.resolve(method, "default", dataset), spurious=0.5)
-        for method in methods
-    )
-    folders = [out / method for method in methods]
-    for one in folders:
+    ours = profiles.resolve(DEFAULT_METHOD, "default", dataset)
+    jobs = {
+        out / name: Job(dataset, settings, spurious=0.5)
+        for name, settings in (
+            (DEFAULT_METHOD, ours),
+            ("plain", profiles.resolve_like("plain", ours, dataset)),
+            ("plain-published", profiles.resolve("plain", "default", dataset)),
+        )
+    }
+    for one in jobs:
         folder.claim(one)
     if not quiet:
         results.say("This is less-vfl-auto; plain runs in a second process.", err=True)
-    with _in_second_process(_run_demo, beside, folders[1], True):
-        _run_demo(here, folders[0], quiet)
-    results.print_comparison([RunRecord.read(one) for one in folders])
-    results.say(f"Report: {report.compare(folders, out / 'report.html')}")
+    (first, here), *others = jobs.items()
+    with _in_second_process(_run_demos, dict(others)):
+        _run_demos({first: here}, quiet)
+    results.print_comparison({one.name: RunRecord.read(one) for one in jobs})
+    results.say(f"Report: {report.compare(list(jobs), out / 'report.html')}")
 
 
-def _run_demo(job: Job, out: Path, quiet: bool) -> None:
-    """Run one method of the demo, and make its page."""
+def _run_demos(jobs: dict[Path, Job], quiet: bool = True) -> None:
+    """Run some methods of the demo, and make their pages."""
     from lessvfl import report
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* one value in all training rows")
-        _run_and_save(job, DEMO_SEEDS, {}, False, out, quiet)
-    report.build(out)
+    for out, job in jobs.items():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* one value in all training rows")
+            _run_and_save(job, DEMO_SEEDS, {}, False, out, quiet)
+        report.build(out)
 
 
 @contextlib.contextmanager
 def _in_second_process(
-    run: Callable[[Job, Path, bool], None], job: Job, out: Path, quiet: bool
+    run: Callable[[dict[Path, Job]], None], jobs: dict[Path, Job]
 ) -> Iterator[None]:
-    """Run a job in a process of its own while the block runs, and wait for both.
+    """Run jobs in a process of their own while the block runs, and wait for both.
 
     Where the block ends early, by Ctrl-C too, the process is ended with it.
     """
     from lessvfl.run import experiment, folder
+    from lessvfl.run.record import FILE_NAME
 
     spawn = multiprocessing.get_context("spawn")
+    began = time.time()
     with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
         # A process inherits what is blocked: Ctrl-C is for this one alone.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            done = pool.submit(run, job, out, quiet)
+            done = pool.submit(run, jobs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
@@ -351,7 +359,11 @@ def _in_second_process(
             if not done.done():
                 for process in multiprocessing.active_children():
                     process.terminate()
-                folder.save_unfinished(out, experiment.bare_header(job, {}), ending)
+                for out, job in jobs.items():
+                    there = out / FILE_NAME
+                    if not there.is_file() or there.stat().st_mtime < began:
+                        header = experiment.bare_header(job, {})
+                        folder.save_unfinished(out, header, ending)
             raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -106,17 +107,27 @@ def _links(folders: Mapping[str, Path], base: Path) -> dict[str, str]:
     }
 
 
-def _titles(records: Mapping[str, RunRecord]) -> dict[str, str]:
-    """Name each record by its method, and by more where that is not enough."""
-    headers = [record.header for record in records.values()]
-    methods = [tables.method_title(header.get("method")) for header in headers]
-    profiles = [header.get("profile") for header in headers]
-    fuller = [f"{m}, {p}" for m, p in zip(methods, profiles, strict=True)]
-    longest = [f"{m}, {name}" for m, name in zip(methods, records, strict=True)]
-    for titles in (methods, fuller):
-        if len(set(titles)) == len(titles):
-            return dict(zip(records, titles, strict=True))
-    return dict(zip(records, longest, strict=True))
+def titles_of(records: Mapping[str, RunRecord]) -> dict[str, str]:
+    """Name each record by its method, and by more where that is not enough.
+
+    `records` are by the names of their folders: ``plain-published`` of method plain is
+    "Plain VFL, published" where another one is plain, too.
+    """
+    methods = {name: str(one.header.get("method")) for name, one in records.items()}
+    titles = {name: tables.method_title(method) for name, method in methods.items()}
+    profiles = {
+        name: f"{titles[name]}, {one.header.get('profile')}"
+        for name, one in records.items()
+    }
+    for some in (titles, profiles):
+        if len(set(some.values())) == len(some):
+            return some
+    n_like = Counter(titles.values())
+    for name, method in methods.items():
+        rest = name.removeprefix(method).strip("-_ ")
+        if n_like[titles[name]] > 1 and rest:
+            titles[name] += f", {rest}"
+    return titles
 
 
 def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
@@ -151,7 +162,7 @@ def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> s
 
 
 def _finding(group: Mapping[str, RunRecord]) -> str:
-    titles = _titles(group)
+    titles = titles_of(group)
     return finding({titles[name]: record for name, record in group.items()})
 
 
@@ -197,7 +208,7 @@ def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
         runs[-1].pop("features kept", None)
     if len(runs) > FEW:
         return parts.number_table(runs, ("method", "profile", "folder"))
-    titles, lines = _titles(group).values(), []
+    titles, lines = titles_of(group).values(), []
     for label in runs[0]:
         line: dict[str, str | parts.Link] = {"": label}
         line.update(zip(titles, (run[label] for run in runs), strict=True))
@@ -207,7 +218,7 @@ def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
 
 def _by_feature(group: Mapping[str, RunRecord]) -> str:
     """Return which runs of one party kept which of its features."""
-    titles = _titles(group)
+    titles = titles_of(group)
     found = {name: verdicts(record) for name, record in group.items()}
     kept = {
         (name, one.feature): "kept" if one.is_kept else "removed"
@@ -231,7 +242,7 @@ def _by_feature(group: Mapping[str, RunRecord]) -> str:
 
 def _figures(key: str, group: Mapping[str, RunRecord]) -> tuple[str, str, str]:
     """Return the pictures of pixels, the curves and the bars of features."""
-    titles, finals, counts, pictures = _titles(group), [], [], ""
+    titles, finals, counts, pictures = titles_of(group), [], [], ""
     with figures.page_style():
         ax = figures.new_axes(3.2 + 0.2 * len(group))
         for i, (name, record) in enumerate(group.items()):

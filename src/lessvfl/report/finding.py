@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 
 from lessvfl import terms
 from lessvfl.report import tables
-from lessvfl.report.tables import SeedSpread
 from lessvfl.run.record import RunRecord
 
 BYTES = "communication.payload_bytes.*"
+ERRORS = 2.0  # standard errors beyond which a difference in scores is called one
+DIFFERENCES = {  # of two transports, in words; any other is one of the steps
+    "bits": "{} bits a value",
+    "embedding_size": "{} components",
+    "train_epochs": "{:g} epochs",
+}
 
 
 def finding(records: Mapping[str, RunRecord]) -> str:
     """Say what runs over the same data found; nothing where no seed has finished.
 
     `records` are by the name to be said. Of two the one that removed features, or else
-    the one that sent less, is told against the other. Of more, the best are named.
+    the one that sent less, is told against the other; of more it is told against one
+    that sent under the same settings, and what the rest sent comes after it. Where
+    there is none such, the best are named.
     """
     done = {name: record for name, record in records.items() if record.runs}
     if len(done) < 2:
         return "".join(tables.headline(record) for record in done.values())
-    if len(done) > 2:
+    name, *others = sorted(done, key=lambda name: _rank(done[name]))
+    if len(others) == 1:
+        return _against(done, name, others[0])
+    like = [other for other in others if not _differences(done[name], done[other])]
+    if len(like) != 1:
         return _best(done)
-    name, base = sorted(done, key=lambda name: _rank(done[name]))
-    said = [_features(done[name]), _bytes(done[name], done[base], _within(base))]
+    rest = [_bytes(done[name], done[o], o) for o in others if o not in like]
+    return "; it ".join(filter(None, [_against(done, name, like[0]), *rest]))
+
+
+def _against(records: Mapping[str, RunRecord], name: str, base: str) -> str:
+    ours, theirs = records[name], records[base]
+    said = [_features(ours), _bytes(ours, theirs, base)]
     sentence = f"{name} {' and '.join(filter(None, said))}"
-    return f"{sentence}{_score(done[name], done[base])}" if any(said) else ""
+    return f"{sentence}{_score(ours, theirs)}" if any(said) else ""
 
 
 def _within(name: str) -> str:
@@ -58,23 +76,40 @@ def _percent(share: float) -> str:
 
 
 def _bytes(record: RunRecord, base: RunRecord, name: str) -> str:
+    """Compare bytes, and say in which settings of the transport the two differ."""
     ours, theirs = (tables.over_seeds(one.runs, BYTES) for one in (record, base))
     if not ours or not theirs or not ours.mean or not theirs.mean:
         return ""
+    differ = _differences(record, base)
+    than = f"{_within(name)} ({differ})" if differ else _within(name)
     ratio = theirs.mean / ours.mean
     more, ratio = ("fewer", ratio) if ratio >= 1 else ("more", 1 / ratio)
     if ratio < 1.05:
-        return f"sent about as many bytes as {name}"
+        return f"sent about as many bytes as {than}"
     if ratio >= 2:
-        return (
-            f"sent {ratio:.{0 if ratio >= 10 else 1}f} times {more} bytes than {name}"
-        )
+        times = f"{ratio:.{0 if ratio >= 10 else 1}f} times"
+        return f"sent {times} {more} bytes than {than}"
     share = 1 - 1 / ratio if more == "fewer" else ratio - 1
-    return f"sent {100 * share:.0f} % {more} bytes than {name}"
+    return f"sent {100 * share:.0f} % {more} bytes than {than}"
+
+
+def _differences(record: RunRecord, base: RunRecord) -> str:
+    """Say in which settings of the transport two runs differ, if in any."""
+    ours, theirs = record.transport, base.transport
+    differ = {
+        name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]
+    }
+    said = [
+        f"{words.format(ours[name])} instead of {theirs[name]:g}"
+        for name, words in DIFFERENCES.items()
+        if name in differ
+    ]
+    said += ["other steps"] * bool(differ - DIFFERENCES.keys())
+    return ", ".join(said)
 
 
 def _score(record: RunRecord, base: RunRecord) -> str:
-    """Compare scores; they are the same where mean ± deviation of the two overlap."""
+    """Compare scores, seed by seed; they differ beyond two standard errors."""
     score = tables.shared_score([record, base])
     if score is None:
         return ""
@@ -83,18 +118,25 @@ def _score(record: RunRecord, base: RunRecord) -> str:
     if not ours or not theirs:
         return ""
     numbers = f"{ours.mean:.3f} against {theirs.mean:.3f}"
-    if ours.std is None or theirs.std is None:
-        return f", with {word} {numbers} ({_seeds(ours, theirs)})"
-    if abs(ours.mean - theirs.mean) <= ours.std + theirs.std:
-        spread = f"within the spread of {_seeds(ours, theirs)}"
-        return f", at the same {word} ({numbers}, {spread})"
-    how = f"a higher {word}" if ours.mean > theirs.mean else f"a lower {word}"
-    return f", at {how} ({numbers}, means of {_seeds(ours, theirs)})"
+    gaps = _gaps(record, base, path)
+    if len(gaps) < 2:
+        return f", with {word} {numbers} ({tables.plural(ours.n, 'seed')})"
+    error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+    mean, seeds = statistics.fmean(gaps), tables.plural(len(gaps), "seed")
+    if abs(mean) <= ERRORS * error:
+        return f", at the same {word} within two standard errors ({numbers}, {seeds})"
+    how = "higher" if mean > 0 else "lower"
+    return f", at a {how} {word} ({numbers}, {seeds}, beyond two standard errors)"
 
 
-def _seeds(ours: SeedSpread, theirs: SeedSpread) -> str:
-    counts = f"{ours.n}" if ours.n == theirs.n else f"{ours.n} and {theirs.n}"
-    return f"{counts} {'seed' if counts == '1' else 'seeds'}"
+def _gaps(record: RunRecord, base: RunRecord, path: str) -> list[float]:
+    """Return by how much a score is higher, for every seed that both have."""
+    ours, theirs = (
+        {run["seed"]: tables.number(run, *path.split("."), "final") for run in one.runs}
+        for one in (record, base)
+    )
+    pairs = ((ours[seed], theirs[seed]) for seed in ours if seed in theirs)
+    return [a - b for a, b in pairs if a is not None and b is not None]
 
 
 def _best(records: Mapping[str, RunRecord]) -> str:
@@ -108,7 +150,11 @@ def _best(records: Mapping[str, RunRecord]) -> str:
         said.append(f"{name} has the highest {word} ({scores[name]:.3f})")
     if sent:
         name = min(sent, key=lambda name: sent[name])
-        said.append(f"{name} sent the fewest bytes ({terms.bytes_text(sent[name])})")
+        least = f"{name} sent the fewest bytes ({terms.bytes_text(sent[name])})"
+        others = (record for other, record in records.items() if other != name)
+        if any(_differences(records[name], one) for one in others):
+            least += ", under settings of its own for what is sent"
+        said.append(least)
     return "; ".join(said)
 
 

@@ -18,26 +18,12 @@ from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, Dataset, LabelConfig, from_arrays
 from lessvfl.errors import ConfigError
 from lessvfl.methods.base import Joint
+from lessvfl.run.record import TRANSPORT
 
 PROFILES = ("default", "paper", "official-code")
 
 # What a party decides for itself, whatever a server says.
 OWN = ("party_net", "fusion_net", "must_keep")
-
-# What decides how much a run sends: runs that agree in these can be compared in bytes.
-TRANSPORT = (
-    "embedding_size",
-    "components_per_column",
-    "bits",
-    "batch_size",
-    "learning_rate",
-    "optimizer",
-    "weight_decay",
-    "schedule",
-    "pretrain_epochs",
-    "pretrain_batch_size",
-    "train_epochs",
-)
 
 # What the profile default changes in a method's own defaults (docs/selection.md);
 # chosen on training rows.
@@ -280,6 +266,13 @@ def transport(own: Settings) -> dict[str, Any]:
     """Return the settings that decide how much a run sends, those it reads."""
     values = own.flat()
     return {name: values[name] for name in TRANSPORT if name in values}
+
+
+def resolve_like(method: str, own: Settings, dataset: Dataset) -> Settings:
+    """Return another method's settings with the transport of `own`."""
+    known = settings.fields_of(sections(method))
+    shared = {k: v for k, v in transport(own).items() if k in known}
+    return resolve(method, "default", dataset, shared)
 
 
 def changed(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,22 @@ NO_FILES = (errno.EMFILE, errno.ENFILE)  # want of descriptors, which may pass
 FILES_SECONDS = 30.0  # for how long a write is tried again then
 SCHEMA = 2  # of run folders; 1 had no sides
 
+# The settings that decide how much a run sends: runs that agree in these can be
+# compared in bytes.
+TRANSPORT = (
+    "embedding_size",
+    "components_per_column",
+    "bits",
+    "batch_size",
+    "learning_rate",
+    "optimizer",
+    "weight_decay",
+    "schedule",
+    "pretrain_epochs",
+    "pretrain_batch_size",
+    "train_epochs",
+)
+
 # What every header says; `--json` prints these and the runs.
 _HEADER = ("lessvfl", "data", "method", "profile", "config")
 
@@ -192,6 +208,12 @@ class RunRecord:
         if error is not None:
             raise unwritten(folder, "A part of the record", error)
         return path
+
+    @property
+    def transport(self) -> dict[str, Any]:
+        """Return the settings that decided how much was sent, those it read."""
+        config = self.header.get("config") or {}
+        return {name: config[name] for name in TRANSPORT if name in config}
 
     @property
     def side(self) -> str:
