@@ -114,7 +114,7 @@ def test_lambdas_are_chosen_by_what_validation_rows_say(
 
     monkeypatch.setattr(simulate, "simulate", simulated)
     monkeypatch.setattr(cells, "load", lambda name, folder: table())
-    found = cells.choose(Cell("made", "ours", "local-lasso"), None)
+    found = cells.choose(Cell("made", "ours", "local-lasso"), "cpu", None)
     assert found == {"accuracy": {"lam_party": 0.1}, "removed": {"lam_party": 0.25}}
     (job, replicas) = seen[0]
     assert [one.lam_party for one in replicas] == [
@@ -153,6 +153,8 @@ def found(
             "real_kept_share": 1.0,
             "bytes": {"up": n_bytes // 2, "down": n_bytes // 2},
             "rounds": 10,
+            "majority": 0.5,
+            "seconds": 1.0,
             "curve": [
                 {
                     "accuracy": value,
@@ -167,8 +169,7 @@ def found(
     ]
     spurious = 0.0 if rule == tables.ORIGINAL else 0.5
     cell = Cell("made", transport, method, spurious=spurious)
-    record = {"runs": runs, "majority": 0.5, "seconds": 1.0}
-    return CellRuns(cell, rule, {}, record)
+    return CellRuns(cell, rule, {}, runs)
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -273,10 +274,20 @@ def test_command(run_cli: Cli, file: Path, tmp_path: Path, monkeypatch: Any) -> 
     assert again["rows"] == kept["rows"]
 
 
+def test_tasks_go_to_processes_and_come_back_with_their_results() -> None:
+    with run._workers(2) as call:
+        assert sorted(call(divmod, [(7, 2), (9, 4)])) == [
+            ((7, 2), (3, 1)),
+            ((9, 4), (2, 1)),
+        ]
+
+
 def test_unknown_names_are_refused() -> None:
     given: dict[str, Any] = {"data": ["digits"], "seeds": [0], "data_dir": None}
     given |= {"transports": ["ours"], "methods": ["plain"]}
-    for name in ("transports", "methods"):
-        wrong = run.Contest(**given | {name: ["theirs"]})
+    for name in ("transports", "methods", "device"):
+        wrong = run.Contest(
+            **given | {name: "theirs" if name == "device" else ["theirs"]}
+        )
         with pytest.raises(ConfigError, match=f"'{name}' option .* Got 'theirs'"):
             run.run(wrong)

@@ -262,6 +262,9 @@ def equal(
         str, typer.Option(help="As in plain,less-vfl,less-vfl-auto.")
     ] = "plain,group-lasso,local-lasso,less-vfl,less-vfl-auto",
     seeds: options.SeedsText = "0,1,2,3,4",
+    device: Annotated[
+        str, typer.Option(help="Where lambdas are tried; runs are on the CPU.")
+    ] = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
     data_dir: options.DataDir = None,
     out: options.Out = None,
@@ -279,6 +282,7 @@ def equal(
         methods=options.read_names(methods),
         seeds=options.read_numbers(seeds, "--seeds"),
         data_dir=data_dir,
+        device=device,
         jobs=jobs,
     )
     results = run.run(contest, out, resume, _speak(quiet))

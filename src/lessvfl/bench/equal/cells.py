@@ -111,22 +111,17 @@ def transport(name: str, dataset: Dataset) -> dict[str, Any]:
     return paper | {key: ours[key] for key in taken}
 
 
-def run(cell: Cell, seeds: Sequence[int], folder: Path | None) -> dict[str, Any]:
-    """Run a cell with every seed; return what tables are made of."""
+def run(cell: Cell, seed: int, folder: Path | None) -> dict[str, Any]:
+    """Run a cell with one seed, on one core; return what tables are made of."""
     _alone()
     began = time.perf_counter()
     dataset = load(cell.data, folder)
-    job = Job(
-        dataset,
-        settings_of(cell, dataset),
-        PARTIES.get(cell.data, 4),
-        cell.spurious,
-    )
-    runs = [_line(one.numbers) for one in simulate.simulate(job, seeds)]
+    own = settings_of(cell, dataset)
+    job = Job(dataset, own, PARTIES.get(cell.data, 4), cell.spurious)
+    (one,) = simulate.simulate(job, [seed])
     counts = np.bincount(dataset.y.astype(int))
     return {
-        "runs": runs,
-        "settings": profiles.transport(job.settings),
+        **_line(one.numbers),
         "majority": float(counts.max() / counts.sum()),
         "seconds": time.perf_counter() - began,
     }
@@ -150,7 +145,7 @@ def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
 # -- lambdas ---------------------------------------------------------------------------
 
 
-def choose(cell: Cell, folder: Path | None) -> dict[str, Lambdas]:
+def choose(cell: Cell, device: str, folder: Path | None) -> dict[str, Lambdas]:
     """Return the lambdas of the paper's grid that do best on validation rows.
 
     A fifth of the training rows is held out; the others learn. ``accuracy``: the
@@ -169,6 +164,7 @@ def choose(cell: Cell, folder: Path | None) -> dict[str, Lambdas]:
         own,
         PARTIES.get(cell.data, 4),
         cell.spurious,
+        device=device,
     )
     grid = lambdas_of(cell.method)
     replicas = [Replica(CHOICE_SEED, **one) for one in grid]

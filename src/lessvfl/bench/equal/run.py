@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any
 from lessvfl import __version__
 from lessvfl.bench.equal import cells, tables
 from lessvfl.bench.equal.cells import METHODS, STEPS, TRANSPORTS, Cell
-from lessvfl.bench.equal.tables import BROKEN_DOWN, ORIGINAL
+from lessvfl.bench.equal.tables import BROKEN_DOWN, ORIGINAL, RULE
 from lessvfl.bench.options import check_options
 from lessvfl.bench.store import Records
 
@@ -33,7 +33,8 @@ DATA = (
     "mfeat",
     "credit",
 )
-Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+Task = tuple[Any, ...]  # the arguments of a function
+Call = Callable[[Callable[..., Any], Sequence[Task]], Iterator[tuple[Task, Any]]]
 
 
 @dataclass(frozen=True)
@@ -45,100 +46,114 @@ class Contest:
     methods: Sequence[str]
     seeds: Sequence[int]
     data_dir: Path | None
+    device: str = "cpu"  # of the lambdas, all tried in one batch; runs are on the CPU
     jobs: int = 1
 
 
 def run(
-    comparison: Contest,
+    contest: Contest,
     folder: Path | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Choose lambdas, run every cell, compare; docs/equal.md has the results."""
-    lists = {"data": comparison.data, "seeds": comparison.seeds}
-    lists |= {"methods": comparison.methods, "transports": comparison.transports}
+    lists = {"data": contest.data, "seeds": contest.seeds}
+    lists |= {"methods": contest.methods, "transports": contest.transports}
     check_options(
         lists,
         {
-            "methods": (comparison.methods, METHODS),
-            "transports": (comparison.transports, TRANSPORTS),
+            "methods": (contest.methods, METHODS),
+            "transports": (contest.transports, TRANSPORTS),
+            "device": (contest.device, ("cpu", "cuda", "auto")),
         },
     )
     began = time.perf_counter()
-    bench = _Bench(comparison, Records(folder, resume), say)
-    with _workers(comparison.jobs) as mapped:
-        lambdas = bench.lambdas(mapped)
-        found = bench.runs(mapped, lambdas)
+    bench = _Bench(contest, Records(folder, resume), say)
+    with _workers(contest.jobs) as call:
+        found = bench.runs(call, bench.lambdas(call))
     rows = tables.rows(found)
     return {
-        "data": list(comparison.data),
-        "seeds": list(comparison.seeds),
+        "data": list(contest.data),
+        "seeds": list(contest.seeds),
         "spurious": cells.SPURIOUS,
         "rows": rows,
         "verdicts": tables.verdicts(rows),
         "breakdown": tables.breakdown(found),
-        "jobs": comparison.jobs,
+        "jobs": contest.jobs,
         "lessvfl": __version__,
         "seconds": time.perf_counter() - began,
     }
 
 
 @contextmanager
-def _workers(n_jobs: int) -> Iterator[Map]:
-    """Yield a way to call a function for many, in as many processes."""
+def _workers(n_jobs: int) -> Iterator[Call]:
+    """Yield a way to call a function for many tasks, in as many processes.
+
+    It gives each task with its result, as soon as it is done.
+    """
     if n_jobs == 1:
-        yield map
+        yield lambda function, tasks: ((task, function(*task)) for task in tasks)
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before a process loads PyTorch
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n_jobs, spawn) as pool:
-        yield pool.map
+
+        def call(
+            function: Callable[..., Any], tasks: Sequence[Task]
+        ) -> Iterator[tuple[Task, Any]]:
+            waiting = {pool.submit(function, *task): task for task in tasks}
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+
+        yield call
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """A comparison, and what of it is known already."""
+    """A contest, and what of it is known already."""
 
-    comparison: Contest
+    contest: Contest
     records: Records
     say: Callable[[str], None]
 
-    def lambdas(self, mapped: Map) -> dict[Cell, dict[str, cells.Lambdas]]:
+    def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Lambdas]]:
         """Choose the lambdas of every method that has some."""
-        need = [cell for cell in self._cells() if cells.lambdas_of(cell.method)]
-        choose = partial(cells.choose, folder=self.comparison.data_dir)
-        return dict(self._kept("lambdas", need, choose, {}, mapped))
+        need = [(cell,) for cell in self._cells() if cells.lambdas_of(cell.method)]
+        own = self.contest
+        choose = partial(cells.choose, device=own.device, folder=own.data_dir)
+        return {cell: found for (cell,), found in self._kept(choose, need, call)}
 
     def runs(
-        self, mapped: Map, lambdas: dict[Cell, dict[str, cells.Lambdas]]
+        self, call: Call, lambdas: dict[Cell, dict[str, cells.Lambdas]]
     ) -> list[tables.CellRuns]:
-        """Run every cell; the same lambdas by two rules run once."""
+        """Run every cell with every seed; the same lambdas by two rules run once."""
         asked: dict[tuple[Cell, str], Cell] = {}  # by the rule that gave its lambdas
         for cell in self._cells():
             for rule, some in lambdas.get(cell, {"": {}}).items():
                 asked[cell, rule] = replace(cell, lambdas=tuple(some.items()))
-        if set(TRANSPORTS) <= set(self.comparison.transports):
-            for (cell, rule), own in list(asked.items()):
-                if (cell.method, cell.transport) == (BROKEN_DOWN, "paper"):
-                    for step in STEPS[1:-1]:
-                        asked[replace(cell, transport=step), rule] = replace(
-                            own, transport=step
-                        )
-        for cell in self._cells():
             if cell.method == "plain":
                 bare = replace(cell, spurious=0.0)
                 asked[bare, ORIGINAL] = bare
-        seeds = self.comparison.seeds
-        run = partial(cells.run, seeds=seeds, folder=self.comparison.data_dir)
-        todo = list(dict.fromkeys(asked.values()))
-        done = dict(self._kept("runs", todo, run, {"seeds": list(seeds)}, mapped))
+        if set(TRANSPORTS) <= set(self.contest.transports):
+            for cell, rule in [key for key in asked if _begins(*key)]:
+                for step in STEPS[1:-1]:
+                    own = replace(asked[cell, rule], transport=step)
+                    asked[replace(cell, transport=step), rule] = own
+        seeds = self.contest.seeds
+        todo = [
+            (cell, seed) for cell in dict.fromkeys(asked.values()) for seed in seeds
+        ]
+        run = partial(cells.run, folder=self.contest.data_dir)
+        done = dict(self._kept(run, todo, call))
         return [
-            tables.CellRuns(cell, rule, own.about["lambdas"], done[own])
+            tables.CellRuns(
+                cell, rule, dict(own.lambdas), [done[own, seed] for seed in seeds]
+            )
             for (cell, rule), own in asked.items()
         ]
 
     def _cells(self) -> list[Cell]:
-        own = self.comparison
+        own = self.contest
         return [
             Cell(name, transport, method)
             for name in own.data
@@ -147,32 +162,34 @@ class _Bench:
         ]
 
     def _kept(
-        self,
-        kind: str,
-        todo: Sequence[Cell],
-        function: Callable[[Cell], dict[str, Any]],
-        more: dict[str, Any],
-        mapped: Map,
-    ) -> Iterator[tuple[Cell, Any]]:
-        """Yield what a function gives for every cell, out of records where there."""
+        self, function: Callable[..., Any], todo: Sequence[Task], call: Call
+    ) -> Iterator[tuple[Task, Any]]:
+        """Yield what a function gives for every task, out of records where there."""
         new = []
-        for cell in todo:
-            about = cell.about | more
-            found = self.records.find(_name(kind, about), about)
+        for task in todo:
+            found = self.records.find(*_name(task))
             if found is None:
-                new.append(cell)
+                new.append(task)
             else:
-                yield cell, found
-        for n, (cell, found) in enumerate(zip(new, mapped(function, new), strict=True)):
-            about = cell.about | more
-            self.records.add(_name(kind, about), about, found)
-            self.say(
-                f"{kind} {n + 1} of {len(new)}: {cell.data}, {cell.transport}, "
-                f"{cell.method}"
-            )
-            yield cell, found
+                yield task, found
+        for n, (task, found) in enumerate(call(function, new)):
+            self.records.add(*_name(task), found)
+            cell, *seed = task
+            words = [cell.data, cell.transport, cell.method]
+            words += [f"seed {seed[0]}"] if seed else ["lambdas"]
+            self.say(f"{n + 1} of {len(new)}: {', '.join(words)}")
+            yield task, found
 
 
-def _name(kind: str, about: dict[str, Any]) -> str:
+def _begins(cell: Cell, rule: str) -> bool:
+    """Tell whether the breakdown begins with a cell."""
+    place = (cell.method, cell.transport, rule)
+    return place == (BROKEN_DOWN, STEPS[0], RULE)
+
+
+def _name(task: Task) -> tuple[str, dict[str, Any]]:
+    """Return the name of a task's record, and what it is about."""
+    cell, *seed = task
+    about = cell.about | {"seed": seed[0] if seed else None}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    return f"{kind}-{Path(about['data']).stem}-{about['method']}-{digest[:10]}"
+    return f"{Path(cell.data).stem}-{cell.method}-{digest[:12]}", about

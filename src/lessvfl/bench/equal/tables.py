@@ -37,13 +37,7 @@ class CellRuns:
     cell: Cell
     rule: str
     lambdas: Mapping[str, float]
-    record: Mapping[str, Any]
-
-    @property
-    def runs(self) -> Sequence[Mapping[str, Any]]:
-        """Return what every seed left."""
-        runs: Sequence[Mapping[str, Any]] = self.record["runs"]
-        return runs
+    runs: Sequence[Mapping[str, Any]]  # one a seed
 
     def mean(self, number: Callable[[Mapping[str, Any]], float | None]) -> float | None:
         """Return the mean of a number over the seeds that have it."""
@@ -76,7 +70,8 @@ def _means(one: CellRuns) -> dict[str, Any]:
     """Return the means over seeds of what stands in a run."""
     names = (*SCORES, "removed_share", "real_kept_share", "rounds")
     means = {name: one.mean(operator.itemgetter(name)) for name in names}
-    return {**means, "mib": one.mean(_mib), "seconds": one.record["seconds"]}
+    seconds = one.mean(operator.itemgetter("seconds"))
+    return {**means, "mib": one.mean(_mib), "seconds": seconds}
 
 
 def _mib(run: Mapping[str, Any]) -> float:
@@ -114,7 +109,7 @@ def _to_target(
         place = target.first_hit(scores, removed, threshold, strict=False)
         if place >= 0:
             hits.append(run["curve"][place])
-    constant = one.record["majority"] if score == "accuracy" else 0.0
+    constant = one.runs[0]["majority"] if score == "accuracy" else 0.0
     return {
         "score": statistics.fmean(thresholds),
         "degenerate": constant >= min(thresholds),
