@@ -31,6 +31,8 @@ from lessvfl import data, methods, settings
 from lessvfl.cli import app
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, LabelConfig
+from lessvfl.data.sets.published import FACTS
+from lessvfl.data.sets.recipes import RECIPES
 from lessvfl.data.sets.synthetic import SyntheticConfig
 from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto
 from lessvfl.methods.base import Joint, PartySelection
@@ -316,6 +318,20 @@ def test_data_page_has_every_data_set() -> None:
         assert ("not the paper's" in table[name][2]) == (
             known["where"] == "local folder" and not known["paper"]
         ), name
+
+
+def test_data_page_has_every_recipe() -> None:
+    text = read("data.md").split("### From the publisher's files")[1].split("\n###")[0]
+    table = named_rows(text)
+    assert list(table) == list(RECIPES)
+    for name, recipe in RECIPES.items():
+        _, fetched, checked = table[name]
+        pages = re.findall(r"public/(\d+)/", recipe.address)
+        ids = [f"OpenML {number}" for number in [FACTS[name].data_id] if number]
+        assert fetched == (f"UCI {pages[0]}" if pages else "".join(ids) or "none")
+        assert checked.startswith("SHA-256 of all cells") == bool(recipe.content)
+        if not recipe.content:
+            assert all(f"{n:,}" in checked for n in (*recipe.rows, recipe.features))
 
 
 def test_protocol_page_has_every_message() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lessvfl.data import DataConfig, describe, load, prepare
+from lessvfl.data.check import held_columns
 from lessvfl.data.sets import published
 from lessvfl.errors import DataError, LessVFLWarning
 
@@ -46,8 +47,8 @@ def test_missing_folder_or_file(tmp_path, name, monkeypatch):
 
 
 def real(name):
-    if not (FOLDER / f"{name}.npz").is_file():
-        pytest.skip(f"{name}.npz is not in a local folder (LESSVFL_DATA)")
+    if not any((FOLDER / f"{name}{kind}").is_file() for kind in (".npz", ".csv")):
+        pytest.skip(f"{name} is not in a local folder (LESSVFL_DATA)")
     return load(name, data_dir=FOLDER)
 
 
@@ -95,3 +96,16 @@ def test_real_activity_keeps_its_own_test_rows():
     assert [party.X_train.shape for party in problem.parties] == [(7352, 99)] * 4
     assert len(problem.y_test) == 2947
     assert data.label_names[0] == "WALKING"
+
+
+def test_real_views_are_parties():
+    """Where data are vertical by nature, `load` says who holds which columns."""
+    held = {
+        name: list(map(len, held_columns(real(name), None, DataConfig()).values()))
+        for name in ("rosmap", "mfeat", "credit")
+    }
+    assert held == {
+        "rosmap": [200] * 3,
+        "mfeat": [216, 76, 64, 6, 240, 47],
+        "credit": [7, 6, 4, 6],
+    }

@@ -60,7 +60,8 @@ def test_download(catalogue, name):
     assert data.n_parties == (3 if name == "phishing" else 4)
     assert data.scale == ("none" if name == "activity" else "global")
     assert data.split == ("stratified" if name == "activity" else "first")
-    assert len(data.notes) == (1 if name == "activity" else 0)
+    assert len(data.notes) == (1 if name in ("activity", "phishing") else 0)
+    assert data.origin.startswith(f"OpenML {published.FACTS[name].data_id} (SHA-256")
 
 
 def test_categories_and_labels_become_the_numbers_they_stand_for(catalogue):

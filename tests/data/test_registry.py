@@ -31,6 +31,9 @@ def test_names():
         "pcmac",
         "tox171",
         "arcene",
+        "rosmap",
+        "mfeat",
+        "credit",
     )
 
 

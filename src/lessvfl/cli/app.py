@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Find out together, without sharing data, which features matter: LESS-VFL.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show.")
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show, build.")
 app.add_typer(data_app, name="data")
 app.add_typer(bench.app, name="bench")
 app.add_typer(kit.app, name="kit")
@@ -148,6 +148,33 @@ def show_data(
 
     for key, value in data.describe(name).items():
         typer.echo(f"{key}: {value}")
+
+
+@data_app.command("build")
+def build_data(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="phishing, gina, sylva, activity, sylva_train, mfeat or credit."
+        ),
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="The publisher's file, folder or archive; else downloaded."
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a data set's file of its publisher's files."""
+    from lessvfl import data
+
+    built = data.build(name, source, data_dir=data_dir)
+    for file, checksum in built.files.items():
+        typer.echo(f"read {file}: SHA-256 {checksum}")
+    said = "as known" if built.is_known else "none is known to compare it with"
+    typer.echo(f"cells and labels: SHA-256 {built.data.checksum}, {said}")
+    typer.echo(f"wrote {built.path}")
 
 
 @app.command()

@@ -48,7 +48,7 @@ from lessvfl.data.problem import (
     raw_frame,
 )
 from lessvfl.data.sentinels import blank, marks_of, written_marks
-from lessvfl.data.sets import describe, is_file, load, names
+from lessvfl.data.sets import build, describe, is_file, load, names
 from lessvfl.data.split import match_columns, read_parties, split_rows, yaml_problem
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import (
@@ -82,6 +82,7 @@ __all__ = [
     "are_in_order",
     "array_of",
     "blank",
+    "build",
     "changes",
     "check_labels",
     "check_texts",

@@ -228,6 +228,24 @@ class Dataset:
     units: Places | None = None  # (N,), the person or the like that a row is of
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
     task_reason: str = ""  # why its labels are classes, or numbers to regress on
+    # Who holds which columns (names or globs), where the data are vertical by nature.
+    parties: Mapping[str, Sequence[str]] | None = None
+    origin: str = ""  # the file or the catalogue that it was read from
+
+    @property
+    def own_parties(self) -> int | Mapping[str, Sequence[str]]:
+        """Return who shares the columns unless a user says otherwise."""
+        return self.parties or self.n_parties
+
+    @property
+    def checksum(self) -> str:
+        """Return the SHA-256 of its cells and labels, test rows after the others."""
+        found = hashlib.sha256()
+        for table, labels in ((self.X, self.y), (self.X_test, self.y_test)):
+            if table is not None and labels is not None:
+                found.update(np.ascontiguousarray(table.numeric).tobytes())
+                found.update(np.ascontiguousarray(labels).tobytes())
+        return found.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def prepare(
         How columns are dealt, rows are split, and values are scaled.
     parties : int, sequence of int, or mapping of name to columns, optional
         How many parties; how many columns each has; or the columns (names or globs) of
-        each. The data set's own number unless given.
+        each. The data set's own unless given.
     spurious : float or sequence of float
         Planted columns of noise, as a share of a party's own columns; one for all
         parties or one per party.
@@ -88,7 +88,7 @@ def prepare(
     [('x0', 'x1', 'spurious_party0_0'), ('x2',)]
     """
     names = dataset.X.names
-    count = dataset.n_parties if parties is None else parties
+    count = dataset.own_parties if parties is None else parties
     dealt = split.deal_columns(names, count, config, seed, dataset.X.unused)
     shares = plant.shares_of(spurious, len(dealt))
     feature_of = features_of(dealt, groups)

@@ -10,7 +10,7 @@ from typing import Any
 
 from lessvfl.data import files
 from lessvfl.data.frame import Dataset, DatasetInfo
-from lessvfl.data.sets import built_in, mimic3, published, synthetic
+from lessvfl.data.sets import built_in, mimic3, published, recipes, synthetic
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import unknown
 
@@ -120,9 +120,43 @@ def load(
             )
     if info is None:
         path = Path(name).expanduser()
-        return files.load_file(path, label, sample_weight, group_column, task)
+        own = files.load_file(path, label, sample_weight, group_column, task)
+        return dataclasses.replace(own, origin=path.name)
     dataset = info.load(_folder(data_dir), options or {})
+    dataset = dataclasses.replace(dataset, origin=dataset.origin or info.where)
     return files.with_roles(dataset, sample_weight, group_column)
+
+
+def build(
+    name: str, source: str | Path | None = None, *, data_dir: str | Path | None = None
+) -> recipes.Built:
+    """Make a data set's file of its publisher's files.
+
+    Parameters
+    ----------
+    name : str
+        A data set that has a recipe: ``lessvfl data build --help`` names them.
+    source : str or Path, optional
+        The publisher's files: a file, a folder or an archive of them. Unless given,
+        they are downloaded.
+    data_dir : str or Path, optional
+        The folder to write ``<name>.npz`` to; the environment variable
+        ``LESSVFL_DATA`` unless given.
+
+    Returns
+    -------
+    Built
+        The ``path`` of the file, its ``data``, the ``files`` that were read with their
+        SHA-256, and ``is_known``: whether a known checksum of the cells was met.
+    """
+    folder = _folder(data_dir)
+    if folder is None:
+        raise DataError(
+            "The folder to write to must be given by --data-dir or LESSVFL_DATA. Got "
+            "none."
+        )
+    given = None if source is None else Path(source).expanduser()
+    return recipes.build(name, recipes.recipe_of(name), folder, given)
 
 
 def _folder(data_dir: str | Path | None) -> Path | None:
