@@ -113,7 +113,7 @@ def test_lambdas_are_chosen_by_what_validation_rows_say(
             yield type("Run", (), {"numbers": numbers})
 
     monkeypatch.setattr(simulate, "simulate", simulated)
-    monkeypatch.setattr(cells, "load", lambda name, folder: table())
+    monkeypatch.setattr(data, "load", lambda name, data_dir: table())
     found = cells.choose(Cell("made", "ours", "local-lasso"), "cpu", None)
     assert found == {"accuracy": {"lam_party": 0.1}, "removed": {"lam_party": 0.25}}
     (job, replicas) = seen[0]

@@ -27,7 +27,6 @@ from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job, Replica
-from lessvfl.terms import PartyId
 
 METHODS = ("plain", "group-lasso", "local-lasso", "less-vfl", methods.DEFAULT)
 TRANSPORTS = ("paper", "ours")
@@ -36,20 +35,7 @@ SPURIOUS = 0.5
 CHOICE_SEED = 0  # of the split of training rows that lambdas are chosen on
 JOINT_SHARE = 0.6  # of group lasso's epochs are proximal: 150 of 250 in the paper
 
-Split = int | Mapping[PartyId, Sequence[str]]
-PARTIES: dict[str, Split] = {
-    "phishing": 3,
-    "isolet1": 2,
-    "rosmap": {kind: [f"{kind}.*"] for kind in ("mrna", "methylation", "mirna")},
-    "mfeat": {kind: [f"{kind}.*"] for kind in "fac fou kar mor pix zer".split()},
-    "credit": {
-        "bank": ["LIMIT_BAL", "BILL_*"],
-        "bureau": ["PAY_[0-9]"],
-        "registry": ["SEX", "EDUCATION", "MARRIAGE", "AGE"],
-        "shop": ["PAY_AMT*"],
-    },
-}  # 4 elsewhere, each with as many columns
-LABELS = {"credit": "default.payment.next.month"}  # of those that come as a text file
+PARTIES = {"isolet1": 2}  # where not the data set's own
 SCORES = ("accuracy", "balanced_accuracy", "auc")
 POINT = ("accuracy", "balanced_accuracy", "removed_share", "payload_bytes", "rounds")
 
@@ -70,14 +56,6 @@ class Cell:
     def about(self) -> dict[str, Any]:
         """Return it as plain values, as a record has them."""
         return {**dataclasses.asdict(self), "lambdas": dict(self.lambdas)}
-
-
-def load(name: str, folder: Path | None) -> Dataset:
-    """Load a data set by name or file."""
-    where = None if folder is None else folder / f"{name}.csv"
-    if name in LABELS and where is not None and where.is_file():
-        return data.load(str(where), label=LABELS[name])
-    return data.load(name, data_dir=folder)
 
 
 def settings_of(cell: Cell, dataset: Dataset) -> Settings:
@@ -115,9 +93,9 @@ def run(cell: Cell, seed: int, folder: Path | None) -> dict[str, Any]:
     """Run a cell with one seed, on one core; return what tables are made of."""
     _alone()
     began = time.perf_counter()
-    dataset = load(cell.data, folder)
+    dataset = data.load(cell.data, data_dir=folder)
     own = settings_of(cell, dataset)
-    job = Job(dataset, own, PARTIES.get(cell.data, 4), cell.spurious)
+    job = Job(dataset, own, PARTIES.get(cell.data), cell.spurious)
     (one,) = simulate.simulate(job, [seed])
     counts = np.bincount(dataset.y.astype(int))
     return {
@@ -154,7 +132,7 @@ def choose(cell: Cell, device: str, folder: Path | None) -> dict[str, Lambdas]:
     as one batch, so that a training that ends by itself (``watched``) goes to its end.
     """
     _alone()
-    dataset = load(cell.data, folder)
+    dataset = data.load(cell.data, data_dir=folder)
     own = settings_of(cell, dataset)
     if own.config.schedule == "watched":
         config = dataclasses.replace(own.config, schedule="cosine")
@@ -162,7 +140,7 @@ def choose(cell: Cell, device: str, folder: Path | None) -> dict[str, Lambdas]:
     job = Job(
         training_rows(dataset, own.data, CHOICE_SEED),
         own,
-        PARTIES.get(cell.data, 4),
+        PARTIES.get(cell.data),
         cell.spurious,
         device=device,
     )
