@@ -91,44 +91,56 @@ def test_a_step_of_the_breakdown_changes_one_thing() -> None:
 
 
 def test_the_grid_is_the_papers() -> None:
-    assert len(cells.lambdas_of("less-vfl")) == 48
-    assert len(cells.lambdas_of("local-lasso")) == 8
-    assert cells.lambdas_of("plain") == cells.lambdas_of("less-vfl-auto") == []
-    assert cells.lambdas_of("less-vfl")[0] == {"lam_party": 2.0, "lam_server": 0.5}
+    assert cells.server_lambdas("less-vfl") == [0.5, 0.25, 0.1, 0.05, 0.01, 0.005]
+    assert cells.server_lambdas("local-lasso") == [None]
+    for method in ("plain", "less-vfl-auto"):
+        assert cells.server_lambdas(method) == []
 
 
-def test_lambdas_are_chosen_by_what_validation_rows_say(
+def test_lambdas_are_tried_on_training_rows_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of those that removed 80 % of the noise, and of all; the larger of equals."""
-    scores = [0.5, 0.7, 0.7, 0.9, 0.95, 0.95, 0.6, 0.6]
-    removed = [1.0, 1.0, 0.9, 0.8, 0.7, 0.5, 0.0, 0.0]
     seen: list[Any] = []
 
     def simulated(job: Any, replicas: Any) -> Any:
         seen.append((job, replicas))
-        for score, share in zip(scores, removed, strict=True):
-            numbers = {"accuracy": {"final": score}}
-            numbers["spurious"] = {"removed_share": share}
+        for one in replicas:
+            numbers = {"accuracy": {"final": one.lam_party / 4}}
+            numbers["spurious"] = {"removed_share": 0.5}
             yield type("Run", (), {"numbers": numbers})
 
     monkeypatch.setattr(simulate, "simulate", simulated)
     monkeypatch.setattr(data, "load", lambda name, data_dir: table())
-    found = cells.choose(Cell("made", "ours", "local-lasso"), "cpu", None)
-    assert found == {"accuracy": {"lam_party": 0.1}, "removed": {"lam_party": 0.25}}
-    (job, replicas) = seen[0]
-    assert [one.lam_party for one in replicas] == [
-        2,
-        1,
-        0.5,
-        0.25,
-        0.1,
-        0.05,
-        0.025,
-        0.01,
-    ]
+    found = cells.try_lambdas(Cell("made", "ours", "less-vfl"), 0.05, "cpu", None)
+    ((job, replicas),) = seen
+    assert [r.lam_party for r in replicas] == plan.published()["grid"]["lam_party"]
+    assert {r.lam_server for r in replicas} == {0.05}
     assert job.dataset.X.n_rows == 320  # test rows have no say
     assert job.settings.config.schedule == "cosine"  # one batch
+    assert found["trials"][0] == {
+        "lambdas": {"lam_party": 2.0, "lam_server": 0.05},
+        "accuracy": 0.5,
+        "removed_share": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("removed", "by_removed"),
+    [([1.0, 0.8, 0.7, 0.0], 1.0), ([0.7, 0.5, 0.2, 0.0], 0.5)],
+)
+def test_lambdas_are_chosen_by_accuracy_and_by_noise_removed(
+    removed: list[float], by_removed: float
+) -> None:
+    """Of equals the first, which is the larger; all where none removed enough."""
+    scores, grid = [0.5, 0.7, 0.9, 0.9], [2.0, 1.0, 0.5, 0.25]
+    trials = [
+        {"lambdas": {"lam_party": lam}, "accuracy": score, "removed_share": share}
+        for lam, score, share in zip(grid, scores, removed, strict=True)
+    ]
+    assert cells.choose(trials) == {
+        "accuracy": {"lam_party": 0.5},
+        "removed": {"lam_party": by_removed},
+    }
 
 
 # -- what is said ----------------------------------------------------------------------
@@ -267,7 +279,7 @@ def test_command(run_cli: Cli, file: Path, tmp_path: Path, monkeypatch: Any) -> 
     assert len(lines) == len(kept["rows"])
 
     monkeypatch.setattr(cells, "run", pytest.fail)
-    monkeypatch.setattr(cells, "choose", pytest.fail)
+    monkeypatch.setattr(cells, "try_lambdas", pytest.fail)
     result = run_cli(*words, "--resume", "--json", "--quiet")
     assert result.code == 0, result.err
     again = json.loads(result.out)

@@ -9,7 +9,6 @@ What is not part of it (stages 2 and 3, how networks start) is each method's own
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from lessvfl import data, methods, settings
 from lessvfl.bench.paper import plan
 from lessvfl.data import DataConfig, Dataset
 from lessvfl.errors import LessVFLWarning
-from lessvfl.run import profiles, simulate
+from lessvfl.run import profiles, simulate, target
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job, Replica
 
@@ -123,13 +122,13 @@ def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
 # -- lambdas ---------------------------------------------------------------------------
 
 
-def choose(cell: Cell, device: str, folder: Path | None) -> dict[str, Lambdas]:
-    """Return the lambdas of the paper's grid that do best on validation rows.
+def try_lambdas(
+    cell: Cell, lam_server: float | None, device: str, folder: Path | None
+) -> dict[str, Any]:
+    """Try the paper's lambdas of the parties, with one of the server's, as one batch.
 
-    A fifth of the training rows is held out; the others learn. ``accuracy``: the
-    highest on the rows held out. ``removed``: the highest of those that removed 80 % of
-    the planted noise, as the paper chose; where none did, the same. All settings run
-    as one batch, so that a training that ends by itself (``watched``) goes to its end.
+    A fifth of the training rows is held out; the others learn. A training that ends by
+    itself (``watched``) would end one run at a time: here it goes to its end.
     """
     _alone()
     dataset = data.load(cell.data, data_dir=folder)
@@ -137,35 +136,54 @@ def choose(cell: Cell, device: str, folder: Path | None) -> dict[str, Lambdas]:
     if own.config.schedule == "watched":
         config = dataclasses.replace(own.config, schedule="cosine")
         own = dataclasses.replace(own, config=config)
-    job = Job(
-        training_rows(dataset, own.data, CHOICE_SEED),
-        own,
-        PARTIES.get(cell.data),
-        cell.spurious,
-        device=device,
-    )
-    grid = lambdas_of(cell.method)
-    replicas = [Replica(CHOICE_SEED, **one) for one in grid]
-    found = [run.numbers for run in simulate.simulate(job, replicas)]
-    scores = [numbers["accuracy"]["final"] for numbers in found]
-    gone = [numbers["spurious"]["removed_share"] >= 0.8 for numbers in found]
-
-    def best(allowed: Sequence[bool]) -> Lambdas:
-        ranked = [s if a else -1.0 for s, a in zip(scores, allowed, strict=True)]
-        return grid[int(np.argmax(ranked))]  # the first of equals: the larger lambdas
-
-    every = [True] * len(grid)
-    return {"accuracy": best(every), "removed": best(gone if any(gone) else every)}
+    own_rows = training_rows(dataset, own.data, CHOICE_SEED)
+    parties, share = PARTIES.get(cell.data), cell.spurious
+    job = Job(own_rows, own, parties, share, device=device)
+    grid = plan.published()["grid"]["lam_party"]
+    replicas = [Replica(CHOICE_SEED, lam, lam_server) for lam in grid]
+    known = {} if lam_server is None else {"lam_server": lam_server}
+    found = (run.numbers for run in simulate.simulate(job, replicas))
+    return {
+        "trials": [
+            {
+                "lambdas": {"lam_party": lam, **known},
+                "accuracy": numbers["accuracy"]["final"],
+                "removed_share": numbers["spurious"]["removed_share"],
+            }
+            for lam, numbers in zip(grid, found, strict=True)
+        ]
+    }
 
 
-def lambdas_of(method: str) -> list[dict[str, float]]:
-    """Return the paper's grid of a method's lambdas, the largest first."""
-    grid = plan.published()["grid"]
-    names = {"less-vfl": ("lam_party", "lam_server")}.get(method, ("lam_party",))
+def choose(trials: Sequence[Mapping[str, Any]]) -> dict[str, Lambdas]:
+    """Return the lambdas that did best on rows held out, by two rules.
+
+    ``accuracy``: the highest. ``removed``: the highest of those that removed 80 % of
+    the planted noise, as the paper chose; where none did, the same.
+    """
+    gone = [one for one in trials if one["removed_share"] >= target.REMOVED_SHARE]
+
+    def best(some: Sequence[Mapping[str, Any]]) -> Lambdas:
+        found: Lambdas = max(some, key=_by_accuracy)["lambdas"]  # the first of equals
+        return found
+
+    return {"accuracy": best(trials), "removed": best(gone or trials)}
+
+
+def _by_accuracy(trial: Mapping[str, Any]) -> float:
+    return float(trial["accuracy"])
+
+
+def server_lambdas(method: str) -> list[float | None]:
+    """Return the paper's lambdas of the server, none for a method without them.
+
+    A method that has no lambda at all has an empty list.
+    """
     if method in ("plain", methods.DEFAULT):
         return []
-    values = itertools.product(*(grid[name] for name in names))
-    return [dict(zip(names, some, strict=True)) for some in values]
+    return (
+        list(plan.published()["grid"]["lam_server"]) if method == "less-vfl" else [None]
+    )
 
 
 def training_rows(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:

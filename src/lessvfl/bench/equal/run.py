@@ -33,7 +33,7 @@ DATA = (
     "mfeat",
     "credit",
 )
-Task = tuple[Any, ...]  # the arguments of a function
+Task = tuple[Any, Any]  # the arguments of a function: a cell, and one more
 Call = Callable[[Callable[..., Any], Sequence[Task]], Iterator[tuple[Task, Any]]]
 
 
@@ -118,10 +118,18 @@ class _Bench:
 
     def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Lambdas]]:
         """Choose the lambdas of every method that has some."""
-        need = [(cell,) for cell in self._cells() if cells.lambdas_of(cell.method)]
+        need = [
+            (cell, lam)
+            for cell in self._cells()
+            for lam in cells.server_lambdas(cell.method)
+        ]
         own = self.contest
-        choose = partial(cells.choose, device=own.device, folder=own.data_dir)
-        return {cell: found for (cell,), found in self._kept(choose, need, call)}
+        attempt = partial(cells.try_lambdas, device=own.device, folder=own.data_dir)
+        found = dict(self._kept(attempt, need, call, "lam_server"))
+        trials: dict[Cell, list[Any]] = {}
+        for cell, lam in need:  # in the order of the grid
+            trials.setdefault(cell, []).extend(found[cell, lam]["trials"])
+        return {cell: cells.choose(some) for cell, some in trials.items()}
 
     def runs(
         self, call: Call, lambdas: dict[Cell, dict[str, cells.Lambdas]]
@@ -144,7 +152,7 @@ class _Bench:
             (cell, seed) for cell in dict.fromkeys(asked.values()) for seed in seeds
         ]
         run = partial(cells.run, folder=self.contest.data_dir)
-        done = dict(self._kept(run, todo, call))
+        done = dict(self._kept(run, todo, call, "seed"))
         return [
             tables.CellRuns(
                 cell, rule, dict(own.lambdas), [done[own, seed] for seed in seeds]
@@ -162,21 +170,24 @@ class _Bench:
         ]
 
     def _kept(
-        self, function: Callable[..., Any], todo: Sequence[Task], call: Call
+        self,
+        function: Callable[..., Any],
+        todo: Sequence[Task],
+        call: Call,
+        argument: str,
     ) -> Iterator[tuple[Task, Any]]:
-        """Yield what a function gives for every task, out of records where there."""
+        """Yield what a function gives for a cell and an argument, or a record has."""
         new = []
         for task in todo:
-            found = self.records.find(*_name(task))
+            found = self.records.find(*_name(*task, argument))
             if found is None:
                 new.append(task)
             else:
                 yield task, found
         for n, (task, found) in enumerate(call(function, new)):
-            self.records.add(*_name(task), found)
-            cell, *seed = task
-            words = [cell.data, cell.transport, cell.method]
-            words += [f"seed {seed[0]}"] if seed else ["lambdas"]
+            self.records.add(*_name(*task, argument), found)
+            cell, value = task
+            words = [cell.data, cell.transport, cell.method, f"{argument} {value}"]
             self.say(f"{n + 1} of {len(new)}: {', '.join(words)}")
             yield task, found
 
@@ -187,9 +198,8 @@ def _begins(cell: Cell, rule: str) -> bool:
     return place == (BROKEN_DOWN, STEPS[0], RULE)
 
 
-def _name(task: Task) -> tuple[str, dict[str, Any]]:
+def _name(cell: Cell, value: object, argument: str) -> tuple[str, dict[str, Any]]:
     """Return the name of a task's record, and what it is about."""
-    cell, *seed = task
-    about = cell.about | {"seed": seed[0] if seed else None}
+    about = cell.about | {argument: value}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     return f"{Path(cell.data).stem}-{cell.method}-{digest[:12]}", about
