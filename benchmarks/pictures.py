@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,17 @@ from matplotlib.figure import Figure
 
 from lessvfl import data
 from lessvfl.report import figures, pixels, selection_figures, tables
+from lessvfl.report.comparison import titles_of
 from lessvfl.report.finding import finding
 from lessvfl.run import experiment, profiles
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job
 
-METHODS = ("less-vfl-auto", "plain")
+FOLDERS = ("less-vfl-auto", "plain", "plain-published")  # of the demo
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 NAMED = "breast-cancer"  # whose columns have names that say something
 DIGITS = 4  # of a number that is kept
-Records = Mapping[str, RunRecord]  # by the name of the method, or NAMED
+Records = Mapping[str, RunRecord]  # by the folder in the demo's, or NAMED
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def main() -> None:
         if given.runs is None:
             command = (sys.executable, "-m", "lessvfl.cli", "demo", "--out", scratch)
             subprocess.run(command, check=True)
-        records = {method: RunRecord.read(runs / method) for method in METHODS}
+        records = {name: RunRecord.read(runs / name) for name in FOLDERS}
     records[NAMED] = _named()
     for name in PICTURES:
         path = given.out / name
@@ -63,7 +65,7 @@ def main() -> None:
 
 def _named() -> RunRecord:
     dataset = data.load(NAMED)
-    settings = profiles.resolve(METHODS[0], "default", dataset)
+    settings = profiles.resolve(FOLDERS[0], "default", dataset)
     record, _ = experiment.run(Job(dataset, settings, parties=3, spurious=0.5), [0])
     return record
 
@@ -75,15 +77,16 @@ def trim(name: str, records: Records) -> dict[str, Any]:
     """Return of the records what a picture is drawn from."""
     _, wanted = PICTURES[name]
     return {
-        method: {
+        folder: {
             "header": {
-                "method": method,
+                "method": record.header["method"],
                 "data": {"n_classes": record.header["data"]["n_classes"]},
+                "config": record.transport,
             },
-            "runs": [_pick(run, wanted[method]) for run in record.runs],
+            "runs": [_pick(run, wanted[folder]) for run in record.runs],
         }
-        for method, record in records.items()
-        if method in wanted
+        for folder, record in records.items()
+        if folder in wanted
     }
 
 
@@ -137,8 +140,8 @@ def draw(name: str, numbers: Mapping[str, Any]) -> str:
     """Draw a picture from its numbers; the same numbers give the same file."""
     plot, _ = PICTURES[name]
     records = {
-        method: RunRecord(one["header"], one["runs"], "complete")
-        for method, one in numbers.items()
+        folder: RunRecord(one["header"], one["runs"], "complete")
+        for folder, one in numbers.items()
     }
     with figures.page_style():
         figure = plot(records)
@@ -158,13 +161,12 @@ def _demo(records: Records) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
     ours = records["less-vfl-auto"]
     pixels.plot_pixels(ours.runs, left)
-    titles = {tables.method_title(method): one for method, one in records.items()}
+    names = titles_of(records)
+    titles = {names[folder]: one for folder, one in records.items()}
     for color, (title, one) in zip(figures.CYCLE, titles.items(), strict=False):
         figures.plot_curve(one.runs, right, name=title, color=color)
-    first, comma, second = f"{finding(titles)}.".partition(", ")
-    figure.suptitle(
-        f"{first}{comma.rstrip()}\n{second}", fontsize=12, fontweight="bold"
-    )
+    said = textwrap.fill(f"{finding(titles)}.", 96)
+    figure.suptitle(said, fontsize=12, fontweight="bold")
     return figure
 
 
@@ -206,6 +208,7 @@ PICTURES: dict[str, tuple[Callable[[Records], Figure], dict[str, Sequence[str]]]
         {
             "less-vfl-auto": (*_CURVE, "features", "spurious.removed_share"),
             "plain": _CURVE,
+            "plain-published": _CURVE,
         },
     ),
     "path.svg": (
