@@ -229,6 +229,16 @@ class Dataset:
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
     task_reason: str = ""  # why its labels are classes, or numbers to regress on
 
+    def take(self, rows: Places) -> Dataset:
+        """Return the data set of these rows, in this order; test rows stay."""
+        return replace(
+            self,
+            X=self.X.take(rows),
+            y=self.y[rows],
+            weight=None if self.weight is None else self.weight[rows],
+            units=None if self.units is None else self.units[rows],
+        )
+
 
 @dataclass(frozen=True)
 class DatasetInfo:
@@ -332,10 +342,10 @@ class DataConfig(Section):
         "globs)",
     )
     equal_rows: str = setting(
-        one_of("together", "apart"),
+        one_of("together", "apart", "distinct"),
         "together",
         "rows that are copies of each other: split, held out and scrambled together, "
-        "or as if they were different",
+        "or as if they were different; or of all equal rows the first alone",
     )
 
 
@@ -382,6 +392,9 @@ class Problem:
     blocks: Places | None = None  # of the training rows; None: every row is alone
     n_blocks: int | None = None  # of all rows; None: every row is alone
     n_equal: int = 0  # of all rows, those that equal another
+    # The share of test rows that equal a training row; None: there are none, or nobody
+    # knows.
+    test_rows_seen: float | None = None
     task_reason: str = ""
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
