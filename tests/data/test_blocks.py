@@ -319,6 +319,14 @@ def test_without_test_rows_none_is_seen():
     assert prepare(data, DataConfig(test_share=0.0)).test_rows_seen is None
 
 
+def test_different_rows_of_one_hash_are_different(monkeypatch):
+    monkeypatch.setattr("lessvfl.data.blocks._ODD", np.uint64(0))
+    frame = frame_of(numbers(20))
+    train, test = frame.take(slice(12)), frame.take(slice(10, None))
+    assert seen_share(train, frame.take(slice(1)), frame.names) == 1.0
+    assert seen_share(train, test.take(slice(2, None)), frame.names) == 0.0
+
+
 def test_rows_seen_of_a_million_are_found_fast():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 9, size=(1_000_000, 8)).astype(float)

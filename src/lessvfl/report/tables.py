@@ -628,7 +628,7 @@ def seen_words(share: float) -> str:
     if share < MANY_SEEN:
         return f"{said}."
     return (
-        f"{said}: scores are in part of rows that were learnt by heart. "
+        f"{said}: scores are in part those of rows seen in training. "
         "equal_rows=distinct runs on distinct rows only."
     )
 
