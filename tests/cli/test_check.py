@@ -318,6 +318,40 @@ def test_copies_of_rows_are_said(run_cli, tmp_path):
     assert ran.json["data"]["n_blocks"] < 30
 
 
+def test_test_rows_that_equal_a_training_row_are_said(run_cli, tmp_path):
+    """By check and by run, of the same split; none are left of distinct rows."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.integers(0, 3, size=(300, 4)), columns=list("abcd"))
+    table["label"] = np.where(table["a"] + table["c"] > 2, "high", "low")
+    table.to_csv(tmp_path / "few.csv", index=False)
+    command = [tmp_path / "few.csv", "--parties", "2"]
+    checked = run_cli("check", *command, "--json").json
+    said = run_cli("check", *command).out
+    percent = f"{100 * checked['test_rows_seen']:.2g}"
+    assert f"Split by seed 0: {percent} % of the test rows equal a training" in said
+    ran = run_cli("run", *command, *FEW, "--seeds", "0,1", "--json")
+    first, second = (run["test_rows_seen"] for run in ran.json["runs"])
+    assert first == checked["test_rows_seen"] > 0.8
+    assert first != second
+    only = ("--set", "equal_rows=distinct")
+    distinct = run_cli("run", *command, *FEW, *only, "--out", tmp_path / "run")
+    assert "equal an earlier one and are left out; 0 of them have" in distinct.out
+    assert "of the test rows equal" not in distinct.out
+    record = RunRecord.read(tmp_path / "run")
+    assert record.runs[0]["test_rows_seen"] == 0
+    n_rows = record.header["data"]["n_train"] + record.header["data"]["n_test"]
+    assert n_rows == len(table.drop_duplicates(list("abcd")))
+    shown = run_cli("run", *command, *FEW)
+    assert f"{percent} % of the test rows equal a training row in" in shown.out
+
+
+def test_distinct_rows_need_whole_rows(run_cli):
+    """Which nobody sees between processes."""
+    refused = run_cli("try", "breast-cancer", "--set", "equal_rows=distinct")
+    assert refused.code == 2
+    assert "no side sees whole rows" in refused.err
+
+
 def a_table_of_counts(folder):
     """Write a table whose label is an amount in whole numbers, 17 different ones."""
     rng = np.random.default_rng(0)

@@ -50,6 +50,7 @@ RUN = {
     "threshold",
     "undefined",
     "without",
+    "test_rows_seen",
     "spurious",
     "truth",
     "features",
@@ -310,6 +311,7 @@ def check_contract(
         own = set(SCORES[task])
         assert run.keys() == RUN | own | ({"target"} if target else set())
         assert is_count(run["seed"])
+        assert 0 <= run["test_rows_seen"] <= 1
         assert len(run["features"]) == len(run["components"]) == data["n_parties"]
         check_measures(run, task, method)
         check_features(run, data, found["config"]["embedding_size"], planted)

@@ -229,6 +229,7 @@ def test_a_server_is_told_what_its_labels_are(here, run_cli):
         ({"label": "what"}, "Got 'what'"),
         ({"data": "absent.csv"}, "must exist"),
         ({"settings": {"scale": "none"}}, "every party's own"),
+        ({"settings": {"equal_rows": "distinct"}}, "must be together or apart"),
         ({"settings": {"loss": "huber"}}, "'loss' setting"),
         ({"method": "best"}, "best"),
         ({"id": None}, "id"),

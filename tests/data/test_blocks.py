@@ -1,21 +1,25 @@
 """Rows that belong together: copies of one row, the rows of one person."""
 
 import time
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes, load_digits, load_iris, load_wine
 
 from lessvfl.data import (
     DataConfig,
+    Dataset,
     Frame,
     check_units,
     find_blocks,
+    frame_of,
     from_arrays,
     prepare,
 )
-from lessvfl.data.blocks import equal_rows, in_order, take_units
+from lessvfl.data.blocks import equal_rows, in_order, seen_share, take_units
 from lessvfl.data.split import split_rows
 from lessvfl.errors import DataError, LessVFLWarning
 
@@ -244,3 +248,151 @@ def test_without_blocks_a_problem_is_as_it_was(recwarn):
     apart = prepare(data, DataConfig(equal_rows="apart"), parties=2)
     assert (problem.blocks, problem.n_blocks, len(recwarn)) == (None, None, 0)
     assert np.array_equal(problem.parties[0].X_train, apart.parties[0].X_train)
+
+
+# ---------------------------------------------------------------- test rows seen before
+
+
+def cells_of(frame, names):
+    """Return every row as a tuple of texts, the slow and plain way."""
+    part = frame.select(names)
+    columns = [part.text.get(i, part.numeric[:, i] + 0.0) for i in range(len(names))]
+    return [tuple(map(str, row)) for row in zip(*columns, strict=True)]
+
+
+def counted(problem):
+    """Count the test rows that are among the training rows, one by one."""
+    train, test = problem.frames
+    names = [name for party in problem.parties for name in party.encoding.names]
+    real = [name for name in names if not name.startswith("spurious_")]
+    known, rows = set(cells_of(train, real)), cells_of(test, real)
+    return sum(row in known for row in rows) / len(rows)
+
+
+@pytest.mark.parametrize("table", [load_iris, load_wine, load_diabetes, load_digits])
+@pytest.mark.parametrize("n_columns", [1, 2, None])
+def test_the_share_of_test_rows_seen_is_that_of_a_plain_count(table, n_columns):
+    X, y = table(return_X_y=True)
+    data = from_arrays(X[:, :n_columns], y)
+    how = DataConfig(equal_rows="apart", test_share=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LessVFLWarning)  # of constant pixels
+        problem: Any = prepare(data, how, parties=1, spurious=1.0)
+    assert problem.test_rows_seen == counted(problem)
+    assert problem.test_rows_seen > 0 or n_columns != 1
+
+
+def test_rows_are_seen_by_the_columns_of_all_parties_and_no_label():
+    X, n = numbers(50), 50
+    data = Dataset(
+        "own", frame_of(X), np.arange(n) % 2, "binary", ("a", "b"), n_parties=2
+    )
+    test = X[:10].copy()
+    test[:4, 5] += 1.0  # of the last party alone
+    own = replace(data, X_test=frame_of(test), y_test=1 - data.y[:10])
+    assert prepare(own, DataConfig()).test_rows_seen == 0.6
+    with pytest.warns(LessVFLWarning, match="belongs to no party"):
+        few = prepare(own, DataConfig(), parties={"a": ["x0"], "b": ["x[1-4]"]})
+    assert few.test_rows_seen == 1.0
+
+
+def test_missing_cells_and_marks_of_them_are_equal():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=60), np.arange(60) % 3])
+    X[:40, 0] = np.nan
+    test = X[:10].copy()
+    test[:5, 0] = -999
+    data = replace(
+        from_arrays(X, np.arange(60) % 2),
+        X_test=frame_of(test),
+        y_test=np.arange(10) % 2,
+    )
+    assert prepare(data, DataConfig(), parties=1).test_rows_seen == 0.5
+    marked = DataConfig(missing_values={"x0": -999})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LessVFLWarning)  # no training row has it
+        assert prepare(data, marked, parties=1).test_rows_seen == 1.0
+
+
+def test_without_test_rows_none_is_seen():
+    data = from_arrays(numbers(), np.arange(300) % 2)
+    assert prepare(data, DataConfig(test_share=0.0)).test_rows_seen is None
+
+
+def test_different_rows_of_one_hash_are_different(monkeypatch):
+    monkeypatch.setattr("lessvfl.data.blocks._ODD", np.uint64(0))
+    frame = frame_of(numbers(20))
+    train, test = frame.take(slice(12)), frame.take(slice(10, None))
+    assert seen_share(train, frame.take(slice(1)), frame.names) == 1.0
+    assert seen_share(train, test.take(slice(2, None)), frame.names) == 0.0
+
+
+def test_rows_seen_of_a_million_are_found_fast():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 9, size=(1_000_000, 8)).astype(float)
+    frame = Frame(tuple("abcdefgh"), X)
+    train, test = frame.take(slice(800_000)), frame.take(slice(800_000, None))
+    began = time.process_time()
+    share: Any = seen_share(train, test, frame.names)
+    assert time.process_time() - began < 5
+    chance = 1 - np.exp(-800_000 / 9**8)
+    assert abs(share - chance) < 0.002
+
+
+# ------------------------------------------------------------------------ distinct rows
+
+DISTINCT = DataConfig(equal_rows="distinct")
+
+
+def test_of_equal_rows_the_first_is_kept_with_its_label_and_weight():
+    X = np.vstack([numbers(40), numbers(40)[:10], numbers(40)[:10]])
+    y = np.r_[np.arange(40) % 2, np.arange(10) % 2, 1 - np.arange(10) % 2]
+    data = from_arrays(X, y)
+    data = replace(data, weight=np.arange(1.0, 61.0), units=np.arange(60))
+    problem: Any = prepare(data, DISTINCT, parties=2)
+    assert len(problem.y_train) + len(problem.y_test) == 40
+    assert problem.test_rows_seen == 0.0
+    assert problem.n_blocks is None
+    label = dict(zip(X[:40, 0].tolist(), y[:40].tolist(), strict=True))
+    train, test = problem.frames
+    assert [label[v] for v in train.numeric[:, 0].tolist()] == problem.y_train.tolist()
+    assert [label[v] for v in test.numeric[:, 0].tolist()] == problem.y_test.tolist()
+    place = {v: i + 1.0 for i, v in enumerate(X[:40, 0].tolist())}
+    own = [place[v] for v in train.numeric[:, 0].tolist()]
+    assert problem.sample_weight.tolist() == own
+    said = (
+        "20 of 60 rows equal an earlier one and are left out; 10 of them have another"
+    )
+    assert any(note.startswith(said) for note in problem.notes)
+
+
+def test_rows_of_categories_are_distinct_too():
+    """Which stay single otherwise: they may be different people."""
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 3, size=(2000, 6)), rng.integers(0, 2, 2000)
+    data = from_arrays(X, y)
+    apart: Any = prepare(data, DataConfig(), parties=2)
+    problem = prepare(data, DISTINCT, parties=2)
+    assert apart.test_rows_seen > 0.5
+    assert problem.test_rows_seen == 0.0
+    n_rows = len(problem.y_train) + len(problem.y_test)
+    assert n_rows == len(np.unique(X, axis=0))
+
+
+def test_own_test_rows_that_are_in_training_are_left_out():
+    X = numbers(60)
+    data = from_arrays(X[:50], np.arange(50) % 2)
+    own = replace(data, X_test=frame_of(X[40:]), y_test=np.arange(20) % 2)
+    problem: Any = prepare(own, DISTINCT, parties=2)
+    assert (len(problem.y_train), problem.y_test.tolist()) == (50, [0, 1] * 5)
+    assert np.array_equal(problem.frames[1].numeric, X[50:])
+    none_left = replace(own, X_test=frame_of(X[:5]), y_test=np.arange(5) % 2)
+    with pytest.raises(DataError, match="must differ from its training rows"):
+        prepare(none_left, DISTINCT, parties=2)
+
+
+def test_a_table_of_distinct_rows_is_as_it_was():
+    data = from_arrays(numbers(), np.arange(300) % 2)
+    one, two = (prepare(data, how, parties=2) for how in (DataConfig(), DISTINCT))
+    assert np.array_equal(one.parties[0].X_train, two.parties[0].X_train)
+    assert one.notes == two.notes

@@ -96,6 +96,22 @@ def test_a_model_of_chance_is_remarked_on(better):
     assert said in report.page(better)
 
 
+@pytest.mark.parametrize("share", [None, 0.0, 0.009, 0.01, 0.65])
+def test_test_rows_that_were_seen_are_remarked_on_where_they_are_many(better, share):
+    for run in better.runs:
+        run["test_rows_seen"] = share
+    many = share is not None and share >= 0.01
+    said = tables.seen(better)
+    assert len(said) == many
+    if many:
+        start = f"{100 * share:.2g} % of the test rows equal a training row in every "
+        assert said[0].startswith(start)
+        assert "equal_rows=distinct" in said[0]
+    page = report.page(better)
+    assert all(sentence in page for sentence in said)
+    assert ("share that equal a training row" in page) == (share is not None)
+
+
 def test_shares_of_what_is_predicted_are_said(better):
     for run in better.runs:
         run["predicted"] = {"no": 0.73, "yes": 0.27}

@@ -128,6 +128,7 @@ def _check_config(path: Path) -> TableReport:
 def _print(report: TableReport) -> None:
     """Print what is done about columns, then what stops a run, the verdict last."""
     from lessvfl.data import task_sentence
+    from lessvfl.report.tables import seen_words
 
     rows = [
         (_short(one.column), party or "", one.what, one.done)
@@ -148,6 +149,8 @@ def _print(report: TableReport) -> None:
     results.say(f"{plural(report.n_rows, 'row')}; {label}{used}.")
     if report.task is not None:
         results.say(task_sentence(report.task, report.task_reason or ""))
+    if report.test_rows_seen is not None:
+        results.say(f"Split by seed 0: {seen_words(report.test_rows_seen)}")
     for problem in report.problems:
         results.say(f"Stops a run: {problem}")
     for sentence in report.unsaid:

@@ -66,6 +66,7 @@ def print_summary(records: list[RunRecord]) -> None:
         for sentence in (
             *verdicts.dwarfing(record),
             *tables.chance(record),
+            *tables.seen(record),
             *tables.undefined(record),
         ):
             say(sentence)

@@ -7,7 +7,7 @@ each other, and chance looks like a finding; so they stay together, as one *bloc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import DataConfig, Dataset, Finding, Floats, Frame, Places
 from lessvfl.data.labels import one_each, take_column
+from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import DataError
 from lessvfl.terms import plural
 
@@ -113,45 +114,108 @@ def equal_rows(frame: Frame, y: NDArray[Any] | None = None) -> Places | None:
     measurement: numbers with more values than half of the different rows; and if
     columns had nothing to do with each other, few of the rows would be equal.
     """
-    if len(frame.left_out) == len(frame.names):
+    used = [name for name in frame.names if name not in frame.unused]
+    if not used:
         return None
-    n_rows, label = frame.n_rows, [] if y is None else [(_bits(y), False)]
-    hashed = np.full(n_rows, _START)
-    for column, _ in itertools.chain(label, _columns(frame)):
-        hashed = (hashed ^ column) * _ODD
-        hashed ^= hashed >> _HALF
-    _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
-    n_distinct = len(first)
-    if n_distinct in (0, n_rows):
+    label = [] if y is None else [(_bits(y), False)]
+    numbers = _numbered(lambda: itertools.chain(label, _columns([frame], used)))
+    first = np.unique(numbers, return_index=True)[1]
+    n_distinct, n_copies = len(first), len(numbers) - len(first)
+    if not n_copies:
         return None
-    copies = np.flatnonzero(first[inverse] != np.arange(n_rows))
-    originals = first[inverse[copies]]
-    is_copy = np.ones(len(copies), dtype=np.bool_)  # where a hash says so
     is_measured, n_pairs = False, n_distinct * (n_distinct - 1) / 2
-    is_chance = True
-    for column, is_number in itertools.chain(label, _columns(frame)):
-        is_copy &= column[copies] == column[originals]
-        if is_measured and not is_chance:
-            continue
+    for column, is_number in itertools.chain(label, _columns([frame], used)):
         counts = np.unique(column[first], return_counts=True)[1]
         is_measured |= is_number and len(counts) > max(FEW, n_distinct / 2)
         n_pairs *= float(np.square(counts / n_distinct).sum())
-        is_chance = n_pairs > CHANCE * len(copies)
-    if not is_measured or is_chance:
+        if is_measured and n_pairs <= CHANCE * n_copies:
+            return numbers
+    return None
+
+
+def seen_share(train: Frame, test: Frame, names: Collection[str]) -> float | None:
+    """Return the share of test rows whose cells equal those of some training row.
+
+    Of the columns `names` alone; missing cells equal missing ones. None where there is
+    no test row.
+    """
+    if not test.n_rows:
         return None
-    inverse[copies[~is_copy]] = n_distinct + np.arange(int((~is_copy).sum()))
+    numbers = _numbered(lambda: _columns([train, test], names))
+    known, rows = numbers[: train.n_rows], numbers[train.n_rows :]
+    return float(np.isin(rows, known).mean())
+
+
+def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> Dataset:
+    """Return a data set with the first of every set of rows that are equal.
+
+    Equal in the columns `names`, whatever their labels: the first has its own label and
+    weight. A data set's own test rows come after all training rows. A note counts what
+    is left out.
+    """
+    X_test, y_test = dataset.X_test, dataset.y_test
+    frames, y = [blank(dataset.X, marks)], dataset.y
+    if X_test is not None and y_test is not None:
+        frames, y = [*frames, blank(X_test, marks)], np.concatenate([y, y_test])
+    numbers = _numbered(lambda: _columns(frames, names))
+    first = np.unique(numbers, return_index=True)[1]
+    if len(first) == len(numbers):
+        return dataset
+    n_train, n_other = dataset.X.n_rows, int((y != y[first[numbers]]).sum())
+    found = dataset.take(first[first < n_train])
+    if X_test is not None and y_test is not None:
+        rows = first[first >= n_train] - n_train
+        if not len(rows):
+            raise DataError(
+                f"With equal_rows=distinct a test row of '{dataset.name}' must differ "
+                "from its training rows. Got none that does."
+            )
+        found = replace(found, X_test=X_test.take(rows), y_test=y_test[rows])
+    left = len(numbers) - len(first)
+    note = (
+        f"{left:,} of {plural(len(numbers), 'row')} equal an earlier one and are left "
+        f"out; {n_other:,} of them have another label than the row that is kept."
+    )
+    return replace(found, notes=(*dataset.notes, note))
+
+
+def _numbered(columns: Callable[[], Iterable[tuple[Bits, bool]]]) -> Places:
+    """Return a number for every row, from 0 as they first come, equal rows alike.
+
+    Columns are asked for once, and once more where rows may be equal.
+    """
+    hashed: Bits | None = None
+    for column, _ in columns():
+        hashed = (_START if hashed is None else hashed) ^ column
+        hashed *= _ODD
+        hashed ^= hashed >> _HALF
+    assert hashed is not None, "columns in use"
+    _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
+    copies = np.flatnonzero(first[inverse] != np.arange(len(hashed)))
+    originals = first[inverse[copies]]
+    is_copy = np.ones(len(copies), dtype=np.bool_)  # where a hash says so
+    for column, _ in columns() if len(copies) else ():
+        is_copy &= column[copies] == column[originals]
+    inverse[copies[~is_copy]] = len(first) + np.arange(int((~is_copy).sum()))
     return in_order(inverse)
 
 
-def _columns(frame: Frame) -> Iterator[tuple[Bits, bool]]:
-    """Yield the columns in use, as numbers that differ where cells do.
+def _columns(
+    frames: Sequence[Frame], names: Collection[str]
+) -> Iterator[tuple[Bits, bool]]:
+    """Yield columns of tables, one below the other, as numbers that differ as cells do.
 
     With them goes whether they are numbers, and not texts or truth values.
     """
-    for index in range(len(frame.names)):
-        if index not in frame.left_out:
-            cells: NDArray[Any] = frame.text.get(index, frame.numeric[:, index])
-            yield _bits(cells), index not in frame.text and index not in frame.boolean
+    head, wanted = frames[0], {*names}
+    for index in (i for i, name in enumerate(head.names) if name in wanted):
+        is_text = any(index in frame.text for frame in frames)
+        cells: list[NDArray[Any]] = [
+            frame.texts(index) if is_text else frame.numeric[:, index]
+            for frame in frames
+        ]
+        is_number = not is_text and index not in head.boolean
+        yield _bits(np.concatenate(cells)), is_number
 
 
 def _bits(cells: NDArray[Any]) -> Bits:

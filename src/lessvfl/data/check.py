@@ -40,6 +40,7 @@ class TableReport:
     findings: tuple[tuple[str | None, Finding], ...]  # with the party that holds it
     kinds: Mapping[str, int]  # columns that are used, by what they are
     unsaid: tuple[str, ...] = ()  # what was not looked at, and why
+    test_rows_seen: float | None = None  # share that equal a training row, by seed 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a value that ``json.dumps`` takes."""
@@ -50,6 +51,7 @@ class TableReport:
             "task_reason": self.task_reason,
             "label_names": list(self.label_names),
             "columns": dict(self.kinds),
+            "test_rows_seen": self.test_rows_seen,
             "problems": list(self.problems),
             "unsaid": list(self.unsaid),
             "findings": [
@@ -212,6 +214,7 @@ def check_table(
         in_order(found, X.names),
         kinds_of(mine),
         unsaid,
+        None if problem is None else problem.test_rows_seen,
     )
 
 

@@ -247,6 +247,16 @@ class Dataset:
                 found.update(np.ascontiguousarray(labels).tobytes())
         return found.hexdigest()
 
+    def take(self, rows: Places) -> Dataset:
+        """Return the data set of these rows, in this order; test rows stay."""
+        return replace(
+            self,
+            X=self.X.take(rows),
+            y=self.y[rows],
+            weight=None if self.weight is None else self.weight[rows],
+            units=None if self.units is None else self.units[rows],
+        )
+
 
 @dataclass(frozen=True)
 class DatasetInfo:
@@ -350,10 +360,10 @@ class DataConfig(Section):
         "globs)",
     )
     equal_rows: str = setting(
-        one_of("together", "apart"),
+        one_of("together", "apart", "distinct"),
         "together",
         "rows that are copies of each other: split, held out and scrambled together, "
-        "or as if they were different",
+        "or as if they were different; or of all equal rows the first alone",
     )
 
 
@@ -400,6 +410,9 @@ class Problem:
     blocks: Places | None = None  # of the training rows; None: every row is alone
     n_blocks: int | None = None  # of all rows; None: every row is alone
     n_equal: int = 0  # of all rows, those that equal another
+    # The share of test rows that equal a training row; None: there are none, or nobody
+    # knows.
+    test_rows_seen: float | None = None
     task_reason: str = ""
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
-from lessvfl.data.blocks import Blocks, find_blocks, some_blocks
+from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.frame import (
@@ -95,6 +95,9 @@ def prepare(
     held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
     marks = marks_of(dataset.X, config.missing_values)
     warn_of_absent(dataset.X, config.missing_values)
+    used = {column for columns in held.values() for column in columns}
+    if config.equal_rows == "distinct":
+        dataset = distinct(dataset, used, marks)
     blocks = find_blocks(dataset, config)
     train, test, own = _rows(dataset, config, seed, in_order, blocks)
     bounds = (0.0, 1.0)
@@ -153,6 +156,7 @@ def prepare(
         flagged=counts.flagged,
         unseen=counts.unseen,
         bounds=bounds,
+        test_rows_seen=seen_share(blank(train, marks), blank(test, marks), used),
         frames=(train, test),
     )
 

@@ -27,7 +27,7 @@ from lessvfl.core.evidence import matches
 from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
-from lessvfl.remote.server import NOT_THE_SERVERS
+from lessvfl.remote.server import NOT_THE_SERVERS, refuse_distinct
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord
@@ -68,6 +68,7 @@ def run_all(
     lines to show, `watch` the server's status.
     """
     experiment.check(job, seeds, target)
+    refuse_distinct(job.settings)
     if out is not None:
         folder.claim(out)
     with tempfile.TemporaryDirectory(prefix="lessvfl-try-") as scratch:

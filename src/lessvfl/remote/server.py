@@ -121,16 +121,8 @@ class LabelTable:
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
         """Return the table of these rows, in this order."""
-        whole = self.dataset
-        dataset = dataclasses.replace(
-            whole,
-            X=whole.X.take(rows),
-            y=whole.y[rows],
-            weight=None if whole.weight is None else whole.weight[rows],
-            units=None if whole.units is None else whole.units[rows],
-        )
         is_test = None if self.is_test is None else self.is_test[rows]
-        return LabelTable(dataset, is_test)
+        return LabelTable(self.dataset.take(rows), is_test)
 
     @property
     def n_rows(self) -> int:
@@ -164,8 +156,18 @@ def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
                 "config. Got it in the server's."
             )
     found = profiles.resolve(config.method, config.profile, dataset, config.settings)
+    refuse_distinct(found)
     data.check_labels(dataset, found.labels)
     return found
+
+
+def refuse_distinct(settings: Settings) -> None:
+    """Refuse what needs whole rows, which no side sees."""
+    if settings.data.equal_rows == "distinct":
+        raise ConfigError(
+            "Between machines the 'equal_rows' setting must be together or apart: no "
+            "side sees whole rows, to tell which are equal. Got 'distinct'."
+        )
 
 
 class ServerProcess:

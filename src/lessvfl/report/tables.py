@@ -44,6 +44,7 @@ PAPER_MIB = (
     "fewer were sent."
 )
 MOST_PAIRS = 3  # that a sentence names
+MANY_SEEN = 0.01  # of the test rows that equal a training row, from where it matters
 MOMENTS = {
     "pretrained": "after pre-training",
     "selected": "right after selection",
@@ -621,9 +622,27 @@ def chance(record: RunRecord) -> list[str]:
     ]
 
 
+def seen_words(share: float) -> str:
+    """Say how many test rows equal a training row, and what that means for scores."""
+    said = f"{100 * share:.2g} % of the test rows equal a training row in every column"
+    if share < MANY_SEEN:
+        return f"{said}."
+    return (
+        f"{said}: scores are in part those of rows seen in training. "
+        "equal_rows=distinct runs on distinct rows only."
+    )
+
+
+def seen(record: RunRecord) -> list[str]:
+    """Say where more than a few test rows equal a training row."""
+    share = over_seeds(record.runs, "test_rows_seen")
+    many = share is not None and share.mean >= MANY_SEEN
+    return [seen_words(share.mean)] if share and many else []
+
+
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    return chance(record) + emptied(record) + undefined(record)
+    return chance(record) + seen(record) + emptied(record) + undefined(record)
 
 
 SUMMARY = {  # label: where in a run, and the kind of number
@@ -705,6 +724,7 @@ SCORES = {
 }
 BILL = {"up": "bytes up", "down": "bytes down", "rounds": "rounds"}
 COUNTED = {  # group: label, path and kind of its numbers
+    "Test rows": (("share that equal a training row", "test_rows_seen", "share"),),
     "Features": (
         ("kept", "features.*.kept", "count"),
         ("held", "features.*.*", "count"),

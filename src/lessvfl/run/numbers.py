@@ -336,6 +336,7 @@ def join_numbers(
     selection = {name: one["selection"] for name, one in parties.items()}
     return {
         **{name: value for name, value in server.items() if name not in _LAST},
+        "test_rows_seen": problem.test_rows_seen,
         "spurious": spurious(problem.parties, kept),
         "truth": truth(problem.parties, kept),
         "features": {
