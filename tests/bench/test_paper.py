@@ -16,7 +16,9 @@ from lessvfl.bench.paper import plan, printed, run, tables
 from lessvfl.bench.paper.curves import Curve, Ending
 from lessvfl.bench.paper.scene import Spec
 from lessvfl.bench.paper.store import Store
+from lessvfl.cli.bench import _print_paper
 from lessvfl.errors import ConfigError, DataError, RecordError
+from lessvfl.report import build_bench
 from lessvfl.wire import ledger
 
 SHORT: dict[str, Any] = {
@@ -400,6 +402,61 @@ def test_the_command(run_cli, folder, tmp_path):
     assert set(result.json["tables"]) == {"2"}
     assert result.json["figures"] == {}
     assert result.err == ""
+
+
+STAND_INS = ("sylva_train", "gina_reconstruction", "activity_time265")
+
+
+@pytest.mark.parametrize(
+    ("given", "source", "names"),
+    [
+        (None, None, ["phishing", "sylva", "gina", "activity", "mimic3"]),
+        (None, "stand-in", ["phishing", *STAND_INS, "mimic3"]),
+        (["gina", "digits"], "stand-in", ["gina_reconstruction", "digits"]),
+        (["sylva_train", "gina"], "real", ["sylva", "gina"]),
+        (["sylva_train", "gina"], None, ["sylva_train", "gina"]),
+    ],
+)
+def test_a_source_says_which_data_are_meant(given, source, names):
+    asked: dict[str, Any] = {"tables": [2], "figures": None, "memory": None}
+    chosen = run.options_of(data=given, source=source, **asked)
+    assert list(chosen.data) == names
+    assert chosen.source == (source if given else source or "real")
+
+
+def test_the_head_of_a_table_says_where_its_data_come_from(folder, tmp_path, capsys):
+    (folder / "small.npz").rename(folder / "phishing.npz")
+    asked = options(
+        folder,
+        data=("phishing", "gina_reconstruction"),
+        source="stand-in",
+        data_dir=folder,
+        tables=(2,),
+        figures=(),
+        seeds=(0,),
+    )
+    results = run.run(asked)
+    cells = data.load("phishing", data_dir=folder).checksum[:12]
+    origin = f"phishing.npz (SHA-256 of its cells {cells})"
+    assert results["source"] == "stand-in"
+    assert results["data"][0]["origin"] == origin
+    build_bench(results, tmp_path / "page")
+    head = (tmp_path / "page" / "tables" / "table2.md").read_text().split("##")[0]
+    assert f"Data: Phishing: {origin}." in head
+    assert "Gina" not in head  # which could not be had
+    assert origin in (tmp_path / "page" / "tables" / "table2.tex").read_text()
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert f"Data: Phishing: {origin}." in page
+    assert "data: stand-in" in page
+    _print_paper(results)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Table 2. Data: Phishing: {origin}." in shown
+
+
+def test_an_unknown_source_is_one_sentence(run_cli):
+    result = run_cli("bench", "paper", "--source", "mine")
+    assert (result.code, result.out) == (2, "")
+    assert "'source' option must be one of real, stand-in. Got 'mine'" in result.err
 
 
 def test_a_bad_number_is_one_sentence(run_cli):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lessvfl.data import DataConfig, describe, load, prepare
+from lessvfl.data import DataConfig, build, describe, load, prepare
 from lessvfl.data.check import held_columns
 from lessvfl.data.sets import published
 from lessvfl.errors import DataError, LessVFLWarning
@@ -109,3 +109,15 @@ def test_real_views_are_parties():
         "mfeat": [216, 76, 64, 6, 240, 47],
         "credit": [7, 6, 4, 6],
     }
+
+
+def test_real_phishing_is_built_of_its_arff(tmp_path):
+    """The recipe gives the cells and labels whose checksum is known."""
+    given = real("phishing")
+    values = "".join(f"@attribute {name} {{ -1,0,1 }}\n" for name in given.X.names)
+    rows = np.column_stack([given.X.numeric, 2 * given.y - 1]).astype(int)
+    path = tmp_path / "Training Dataset.arff"
+    head = f"@relation phishing\n{values}@attribute Result {{ -1,1 }}\n@data\n"
+    path.write_text(head + "".join(f"{','.join(map(str, row))}\n" for row in rows))
+    assert build("phishing", path, data_dir=tmp_path).is_known
+    assert load("phishing", data_dir=tmp_path).notes == ()

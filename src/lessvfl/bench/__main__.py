@@ -21,7 +21,8 @@ def main() -> None:
     """Read the options, run, write."""
     parser = argparse.ArgumentParser("python -m lessvfl.bench", description=__doc__)
     many: dict[str, Any] = {"nargs": "+", "type": int}
-    parser.add_argument("--data", nargs="+", default=run.DATA)
+    parser.add_argument("--data", nargs="+")
+    parser.add_argument("--source")
     parser.add_argument("--profile", default="official-code")
     parser.add_argument("--settings", default="published")
     parser.add_argument("--tables", **many)

@@ -45,7 +45,15 @@ def _finish(
 
 @app.command()
 def paper(
-    data: DataNames = f"{PUBLIC},mimic3",
+    data: Annotated[
+        str | None, typer.Option(help="By name or file: phishing,digits; else all.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="real (unless --data is given), or stand-in: of Gina, Sylva, Activity."
+        ),
+    ] = None,
     profile: Annotated[
         str, typer.Option(help="official-code or paper.")
     ] = "official-code",
@@ -77,7 +85,8 @@ def paper(
     from lessvfl.bench.paper import run
 
     chosen = run.options_of(
-        data=options.read_names(data),
+        data=None if data is None else options.read_names(data),
+        source=source,
         profile=profile,
         settings=settings,
         tables=None if tables is None else options.read_numbers(tables, "--tables"),
@@ -99,6 +108,7 @@ def _print_paper(results: dict[str, Any]) -> None:
     """Show the numbers that the paper prints beside ours."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from lessvfl.report.paper import entries
 
@@ -108,7 +118,8 @@ def _print_paper(results: dict[str, Any]) -> None:
             console.print(f"{fact['name']}: {fact['note']}", highlight=False)
     heads = ("data", "method", "settings", "measure", "paper", "ours", "hits")
     for number, found in entries.read(results).items():
-        table = Table(*heads, title=f"Table {number}", title_justify="left")
+        title = Text(f"Table {number}. {entries.origins_text(found)}")
+        table = Table(*heads, title=title, title_justify="left")
         for entry in found:
             if entry.measure not in HEADLINES or None in (entry.paper, entry.ours):
                 continue

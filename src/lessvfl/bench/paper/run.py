@@ -27,7 +27,12 @@ from lessvfl.run.record import write_atomically
 
 PROFILES = ("official-code", "paper")
 CHOICES = ("published", "grid")
-DATA = ("phishing", "sylva_train", "gina_reconstruction", "activity_time265", "mimic3")
+DATA = ("phishing", "sylva", "gina", "activity", "mimic3")
+# Whose data to run, and the names that are then others.
+SOURCES: dict[str, Mapping[str, str]] = {
+    "real": profiles.STAND_INS,
+    "stand-in": {real: own for own, real in profiles.STAND_INS.items()},
+}
 SEEDS = (0, 1, 2, 3, 4)
 FILE_NAME = "bench.json"
 
@@ -37,6 +42,7 @@ class Options:
     """What to run and how; names as on the command line."""
 
     data: Sequence[str] = DATA  # names or files; one that cannot be had has no numbers
+    source: str | None = None  # None: data as they were named
     profile: str = "official-code"
     settings: str = "published"
     tables: Sequence[int] = plan.TABLES
@@ -54,6 +60,7 @@ class Options:
             {
                 "profile": (self.profile, PROFILES),
                 "settings": (self.settings, CHOICES),
+                **({"source": (self.source, SOURCES)} if self.source else {}),
                 "tables": (self.tables, plan.TABLES),
                 "figures": (self.figures, plan.FIGURES),
             },
@@ -67,16 +74,32 @@ class Options:
 
 
 def options_of(
-    *, tables: Any, figures: Any, memory: float | None, **others: Any
+    *,
+    data: Sequence[str] | None,
+    source: str | None,
+    tables: Any,
+    figures: Any,
+    memory: float | None,
+    **others: Any,
 ) -> Options:
     """Read the options of a command.
 
-    Tables or figures named alone ask for nothing else; `memory` is in GiB.
+    Tables or figures named alone ask for nothing else; `memory` is in GiB. Data that
+    are named are meant as such unless a source is, too.
     """
     if tables is None and figures is None:
         tables, figures = plan.TABLES, plan.FIGURES
-    n_bytes = None if memory is None else int(memory * 2**30)
-    return Options(tables=tables or (), figures=figures or (), memory=n_bytes, **others)
+    if data is None:
+        data, source = DATA, source or "real"
+    others_named = SOURCES.get(source or "", {})
+    return Options(
+        data=[others_named.get(name, name) for name in data],
+        source=source,
+        tables=tables or (),
+        figures=figures or (),
+        memory=None if memory is None else int(memory * 2**30),
+        **others,
+    )
 
 
 def run(
@@ -106,10 +129,11 @@ def run(
             found[name], fact = _run_data(bench, options, dataset)
             facts.append(fact)
     with bench.part("tables"):
-        results = {
+        results: dict[str, Any] = {
             "lessvfl": __version__,
             "profile": options.profile,
             "settings": options.settings,
+            "source": options.source,
             "seeds": list(options.seeds),
             "data": facts,
             "tables": {
@@ -233,6 +257,7 @@ def _facts(scene: Scene, found: tables.Findings) -> dict[str, Any]:
         "name": name,
         "paper_name": plan.paper_name(name),
         "same": name not in profiles.STAND_INS,
+        "origin": scene.dataset.origin,
         "n_train": len(problem.y_train),
         "n_test": len(problem.y_test),
         "n_features": problem.n_features,

@@ -1,7 +1,7 @@
 """Data sets from their publishers' files, as ``lessvfl data build`` makes them.
 
 A recipe is a value: how its files are read, and what must come of it. Files come from a
-path (a file, a folder or an archive), from the publisher's address, or from OpenML.
+path (a file, a folder or an archive), from an address of the publisher, or from OpenML.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import files as tables
+from lessvfl.data import files
 from lessvfl.data.frame import Dataset
 from lessvfl.data.sets import published
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import listed
 
-Arrays = dict[str, NDArray[Any]]
+NamedArrays = dict[str, NDArray[Any]]
 
 UCI = "https://archive.ics.uci.edu/static/public/{}.zip"
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz")
@@ -42,7 +42,7 @@ UNREADABLE = (
 )
 
 
-class Files:
+class SourceFiles:
     """The files of a source by their names, those of archives inside it as well."""
 
     def __init__(self, source: Path, scratch: Path) -> None:
@@ -118,7 +118,7 @@ def _named(path: Path) -> list[str]:
     return [line.split(maxsplit=1)[1].strip() for line in lines if line.strip()]
 
 
-def _table(X: NDArray[Any], names: Sequence[str], labels: NDArray[Any]) -> Arrays:
+def _table(X: NDArray[Any], names: Sequence[str], labels: NDArray[Any]) -> NamedArrays:
     """Return the arrays of a table whose classes are numbers."""
     values, codes = np.unique(labels, return_inverse=True)
     classes = np.array([f"{value:g}" for value in values])
@@ -126,55 +126,55 @@ def _table(X: NDArray[Any], names: Sequence[str], labels: NDArray[Any]) -> Array
     return {"X": X, "y": y, "feature_names": np.array(names), "label_names": classes}
 
 
-def read_arff(files: Files, preferred: str = "") -> Arrays:
+def read_arff(given: SourceFiles, preferred: str = "") -> NamedArrays:
     """Read an ARFF file whose last column is the label, all of it numbers."""
     from scipy.io import arff
 
-    rows, meta = arff.loadarff(files.one(".arff", preferred=preferred))
+    rows, meta = arff.loadarff(given.one(".arff", preferred=preferred))
     *names, label = meta.names()
     X = np.column_stack([rows[name].astype(np.float64) for name in names])
     return _table(X, names, rows[label].astype(np.float64))
 
 
-def read_challenge(files: Files, name: str, *parts: str) -> Arrays:
+def read_challenge(given: SourceFiles, name: str, *parts: str) -> NamedArrays:
     """Read ``<name>_train.data`` and ``.labels`` and the like, or an ARFF file."""
-    if files.ending(".arff"):
-        return read_arff(files)
-    X = np.vstack([_numbers(files[f"{name}_{part}.data"]) for part in parts])
-    labels = [_numbers(files[f"{name}_{part}.labels"]) for part in parts]
+    if given.ending(".arff"):
+        return read_arff(given)
+    X = np.vstack([_numbers(given[f"{name}_{part}.data"]) for part in parts])
+    labels = [_numbers(given[f"{name}_{part}.labels"]) for part in parts]
     return _table(X, [f"attr{i}" for i in range(X.shape[1])], np.vstack(labels))
 
 
-def read_activity(files: Files) -> Arrays:
+def read_activity(given: SourceFiles) -> NamedArrays:
     """Read the folder ``UCI HAR Dataset``: test rows stay test rows.
 
     Some columns share a name; those have their number after it.
     """
-    names = _named(files["features.txt"])
+    names = _named(given["features.txt"])
     many = {name for name, count in Counter(names).items() if count > 1}
     names = [f"{n}#{i}" if n in many else n for i, n in enumerate(names, 1)]
-    classes = _named(files["activity_labels.txt"])
+    classes = _named(given["activity_labels.txt"])
     found = {"feature_names": np.array(names), "label_names": np.array(classes)}
     for part, ending in (("train", ""), ("test", "_test")):
         found |= {
-            f"X{ending}": _numbers(files[f"X_{part}.txt"]),
-            f"y{ending}": _whole(files[f"y_{part}.txt"]) - 1,
-            f"subject{ending}": _whole(files[f"subject_{part}.txt"]),
+            f"X{ending}": _numbers(given[f"X_{part}.txt"]),
+            f"y{ending}": _whole(given[f"y_{part}.txt"]) - 1,
+            f"subject{ending}": _whole(given[f"subject_{part}.txt"]),
         }
     return found
 
 
-def read_mfeat(files: Files) -> Arrays:
+def read_mfeat(given: SourceFiles) -> NamedArrays:
     """Read the six files of ``mfeat``, whose rows are the ten digits in order."""
-    parts = {view: _numbers(files[f"mfeat-{view}"]) for view in published.VIEWS}
+    parts = {view: _numbers(given[f"mfeat-{view}"]) for view in published.VIEWS}
     X = np.hstack(list(parts.values()))
     names = [f"{view}.{i}" for view in parts for i in range(parts[view].shape[1])]
     return _table(X, names, np.arange(len(X)) * 10 // len(X))
 
 
-def read_credit(files: Files) -> Arrays:
+def read_credit(given: SourceFiles) -> NamedArrays:
     """Read the workbook, or a .csv of it: ID, 23 columns, label."""
-    raw = tables.read_table(files.one(".xls", ".xlsx", ".csv"))
+    raw = files.read_table(given.one(".xls", ".xlsx", ".csv"))
     names, columns = raw.names, [raw.cells(name) for name in raw.names]
     if "LIMIT_BAL" not in names:  # the workbook has a line above its names
         names = [str(column[0]) for column in columns]
@@ -190,7 +190,7 @@ def read_credit(files: Files) -> Arrays:
 class Recipe:
     """How a data set is made of its publisher's files, and what must come of it."""
 
-    read: Callable[[Files], Arrays]
+    read: Callable[[SourceFiles], NamedArrays]
     rows: tuple[int, ...]  # of training, and of testing where the publisher says which
     features: int
     classes: int
@@ -200,7 +200,10 @@ class Recipe:
 
 
 def _recipe(
-    name: str, read: Callable[[Files], Arrays], page: str = "", n_test: int = 0
+    name: str,
+    read: Callable[[SourceFiles], NamedArrays],
+    page: str = "",
+    n_test: int = 0,
 ) -> Recipe:
     """Return a recipe of a data set of which all else is known."""
     facts = published.FACTS[name]
@@ -217,8 +220,8 @@ ARCHIVE_SUMS = {
 PHISHING = partial(read_arff, preferred="Training Dataset.arff")  # beside an old one
 
 
-def _challenge(name: str, *parts: str) -> Callable[[Files], Arrays]:
-    return lambda files: read_challenge(files, name, *parts)
+def _challenge(name: str, *parts: str) -> Callable[[SourceFiles], NamedArrays]:
+    return lambda given: read_challenge(given, name, *parts)
 
 
 RECIPES = {
@@ -266,7 +269,7 @@ def build(name: str, recipe: Recipe, folder: Path, source: Path | None = None) -
             content[part] = arrays[part].astype(np.float32)
         written = Path(scratch) / path.name
         np.savez_compressed(written, **content)
-        data = tables.load_file(written)
+        data = files.load_file(written)
         _check(name, recipe, data)
         written.replace(path)
     return Built(path, data, taken, bool(recipe.content))
@@ -274,7 +277,7 @@ def build(name: str, recipe: Recipe, folder: Path, source: Path | None = None) -
 
 def _arrays(
     name: str, recipe: Recipe, source: Path | None, scratch: Path
-) -> tuple[Arrays, dict[str, str]]:
+) -> tuple[NamedArrays, dict[str, str]]:
     """Read what was given or can be downloaded; return it, and what was read."""
     if source is None and not recipe.address:
         return _from_openml(name)
@@ -284,16 +287,16 @@ def _arrays(
         came = {recipe.address: _sha256(source)}
     try:
         source.stat()
-        files = Files(source, scratch)
-        arrays = recipe.read(files)
+        given = SourceFiles(source, scratch)
+        arrays = recipe.read(given)
     except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
-        raise tables.unreadable(source, error) from None
-    return arrays, came | files.taken
+        raise files.unreadable(source, error) from None
+    return arrays, came | given.taken
 
 
-def _from_openml(name: str) -> tuple[Arrays, dict[str, str]]:
+def _from_openml(name: str) -> tuple[NamedArrays, dict[str, str]]:
     if published.FACTS[name].data_id is None:
         raise DataError(
             f"The publisher's files of '{name}' must be given by --from: they have no "

@@ -73,6 +73,7 @@ class ComparedNumber:
     data: str
     title: str  # the paper's name of the data
     same: bool | None  # the paper's data, a stand-in, or none at all
+    origin: str | None  # the file or the catalogue that our data came from
     method: str
     measure: str
     kind: NumberKind  # how it is written
@@ -154,6 +155,7 @@ def read(results: Mapping[str, Any]) -> dict[str, list[ComparedNumber]]:
                 data=entry["data"],
                 title=data_title(facts.get(entry["data"]), entry["data"]),
                 same=at(facts.get(entry["data"]), "same"),
+                origin=at(facts.get(entry["data"]), "origin"),
                 method=entry["method"],
                 measure=entry["measure"],
                 kind=MEASURES.get(entry["measure"], ("", "score"))[1],
@@ -178,6 +180,15 @@ def data_title(fact: Mapping[str, Any] | None, name: str) -> str:
 def stand_in_title(title: str, same: bool | None) -> str:
     """Return the name of a data set; a stand-in for the paper's says so."""
     return f"{title} ({STAND_IN})" if same is False else title
+
+
+def origins_text(numbers: Iterable[ComparedNumber]) -> str:
+    """Say which file or catalogue the data of a table came from; all in one line."""
+    found = {one.data: one for one in numbers if one.origin and one.ours is not None}
+    parts = (
+        f"{stand_in_title(one.title, one.same)}: {one.origin}" for one in found.values()
+    )
+    return f"Data: {'; '.join(parts)}." if found else ""
 
 
 def value_text(value: float | None, kind: NumberKind, sign: str = "") -> str:

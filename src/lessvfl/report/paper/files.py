@@ -32,6 +32,8 @@ def _md_table(lines: Iterable[Iterable[str]], n_words: int) -> str:
 def markdown(table: str, numbers: Sequence[ComparedNumber]) -> str:
     """Return a table of the paper with ours beside it as Markdown."""
     text = [f"# {_md(tables.caption(table))}"]
+    if origins := entries.origins_text(numbers):
+        text.append(_md(origins))
     for section in tables.sections(table, numbers):
         if section.title:
             text.append(f"## {_md(section.title)}")
@@ -83,7 +85,8 @@ def latex(table: str, numbers: Sequence[ComparedNumber]) -> str:
     """Return a table of the paper with ours beside it as LaTeX, one float per block."""
     floats = ["% Needs the packages booktabs and graphicx."]
     caption = tables.caption(table)
-    notes = " ".join(f"{s}: {note}." for s, note in tables.legend(numbers).items())
+    marks = (f"{s}: {note}." for s, note in tables.legend(numbers).items())
+    notes = " ".join([entries.origins_text(numbers), *marks]).strip()
     for section in tables.sections(table, numbers):
         for block in section.blocks:
             text = ". ".join(filter(None, [caption, block.title, section.title]))

@@ -95,6 +95,8 @@ def _line(results: Mapping[str, Any]) -> list[str]:
         words.append(f"profile {profile}")
     if settings := results.get("settings"):
         words.append(f"settings: {settings}")
+    if source := results.get("source"):
+        words.append(f"data: {source}")
     words.append(f"{plural(len(seeds), 'seed')} ({', '.join(map(str, seeds))})")
     if device := results.get("device"):
         words.append(f"on {device}")
@@ -147,8 +149,9 @@ def _table(table: str, numbers: Sequence[ComparedNumber]) -> str:
     layout = tables.LAYOUTS.get(table)
     short = layout is not None and not layout.keys  # one row per data set
     n_printed = sum(entry.printed is not None for entry in numbers)
-    said = f"The paper prints {n_printed} of these {len(numbers)} numbers."
-    inner = [f'<p class="soft">{said}</p>']
+    said = f"The paper prints {n_printed} of these {len(numbers)} numbers. "
+    said += entries.origins_text(numbers)
+    inner = [f'<p class="soft">{escape(said.strip())}</p>']
     for section in tables.sections(table, numbers):
         if section.title:
             inner.append(f"<h3>{escape(section.title)}</h3>")
