@@ -25,6 +25,20 @@ Stage = Literal[
     "predict",
 ]
 
+# Why a feature was kept or removed by its party's shadows: the words of the JSON, which
+# docs/json.md explains and lessvfl.report.reasons puts into sentences.
+Reason = Literal[
+    "strength",
+    "pair",
+    "must keep",
+    "weak",
+    "chance",
+    "says nothing beside the others",
+    "most",
+]
+# How those that are kept were found, likewise.
+SelectionRule = Literal["path", "elimination"]
+
 # A renamed stage keeps the name of its random streams.
 _STREAMS = {"train_first": "settle"}
 

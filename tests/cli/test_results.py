@@ -3,18 +3,19 @@
 import re
 
 import pytest
-from tests.report.conftest import fake_record
+from tests.report import real
 from tests.report.sides import party_record, server_record
 
 from lessvfl.cli import app, results
 from lessvfl.errors import LessVFLWarning
 from lessvfl.report import operator, tables
 from lessvfl.report.verdicts import reasons_by_party, verdicts
+from lessvfl.terms import bytes_text
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return fake_record(method="less-vfl-auto", profile="default", n_seeds=2, n_real=30)
+    return real.shadows()
 
 
 @pytest.fixture
@@ -50,11 +51,15 @@ def test_a_party_says_in_a_log_what_may_go(whole, capsys):
         more = f" and {len(own) - 8} more" * (len(own) > 8)
         assert line == f"{verdict.capitalize()}: {', '.join(own[:8])}{more}"
     assert lines[4].startswith("Sent to the server: ")
-    assert "evaluation 1.4 MB" in lines[4]
+    (row,) = [row for row in operator.sent(record) if row.title == "evaluation"]
+    assert f"evaluation {bytes_text(row.up)}" in lines[4]
     assert len(lines) == 5
 
 
-def test_a_party_says_on_a_terminal_why_and_what_was_revealed(whole, capsys, terminal):
+def test_a_party_says_on_a_terminal_why_and_what_was_revealed(
+    whole, capsys, terminal, monkeypatch
+):
+    monkeypatch.setattr(results, "MOST_ROWS", 2)
     record = party_record(whole)
     results.tell_party(record)
     text = capsys.readouterr().out
@@ -63,7 +68,7 @@ def test_a_party_says_on_a_terminal_why_and_what_was_revealed(whole, capsys, ter
     assert first.words in text
     assert f" {first.strength:.2f} " in text
     n_needed = sum(one.verdict == "needed" for one in verdicts(record))
-    assert f"and {n_needed - results.MOST_ROWS} more" in text
+    assert f"and {n_needed - 2} more" in text
     assert "of the selection: nothing" in text
     assert "nothing from you; the server tells them your name" in text
 
@@ -82,7 +87,7 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     results.tell_server(record)
     final = record.runs[1]["accuracy"]["final"]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("rows of all sides.")
+    assert lines[0].startswith("900 rows of all sides: ")
     assert lines[1].startswith("LESS-VFL auto with 3 parties; test accuracy 0.")
     assert lines[3].startswith(f"seed 1: accuracy {final:.4f}")
     without, score = tables.missed(record)["bank"]
@@ -94,7 +99,7 @@ def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, ter
     results.tell_server(server_record(whole, {"bank": "counts"}))
     text = capsys.readouterr().out
     assert "test accuracy" in text
-    assert " of 37 " in text
+    assert " of 15 " in text
     assert text.count("not revealed") == 2
     assert "spurious" not in text
 

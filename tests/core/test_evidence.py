@@ -22,8 +22,8 @@ from lessvfl.run import profiles, simulate
 from lessvfl.run.simulate import Job
 
 PLAN = ShadowPlan("select_features", 0.03)
-KEPT = ("strength", "must keep", "pair", "strongest")
-REMOVED = ("weak", "says nothing beside the others")
+KEPT = ("strength", "must keep", "pair")
+REMOVED = ("weak", "chance", "says nothing beside the others", "most")
 
 
 def problem(n=400, d=12, E=3, seed=0):
@@ -102,6 +102,44 @@ def test_the_limit_is_the_most_that_is_kept():
     assert places(kept) == sorted(strongest.tolist())
 
 
+def test_what_the_limit_leaves_out_is_told_so_and_measured_by_the_same_mark():
+    """It is stronger than chance: only the number of features kept is limited."""
+    X, Z = problem()
+    for fresh in (None, a_look(X, Z).half()):
+        free = a_look(X, Z).choose(fresh)
+        found = a_look(X, Z, replace(PLAN, most=1)).choose(fresh)
+        (first,) = places(found.kept)
+        others = {0, 1, 2} - {first}
+        assert found.why[first] == "strength"
+        assert {found.why[i] for i in others} == {"most"}
+        assert set(found.why[3:]) == {"weak"}
+        if fresh is None:
+            assert torch.equal(found.scores, free.scores)
+            assert torch.equal(found.at_most, free.at_most)
+            assert (found.path, found.lam) == (free.path, free.lam)
+
+
+def test_as_many_as_allowed_are_kept_of_columns_that_come_in_together():
+    """At one lambda the path keeps nothing, at the next all four."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(400, 8, generator=generator).double()
+    X[:, :4] -= X[:, :4].mean(dim=0)
+    X[:, :4] = torch.linalg.qr(X[:, :4]).Q * 20
+    Z = X[:, :4] @ torch.tensor([[1.03], [1.0], [1.02], [1.01]]).double()
+    Z += 0.5 * torch.randn(400, 1, generator=generator)
+    found = a_look(X, Z, replace(PLAN, most=2)).choose()
+    assert [n for _, n, _ in found.path][:2] == [0, 4]
+    assert places(found.kept) == [0, 2]
+    assert found.why[:4] == ("strength", "most", "strength", "most")
+    assert found.false_share is not None
+    must = a_look(X, Z, replace(PLAN, most=2), pinned=(6, 7)).choose()
+    assert places(must.kept) == [6, 7]
+    assert must.why[:4] == ("most",) * 4
+    assert must.scores[:4].min() >= 1
+    assert must.why[6:] == ("must keep", "must keep")
+    assert must.false_share is None
+
+
 @pytest.mark.parametrize("own", [[0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2]])
 def test_columns_of_one_feature_stay_or_go_together(own):
     """One column that predicts keeps its feature; by itself its partner would go."""
@@ -177,7 +215,7 @@ def test_labels_of_pure_noise_keep_nothing(pairs):
         assert is_told_truly(choice)
         if not choice.kept.any():
             assert choice.false_share is None
-            assert set(choice.why) == {"weak"}
+            assert set(choice.why) == {"chance"}
 
 
 @pytest.mark.parametrize(
@@ -220,11 +258,10 @@ def test_or_one_feature_where_another_look_follows():
     counts = [int(choice.kept.sum()) for choice in found]
     assert min(counts) == 1
     assert counts.count(1) >= 95
-    for choice in found:
-        assert is_told_truly(choice)
-        if "strongest" in choice.why:
-            assert choice.why.index("strongest") == int(choice.scores.argmax())
-    assert sum("strongest" in choice.why for choice in found) >= 70
+    alone = [choice for choice in found if set(choice.why) == {"chance"}]
+    assert len(alone) >= 70
+    for choice in alone:
+        assert places(choice.kept) == [int(choice.scores.argmax())]
 
 
 # ------------------------------------------------------------------------------- pairs
@@ -245,7 +282,10 @@ def test_pairs_are_kept_and_told_and_count_against_the_limit():
     (told,) = found.report(torch.arange(8))["pairs"]
     assert told[:2] == [2, 5]
     assert told[2] > 2
-    assert a_look(X, Z, replace(plan, most=1)).choose().kept.sum() <= 1
+    limited = a_look(X, Z, replace(plan, most=1)).choose()
+    assert places(limited.kept) == []
+    assert limited.why[2] == limited.why[5] == "most"
+    assert {why for i, why in enumerate(limited.why) if i not in (2, 5)} == {"chance"}
 
 
 def test_labels_that_differ_keep_both_truth_values():
@@ -603,7 +643,7 @@ def test_labels_of_pure_noise_leave_every_party_a_constant():
     for party, kept in numbers["features"].items():
         assert kept["kept"] == []
         assert numbers["selection"][party]["false_share"] is None
-        assert set(numbers["selection"][party]["why"].values()) == {"weak"}
+        assert set(numbers["selection"][party]["why"].values()) == {"chance"}
     assert numbers["auc"]["final"] == 0.5
     again = numbers["communication"]["by_stage"]["select_again"]
     assert again["up"] > 0  # their constants

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.report import real
+from tests.report.sides import party_record, server_record
 
 from lessvfl import data, report, settings
 from lessvfl.core import ending, plans
@@ -627,6 +629,14 @@ def test_what_seeds_recommend_is_known_to_the_party_alone(tmp_path):
     )
     assert b"x4" in (tmp_path / "bank" / "record.jsonl").read_bytes()
     assert b"x4" not in everything
+
+
+def test_records_of_sides_that_tests_make_up_have_only_fields_of_real_ones(tmp_path):
+    record, own = run_all(tmp_path, "less-vfl-auto", reveal="counts")
+    whole = real.shadows()
+    made = server_record(whole, {"bank": "counts"})
+    assert not real.strange_fields(made, record)
+    assert not real.strange_fields(party_record(whole), own["bank"])
 
 
 @pytest.mark.parametrize("reveal", ["counts", "features"])

@@ -1,4 +1,4 @@
-"""Records as `lessvfl run` leaves them, made up."""
+"""Records as `lessvfl run` leaves them: made up, and by shadows of real runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from matplotlib import pyplot
+from tests.report import real
 
 from lessvfl import report
 from lessvfl.run.numbers import consensus
@@ -16,7 +17,6 @@ from lessvfl.run.record import RunRecord
 MOMENTS = ("pretrained", "selected", "final", "best")
 STAGES = {
     "less-vfl": ["pretrain", "embed", "select_components", "select_features", "train"],
-    "less-vfl-auto": "pretrain select_features train_first select_again train".split(),
     "local-lasso": ["pretrain", "select_features", "train"],
     "group-lasso": ["joint_lasso"],
     "plain": ["train"],
@@ -104,11 +104,9 @@ def fake_record(
         runs[-1]["without"] = _without(runs[-1], task)
         if importance:
             runs[-1]["importance"] = {
-                party: {n: rng.random() for n in names}
-                for party, names in columns.items()
+                party: {n: rng.random() for n in names["kept"]}
+                for party, names in features.items()
             }
-        if method == "less-vfl-auto":
-            runs[-1]["selection"] = _selection(features, rng)
     n_features = (n_real + n_planted) * len(parties)
     classes = {"binary": 2, "multiclass": 6, "regression": 0}
     header: dict[str, Any] = {
@@ -127,13 +125,13 @@ def fake_record(
         "config": {
             "lam_server": 0.05,
             "lam_party": 0.1,
-            "step_size": 0.01,
+            "party_step_size": 0.01,
             "batch_size": 128,
             "pretrain_epochs": 5,
             "train_epochs": 20,
-            "hidden": [64, 32],
-            "standardize": True,
-            "target": None,
+            "hidden": 64,
+            "stepwise_removal": False,
+            "class_weight": None,
         },
         "versions": {
             "python": "3.11.9",
@@ -245,46 +243,15 @@ def _without(run: dict[str, Any], task: str) -> dict[str, Any]:
     return {party: {name: whole - 0.01 * i} for i, party in parties}
 
 
-def _selection(features: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Make up how every party selected by its shadows, every reason at least once."""
-    path = [[0.9 - i / 10, 2 * i, i * i / 100] for i in range(6)]
-    found = {}
-    for rule, (party, names) in zip(
-        ("first look", "both looks", "pruned"), features.items(), strict=True
-    ):
-        kept, removed = names["kept"], names["removed"]
-        scores = {name: 1 + 4 * rng.random() ** 2 for name in kept}
-        scores |= {name: 0.95 * rng.random() for name in removed}
-        why = dict.fromkeys(kept, "strength") | dict.fromkeys(removed, "weak")
-        exceptions = [
-            (kept[0], 0.2, "pair"),
-            (kept[1], 0.3, "pair"),
-            (kept[2], 0.0, "must keep"),
-            (kept[3], 0.9, "beside the others"),
-            (removed[0], 1.7, "says nothing beside the others"),
-            (removed[1], 1.1, "most"),
-        ]
-        for name, score, reason in exceptions:
-            scores[name], why[name] = score, reason
-        found[party] = {
-            "rule": rule,
-            "lam": path[4][0],
-            "shadow_share": 0.02,
-            "false_share": None if rule == "pruned" else 0.1,
-            "path": path,
-            "scores": scores,
-            "pairs": [[kept[0], kept[0], 2.0], [kept[0], kept[1], 1.5]],
-            "why": why,
-            "sight": {"n_rows": 900.0, "dimension": 1.0, "mark": 6.6},
-            "at_most": {name: 0.05 + 0.1 * score for name, score in scores.items()},
-            "power": {"auc": 0.55, "correlation": 0.0885, "finds": 0.4},
-        }
-    return found
-
-
 @pytest.fixture(scope="session")
 def make_record():
     return fake_record
+
+
+@pytest.fixture
+def shadows():
+    """Return a record of two real runs by shadows, with every reason there is."""
+    return real.shadows()
 
 
 @pytest.fixture(scope="session")
@@ -302,7 +269,7 @@ def odd_records():
         "regression": fake_record(task="regression", name="prices"),
         "regression unscored": fake_record(task="regression", scored=False),
         "multiclass": fake_record(task="multiclass"),
-        "shadows": fake_record(method="less-vfl-auto", profile="default", n_seeds=2),
+        "shadows": real.shadows(),
         "local lasso": fake_record(method="local-lasso"),
         "group lasso": fake_record(method="group-lasso"),
         "plain": fake_record(method="plain"),

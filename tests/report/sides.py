@@ -9,7 +9,11 @@ from typing import Any
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 
-WHY = ("strength", "must keep", "pair", "pair", "strongest")  # of the first ones kept
+
+def header_of(whole: RunRecord) -> dict[str, Any]:
+    """Return the first line of a run without what only a simulator is told."""
+    alone = ("spurious", "groups")
+    return {key: value for key, value in whole.header.items() if key not in alone}
 
 
 def bill_of(party: str) -> list[dict[str, Any]]:
@@ -26,7 +30,7 @@ def bill_of(party: str) -> list[dict[str, Any]]:
 
 
 def party_record(whole: RunRecord, party: str = "bank", **header: Any) -> RunRecord:
-    """Return what one party of a run knows, every reason to keep and remove in it."""
+    """Return what one party of a run knows."""
     runs = []
     for one in copy.deepcopy(whole.runs):
         run = {
@@ -41,10 +45,8 @@ def party_record(whole: RunRecord, party: str = "bank", **header: Any) -> RunRec
             "bill": bill_of(party),
             "curve": [],
         }
-        if "selection" in run:
-            _reason(run["features"][party], run["selection"][party])
         runs.append(run)
-    first_line = whole.header | {
+    first_line = header_of(whole) | {
         "side": "party",
         "run": "0" * 32,
         "networks": "networks",
@@ -58,16 +60,6 @@ def party_record(whole: RunRecord, party: str = "bank", **header: Any) -> RunRec
     }
     agreed = consensus([run["features"] for run in runs])
     return RunRecord(first_line | header, runs, "complete", consensus=agreed)
-
-
-def _reason(names: Mapping[str, list[str]], how: dict[str, Any]) -> None:
-    """Give every reason that a selection can have."""
-    kept, removed = names["kept"], names["removed"]
-    how["why"] = dict.fromkeys(kept, "strength") | dict.fromkeys(removed, "weak")
-    how["why"] |= dict(zip(kept, WHY, strict=False))
-    how["why"] |= dict.fromkeys(removed[:1], "says nothing beside the others")
-    how["pairs"] = [[kept[2], kept[3], 1.5]]
-    how["false_share"] = 0.1
 
 
 def server_record(
@@ -91,12 +83,13 @@ def server_record(
             "spurious": None,
             "selection": None,
         }
+        one.pop("importance", None)
         one["communication"] |= {
             "wire_bytes": {"up": 800_000, "down": 30_000},
             "resent_bytes": 0,
         }
         runs.append(one)
-    first_line = whole.header | {
+    first_line = header_of(whole) | {
         "side": "server",
         "run": "0" * 32,
         "networks": "networks",

@@ -103,8 +103,8 @@ def test_evaluation_does_not_set_the_scale_of_the_bytes(run):
 @pytest.mark.parametrize(
     "plot", [selection_figures.plot_selection, selection_figures.plot_path]
 )
-def test_a_figure_of_one_seed_names_it_as_it_was_given(make_record, plot):
-    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0] | {"seed": 7}
+def test_a_figure_of_one_seed_names_it_as_it_was_given(shadows, plot):
+    run = shadows.runs[0] | {"seed": 7}
     assert plot(run, figures.new_axes()).get_xlabel().endswith(", seed 7")
 
 
@@ -174,8 +174,8 @@ def test_one_point_is_drawn_as_a_dot(run):
     assert ax.get_lines()[0].get_marker() == "o"
 
 
-def test_selection_ends_before_training_goes_on(make_record):
-    run = make_record(method="less-vfl-auto", n_seeds=1).runs[0]
+def test_selection_ends_before_training_goes_on(shadows):
+    run = shadows.runs[0]
     sent = [p["payload_bytes"] for p in run["curve"] if p["stage"] == "select_features"]
     assert figures.selection_megabytes(run) == sent[0] / 1e6
 

@@ -120,9 +120,9 @@ def test_shares_of_what_is_predicted_are_said(better):
     )
 
 
-def test_a_feature_that_dwarfs_the_others_is_warned_of(make_record):
+def test_a_feature_that_dwarfs_the_others_is_warned_of(shadows):
     """At its party, which has no labels, and in the notes of the report."""
-    record = make_record(method="less-vfl-auto")
+    record = shadows
     assert verdicts.dwarfing(record) == []
     for run in record.runs:
         how = run["selection"]["bank"]

@@ -11,7 +11,7 @@ from tests.report.sides import party_record, server_record
 from lessvfl import report
 from lessvfl.errors import ConfigError
 from lessvfl.report import operator, parts, server, tables
-from lessvfl.report.verdicts import features_csv, verdicts
+from lessvfl.report.verdicts import features_csv, reasons_by_party, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,8 @@ def test_every_feature_has_a_verdict_and_a_reason(own):
 
 
 def test_a_pair_names_its_partner_and_the_strength_of_both(own):
-    a, b, strength = own.runs[0]["selection"]["bank"]["pairs"][0]
+    pairs = [run["selection"]["bank"]["pairs"] for run in own.runs]
+    (a, b, strength) = max((pair for (pair,) in pairs), key=lambda pair: pair[2])
     by_name = {one.feature: one for one in verdicts(own)}
     assert by_name[a].pair == (b, strength)
     assert by_name[a].decisive == strength
@@ -99,12 +100,6 @@ def test_a_server_does_not_make_up_why_a_party_removed_a_feature(whole):
     assert {one.party for one in told} == {"bank"}
     assert {one.why for one in told} == {"not revealed"}
     assert {one.words for one in told} == {"its party did not say"}
-
-
-def test_every_reason_of_a_record_is_put_into_words(whole):
-    found = verdicts(whole)
-    assert {"most", "beside the others"} <= {one.why for one in found}
-    assert not {one.why for one in found} & {one.words for one in found}
 
 
 def test_the_list_of_features_as_csv(own):
@@ -178,15 +173,15 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
         (
             [],
             ["a", "b"],
-            {"a": "weak", "b": "weak"},
+            {"a": "chance", "b": "chance"},
             "Not needed by this model: both of your features; they are no "
             "stronger than chance",
         ),
         (
-            [],
             ["a"],
-            {"a": "odd"},
-            "Not needed by this model: your only feature; it went",
+            ["b"],
+            {"a": "strength", "b": "most"},
+            "The model needs 1 of your 2 features; 1 is undecided",
         ),
         (["a"], [], {"a": "strength"}, "Go on collecting your only feature: "),
         (["a", "b"], [], None, "Go on collecting both of your features: "),
@@ -210,10 +205,10 @@ def test_the_first_sentence_says_what_may_go_and_why(
 
 def test_what_nothing_is_known_of_is_undecided(whole):
     """Few rows or positives: a column that was removed may be real."""
-    weak = {"a": "weak", "b": "weak", "c": "weak"}
-    none = one_run(whole, [], ["a", "b", "c"], weak, a=0.3, b=0.2, c=0.11)
+    chance, weak = (dict.fromkeys("abc", word) for word in ("chance", "weak"))
+    none = one_run(whole, [], ["a", "b", "c"], chance, a=0.3, b=0.2, c=0.11)
     assert operator.headline(none) == "Undecided: all your 3 features"
-    some = one_run(whole, [], ["a", "b", "c"], weak, a=0.3)
+    some = one_run(whole, [], ["a", "b", "c"], chance, a=0.3)
     said = operator.headline(some)
     assert said.startswith("Not needed by this model: 2 of your 3 features; they are")
     assert said.endswith("; 1 is undecided")
@@ -240,8 +235,26 @@ def test_a_choice_that_is_not_stable_is_undecided(own):
             little = one.at_most <= one.little
             assert one.verdict == ("not needed" if little else "undecided")
         else:
-            assert one.verdict == ("undecided" if one.why == "strongest" else "needed")
+            assert one.verdict == "needed"
     assert {one.verdict for one in found} == {"needed", "not needed", "undecided"}
+
+
+def test_what_no_more_were_allowed_of_is_undecided_and_not_for_want_of_data(whole):
+    """It is stronger than chance; a larger limit may keep it."""
+    why = {"a": "strength", "b": "most", "c": "weak"}
+    record = one_run(whole, ["a"], ["b", "c"], why, c=0.3)
+    by_name = {one.feature: one for one in verdicts(record)}
+    assert by_name["b"].verdict == by_name["c"].verdict == "undecided"
+    assert by_name["b"].words == "stronger than chance, but no more were allowed"
+    assert reasons_by_party(record) == {
+        "bank": "1 is stronger than chance, but no more were allowed and 1 is no "
+        "stronger than chance beside those kept (1 of them undecided: too little data "
+        "to rule them out)"
+    }
+    advice = "a larger 'most' keeps more."
+    assert advice in " ".join(operator.cautions(record))
+    other = one_run(whole, ["a"], ["c"], why, c=0.3)
+    assert advice not in " ".join(operator.cautions(other))
 
 
 def test_plain_vfl_removes_nothing(make_record):
@@ -266,12 +279,14 @@ def test_the_lists_come_first_with_reason_and_strength(own):
 
 
 def test_cautions_are_those_of_the_run(own, whole):
+    for run in own.runs:
+        run["selection"]["bank"]["false_share"] = 0.1
     said = " ".join(operator.cautions(own))
     n_kept = sum(one.is_kept for one in verdicts(own))
     assert f"About 10 % of what was kept may be useless ({n_kept / 10:.1f} of" in said
     assert "at least half of the runs" in said
     assert "This comes from one run" not in said
-    one = one_run(whole, [], ["a"], {"a": "weak"})
+    one = one_run(whole, [], ["a"], {"a": "chance"})
     said = " ".join(operator.cautions(one))
     assert "the model does without your columns" in said
     assert "may be useless" not in said
@@ -282,7 +297,7 @@ def test_what_was_sent_by_stage(own):
     rows = {row.title: row for row in operator.sent(own)}
     bills = [run["communication"]["by_stage"] for run in own.runs]
     assert rows["training"].up == sum(bill["train"]["up"] for bill in bills)
-    assert rows["evaluation"].up == 1_400_000
+    assert rows["evaluation"].up == sum(bill["evaluate"]["up"] for bill in bills)
     total = rows.pop("all stages")
     assert total.up == sum(row.up for row in rows.values())
     assert total.down == sum(row.down for row in rows.values())
@@ -306,6 +321,8 @@ def test_what_was_sent_by_stage(own):
 )
 def test_what_was_revealed_to_the_server(whole, header, told):
     record = party_record(whole, **header)
+    for run in record.runs:
+        run["components"]["bank"] = {"kept": 16, "of": 16}
     found = operator.revealed(record)
     assert any(told in what for whom, what in found if whom == "the server")
     assert found[-1][0] == "other parties"
@@ -367,7 +384,7 @@ def test_a_server_shows_score_curve_bill_and_components(whole):
     assert "|bytes sent twice after a break|" in words
     for name in ("curve", "components", "bytes"):
         assert f'class="card {name}"' in text
-    assert "bank_0" not in text
+    assert "bank_00" not in text
     assert "Features kept and removed" not in words
     assert "lanted" not in words
     assert "n_features" not in words
@@ -382,9 +399,11 @@ def test_a_server_knows_of_each_party_what_it_reveals(whole):
     assert rows["bank"]["features"].endswith(" of 15")
     assert rows["hospital"]["features"] == "not revealed"
     assert (rows["bank"]["sent"], rows["bank"]["received"]) == ("20.0 kB", "20.0 kB")
-    assert rows["bank"]["components"] == "16 of 16"
+    counts = tables.component_counts(whole.runs)["hospital"]
+    components = "{:g} of {:g}".format(*counts)
+    assert rows["hospital"]["components"] == components
     text = report.page(record)
-    assert "|hospital|16 of 16|not revealed|" in "|".join(Reader(text).words)
+    assert f"|hospital|{components}|not revealed|" in "|".join(Reader(text).words)
     assert "bank_0" in text
     assert "insu_0" not in text
 

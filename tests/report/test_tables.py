@@ -168,12 +168,12 @@ def test_nouns_follow_their_count():
 
 
 def test_selection_in_words():
-    how: dict[str, Any] = {"scores": dict.fromkeys("axy", 0.5), "rule": "pruned"}
+    how: dict[str, Any] = {"scores": dict.fromkeys("axy", 0.5), "rule": "elimination"}
     how |= {"shadow_share": 0.02, "false_share": 0.04, "pairs": [["x", "y", 3.0]]}
     assert tables.selection_words("clinic", how, 3) == (
         "clinic keeps 3 of 3 features. Of the scrambled copies of its columns 2.0 % "
-        "passed the same mark; about 0.1 of those kept may be useless. On a second "
-        "look it removed what adds nothing to those kept. x and y matter together."
+        "passed the same mark; about 0.1 of those kept may be useless. Features that "
+        "add nothing to those kept were removed, too. x and y matter together."
     )
     assert tables.selection_words("clinic", how | {"false_share": None}, 3).startswith(
         "clinic keeps 3 of 3 features. Of the scrambled copies of its columns 2.0 % "

@@ -23,7 +23,7 @@ import fnmatch
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from lessvfl.core.pairs import pairs
 from lessvfl.core.plans import ShadowPlan, stream
 from lessvfl.core.power import Sight
 from lessvfl.core.prox import per_replica
+from lessvfl.terms import Reason, SelectionRule
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
 ASKED = 0.01  # curvature that counts, as a share of the largest
@@ -138,14 +139,14 @@ class Choice:
     """What one replica of a party decided, for its own eyes."""
 
     kept: Tensor  # (n_groups,), which groups stay
-    rule: str  # "path", or "elimination" of what says nothing beside the others
+    rule: SelectionRule  # elimination: of what says nothing beside the others
     lam: float  # where the path ended, as a share of the lambda that keeps nothing
     shadow_share: float  # of the shadows that pass the same limit
     false_share: float | None  # estimate for the features kept; None: it says nothing
     path: list[tuple[float, int, float]]  # lambda, features kept, share of shadows
     scores: Tensor  # (n_groups,), what each says; 1 is the limit
     pairs: tuple[tuple[int, int, float], ...]  # groups that act together, strength
-    why: tuple[str, ...]  # of every group: why it was kept or removed
+    why: tuple[Reason, ...]  # of every group: why it was kept or removed
     sight: Sight  # how much the look sees
     at_most: Tensor  # (n_groups,), the largest correlation that each may well have
 
@@ -176,6 +177,7 @@ class Found:
     false_share: float | None
     limit: float  # that scores are multiples of
     rule: Rule
+    over: Tensor  # (n_groups,), those that `most` has no room for
 
 
 @dataclass(frozen=True)
@@ -256,22 +258,25 @@ class Look:
         where another look follows.
         """
         lam, path, found = self._path(self.seen)
-        pairs = self._pairs(found.kept)
+        pairs, over = self._pairs(found.kept)
         exempt = self.pinned.clone()
         for a, b, _ in pairs:
             exempt[[a, b]] = True
-        rule = "path"
+        rule: SelectionRule = "path"
+        beyond = over | found.over
         if fresh is not None and self._loses_little(fresh, exempt):
             rule, found = "elimination", self._eliminate(self.seen, found.kept, exempt)
         kept, said, scores = found.kept | exempt, found.false_share, found.scores
-        is_signal = bool((found.kept & ~self.pinned & (scores >= 1)).any())
+        signal = (found.kept | beyond) & ~self.pinned & (scores >= 1)
+        is_signal = bool(signal.any())
         if not self.plan.again and self._is_noise():
-            kept, said, is_signal = exempt, None, False
+            kept, said, is_signal, beyond = exempt, None, False, over
         sight, at_most = self._sight(found, is_signal)
         if not is_signal:
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
+        why = self._why(kept, scores, exempt, beyond)
         if self.plan.again and not bool(kept.any()):
-            kept[scores.argmax()] = True
+            kept[scores.argmax()] = True  # until the next look, whose reasons count
         return Choice(
             kept,
             rule,
@@ -281,7 +286,7 @@ class Look:
             path,
             scores,
             tuple(pairs),
-            self._why(kept, scores, exempt),
+            why,
             sight,
             at_most,
         )
@@ -363,7 +368,7 @@ class Look:
             now = seen.scores(B) / max(largest, RIDGE)
             beside = now if len(points) == 1 else beside  # what must stay says there
             false = rule.false_share(limit, n_kept)
-            if passing > plan.q or (plan.most is not None and n_kept > plan.most):
+            if passing > plan.q:
                 break
             if n_kept and rule.allows(limit, n_kept):
                 place, chosen, beside, said = len(points) - 1, kept, now, false
@@ -372,14 +377,33 @@ class Look:
                 break
         came_in = torch.where(self.pinned, beside, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
-        scores = scores / points[place][0]
-        found = Found(chosen, scores, points[place][2], said, mark, rule)
-        return points[place][0], points, found
+        scores, none = scores / points[place][0], torch.zeros_like(chosen)
+        found = Found(chosen, scores, points[place][2], said, mark, rule, none)
+        return points[place][0], points, self._limited(found, beside)
 
-    def _pairs(self, chosen: Tensor) -> list[tuple[int, int, float]]:
-        """Return groups that act together, the strongest first."""
+    def _limited(self, found: Found, beside: Tensor) -> Found:
+        """Leave the `most` strongest, of equal ones those that say more in the fit."""
+        n_kept, most = int(found.kept.sum()), self.plan.most
+        if most is None or n_kept <= most:
+            return found
+        order = beside.argsort()
+        order = order[found.scores[order].argsort(stable=True)]  # the weakest first
+        over = torch.zeros_like(found.kept)
+        over[order[(found.kept & ~self.pinned)[order]][: n_kept - most]] = True
+        kept, said = found.kept & ~over, None
+        if len(others := found.scores[kept & ~self.pinned]):
+            weakest = found.limit * float(others.min())
+            said = found.rule.false_share(weakest, int(kept.sum()))
+        return replace(found, kept=kept, false_share=said, over=over)
+
+    def _pairs(self, chosen: Tensor) -> tuple[list[tuple[int, int, float]], Tensor]:
+        """Return groups that act together, the strongest first.
+
+        And which groups (n_groups,) would be kept so, had `most` room for them.
+        """
+        over = torch.zeros_like(chosen)
         if not self.plan.pairs:
-            return []
+            return [], over
         most = self.plan.most
         strength, partner = pairs(self.seen, chosen, PAIR_COPIES, self._stream("pairs"))
         found: list[tuple[int, int, float]] = []
@@ -390,12 +414,13 @@ class Look:
                 break
             new = {group, other} - set(chosen.nonzero()[:, 0].tolist())
             if most is not None and int(chosen.sum()) + len(new) > most:
+                over[list(new)] = True
                 continue
             chosen[[group, other]] = True
             pair = (min(group, other), max(group, other), float(strength[group]))
             if pair[:2] not in [known[:2] for known in found]:
                 found.append(pair)
-        return found
+        return found, over
 
     def _loses_little(self, fresh: Tensor, exempt: Tensor) -> bool:
         """Tell whether elimination loses little: chosen on some rows, seen on others.
@@ -421,23 +446,27 @@ class Look:
         n_kept = int(kept.sum())
         limit = rule.least(n_kept)
         said = rule.false_share(limit, n_kept)
-        return Found(kept, scores / limit, rule.share(limit), said, limit, rule)
+        none = torch.zeros_like(kept)
+        return Found(kept, scores / limit, rule.share(limit), said, limit, rule, none)
 
-    def _why(self, kept: Tensor, scores: Tensor, exempt: Tensor) -> tuple[str, ...]:
-        reasons = []
-        strong = scores >= 1
-        for stays, clear, must, acts in zip(
-            *(mask.tolist() for mask in (kept, strong, self.pinned, exempt)),
-            strict=True,
+    def _why(
+        self, kept: Tensor, scores: Tensor, exempt: Tensor, over: Tensor
+    ) -> tuple[Reason, ...]:
+        """Say of every group why it stays or goes; `over`: for want of room."""
+        reasons: list[Reason] = []
+        weak: Reason = "weak" if bool(kept.any()) else "chance"
+        masks = (kept, scores >= 1, self.pinned, exempt, over)
+        for stays, clear, must, acts, left_out in zip(
+            *(mask.tolist() for mask in masks), strict=True
         ):
-            if stays and clear:
+            if stays and (clear or not acts):
                 reasons.append("strength")
-            elif stays and must:
-                reasons.append("must keep")
             elif stays:
-                reasons.append("pair" if acts else "strongest")
+                reasons.append("must keep" if must else "pair")
+            elif left_out:
+                reasons.append("most")
             else:
-                reasons.append("says nothing beside the others" if clear else "weak")
+                reasons.append("says nothing beside the others" if clear else weak)
         return tuple(reasons)
 
 

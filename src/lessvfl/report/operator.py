@@ -88,6 +88,11 @@ def cautions(record: RunRecord) -> list[str]:
             "removed, and what some runs keep and others do not: go on collecting it "
             "until there are more rows."
         )
+    if any(one.why == "most" for one in found):
+        said.append(
+            "What is stronger than chance was left out where no more features were "
+            "allowed: a larger 'most' keeps more."
+        )
     shares = [number(run, "selection", party, "false_share") for run in record.runs]
     if (false := tables.spread(shares)) and n_kept:
         said.append(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lessvfl import terms
+from lessvfl.report.reasons import RULES, SAID
 from lessvfl.run.record import RunRecord
 
 RunNumbers = Mapping[str, Any]  # one of RunRecord.runs
@@ -22,17 +23,6 @@ METHOD_TITLES = {
     "local-lasso": "Local lasso",
     "group-lasso": "Group lasso",
     "plain": "Plain VFL",
-}
-SECOND_LOOK = {
-    "both looks": "A second look added to the first.",
-    "second look": "A second look replaced the first.",
-    "pruned": "On a second look it removed what adds nothing to those kept.",
-}
-REASONS = {  # why a feature stayed or went in spite of its strength, few words each
-    "must keep": "must keep",
-    "beside the others": "adds to those kept",
-    "says nothing beside the others": "adds nothing",  # to those kept
-    "most": "more than allowed",
 }
 ESTIMATED = (
     "How many of those kept may be useless is an estimate: scrambled copies of a "
@@ -271,21 +261,17 @@ def strengths(run: RunNumbers) -> list[Strength]:
     found = []
     for party, how in (at(run, "selection") or {}).items():
         kept = set(revealed(run).get(party, {"kept": ()})["kept"])
-        why = how.get("why", {})
         pairs: dict[str, tuple[float, str]] = {}
         for a, b, value in how["pairs"]:
             for one, other in ((a, b), (b, a)):
                 pairs[one] = max(pairs.get(one, (0.0, "")), (value, other))
         for name, value in how["scores"].items():
-            is_kept, reason = name in kept, why.get(name, "not recorded why")
-            in_pair = is_kept and reason == "pair" and name in pairs
-            note = ""
+            reason = how["why"][name]
+            note, in_pair = SAID[reason].note, reason == "pair"
             if in_pair:
                 value, other = pairs[name]
                 note = "squared" if other == name else f"with {other}"
-            elif is_kept != (value >= 1):
-                note = REASONS.get(reason, reason)
-            found.append(Strength(party, name, value, is_kept, in_pair, note))
+            found.append(Strength(party, name, value, name in kept, in_pair, note))
     return found
 
 
@@ -299,7 +285,7 @@ def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
         f"{party} keeps {n_kept} of {plural(len(how['scores']), 'feature')}.",
         f"Of the scrambled copies of its columns {100 * how['shadow_share']:.1f} % "
         f"passed the same mark; {useless}.",
-        SECOND_LOOK.get(how["rule"], ""),
+        RULES[how["rule"]],
     ]
     for a, b, _ in how["pairs"][:MOST_PAIRS]:
         words += [

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lessvfl.report import parts, tables
+from lessvfl.report.reasons import SAID, AnyReason
 from lessvfl.report.tables import RunNumbers, at
 from lessvfl.run.record import RunRecord
 
@@ -17,44 +18,6 @@ NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
 DWARFS = 3.0  # times the next feature's strength, or the mark
 LEAKS = 0.5  # strength as a correlation from which such a feature is suspicious
 SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
-LASSO, UNSELECTED = "group lasso", "no selection"  # reasons of methods without shadows
-UNTOLD = "not revealed"  # of a method with shadows: a party reveals names, no reasons
-WORDS = {  # reasons of a record, as a reader understands them
-    "strength": "stronger than chance",
-    "must keep": "must stay, as asked",
-    "strongest": "the strongest, though no stronger than chance",
-    "beside the others": "adds to those kept",
-    "says nothing beside the others": "adds nothing to those kept",
-    "most": "others are stronger, and no more were allowed",
-    UNTOLD: "its party did not say",
-    "weak": "no stronger than chance beside those kept",
-    "chance": "no stronger than chance",
-    UNSELECTED: "the method removes nothing",
-}
-GONE = {  # why features were removed: of one, of several
-    "weak": (
-        "is no stronger than chance beside those kept",
-        "are no stronger than chance beside those kept",
-    ),
-    "chance": ("is no stronger than chance", "are no stronger than chance"),
-    "says nothing beside the others": (
-        "adds nothing to those kept",
-        "add nothing to those kept",
-    ),
-    "most": (
-        "is weaker than others, and no more were allowed",
-        "are weaker than others, and no more were allowed",
-    ),
-    UNTOLD: (
-        "was removed, and its party did not say why",
-        "were removed, and their party did not say why",
-    ),
-    LASSO: (
-        "has weights that the group lasso set to zero",
-        "have weights that the group lasso set to zero",
-    ),
-}
-OTHERWISE = ("went for another reason", "went for other reasons")
 
 
 class FeatureVerdict(NamedTuple):
@@ -64,7 +27,7 @@ class FeatureVerdict(NamedTuple):
     feature: str
     n_kept: int
     n_runs: int
-    why: str  # as most of the runs have it that agree with the verdict
+    why: AnyReason  # as most of the runs have it that agree with the verdict
     strength: float | None  # mean of the runs; 1 is the mark that shadows set
     pair: tuple[str, float] | None  # what it matters together with, and their strength
     norm: float | None  # of its weights, mean of the runs that kept it
@@ -77,13 +40,15 @@ class FeatureVerdict(NamedTuple):
 
         Not needed is what was removed by a method without shadows, or may hardly have
         more than a little effect. Undecided is what may have more, what some runs keep
-        and some do not, and what was kept for want of anything stronger.
+        and some do not, and what was left out because no more were allowed.
         """
         low, high = SOMETIMES
         if self.n_runs > 1 and low <= self.n_kept / self.n_runs <= high:
             return UNDECIDED
         if self.is_kept:
-            return UNDECIDED if self.why == "strongest" else NEEDED
+            return NEEDED
+        if self.why == "most":
+            return UNDECIDED
         if self.at_most is None or self.little is None:
             return NOT_NEEDED
         return NOT_NEEDED if self.at_most <= self.little else UNDECIDED
@@ -105,12 +70,10 @@ class FeatureVerdict(NamedTuple):
             other, _ = self.pair
             how = "squared" if other == self.feature else f"together with {other}"
             return f"matters {how} (alone: {self.strength:.2f})"
-        if self.why == LASSO and self.is_kept:
+        if self.why == "group lasso" and self.is_kept:
             norm = "" if self.norm is None else f" (norm {self.norm:.3f})"
             return f"the group lasso kept its weights{norm}"
-        if self.why == LASSO:
-            return "the group lasso set its weights to zero"
-        said = WORDS.get(self.why, self.why)
+        said = SAID[self.why].words
         if self.verdict == UNDECIDED and self.why in ("weak", "chance"):
             said += f"; may have a correlation of {self.at_most:.2f}"
         return said
@@ -118,19 +81,19 @@ class FeatureVerdict(NamedTuple):
 
 def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     """List every feature that the record tells of: kept ones first, strongest first."""
-    without = UNSELECTED if record.header.get("method") == "plain" else LASSO
-    if (record.side, record.header.get("method")) == ("server", "less-vfl-auto"):
-        without = UNTOLD
+    method = record.header.get("method")
+    without: AnyReason = "group lasso"
+    if method == "plain":
+        without = "no selection"
+    elif (record.side, method) == ("server", "less-vfl-auto"):
+        without = "not revealed"
     looks, found = _looks(record.runs), []
     rows = tables.feature_rows(record.runs)
-    some_kept = {row.party for row in rows if row.n_kept}
     for party, feature, n_kept, n_runs, norm in rows:
         stays = 2 * n_kept >= n_runs
         seen = looks.get((party, feature), [])
         reasons = Counter(why for is_kept, why, _, _ in seen if is_kept == stays)
         why = reasons.most_common(1)[0][0] if reasons else without
-        if why == "weak" and party not in some_kept:
-            why = "chance"  # beside nothing
         pairs = [pair for _, _, _, pair in seen if pair]
         strength = tables.spread([score for _, _, score, _ in seen])
         found.append(
@@ -222,13 +185,12 @@ def reasons(gone: Sequence[FeatureVerdict]) -> str:
     """Say why features were removed, the most common reason first."""
     counts = Counter(one.why for one in gone).most_common()
     if len(counts) == 1:
-        one, many = GONE.get(gone[0].why, OTHERWISE)
-        return f"it {one}" if len(gone) == 1 else f"they {many}"
-    said = []
-    for why, n in counts:
-        one, many = GONE.get(why, OTHERWISE)
-        said.append(f"{n:,} {one if n == 1 else many}")
-    return f"{', '.join(said[:-1])} and {said[-1]}"
+        said = SAID[gone[0].why]
+        return f"it {said.one}" if len(gone) == 1 else f"they {said.many}"
+    *first, last = (
+        f"{n:,} {SAID[why].one if n == 1 else SAID[why].many}" for why, n in counts
+    )
+    return f"{', '.join(first)} and {last}"
 
 
 def reasons_by_party(record: RunRecord) -> dict[str, str]:
@@ -241,8 +203,8 @@ def reasons_by_party(record: RunRecord) -> dict[str, str]:
 
 
 def _undecided(gone: Sequence[FeatureVerdict]) -> str:
-    """Say how many of the features that were removed may matter all the same."""
-    n = sum(one.verdict == UNDECIDED for one in gone)
+    """Say of how many features that were removed there is too little data to tell."""
+    n = sum(one.verdict == UNDECIDED and one.why != "most" for one in gone)
     if not n:
         return ""
     some = "all of them" if n == len(gone) else f"{n:,} of them"
@@ -252,7 +214,7 @@ def _undecided(gone: Sequence[FeatureVerdict]) -> str:
 
 
 _Pair = tuple[str, float]
-_Look = tuple[bool, str, float | None, _Pair | None]  # kept, why, strength, pair
+_Look = tuple[bool, AnyReason, float | None, _Pair | None]  # kept, why, strength, pair
 
 
 def _looks(runs: Sequence[RunNumbers]) -> dict[tuple[str, str], list[_Look]]:
@@ -267,8 +229,7 @@ def _looks(runs: Sequence[RunNumbers]) -> dict[tuple[str, str], list[_Look]]:
                     if one not in pairs or pairs[one][1] < value:
                         pairs[one] = (other, value)
             for name, score in how["scores"].items():
-                why = at(how, "why", name) or "not recorded why"
-                look = (name in kept, why, score, pairs.get(name))
+                look = (name in kept, how["why"][name], score, pairs.get(name))
                 found.setdefault((party, name), []).append(look)
     return found
 

@@ -1,0 +1,65 @@
+"""Why a feature was kept or removed: every word of a record, as a reader has it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from lessvfl.terms import Reason, SelectionRule
+
+# Reasons of those without shadows: of the methods with lambdas, of plain, and of a
+# server with shadows, whom a party tells names of features and no reasons.
+Unmeasured = Literal["group lasso", "no selection", "not revealed"]
+AnyReason = Reason | Unmeasured
+
+
+class Said(NamedTuple):
+    """What is said of a reason."""
+
+    words: str  # beside a feature
+    one: str = ""  # of one feature that was removed, after "it"
+    many: str = ""  # of several, after "they"
+    note: str = ""  # beside a bar that would say something else, few words
+
+
+SAID: dict[AnyReason, Said] = {
+    "strength": Said("stronger than chance"),
+    "pair": Said("matters together with another"),
+    "must keep": Said("must stay, as asked", note="must keep"),
+    "weak": Said(
+        "no stronger than chance beside those kept",
+        "is no stronger than chance beside those kept",
+        "are no stronger than chance beside those kept",
+    ),
+    "chance": Said(
+        "no stronger than chance",
+        "is no stronger than chance",
+        "are no stronger than chance",
+    ),
+    "says nothing beside the others": Said(
+        "adds nothing to those kept",
+        "adds nothing to those kept",
+        "add nothing to those kept",
+        "adds nothing",
+    ),
+    "most": Said(
+        "stronger than chance, but no more were allowed",
+        "is stronger than chance, but no more were allowed",
+        "are stronger than chance, but no more were allowed",
+        "more than allowed",
+    ),
+    "group lasso": Said(
+        "the group lasso set its weights to zero",
+        "has weights that the group lasso set to zero",
+        "have weights that the group lasso set to zero",
+    ),
+    "no selection": Said("the method removes nothing"),
+    "not revealed": Said(
+        "its party did not say",
+        "was removed, and its party did not say why",
+        "were removed, and their party did not say why",
+    ),
+}
+RULES: dict[SelectionRule, str] = {
+    "path": "",
+    "elimination": "Features that add nothing to those kept were removed, too.",
+}
