@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import smoke
 from matplotlib.figure import Figure
 
 from lessvfl import data
@@ -37,6 +38,7 @@ from lessvfl.run.simulate import Job
 METHODS = ("less-vfl-auto", "plain")
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 NAMED = "breast-cancer"  # whose columns have names that say something
+SHORT = {"train_epochs": 1}
 DIGITS = 4  # of a number that is kept
 Records = Mapping[str, RunRecord]  # by the name of the method, or NAMED
 
@@ -46,25 +48,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, help="folder of a demo that was run")
     parser.add_argument("--out", type=Path, default=FOLDER)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    given = smoke.parse(parser)
     with tempfile.TemporaryDirectory() as scratch:
-        runs = given.runs or Path(scratch)
-        if given.runs is None:
-            command = (sys.executable, "-m", "lessvfl.cli", "demo", "--out", scratch)
-            subprocess.run(command, check=True)
-        records = {method: RunRecord.read(runs / method) for method in METHODS}
-    records[NAMED] = _named()
-    for name in PICTURES:
-        path = given.out / name
-        path.write_text(draw(name, trim(name, records)), encoding="utf-8")
-        print(path)
+        records = records_of(given, scratch)
+        records[NAMED] = _record(NAMED, METHODS[0], 3)
+        out = Path(scratch) if given.smoke else given.out
+        out.mkdir(parents=True, exist_ok=True)
+        for name in PICTURES:
+            path = out / name
+            path.write_text(draw(name, trim(name, records)), encoding="utf-8")
+            print(path)
 
 
-def _named() -> RunRecord:
-    dataset = data.load(NAMED)
-    settings = profiles.resolve(METHODS[0], "default", dataset)
-    record, _ = experiment.run(Job(dataset, settings, parties=3, spurious=0.5), [0])
+def records_of(given: argparse.Namespace, scratch: str) -> dict[str, RunRecord]:
+    """Return the records of the demo by method; of one short seed, the smallest."""
+    if given.smoke:
+        return {method: _record("digits", method, 4, SHORT) for method in METHODS}
+    if given.runs is None:
+        command = (sys.executable, "-m", "lessvfl.cli", "demo", "--out", scratch)
+        subprocess.run(command, check=True)
+    folder = given.runs or Path(scratch)
+    return {method: RunRecord.read(folder / method) for method in METHODS}
+
+
+def _record(
+    name: str, method: str, parties: int, given: Mapping[str, Any] | None = None
+) -> RunRecord:
+    dataset = data.load(name)
+    settings = profiles.resolve(method, "default", dataset, given)
+    job = Job(dataset, settings, parties=parties, spurious=0.5)
+    record, _ = experiment.run(job, [0])
     return record
 
 

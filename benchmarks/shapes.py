@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -748,7 +749,10 @@ def main() -> None:
     parser.add_argument("--calibrate", type=int, metavar="N")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    few = [name for name in METHODS if name != "Boruta"]
+    given = smoke.parse(
+        parser, seeds="0", shapes=["u-shapes, 300 rows"], methods=",".join(few)
+    )
     seeds = [int(part) for part in given.seeds.split(",")]
     names, shapes = given.methods.split(","), given.shapes
     cells = [(shape, seed, m) for shape in shapes for seed in seeds for m in names]

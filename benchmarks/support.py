@@ -22,11 +22,13 @@ import statistics
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import shapes
+import smoke
 import torch
 
 from lessvfl import data, methods
@@ -36,7 +38,7 @@ from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
 
-N_ROWS, N_PARTIES = 5000, 4
+N_PARTIES = 4
 SHAPES = (
     "linear",
     "tanh network",
@@ -54,7 +56,7 @@ PEERS = {
 OURS = "LESS-VFL"
 
 
-def make(shape: str, seed: int) -> tuple[Dataset, list[int]]:
+def make(shape: str, seed: int, n_rows: int) -> tuple[Dataset, list[int]]:
     """Return labelled rows, the truth known, and how many columns each party has."""
     rng = np.random.default_rng([seed, SHAPES.index(shape)])
     if shape == "madelon":
@@ -62,7 +64,7 @@ def make(shape: str, seed: int) -> tuple[Dataset, list[int]]:
         return dataclasses.replace(made.dataset, name=shape), made.sizes
     n_each = 500 if shape == "20 of 2000" else 20
     d = N_PARTIES * n_each
-    X = rng.normal(size=(N_ROWS, d))
+    X = rng.normal(size=(n_rows, d))
     if shape == "correlated":  # neighbours 0.7, the next ones 0.49, ...
         for j in range(1, d):
             X[:, j] = 0.7 * X[:, j - 1] + math.sqrt(1 - 0.49) * X[:, j]
@@ -84,22 +86,22 @@ def make(shape: str, seed: int) -> tuple[Dataset, list[int]]:
             free = np.flatnonzero(~significant)
             party = (j // n_each + 1) % N_PARTIES
             place = free[free // n_each == party][0]
-            X[:, place] = X[:, j] + 0.1 * rng.normal(size=N_ROWS)
+            X[:, place] = X[:, j] + 0.1 * rng.normal(size=n_rows)
             significant[place] = True
-    noise = 0.1 * score.std() * rng.normal(size=N_ROWS)
+    noise = 0.1 * score.std() * rng.normal(size=n_rows)
     y = (score + noise > np.median(score)).astype(int)
     table = data.from_arrays(X, y, name=shape)
     table = dataclasses.replace(table, significant=significant, n_parties=N_PARTIES)
     return table, [n_each] * N_PARTIES
 
 
-def task(which: tuple[str, int, str]) -> tuple[float, float, float]:
+def task(which: tuple[str, int, str], n_rows: int) -> tuple[float, float, float]:
     """Return F1, the share of significant features found, and seconds."""
     shape, seed, method = which
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     warnings.simplefilter("ignore", LessVFLWarning)
-    dataset, sizes = make(shape, seed)
+    dataset, sizes = make(shape, seed, n_rows)
     assert dataset.significant is not None
     began = time.monotonic()
     settings = profiles.resolve(methods.DEFAULT, "default", dataset)
@@ -124,15 +126,21 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--methods", default=",".join((OURS, *PEERS)))
+    parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    few = (OURS, "STG")
+    given = smoke.parse(
+        parser, seeds="0", shapes="linear", methods=",".join(few), rows=300
+    )
     seeds = [int(part) for part in given.seeds.split(",")]
     names, chosen = given.methods.split(","), given.shapes.split(",")
     cells = [(s, seed, m) for s in reversed(chosen) for m in names for seed in seeds]
     found: dict[Any, tuple[float, float, float]] = {}
     with ProcessPoolExecutor(given.jobs) as pool:
-        for cell, result in zip(cells, pool.map(task, cells), strict=True):
+        for cell, result in zip(
+            cells, pool.map(partial(task, n_rows=given.rows), cells), strict=True
+        ):
             found[cell] = result
             print(*cell, *(round(value, 3) for value in result), flush=True)
             if given.out is not None:

@@ -45,6 +45,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 README_TEST = "tests/test_readme.py"
+SMOKE = ROOT / "benchmarks" / "smoke.py"  # the option that all benchmarks have
 # The commands of these pages need several terminals at a time.
 RUN_BY = {
     "machines.md": "tests/remote/test_kit.py",
@@ -219,6 +220,7 @@ def test_benchmarks_take_the_options_shown(page: Path) -> None:
     for words in [*commands(page, "python"), *map(shlex.split, spans)]:
         if words[0].startswith("benchmarks/"):
             code = (ROOT / words[0]).read_text(encoding="utf-8")
+            code += SMOKE.read_text(encoding="utf-8")
             for option in (word for word in words if word.startswith("--")):
                 assert f'"{option}"' in code, words
 
