@@ -1,9 +1,10 @@
 """Support recovery beside selectors that see all data: seven shapes of a known truth.
 
 Labels of two classes from features whose part in them is known, at four parties
-(``madelon``: 500 columns at one party, 20 of noise at another);
-LESS-VFL with the profile ``default`` against LassoNet, stochastic gates and Boruta,
-which get the pooled columns of all parties (``pip install lessvfl[peers]``). Printed:
+(``madelon``: 500 columns at one party, 20 of noise at another); ``less-vfl-auto`` and
+the published ``less-vfl``, both with the profile ``default`` and the second with its
+lambdas, against LassoNet, stochastic gates and Boruta, which get the pooled columns of
+all parties (``pip install lessvfl[peers]``). Printed:
 F1 of the support, mean and standard error over seeds. Settings of all are those of
 ``lessvfl bench peers``.
 
@@ -31,7 +32,7 @@ import shapes
 import smoke
 import torch
 
-from lessvfl import data, methods
+from lessvfl import data
 from lessvfl.bench.peers import pooled
 from lessvfl.core import metrics
 from lessvfl.data import Dataset
@@ -53,7 +54,7 @@ PEERS = {
     "STG": pooled.stochastic_gates,
     "Boruta": pooled.boruta,
 }
-OURS = "LESS-VFL"
+OURS = ("less-vfl-auto", "less-vfl")
 
 
 def make(shape: str, seed: int, n_rows: int) -> tuple[Dataset, list[int]]:
@@ -104,9 +105,10 @@ def task(which: tuple[str, int, str], n_rows: int) -> tuple[float, float, float]
     dataset, sizes = make(shape, seed, n_rows)
     assert dataset.significant is not None
     began = time.monotonic()
-    settings = profiles.resolve(methods.DEFAULT, "default", dataset)
+    own = method if method in OURS else OURS[0]
+    settings = profiles.resolve(own, "default", dataset)
     job = simulate.Job(dataset, settings, sizes, curve=False)
-    if method == OURS:
+    if method == own:
         (run,) = simulate.simulate(job, [seed])
         names = {n for party in run.numbers["features"].values() for n in party["kept"]}
         kept = np.array([name in names for name in dataset.X.names])
@@ -125,14 +127,12 @@ def main() -> None:
     )
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--methods", default=",".join((OURS, *PEERS)))
+    parser.add_argument("--methods", default=",".join((*OURS, *PEERS)))
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    few = (OURS, "STG")
-    given = smoke.parse(
-        parser, seeds="0", shapes="linear", methods=",".join(few), rows=300
-    )
+    few = {"seeds": "0", "shapes": "linear", "rows": 300}
+    given = smoke.parse(parser, **few, methods=",".join(OURS))
     seeds = [int(part) for part in given.seeds.split(",")]
     names, chosen = given.methods.split(","), given.shapes.split(",")
     cells = [(s, seed, m) for s in reversed(chosen) for m in names for seed in seeds]
