@@ -31,7 +31,7 @@ COMMANDS = {
     "imbalance": r"4000 +0.035 +balanced +balanced .+",
     "kill": r"1 of 1 identical",
     "kill_nvflare": r"1 of 1 identical",
-    "leaks": r" +4 columns, at the limits of a policy, dense: honest .+",
+    "leaks": r" +4 columns, dense: honest .+",
     "missed": r'\{"data": "breast-cancer", "n": 3, "spearman": .+\}',
     "parties": r" +2 +\d.+",
     "pictures": r".+selection\.svg",
