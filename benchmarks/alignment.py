@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import smoke
+
 from lessvfl.remote.align import MODES, Aligner, Ids, Mode, PartyAligner
 
 HEADER = (
@@ -31,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--sizes", nargs="+", type=int, default=[1000, 10_000, 100_000])
-    given = parser.parse_args()
+    given = smoke.parse(parser, sizes=[100])
     print(HEADER)
     for mode in given.modes:
         for n_ids in given.sizes:

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import smoke
 import yaml
 from numpy.typing import NDArray
 from parties import status_of
@@ -360,10 +361,11 @@ def main() -> None:
     one.add_argument("folder", type=Path, help="what was made")
     one = commands.add_parser("same", parents=[running])
     one.add_argument("folder", type=Path, help="what was made")
-    one = commands.add_parser("grow", parents=[making, running])
-    one.add_argument("--times", default="1,4,16", help="times the rows")
-    one.add_argument("--out", type=Path, help="where tables are for a while")
-    given = parser.parse_args()
+    growing = commands.add_parser("grow", parents=[making, running])
+    growing.add_argument("--times", default="1,4,16", help="times the rows")
+    growing.add_argument("--out", type=Path, help="where tables are for a while")
+    few = {"rows": 500, "columns": 24, "parties": 2, "times": "1"}
+    given = smoke.parse(parser, growing, **few, set=["train_epochs=1"])
     if given.command == "run":
         show([run(given.folder, given)])
         return

@@ -19,6 +19,8 @@ import statistics
 import warnings
 from typing import Any
 
+import smoke
+
 from lessvfl import data
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
@@ -34,18 +36,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="paper")
     parser.add_argument("--method", default="less-vfl")
+    parser.add_argument("--data", default="phishing", help="beside synthetic")
     parser.add_argument("--data-dir")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    args = parser.parse_args()
+    few = ["train_epochs=1", "pretrain_epochs=1", "party_epochs=2"]
+    args = smoke.parse(parser, data="breast-cancer", device="cpu", set=few)
     warnings.simplefilter("ignore", LessVFLWarning)
     servers = LAM_SERVER if args.method == "less-vfl" else (None,)
     lambdas = LAM_JOINT if args.method == "group-lasso" else LAM_PARTY
-    settings = list(itertools.product(lambdas, servers))
+    settings = list(itertools.product(lambdas, servers))[: 2 if args.smoke else None]
     scores: dict[Any, list[float]] = {key: [] for key in settings}
     removed: dict[Any, list[float]] = {key: [] for key in settings}
     overrides = dict(pair.split("=", 1) for pair in args.set)
-    for name in ("synthetic", "phishing"):
+    for name in ("synthetic", args.data):
         table = grid(name, args, settings, overrides)
         for key in settings:
             runs = table[key]
@@ -60,7 +64,7 @@ def main() -> None:
     choice = {
         "both": choose(settings, scores, removed),
         "synthetic": choose(settings, *(pick(d, 0) for d in (scores, removed))),
-        "phishing": choose(settings, *(pick(d, 1) for d in (scores, removed))),
+        args.data: choose(settings, *(pick(d, 1) for d in (scores, removed))),
     }
     print(json.dumps({"profile": args.profile, "method": args.method, **choice}))
 
@@ -82,10 +86,11 @@ def grid(
     name: str, args: Any, settings: list[Any], overrides: dict[str, str]
 ) -> dict[Any, list[dict[str, float]]]:
     """Run every setting with every seed on one data set."""
-    folder = args.data_dir if name == "phishing" else None
-    dataset = data.load(name, data_dir=folder)
+    few = args.smoke and name == "synthetic"
+    options = {"n_samples": 300, "n_test": 50} if few else {}
+    dataset = data.load(name, data_dir=args.data_dir, options=options)
     resolved = profiles.resolve(args.method, args.profile, dataset, overrides)
-    share = 0.5 if name == "phishing" else 0.0
+    share = 0.0 if name == "synthetic" else 0.5
     job = simulate.Job(dataset, resolved, spurious=share, device=args.device)
     replicas = [
         simulate.Replica(seed, lam_party, lam_server)
@@ -96,7 +101,7 @@ def grid(
         point = run.numbers["curve"][-1]
         score = point.get("train_r2", point["train_accuracy"])
         found = {"score": score}
-        if name == "phishing":
+        if share:
             planted = run.numbers["spurious"]
             found["removed"] = planted["removed_share"]
             found["kept"] = planted["real_kept_share"]

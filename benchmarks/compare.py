@@ -1,26 +1,59 @@
 """How far two folders of ``lessvfl bench paper`` agree: supports and table entries.
 
-python benchmarks/compare.py runs/whole runs/half
+    python benchmarks/compare.py runs/whole runs/half
+
+`--smoke` makes two folders, one of them in smaller chunks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
+
+from lessvfl.bench.paper import run
 
 
 def main() -> None:
     """Compare two folders and print two lines."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path)
-    given = parser.parse_args()
-    print(of_supports(supports(given.first), supports(given.second)))
-    print(of_entries(entries(given.first), entries(given.second)))
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
+    given = smoke.parse(parser)
+    if given.smoke:
+        with tempfile.TemporaryDirectory() as scratch:
+            compare(*made(Path(scratch)))
+    elif len(given.folders) == 2:
+        compare(*given.folders)
+    else:
+        parser.error("two folders must be given")
+
+
+def compare(first: Path, second: Path) -> None:
+    """Print how far supports and entries agree."""
+    print(of_supports(supports(first), supports(second)))
+    print(of_entries(entries(first), entries(second)))
+
+
+def made(base: Path) -> list[Path]:
+    """Make two small folders, one of them in smaller chunks."""
+    folders = [base / "whole", base / "chunks"]
+    for folder, memory in zip(folders, (None, 2_000_000), strict=True):
+        options = run.Options(
+            ("breast-cancer",),
+            tables=(2,),
+            figures=(),
+            seeds=(0,),
+            device="cpu",
+            memory=memory,
+            overrides=smoke.SHORT,
+        )
+        run.run(options, folder)
+    return folders
 
 
 def supports(folder: Path) -> dict[tuple[str, str], Any]:

@@ -17,6 +17,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import smoke
+
 from lessvfl import data
 from lessvfl.bench.paper import plan, tables
 from lessvfl.bench.paper.chunks import Bench
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
+    given = smoke.parse(parser, data="breast-cancer", seeds="0", device="cpu")
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load(given.data, data_dir=given.data_dir)
     seeds = tuple(int(seed) for seed in given.seeds.split(","))
@@ -57,6 +59,8 @@ def main() -> None:
     print("| change | λ_m | " + " | ".join(METHODS) + " |")
     print("|---" * (2 + len(METHODS)) + "|")
     for name, overrides in VARIANTS.items():
+        if given.smoke:
+            overrides = smoke.SHORT | overrides
         bench = Bench("official-code", seeds, device, Store(None), overrides=overrides)
         found = run(bench, dataset, choose="activation" not in overrides)
         entries = tables.cost_table(2, found)

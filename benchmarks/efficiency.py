@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import smoke
 import torch
 from torch import nn
 
@@ -378,7 +379,7 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="one step alone")
     parser.add_argument("--threads", default="1", help="of --steps: 1,2")
     parser.add_argument("--processes", type=int, default=1, help="at once")
-    args = parser.parse_args()
+    args = smoke.parse(parser, replicas="1,2", repeats=1, epochs=1)
     if args.processes > 1:
         again = [sys.executable, *sys.argv, "--processes", "1"]
         running = [subprocess.Popen(again) for _ in range(args.processes)]

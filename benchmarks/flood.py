@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
+import smoke
 import torch
 from pyarrow import flight as arrow
 
@@ -212,7 +213,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--share", type=float, default=1.0, help="of the real sizes")
-    given = parser.parse_args()
+    given = smoke.parse(parser, share=0.01)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", LessVFLWarning)
     with tempfile.TemporaryDirectory(prefix="lessvfl-flood-") as scratch:

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from processes import credentials_of
 from pyarrow import flight as arrow
@@ -517,7 +518,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = smoke.parse(parser, n=300)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", LessVFLWarning)
     quota = {way: int(share * given.n) for way, share in SHARES.items()}

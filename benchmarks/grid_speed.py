@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import smoke
 import torch
 from torch import Tensor
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--settings", type=int, default=280, help="of every seed")
     parser.add_argument("--epochs", type=int, default=5)
-    given = parser.parse_args()
+    given = smoke.parse(parser, data="breast-cancer", settings=4, epochs=1)
     warnings.simplefilter("ignore", LessVFLWarning)
     device = resolve_device(given.device).type
     dataset = data.load(given.data, data_dir=given.data_dir)

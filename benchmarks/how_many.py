@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
@@ -99,9 +100,10 @@ def main() -> None:
     parser.add_argument("--sizes")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
+    given = smoke.parse(parser, data="breast-cancer", seeds="0")
     names = given.data.split(",")
     sizes = [int(part) for part in (given.sizes or SIZES[given.what]).split(",")]
+    sizes = sizes[:1] if given.smoke else sizes
     seeds = [int(part) for part in given.seeds.split(",")]
     cells = [
         (given.what, name, size, seed, given.data_dir)

@@ -14,6 +14,7 @@ import statistics
 import warnings
 
 import numpy as np
+import smoke
 
 from lessvfl import data
 from lessvfl.errors import LessVFLWarning
@@ -71,11 +72,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", default="less-vfl-auto")
     parser.add_argument("--seeds", default="0,1,2")
-    options = parser.parse_args()
+    options = smoke.parse(parser, seeds="0")
     warnings.simplefilter("ignore", LessVFLWarning)
     seeds = [int(seed) for seed in options.seeds.split(",")]
     print("rows  share  class_weight  threshold  balanced  true  others")
-    for n_rows, share in CASES:
+    for n_rows, share in CASES[: 1 if options.smoke else None]:
         for weight in (None, "balanced"):
             found: dict[str, list[float]] = {"none": [], "balanced": []}
             kept: list[tuple[int, int]] = []

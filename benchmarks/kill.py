@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import smoke
 import torch
 import yaml
 
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
     parser.add_argument("--seeds", default="0", help="of the runs; several: no noise")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    given = parser.parse_args()
+    given = smoke.parse(parser, runs=1)
     seeds = [int(seed) for seed in given.seeds.split(",")]
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load("breast-cancer")

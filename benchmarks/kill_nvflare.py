@@ -20,6 +20,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import smoke
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the examples
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
-    given = parser.parse_args()
+    given = smoke.parse(parser, kills=1)
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load("breast-cancer")
     settings = profiles.resolve("less-vfl-auto", "default", dataset, SETTINGS)

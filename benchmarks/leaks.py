@@ -44,6 +44,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from sklearn.decomposition import FastICA
 from sklearn.linear_model import RidgeCV
@@ -338,12 +339,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tables", type=int, default=N_TABLES, help="of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
-    args = parser.parse_args()
+    args = smoke.parse(parser, tables=1)
     warnings.simplefilter("ignore", LessVFLWarning)
     read, n_rows = labels_read()
     print(f"labels: {read} of {n_rows} read from one gradient by a party of noise")
     print("columns: correlation of what a server finds with the true columns")
-    for profile, n_columns in itertools.product(("default", "paper"), (4, 10)):
+    few = 1 if args.smoke else None
+    for profile, n_columns in itertools.product(("default", "paper"), (4, 10)[:few]):
         found = [columns_read(profile, n_columns, key) for key in ("shared", "own")]
         print(
             f"  {profile:<8}{n_columns:>3} columns: weights of the shared seed "
@@ -360,7 +362,7 @@ def main() -> None:
     print(f"solved: R2 of a party's columns where {N_KNOWN} rows are known")
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, fresh) as pool:
-        for n_columns in (4, 10, 30, 100):
+        for n_columns in (4, 10, 30, 100)[:few]:
             print_solved(n_columns, args.tables, pool)
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import smoke
 import torch
 from scipy import stats
 
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
+    given = smoke.parse(parser, data="breast-cancer", seeds="0")
     names = given.data.split(",")
     cells = [(name, int(seed)) for name in names for seed in given.seeds.split(",")]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}

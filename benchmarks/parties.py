@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import smoke
 import torch
 from processes import credentials_of, running
 from torch import Tensor
@@ -222,7 +223,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="theirs")
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=20, help="iterations not timed")
-    given = parser.parse_args()
+    given = smoke.parse(parser, parties="2", processes=1, iterations=5, warm_up=1)
     counts = sorted(int(part) for part in given.parties.split(","))
     if counts[0] < 2:
         parser.error("the label takes two parties at least")

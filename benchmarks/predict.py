@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
 import yaml
 
 import lessvfl
@@ -426,7 +427,9 @@ def main() -> None:
         if name == "kill":
             one.add_argument("--kills", type=int, default=100)
             one.add_argument("--clients", type=int, default=4)
-    given = parser.parse_args()
+    few = {"data": "breast-cancer", "rows": [1], "rounds": 1, "repeats": 2}
+    few |= {"clients": 2, "seconds": 0.5, "kills": 1}
+    given = smoke.parse(parser, *commands.choices.values(), **few)
     warnings.simplefilter("ignore", LessVFLWarning)
     given.work(given)
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
+import smoke
+
 from lessvfl.remote.align.ids import MAX_IDS
 from lessvfl.terms import bytes_text, time_text
 from lessvfl.wire.codec import MAX_BODY
@@ -120,7 +122,8 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=250, help="of each party")
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--epochs", type=float, default=1.0)
-    run = Run(**vars(parser.parse_args()))
+    given = vars(smoke.parse(parser))
+    run = Run(**{name: given[name] for name in given if name != "smoke"})
     for name, slope in SLOPES.items():
         print(f"{name:<12}{slope.value:>12.3g} {slope.unit:<36}{slope.command}")
     print(

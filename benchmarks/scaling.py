@@ -33,6 +33,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from efficiency import Plain, peak_mib
 from selection import PARTIES
@@ -278,7 +279,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="leave out sizes above")
     parser.add_argument("--data", default=",".join(PARTIES))
     parser.add_argument("--data-dir")
-    args = parser.parse_args()
+    args = smoke.parse(parser, most=1000, data="breast-cancer")
     torch.set_num_threads(1)
     most = args.most or math.inf
     if args.what == "path":

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from shapes import linear_score
 
@@ -99,12 +100,12 @@ def run_job(
     resolved = profiles.resolve(method, profile, dataset, given)
     share = 0.0 if method == "plain" else 0.5
     if not choose:
-        job = simulate.Job(dataset, resolved, PARTIES[name], share)
+        job = simulate.Job(dataset, resolved, PARTIES.get(name, 3), share)
         return [numbers_of(run) for run in simulate.simulate(job, seeds)]
     found = []
     for seed in seeds:
         own = training_part(dataset, resolved.data, seed)
-        job = simulate.Job(own, resolved, PARTIES[name], share)
+        job = simulate.Job(own, resolved, PARTIES.get(name, 3), share)
         found += [numbers_of(run) for run in simulate.simulate(job, [seed])]
     return found
 
@@ -270,7 +271,7 @@ def main() -> None:
     parser.add_argument("--data-dir")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = smoke.parse(parser, data="breast-cancer", only="default", seeds="0")
     seeds = [int(part) for part in given.seeds.split(",")]
     variants = given.only.split(",") if given.only else list(VARIANTS)
     variants = ["default", *given.more] if given.more else variants

@@ -5,15 +5,17 @@ about them: categories, rare values, heavy tails, rare classes, many classes, pa
 correlation, more columns than rows, and labels of pure noise. For every shape: features
 found and useless ones kept, F1 of the support, the share of useless features that the
 parties report beside the true one, and scores of the test rows (balanced accuracy, R2
-for regression) of LESS-VFL, of plain VFL with the same networks, of a linear model and
-of gradient boosting on the pooled columns, of ``plain`` (profile ``default``) on the
-features that LESS-VFL kept, and of a linear model on the features that a
-selector kept. Selectors on pooled columns: L1 (logistic regression as in ``lessvfl
-bench peers``, the lasso for regression) and Boruta (``pip install lessvfl[peers]``).
+for regression) of it and of the published ``less-vfl`` (profile ``default``, with its
+lambdas), of plain VFL with the same networks, of a linear model and of gradient
+boosting on the pooled columns, of ``plain`` (profile ``default``) on the features that
+``less-vfl-auto`` kept, and of a linear model on the features that a selector kept.
+`--set` is for ``less-vfl-auto`` and VFL. Selectors on pooled columns: L1 (logistic
+regression as in ``lessvfl bench peers``, the lasso for regression) and Boruta (``pip
+install lessvfl[peers]``).
 
     python benchmarks/shapes.py --jobs 2 --out shapes.json
-    python benchmarks/shapes.py --methods LESS-VFL --shapes cauchy "pure noise"
-    python benchmarks/shapes.py --methods LESS-VFL --set second_look=0 --set shadows=100
+    python benchmarks/shapes.py --methods less-vfl-auto --shapes cauchy "pure noise"
+    python benchmarks/shapes.py --methods less-vfl-auto --set second_look=0
     python benchmarks/shapes.py --calibrate 200 --jobs 16
 
 `--calibrate` compares reported and true shares of useless features over that many runs
@@ -39,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -55,7 +58,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from lessvfl import data, methods
+from lessvfl import data
 from lessvfl.bench.peers import pooled
 from lessvfl.core import metrics
 from lessvfl.data import Dataset, Problem
@@ -534,11 +537,11 @@ def lasso(problem: Problem) -> Mask:
 
 # -- one run ---------------------------------------------------------------------------
 
-OURS = "LESS-VFL"
+OURS, PUBLISHED = "less-vfl-auto", "less-vfl"
 BY_SHARES = {"threshold": "balanced"}  # as the balanced accuracy asks of rare classes
 PEERS = {"L1": pooled.l1_logistic, "Boruta": pooled.boruta}
 SCORED = ("VFL", "linear", "boosting")  # on all columns
-METHODS = (OURS, *PEERS, *SCORED)
+METHODS = (OURS, PUBLISHED, *PEERS, *SCORED)
 
 
 def task(which: tuple[str, int, str], given: Mapping[str, str]) -> dict[str, Any]:
@@ -557,10 +560,12 @@ def run(
 ) -> dict[str, Any]:
     """Return score, and support where there is one, of one method."""
     dataset, is_rare = shape.dataset, shape.is_rare
+    given = {} if method == PUBLISHED else given
     given = {**BY_SHARES, **given} if is_rare else given
-    settings = profiles.resolve(methods.DEFAULT, "default", dataset, given)
+    own = PUBLISHED if method == PUBLISHED else OURS
+    settings = profiles.resolve(own, "default", dataset, given)
     job = simulate.Job(dataset, settings, shape.sizes)
-    if method == OURS:
+    if method == own:
         (done,) = simulate.simulate(job, [seed])
         parties = done.numbers["features"].values()
         names = {name for party in parties for name in party["kept"]}
@@ -570,16 +575,16 @@ def run(
             "said": said(done.numbers),
             "score": final(done.numbers),
             "linear on kept": linear_score(done.problem, names, is_rare),
-            "plain on kept": plain_score(shape, kept, seed),
+            "plain on kept": plain_score(shape, kept, seed) if own == OURS else None,
             "by party": [int(part.sum()) for part in split(kept, shape.sizes)],
             "true by party": [
                 int(part.sum()) for part in split(kept & shape.significant, shape.sizes)
             ],
         }
     if method == "VFL":
-        own = settings.flat()
+        ours = settings.flat()
         keys = ("embedding_size", "batch_size", "learning_rate", "train_epochs")
-        same = {key: own[key] for key in (*keys, "schedule", "threshold")}
+        same = {key: ours[key] for key in (*keys, "schedule", "threshold")}
         plain = profiles.resolve("plain", "default", dataset, same)
         (done,) = simulate.simulate(dataclasses.replace(job, settings=plain), [seed])
         return {"score": final(done.numbers)}
@@ -628,7 +633,7 @@ def final(numbers: Mapping[str, Any]) -> float:
 def said(numbers: Mapping[str, Any]) -> float | None:
     """Return the share of useless features reported, over all parties that say one."""
     useless, n_kept = 0.0, 0
-    for party, how in numbers["selection"].items():
+    for party, how in (numbers["selection"] or {}).items():
         if how["false_share"] is not None:
             n_own = len(numbers["features"][party]["kept"])
             useless, n_kept = useless + how["false_share"] * n_own, n_kept + n_own
@@ -703,7 +708,7 @@ def show(found: Found, shapes: list[str], names: list[str], seeds: list[int]) ->
             text_of(mean_of(many, "seconds"), 1),
         ]
         print(f"| {shape} | {name} | " + " | ".join(cells) + " |")
-    columns = [(name, "score") for name in names if name in (OURS, *SCORED)]
+    columns = [(n, "score") for n in names if n in (OURS, PUBLISHED, *SCORED)]
     columns += [(OURS, "plain on kept")] if OURS in names else []
     columns += [(name, "linear on kept") for name in names if name not in SCORED]
     heads = [
@@ -748,7 +753,10 @@ def main() -> None:
     parser.add_argument("--calibrate", type=int, metavar="N")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    few = [name for name in METHODS if name != "Boruta"]
+    given = smoke.parse(
+        parser, seeds="0", shapes=["u-shapes, 300 rows"], methods=",".join(few)
+    )
     seeds = [int(part) for part in given.seeds.split(",")]
     names, shapes = given.methods.split(","), given.shapes
     cells = [(shape, seed, m) for shape in shapes for seed in seeds for m in names]

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import smoke
 import torch
 from lassonet import LassoNetClassifier
 from numpy.typing import NDArray
@@ -110,16 +111,17 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = smoke.parse(parser, repeats=1)
+    few = 2 if args.smoke else None  # LassoNet takes a minute
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    for name, (table, classes, real) in tables(args.seed).items():
+    for name, (table, classes, real) in list(tables(args.seed).items())[:few]:
         X, X_test, y, y_test = train_test_split(
             table, classes, stratify=classes, random_state=args.seed
         )
         scaler = StandardScaler().fit(X)
         X, X_test = scaler.transform(X), scaler.transform(X_test)
-        fits = Selectors(X, y, X_test, args.seed).fits()
+        fits = dict(list(Selectors(X, y, X_test, args.seed).fits().items())[:few])
         seconds: dict[str, list[float]] = {what: [] for what in fits}
         results: dict[str, Found] = {}
         for _ in range(args.repeats):

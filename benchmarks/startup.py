@@ -1,9 +1,9 @@
 """Time the start of an estimator beyond the start of PyTorch and scikit-learn.
 
-Every number is of fresh processes, taken in turn: importing torch and scikit-learn as
-any estimator must; the same and making a `LessVFLClassifier`; the same and fitting a
-table of 60 rows, once for what a first fit costs and once more for what a second one
-in the same process does. Medians, in seconds.
+In a fresh process, one after the other: importing torch and scikit-learn as any
+estimator must; making a `LessVFLClassifier`; fitting a table of 60 rows, once for what
+a first fit costs and once more for what a second one in the same process does. Medians
+over processes, in seconds.
 
     python benchmarks/startup.py
 """
@@ -11,10 +11,13 @@ in the same process does. Medians, in seconds.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import sys
+
+import smoke
 
 BASE = "import torch, sklearn.base, sklearn.feature_selection, sklearn.utils.validation"
 MAKE = "from lessvfl import LessVFLClassifier; model = LessVFLClassifier({options})"
@@ -25,19 +28,16 @@ X = numpy.random.default_rng(0).normal(size=(60, 6))
 y = X[:, 0] > 0
 model.fit(X, y)
 """
-TIMED = """
-import time
-start = time.perf_counter()
-{work}
-print(time.perf_counter() - start)
-"""
+CLOCK = "import time; print(time.perf_counter())"
 
 
-def seconds(work: str) -> float:
-    """Return the time of some lines in a fresh process."""
-    command = [sys.executable, "-c", TIMED.format(work=work)]
+def seconds(works: list[str]) -> list[float]:
+    """Return the times of some works, one after the other in a fresh process."""
+    code = "\n".join([CLOCK, *(f"{work}\n{CLOCK}" for work in works)])
+    command = [sys.executable, "-c", code]
     said = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(said.stdout)
+    marks = map(float, said.stdout.split())
+    return [after - before for before, after in itertools.pairwise(marks)]
 
 
 def main() -> None:
@@ -47,21 +47,17 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--options", default="", help="of the estimator, as in Python")
-    args = parser.parse_args()
-    made = "\n".join([BASE, MAKE.format(options=args.options)])
-    works = {"base": BASE, "make": made, "fit": made + FIT, "refit": made + FIT * 2}
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(args.repeats):
-        for name, work in works.items():
-            times[name].append(seconds(work))
-    found = {name: statistics.median(values) for name, values in times.items()}
-    line = {
-        "torch and scikit-learn": found["base"],
-        "an estimator beyond": found["make"] - found["base"],
-        "a first fit beyond": found["fit"] - found["make"],
-        "a second fit beyond": found["refit"] - found["fit"],
+    args = smoke.parse(parser, repeats=1)
+    works = {
+        "torch and scikit-learn": BASE,
+        "an estimator beyond": MAKE.format(options=args.options),
+        "a first fit beyond": FIT,
+        "a second fit beyond": FIT,
     }
-    print(json.dumps({name: round(value, 2) for name, value in line.items()}))
+    times = [seconds(list(works.values())) for _ in range(args.repeats)]
+    medians = map(statistics.median, zip(*times, strict=True))
+    found = zip(works, medians, strict=True)
+    print(json.dumps({name: round(value, 2) for name, value in found}))
 
 
 if __name__ == "__main__":

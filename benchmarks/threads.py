@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import time
 
+import smoke
 import torch
 
 from lessvfl import algorithm, data
@@ -58,11 +59,11 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
+    given = smoke.parse(parser)
     print(
         "rows, columns | products a step | 1 thread, ms | ratio | two processes: ratio"
     )
-    for batch, columns in SHAPES:
+    for batch, columns in SHAPES[: 1 if given.smoke else None]:
         products = batch * 4 * ((columns + 1) * 64 + 65 * 64 + 65 * 16)
         alone = [seconds(batch, columns, n) for n in (1, given.threads)]
         with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import smoke
 import torch
 from processes import credentials_of, running
 from torch import Tensor
@@ -307,7 +308,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=400, help="a round, of 4 KiB")
     parser.add_argument("--nvflare", action="store_true", help="time FLARE, too")
     parser.add_argument("--parties", help="numbers of parties, as in 2,8,32")
-    given = parser.parse_args()
+    given = smoke.parse(parser, rounds=1, iterations=10)
     use_threads(1)
     keep_freed_memory()
     print("parties   block   way  iterations/s  median ms   p95 ms  ms/party")

@@ -7,7 +7,6 @@ many columns each list has, how many of them are real, and how many of those und
 (real and useless) the larger run keeps.
 
     python benchmarks/verdicts.py --jobs 16
-    python benchmarks/verdicts.py --rows 300 --seeds 1     # the smallest
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
+import smoke
 import torch
 
 from lessvfl import data
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rows", default="300,1000,3000")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
+    given = smoke.parse(parser, rows="100", seeds=1)
     sizes = [int(part) for part in given.rows.split(",")]
     cells = [(n, s, i) for n in sizes for s in SHARES for i in range(given.seeds)]
     with ProcessPoolExecutor(given.jobs) as pool:

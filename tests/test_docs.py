@@ -5,11 +5,18 @@ unless the line above its fence is ``<!-- not run: why -->``. Those of README.md
 and on other pages, are run by tests/test_readme.py; two pages have tests of their own.
 ``python -m tests.test_docs`` counts them. A table that no longer fits the code fails
 here, the settings with the table that should be there.
+
+A table of figures has the commit and command that made it in the line above, and what
+it measures with the number that this had then (`tests/methods/test_behaviour.py`):
+``<!-- measured: commit 1234567, behaviour plain=1 wire=2, command: python ... -->``.
+Where such a number was raised since, the line before says ``*Stale: made before ...*``.
+Figures that nobody measured say so: ``<!-- not measured: why -->``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import shlex
@@ -24,6 +31,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer.main
+from tests.methods.test_behaviour import NUMBERS
 from tests.test_readme import NOT_RUN, write_patients
 from typer.testing import CliRunner
 
@@ -47,6 +55,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 README_TEST = "tests/test_readme.py"
+SMOKE = ROOT / "benchmarks" / "smoke.py"  # the option that all benchmarks have
 # The commands of these pages need several terminals at a time.
 RUN_BY = {
     "machines.md": "tests/remote/test_kit.py",
@@ -157,6 +166,8 @@ def tally() -> Counter[str]:
                 where = "nowhere"
             n = len(block.commands()) if is_shell else 1
             found[f"{'commands' if is_shell else 'blocks of Python'}: {where}"] += n
+        for table in measured_tables(page):
+            found[f"measured tables: {'stale' if table.is_old else 'fresh'}"] += 1
     return found
 
 
@@ -215,14 +226,21 @@ def test_commands_are_understood(page: Path) -> None:
             assert settings.kind_of(field).accepts(settings.read(value, field)), words
 
 
+def assert_options(words: list[str]) -> None:
+    """Fail where a benchmark does not know an option."""
+    code = (ROOT / words[0]).read_text(encoding="utf-8")
+    code += SMOKE.read_text(encoding="utf-8")
+    for option in (word for word in words if word.startswith("--")):
+        assert f'"{option}"' in code, words
+
+
 @each_page
 def test_benchmarks_take_the_options_shown(page: Path) -> None:
     spans = re.findall(r"`python (benchmarks/[^`]+)`", without_fences(page))
+    spans += re.findall(r"command: python (benchmarks/.+) -->", without_fences(page))
     for words in [*commands(page, "python"), *map(shlex.split, spans)]:
         if words[0].startswith("benchmarks/"):
-            code = (ROOT / words[0]).read_text(encoding="utf-8")
-            for option in (word for word in words if word.startswith("--")):
-                assert f'"{option}"' in code, words
+            assert_options(words)
 
 
 @each_page
@@ -414,6 +432,97 @@ def test_estimator_page_has_every_parameter() -> None:
     parameters = LessVFLClassifier().get_params()
     section = read("estimator.md").split("## Parameters")[1].split("\n## ")[0]
     assert set(named_rows(section)) == set(parameters)
+
+
+# -------------------------------------------------------------------- measured figures
+
+MARK = re.compile(
+    r"<!-- measured: commit [0-9a-f]{7,40}, behaviour (?P<of>\S+=\d+(?: \S+=\d+)*), "
+    r"command: (?:python benchmarks/|lessvfl )\S.* -->"
+)
+FIGURE = re.compile(r"\W*\d")
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of a page, with the two lines that say where its figures come from."""
+
+    line: int
+    mark: str  # the line above it
+    before: str  # the last line before the mark that says anything
+    cells: list[str]  # without the first ones of rows
+
+    @property
+    def has_figures(self) -> bool:
+        """Return whether at least half of its cells are figures."""
+        return 2 * sum(bool(FIGURE.match(c)) for c in self.cells) >= len(self.cells) > 0
+
+    @property
+    def is_old(self) -> bool:
+        """Return whether what it measures did otherwise when it was made."""
+        found = MARK.fullmatch(self.mark)
+        assert found is not None, self
+        pairs = dict(one.split("=") for one in found["of"].split(" "))
+        assert set(pairs) <= set(NUMBERS), self
+        assert all(int(number) <= NUMBERS[name] for name, number in pairs.items()), self
+        return any(int(number) < NUMBERS[name] for name, number in pairs.items())
+
+
+def tables(text: str) -> Iterator[Table]:
+    """Yield the tables of a page."""
+    lines = text.splitlines()
+    for number, (line, below) in enumerate(itertools.pairwise(lines)):
+        if line.startswith("|") and re.fullmatch(r"\|[|\-: ]+", below):
+            body = "\n".join(lines[number + 2 :]).split("\n\n")[0]
+            cells = [cell for _, *others in rows(body) for cell in others]
+            before = [one for one in lines[: number - 1] if one]
+            yield Table(number + 1, lines[number - 1], before[-1], cells)
+
+
+def measured_tables(page: Path) -> Iterator[Table]:
+    """Yield the tables that somebody measured, or should have."""
+    for table in tables(page.read_text(encoding="utf-8")):
+        exempt = re.fullmatch(r"<!-- not measured: .+ -->", table.mark)
+        marked = table.mark.startswith("<!-- measured:")
+        if marked or (table.has_figures and not exempt):
+            yield table
+
+
+def complaint(table: Table) -> str:
+    """Return what is wrong with how a table of figures is marked, or nothing."""
+    if MARK.fullmatch(table.mark) is None:
+        return "the line above must name commit, behaviour and command"
+    if table.is_old != table.before.startswith("*Stale"):
+        return "must be measured again, or marked stale" if table.is_old else "is fresh"
+    return ""
+
+
+@each_page
+def test_measured_figures_say_what_made_them_and_whether_they_are_old(
+    page: Path,
+) -> None:
+    for table in measured_tables(page):
+        assert not (words := complaint(table)), f"{page.name}:{table.line}: {words}"
+
+
+def test_a_table_without_mark_or_older_than_the_code_is_found() -> None:
+    new = f"<!-- measured: commit 1234567, behaviour plain={NUMBERS['plain']}, "
+    new += "command: lessvfl demo -->\n"
+    old = new.replace(f"plain={NUMBERS['plain']}", "plain=0")
+    stale = "*Stale: made before all.*\n\n"
+    figures = "| a | b |\n|---|---|\n| x | 1.5 |\n"
+
+    def said(text: str) -> str:
+        (table,) = tables(f"# Title\n\n{text}{figures}\nmore text\n")
+        assert table.has_figures
+        return complaint(table)
+
+    assert "commit" in said("")
+    assert "commit" in said(new.replace("1234567", "later"))
+    assert not said(new)
+    assert "again" in said(old)
+    assert not said(stale + old)
+    assert "fresh" in said(stale + new)
 
 
 # ----------------------------------------------------------------------------- profiles

@@ -31,7 +31,9 @@ def pictures() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)  # what it shares with other benchmarks
+        spec.loader.exec_module(module)
     return module
 
 

@@ -207,3 +207,4 @@ class Method:
     config: type[Joint]
     run: RunMethod
     profiles: tuple[str, ...] = ("default", "paper", "official-code")
+    behaviour: int = 1  # raised by hand with what it does: tables of before are stale

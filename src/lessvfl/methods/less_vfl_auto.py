@@ -231,4 +231,5 @@ METHOD = Method(
     Config,
     run,
     profiles=("default",),
+    behaviour=3,  # 2: a part of the way after the first look; 3: narrow parties
 )

@@ -52,4 +52,6 @@ from lessvfl.remote.align.ids import Ids
 from lessvfl.remote.align.messages import MODES, Mode
 from lessvfl.remote.align.party import PartyAligner
 
+BEHAVIOUR = 1  # as a method has one
+
 __all__ = ["MODES", "Aligner", "Ids", "Mode", "PartyAligner"]
