@@ -25,6 +25,7 @@ COMMANDS = {
     "efficiency --steps": r'\{"what": "step", "case": "paper", .+\}',
     "flood": r"replies +\d+ .+",
     "fuzz": r"ok   runs bit-identical",
+    "golden": r"run/plain/breast-cancer +equal .+",
     "grid_speed": r"breast-cancer train: .+ ratio .+",
     "how_many parties": r"\| breast-cancer \| 2 \| .+ \|",
     "how_many rows": r"\| breast-cancer \| 100 \| .+ \|",
