@@ -62,7 +62,9 @@ def golden() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["golden"] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)  # what it shares with other benchmarks
+        spec.loader.exec_module(module)
     return module
 
 
