@@ -57,13 +57,6 @@ PARTIES = {
     "arcene": 4,
 }
 FIRST_COLUMNS = {"arcene": 2000}  # of the columns, where not all are taken
-# The paper's printed figure for LESS-VFL, MiB in one direction.
-PRINTED = {
-    "phishing": 3.99,
-    "sylva_train": 5.62,
-    "gina_reconstruction": 1.48,
-    "activity_time265": 21.17,
-}
 LINKS = {  # bits a second, seconds there and back
     "10 Mbit/s, 50 ms": (10e6, 0.05),
     "100 Mbit/s, 20 ms": (100e6, 0.02),
@@ -180,7 +173,7 @@ def target(numbers: dict[str, Any], best: float) -> dict[str, Any] | None:
 
 
 def summary(
-    name: str, runs: list[dict[str, Any]], originals: list[dict[str, Any]]
+    runs: list[dict[str, Any]], originals: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the row of one variant and data set."""
     pairs = list(zip(runs, originals, strict=True))
@@ -196,7 +189,6 @@ def summary(
         "hits": len(hits),
         "MiB to target": _mean([p["payload_bytes"] / MIB for p in hits]),
         "largest MiB": max((p["payload_bytes"] / MIB for p in hits), default=None),
-        "a twentieth": PRINTED[name] / 20 if name in PRINTED else None,
         "rounds to target": _mean([p["rounds"] for p in hits]),
         "noise removed": _mean([run["spurious"]["removed_share"] for run in runs]),
         "least noise removed": min(run["spurious"]["removed_share"] for run in runs),
@@ -285,7 +277,7 @@ def main() -> None:
         found = dict(zip(cells, pool.map(run, cells), strict=True))
     table = {
         name: {
-            variant: summary(name, found[name, variant], found[name, ORIGINAL])
+            variant: summary(found[name, variant], found[name, ORIGINAL])
             for variant in variants
         }
         for name in given.data.split(",")

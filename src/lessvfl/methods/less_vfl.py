@@ -98,4 +98,5 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Algorithm 1",
     Config,
     run,
+    behaviour=2,  # 2: stage 2 in `bits`, too; the same where these are 32
 )
