@@ -285,7 +285,7 @@ def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
         f"{party} keeps {n_kept} of {plural(len(how['scores']), 'feature')}.",
         f"Of the scrambled copies of its columns {100 * how['shadow_share']:.1f} % "
         f"passed the same mark; {useless}.",
-        RULES[how["rule"]],
+        RULES[how["rule"]] if n_kept else "",
     ]
     for a, b, _ in how["pairs"][:MOST_PAIRS]:
         words += [
