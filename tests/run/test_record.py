@@ -206,12 +206,12 @@ def test_not_a_run_folder(tmp_path, what):
         RunRecord.read(Path(folder))
 
 
-@pytest.mark.parametrize("schema", [1, 3])
+@pytest.mark.parametrize("schema", [1, 2, 4])
 def test_a_folder_of_another_format_says_what_to_do(tmp_path, schema):
     path = a_record().write(tmp_path)
     first, rest = path.read_text().split("\n", 1)
     header = json.loads(first)
-    assert header.pop("schema") == 2
+    assert header.pop("schema") == 3
     if schema != 1:  # the first format did not say
         header["schema"] = schema
     path.write_text(json.dumps(header) + "\n" + rest)

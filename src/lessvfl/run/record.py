@@ -27,7 +27,7 @@ NETWORK_FILES = "networks*/seed-*/*/network.safetensors"
 JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
 NO_FILES = (errno.EMFILE, errno.ENFILE)  # want of descriptors, which may pass
 FILES_SECONDS = 30.0  # for how long a write is tried again then
-SCHEMA = 2  # of run folders; 1 had no sides
+SCHEMA = 3  # of run folders; 1 had no sides, 2 other reasons of features
 
 # The settings that decide how much a run sends: runs that agree in these can be
 # compared in bytes.
