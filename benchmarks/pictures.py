@@ -1,9 +1,11 @@
 """Draw the pictures of README.md and docs/ from the records of ``lessvfl demo``.
 
-The features by name are those of breast cancer at three parties, with planted noise.
+The features by name are those of breast cancer at three parties, with planted noise;
+the calibration is that of ``benchmarks/shapes.py --calibrate N --held-out --out FILE``.
 
     python benchmarks/pictures.py                   # runs the demo first
     python benchmarks/pictures.py --runs runs/demo  # of a demo that was run
+    python benchmarks/pictures.py --calibration calibration.json  # of shapes.py --out
 
 They go to ``docs/images``. Each keeps the numbers that it was drawn from as JSON in its
 description, so that ``tests/test_pictures.py`` can draw it again, and can tell whether
@@ -17,6 +19,7 @@ import argparse
 import io
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +42,7 @@ from lessvfl.run.simulate import Job
 
 FOLDERS = ("less-vfl-auto", "plain", "plain-published")  # of the demo
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
+CALIBRATION = "calibration.svg"  # the one that no demo is drawn from
 NAMED = "breast-cancer"  # whose columns have names that say something
 SHORT = {"train_epochs": 1}
 DIGITS = 4  # of a number that is kept
@@ -49,17 +53,27 @@ def main() -> None:
     """Draw all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, help="folder of a demo that was run")
+    parser.add_argument("--calibration", type=Path, help="draw what shapes.py wrote")
     parser.add_argument("--out", type=Path, default=FOLDER)
     given = smoke.parse(parser)
     with tempfile.TemporaryDirectory() as scratch:
-        records = records_of(given, scratch)
-        records[NAMED] = _record(NAMED, FOLDERS[0], 3)
         out = Path(scratch) if given.smoke else given.out
         out.mkdir(parents=True, exist_ok=True)
+        if given.calibration is not None:
+            cells = json.loads(given.calibration.read_text(encoding="utf-8"))
+            write(out / CALIBRATION, calibration_numbers(cells))
+            return
+        records = records_of(given, scratch)
+        records[NAMED] = _record(NAMED, FOLDERS[0], 3)
         for name in PICTURES:
-            path = out / name
-            path.write_text(draw(name, trim(name, records)), encoding="utf-8")
-            print(path)
+            if name != CALIBRATION:
+                write(out / name, trim(name, records))
+
+
+def write(path: Path, numbers: Mapping[str, Any]) -> None:
+    """Draw the picture of that name."""
+    path.write_text(draw(path.name, numbers), encoding="utf-8")
+    print(path)
 
 
 def records_of(given: argparse.Namespace, scratch: str) -> dict[str, RunRecord]:
@@ -104,6 +118,16 @@ def trim(name: str, records: Records) -> dict[str, Any]:
         for folder, record in records.items()
         if folder in wanted
     }
+
+
+def calibration_numbers(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the calibration is drawn from, of cells "shape / seed / method"."""
+    runs = []
+    for cell, found in cells.items():
+        shape, seed, _ = cell.split(" / ")
+        wanted = {key: _rounded(found[key]) for key in ("said", "kept", "false kept")}
+        runs.append({"shape": shape, "seed": int(seed), **wanted})
+    return {FOLDERS[0]: {"header": {"method": FOLDERS[0]}, "runs": runs}}
 
 
 def _pick(run: Mapping[str, Any], paths: Sequence[str]) -> dict[str, Any]:
@@ -203,6 +227,37 @@ def _bytes(records: Records) -> Figure:
     return _whole(figures.plot_bytes(runs, figures.bar_axes(2 * len(stages))))
 
 
+def _calibration(records: Records) -> Figure:
+    """Draw stated and true shares of useless features, a line for every shape."""
+    said: dict[str, list[float]] = {}
+    true: dict[str, list[float]] = {}
+    for run in records[FOLDERS[0]].runs:
+        if run["said"] is not None and run["kept"]:
+            said.setdefault(run["shape"], []).append(run["said"])
+            share = run["false kept"] / run["kept"]
+            true.setdefault(run["shape"], []).append(share)
+    size = (6.6, figures.bars_height(2 * len(said)))
+    ax = Figure(figsize=size, layout="constrained").subplots()
+    for place, (shape, shares) in enumerate(true.items()):
+        n, mean = len(shares), statistics.fmean(shares)
+        spread = [place + 0.5 * (i / max(1, n - 1) - 0.5) for i in range(n)]
+        ax.plot(shares, spread, ".", ms=4, color=figures.GREY, alpha=0.6)
+        error = 2 * statistics.stdev(shares) / n**0.5 if n > 1 else 0.0
+        own = {"ms": 6, "color": figures.BLUE, "label": "true, mean ± 2 s.e."}
+        ax.errorbar(mean, place, xerr=error, fmt="o", **own)
+        stated = statistics.fmean(said[shape])
+        ax.plot(stated, place, "D", ms=6, color=figures.VERMILION, label="stated, mean")
+    ax.set_yticks(range(len(true)), [figures.label(shape) for shape in true])
+    ax.invert_yaxis()
+    ax.set_xlabel("share of useless features among those kept")
+    figures.grid(ax, "x")
+    handles, names = ax.get_legend_handles_labels()
+    shown = dict(zip(names, handles, strict=True))
+    grey = ax.plot([], [], ".", color=figures.GREY, label="true, one run")
+    figures.legend(ax, 3, [*shown.values(), *grey])
+    return _whole(ax)
+
+
 def _whole(ax: Any) -> Figure:
     figure: Figure = ax.figure
     return figure
@@ -247,6 +302,7 @@ PICTURES: dict[str, tuple[Callable[[Records], Figure], dict[str, Sequence[str]]]
         _bytes,
         {"less-vfl-auto": ("seed", "communication.by_stage")},
     ),
+    CALIBRATION: (_calibration, {}),
 }
 
 if __name__ == "__main__":

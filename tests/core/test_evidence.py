@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lessvfl import data
-from lessvfl.core import evidence, moments
+from lessvfl.core import evidence, losses, moments
 from lessvfl.core.evidence import Look, Subject
 from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP
@@ -460,6 +460,21 @@ def test_a_response_is_one_newton_step_of_logistic_regression_further():
     found = evidence.responses(h[None], gradient[None])[0]
     slopes = torch.linalg.lstsq(X, found @ head).solution
     assert slopes == pytest.approx(true, abs=0.05)  # from 0.8 of it, in one step
+
+
+def test_a_response_to_an_amount_is_what_the_others_leave():
+    """Whatever the party's own network says so far, and however large its head."""
+    generator = torch.Generator().manual_seed(0)
+    y, others = torch.randn(2, 1, 300, 1, generator=generator, dtype=torch.float64)
+    head = torch.tensor([1.5, -0.7], dtype=torch.float64)
+    for size in (0.0, 1.0, 30.0):
+        h = size * torch.randn(300, 2, generator=generator, dtype=torch.float64)
+        z = (h @ head)[None, :, None] + others
+        error, excess = z - y, losses.dispersion(z, y[..., 0])
+        gradient = 2 * error[0] * head / excess  # as the server sends it
+        found = evidence.standardised(h, gradient)
+        expected = (y - others)[0] / error.square().mean().sqrt()
+        assert torch.allclose(found.abs(), expected.abs())
 
 
 def test_the_better_rows_are_predicted_the_less_their_residuals_say():

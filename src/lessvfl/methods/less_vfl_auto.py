@@ -1,8 +1,12 @@
-"""LESS-VFL with nothing to choose: the three stages without a lambda.
+"""Selection with nothing to choose, in the frame of LESS-VFL; not Algorithm 1.
 
-The stages of Castiglia et al., ICML 2023, Algorithm 1. The server takes its lambda from
-rows held out (``core/head_path.py``), every party measures its selection against
-scrambled copies of its own columns (``core/evidence.py``); docs/selection.md says how.
+The frame is that of Castiglia et al., ICML 2023: pre-train, the server selects
+components alone, every party its features alone, train on. Inside it differs. Stage 2
+takes its lambda from rows held out (``core/head_path.py``). Stage 3 does not match the
+pre-trained embedding: a party regresses responses, made of the gradients that it was
+sent, on its columns by a group lasso, and keeps what scrambled copies of these columns
+do not reach (``core/evidence.py``). A second look after an epoch of training selects
+once more. docs/selection.md says how, docs/derivation.md why, and what that controls.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ NOISE = 0.025  # how often a whole run may keep anything where labels are pure n
 
 @dataclass(frozen=True)
 class Config(Joint):
-    """Settings of the three stages without a lambda."""
+    """Settings of selection without a lambda."""
 
     pretrain_epochs: float = settings.setting(
         settings.a_float(), 0.5, "epochs of pre-training (stage 1); also a fraction"
@@ -226,8 +230,8 @@ def _is_linear(fusion: Network) -> bool:
 
 METHOD = Method(
     "less-vfl-auto",
-    "the three stages of LESS-VFL with nothing to choose",
-    "Castiglia et al., ICML 2023, Algorithm 1, without its lambdas",
+    "selection against scrambled copies of columns, with nothing to choose",
+    "of this project; stages as in Castiglia et al., ICML 2023, stage 3 another",
     Config,
     run,
     profiles=("default",),
