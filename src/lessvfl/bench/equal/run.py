@@ -33,8 +33,10 @@ DATA = (
     "mfeat",
     "credit",
 )
-Task = tuple[Any, Any]  # the arguments of a function: a cell, and one more
-Call = Callable[[Callable[..., Any], Sequence[Task]], Iterator[tuple[Task, Any]]]
+CellTask = tuple[Any, Any]  # the arguments of a function: a cell, and one more
+Call = Callable[
+    [Callable[..., Any], Sequence[CellTask]], Iterator[tuple[CellTask, Any]]
+]
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ def _workers(n_jobs: int) -> Iterator[Call]:
     with ProcessPoolExecutor(n_jobs, spawn) as pool:
 
         def call(
-            function: Callable[..., Any], tasks: Sequence[Task]
-        ) -> Iterator[tuple[Task, Any]]:
+            function: Callable[..., Any], tasks: Sequence[CellTask]
+        ) -> Iterator[tuple[CellTask, Any]]:
             waiting = {pool.submit(function, *task): task for task in tasks}
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
@@ -172,10 +174,10 @@ class _Bench:
     def _kept(
         self,
         function: Callable[..., Any],
-        todo: Sequence[Task],
+        todo: Sequence[CellTask],
         call: Call,
         argument: str,
-    ) -> Iterator[tuple[Task, Any]]:
+    ) -> Iterator[tuple[CellTask, Any]]:
         """Yield what a function gives for a cell and an argument, or a record has."""
         new = []
         for task in todo:
