@@ -345,6 +345,11 @@ def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     bill = record.runs[0]["communication"]
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
+        frames = sum(both[way] for both in bill["frames"].values())
+        assert bill["wire_bytes"][way] == frames
+        for stage, paid in bill["by_stage"].items():
+            assert bill["socket"][stage][way] > bill["frames"][stage][way] > paid[way]
+    assert {"align", "around"} <= bill["socket"].keys()
     assert bill["resent_bytes"] == 0
 
 
@@ -598,6 +603,10 @@ def test_several_seeds_are_the_runs_of_each(tmp_path, method):
     assert [run["communication"]["resent_bytes"] for run in record.runs] == [0, 0]
     wire = [run["communication"]["wire_bytes"]["up"] for run in record.runs]
     assert wire[1] == pytest.approx(wire[0], rel=0.2)  # its own, not those of both
+    assert ["align" in run["communication"]["socket"] for run in record.runs] == [
+        True,
+        False,
+    ]
 
 
 def paid_by_all(record, way):

@@ -317,6 +317,7 @@ def assert_alike(plain, tried):
         bill = mine["communication"]
         assert bill.pop("resent_bytes") == 0
         assert bill.pop("wire_bytes").keys() == {"up", "down"}
+        assert bill.pop("frames").keys() == bill.pop("socket").keys()
         for name, value in theirs.items():
             if name != "seconds":
                 assert mine[name] == value, name

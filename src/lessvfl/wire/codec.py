@@ -16,8 +16,8 @@ offset  bytes what
 44      8     XXH3 (64 bits) of everything before it and after it
 ======= ===== ===========================================================
 
-Whatever does not fit is a ProtocolError that says what was wrong and never shows what
-was sent.
+On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). Whatever does not fit
+is a ProtocolError that says what was wrong and never shows what was sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 7
+VERSION = 8
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 KIND = struct.Struct("<H")
