@@ -13,7 +13,7 @@ from lessvfl.wire.messages import Block, Descend, Embedding
 from lessvfl.wire.shorthand import Shorthand
 
 RUN = bytes(range(16))
-BODY = 3 * 4 * 4
+BODY = 3 * 4 * 4 + 8  # with the rate
 
 
 def step(n, n_rows=3, run=RUN):
@@ -48,6 +48,18 @@ def test_a_step_costs_its_values_and_fourteen_bytes():
 def test_what_is_said_for_the_first_time_travels_whole(other):
     *_, last = carried([step(1), step(2), other])
     assert last == other
+
+
+def test_the_last_few_of_a_kind_are_remembered():
+    """As the last batch of an epoch, or rows held out, which come now and then."""
+    few = [step(n, n_rows=n) for n in range(1, shorthand.MOST + 1)]
+    for frames, n_short in (
+        ([*few, *few], shorthand.MOST),
+        ([*few, step(9, n_rows=9), *few[1:]], shorthand.MOST - 1),
+        ([*few, step(9, n_rows=9), few[0]], 0),
+    ):
+        short = carried(frames)
+        assert sum(some[:1] == b"l" for some in short) == n_short
 
 
 def test_kinds_are_remembered_apart():

@@ -220,6 +220,8 @@ class ServerProcess:
         self.resent = 0
         self._settled = hub.by_part()  # what is on the bill of an earlier seed
         self._rows: SeedLabels | None = None  # of the seed at hand
+        # Who greeted how and knows them, as long as the connection lasts.
+        self._prepared: dict[PartyId, control.Hello] = {}
         self._n_offers: int | None = None  # of an alignment at hand
         if self._has_begun and not resume:
             self.close()
@@ -440,13 +442,14 @@ class ServerProcess:
         Returns what it reveals.
         """
         tag = read_state(self._path).values["tag"]
+        known = self._prepared.pop(party, None)
+        greeted = None if known is None else {party: known}
         for message in (
-            self._welcome(),
-            prepare,
+            *((self._welcome(), prepare) if known is None else ()),
             control.Restore(tag),
             control.Finish(digest_of(self._network(self.seed))),
         ):
-            reply = self.hub.send({party: message})[party]
+            reply = self.hub.send({party: message}, greeted)[party]
         return _known_form(reply.revealed)
 
     def _record(self) -> RunRecord:
@@ -572,6 +575,7 @@ class ServerProcess:
         self.hub.run_id = self._run_id()
         config, seed = self.config, self.seed
         build = Builder(self.settings, [seed], config.device)
+        self._prepared = self.hub.hellos
         known = self._ask_all(self._welcome())
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
         rows = self._seed_labels()

@@ -216,6 +216,7 @@ class Hub:
             if refused is None:
                 self.came(name)
                 before = self._lines.get(name)
+                self._count(line, AROUND, up=len(data))
                 self._lines[name] = line
                 self._changed.notify_all()
                 if before is not None:
@@ -225,7 +226,6 @@ class Hub:
             self._refuse(name, refused, stream)
             return None
         stream.expect(0)
-        self._count(line, AROUND, up=len(data))
         return line
 
     def _objection(self, name: str, hello: Hello) -> Refusal | None:
@@ -341,10 +341,11 @@ class Hub:
         with self._changed:
             return tuple(self._lines)
 
-    def hello(self, party: PartyId) -> Hello:
-        """Return how a connected party greeted."""
+    @property
+    def hellos(self) -> dict[PartyId, Hello]:
+        """Return how connected parties greeted; each connection has one of its own."""
         with self._changed:
-            return self._lines[party].hello
+            return {party: line.hello for party, line in self._lines.items()}
 
     def wait(self, seconds: float) -> None:
         """Wait until all parties are connected, or raise naming those who are not."""
@@ -362,12 +363,24 @@ class Hub:
         """Send every request, then take every reply, or raise."""
         return self.send(requests)
 
-    def send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
-        """Exchange messages of any kind, those around a run included."""
+    def send(
+        self,
+        requests: Mapping[PartyId, Any],
+        greeted: Mapping[PartyId, Hello] | None = None,
+    ) -> dict[PartyId, Any]:
+        """Exchange messages of any kind, those around a run included.
+
+        Where it is said how parties `greeted`, those who came anew since are missing.
+        """
         self.number += 1
         with self._changed:
             self._raise_failure()
-            lines = {p: self._lines[p] for p in requests if p in self._lines}
+            lines = {
+                party: line
+                for party in requests
+                if (line := self._lines.get(party)) is not None
+                and (greeted is None or line.hello is greeted.get(party))
+            }
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
         later = []  # small ones are all written before the first goes out
