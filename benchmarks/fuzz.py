@@ -53,7 +53,15 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
-from lessvfl.wire import codec, connection, control, dial, flight, messages
+from lessvfl.wire import (
+    codec,
+    connection,
+    control,
+    dial,
+    flight,
+    messages,
+    shorthand,
+)
 from lessvfl.wire.codec import WireFrame, decode, encode
 
 PARTIES = ("clinic", "bank", "lab")
@@ -284,7 +292,8 @@ def server(folder: Path, n_decode: int, seed: int) -> None:
         bill, told = numbers["communication"], status.snapshot()["traffic"]
         if told["payload_bytes"]["up"] > bill.pop("wire_bytes")["up"]:
             say(crash="status: more payload bytes than were on the wire", whole="")
-        del bill["resent_bytes"]
+        for name in ("frames", "socket", "resent_bytes"):
+            del bill[name]
         say(run=number, numbers=numbers | {"seconds": 0})
         number += 1
     say(reasons=Reasons.by, read=read, mib=memory)
@@ -400,10 +409,11 @@ class Attack:
     def converse(self, rng: random.Random, writer: Any, reader: Any) -> None:
         """Take part over one connection, to the end or to the first bad reply."""
         before = list[bytes]()
+        said, heard = shorthand.Shorthand(), shorthand.Shorthand()
         left = rng.choice((rng.randrange(9), rng.randrange(60)))
         writer.write_metadata(encode(WireFrame(hello("lab"), 0)))
         while True:
-            frame = decode(flight.FlightStream(reader, None).read())
+            frame = decode(heard.whole(flight.FlightStream(reader, None).read()))
             if isinstance(frame.message, control.Farewell | control.Refusal):
                 return
             reply = self.handle("lab", frame.message)
@@ -411,7 +421,7 @@ class Attack:
             if left <= 0 and self.goes_on("reply"):
                 self.misbehave(rng, writer, reader, good, before)
                 return
-            writer.write_metadata(good)
+            writer.write_metadata(said.shorten(good))
             before, left = [*before[-20:], good], left - 1
 
     def misbehave(self, rng: Any, writer: Any, reader: Any, *past: Any) -> None:

@@ -72,6 +72,8 @@ RENAMED = (
 UNCOMPARED = {
     "seconds": "time is not a result",
     "wire_bytes": "certificates and frames differ in length",
+    "frames": "as wire_bytes",
+    "socket": "as wire_bytes",
     "resent_bytes": "only a run between machines can send again",
     "threshold": "only the tree after has it; scores say where it moves something",
     "without": "only the tree after has it",

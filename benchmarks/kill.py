@@ -95,7 +95,7 @@ def comparable(numbers: dict[str, Any]) -> dict[str, Any]:
     bill = {
         name: value
         for name, value in numbers["communication"].items()
-        if name not in ("wire_bytes", "resent_bytes")
+        if name not in ("wire_bytes", "frames", "socket", "resent_bytes")
     }
     return {**numbers, "communication": bill, "seconds": None}
 

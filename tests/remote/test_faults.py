@@ -54,7 +54,7 @@ from lessvfl.remote.localhost import free_port
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import ServerProcess
 from lessvfl.run.record import RunRecord
-from lessvfl.wire import codec, connection, dial, flight
+from lessvfl.wire import codec, connection, dial, flight, shorthand
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
 from lessvfl.wire.messages import Block, Descend
@@ -351,12 +351,10 @@ def test_who_computes_for_long_is_not_silent():
     with a_hub(silence=3.0) as hub:  # the first sign comes after one to two beats
         Simple(hub, "clinic", compute, beat=0.5)
         until(lambda: hub.connected)
-        up = hub.traffic["clinic"].up
         assert hub.send({"clinic": Finish("0" * 64)}) == {"clinic": Agreed()}
-        n_bytes = len(codec.encode(WireFrame(Agreed(), 1)))
-        beats = hub.traffic["clinic"].up - up - n_bytes
-        one = len(codec.encode(WireFrame(Busy(), 1)))
-        assert beats in [n * one for n in range(1, 7)]  # a busy machine gives fewer
+        beats = hub.by_part()["frames", "alive", "up"]
+        one, more = len(codec.encode(WireFrame(Busy(), 1))), shorthand.HEAD.size
+        assert beats in [one + n * more for n in range(6)]  # a busy machine gives fewer
 
 
 def test_who_gives_no_sign_of_life_is_away():
@@ -389,13 +387,13 @@ def test_quick_replies_cost_no_sign_of_life():
     with a_hub() as hub:
         Simple(hub, "clinic", compute, beat=beat)
         until(lambda: hub.connected)
-        n_bytes = len(codec.encode(WireFrame(Agreed(), 1)))
+        beats = ("frames", "alive", "up")
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            before, began = hub.traffic["clinic"].up, time.monotonic()
+            before, began = hub.by_part()[beats], time.monotonic()
             hub.send({"clinic": Finish("0" * 64)})
             if time.monotonic() - began < beat:  # else the machine is busy
-                assert hub.traffic["clinic"].up - before == n_bytes
+                assert hub.by_part()[beats] == before
 
 
 @pytest.mark.parametrize("change", ["number", "run", "flood"])
@@ -645,7 +643,7 @@ def test_a_party_frozen_longer_than_silence_goes_on(tmp_path):
     )
     for numbers in (one, other):
         del numbers["seconds"]
-        for name in ("wire_bytes", "resent_bytes"):
+        for name in ("wire_bytes", "frames", "socket", "resent_bytes"):
             del numbers["communication"][name]
     assert one == other
 

@@ -347,6 +347,11 @@ def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
     bill = record.runs[0]["communication"]
     for way in ("up", "down"):
         assert bill["wire_bytes"][way] > bill["payload_bytes"][way]
+        frames = sum(both[way] for both in bill["frames"].values())
+        assert bill["wire_bytes"][way] == frames
+        for stage, paid in bill["by_stage"].items():
+            assert bill["socket"][stage][way] > bill["frames"][stage][way] > paid[way]
+    assert {"align", "around"} <= bill["socket"].keys()
     assert bill["resent_bytes"] == 0
 
 
@@ -599,7 +604,11 @@ def test_several_seeds_are_the_runs_of_each(tmp_path, method):
     )
     assert [run["communication"]["resent_bytes"] for run in record.runs] == [0, 0]
     wire = [run["communication"]["wire_bytes"]["up"] for run in record.runs]
-    assert wire[1] == pytest.approx(wire[0], rel=0.2)  # its own, not those of both
+    assert 0.5 * wire[0] < wire[1] < 1.2 * wire[0]  # its own, not those of both
+    assert ["align" in run["communication"]["socket"] for run in record.runs] == [
+        True,
+        False,
+    ]
 
 
 def paid_by_all(record, way):
@@ -785,12 +794,12 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
         config = server_config(tmp_path, method, save_every=2, seeds=seeds)
         original, budget, deaths, died_in = hub.send, 9, 0, set()
 
-        def send(requests):
+        def send(requests, greeted=None):
             nonlocal budget
             budget -= 1
             if budget < 0:
                 raise Cut
-            return original(requests)
+            return original(requests, greeted)
 
         hub.send = send
         while True:
@@ -811,6 +820,34 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
         side.join(20)
     right = [simulated(method, seed=seed) for seed in seeds]
     compare(result, written(tmp_path), *right)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
+    """Its rows are not named again; who came anew since then learns of it all."""
+    told: list[tuple[str, str]] = []
+    finish = ServerProcess._finish
+
+    def hang_up_first(process):
+        if leaves:
+            process.hub.hang_up("clinic")
+        original = process.hub.send
+
+        def send(requests, greeted=None):
+            told.extend((p, type(m).__name__) for p, m in requests.items())
+            return original(requests, greeted)
+
+        process.hub.send = send
+        finish(process)
+
+    monkeypatch.setattr(ServerProcess, "_finish", hang_up_first)
+    record, own = run_all(tmp_path, "plain")
+    compare(record, own, simulated("plain"))
+    for name in HELD:
+        said = [kind for party, kind in told if party == name]
+        again = ["Welcome", "Prepare"] if leaves and name == "clinic" else []
+        assert said[-2 - len(again) :] == [*again, "Restore", "Finish"]
+        assert ("Prepare" in said) == bool(again)
 
 
 @pytest.mark.parametrize(
@@ -938,11 +975,11 @@ def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):
         process = ServerProcess(config, labels(), hub, a_status())
         send = hub.send
 
-        def lose(requests):
+        def lose(requests, greeted=None):
             if process.seed == 1:
                 shutil.rmtree(tmp_path / "clinic")
                 hub.send = send
-            return send(requests)
+            return send(requests, greeted)
 
         hub.send = lose
         with pytest.raises(ConfigError, match="Party 'clinic' must have its run"):
@@ -1115,13 +1152,13 @@ def test_a_break_during_alignment_is_mended(tmp_path, mode, at, n_sent):
             Side(a_party(name, tmp_path, ids, ids, **own), hub.port).start()
         send = hub.send
 
-        def cut(requests):
+        def cut(requests, greeted=None):
             nonlocal n_offers
             n_offers += isinstance(requests.get("clinic"), Align)
             if n_offers == at:
                 n_offers += 1
                 hub.hang_up("clinic")
-            return send(requests)
+            return send(requests, greeted)
 
         hub.send = cut
         config = server_config(tmp_path, **own)

@@ -317,6 +317,7 @@ def assert_alike(plain, tried):
         bill = mine["communication"]
         assert bill.pop("resent_bytes") == 0
         assert bill.pop("wire_bytes").keys() == {"up", "down"}
+        assert bill.pop("frames").keys() == bill.pop("socket").keys()
         for name, value in theirs.items():
             if name != "seconds":
                 assert mine[name] == value, name
@@ -345,6 +346,23 @@ def test_try_keeps_rows_together_as_run_does(run_cli, tmp_path):
 
 def settings_of(**values):
     return [word for k, v in values.items() for word in ("--set", f"{k}={v}")]
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_try_as_real_machines_do_says_the_whole_bill(run_cli, tmp_path):
+    out = tmp_path / "out"
+    command = ["breast-cancer", "--parties", "2", "--quiet", "--out", out]
+    command += settings_of(batch_size=100, train_epochs=2)
+    tried = run_cli("try", *command, "--align", "psi", "--evaluation", "end")
+    assert tried.code == 0, tried.err
+    assert "At the socket, both ways: " in tried.out
+    (run,) = RunRecord.read(out).runs
+    assert len(run["curve"]) == 1
+    bill = run["communication"]
+    n_rows = 569
+    assert bill["frames"]["align"]["up"] > 2 * (32 + 96) * n_rows
+    assert sum(bill["by_stage"]["evaluate"].values()) < n_rows * 8
+    assert "Whole bill" in (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):

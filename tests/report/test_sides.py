@@ -8,9 +8,9 @@ import pytest
 from tests.report.reader import Reader, read_whole
 from tests.report.sides import party_record, server_record
 
-from lessvfl import report
+from lessvfl import report, terms
 from lessvfl.errors import ConfigError
-from lessvfl.report import operator, parts, server, tables
+from lessvfl.report import bill, operator, parts, server, tables
 from lessvfl.report.verdicts import features_csv, reasons_by_party, verdicts
 
 
@@ -380,7 +380,7 @@ def test_a_server_shows_score_curve_bill_and_components(whole):
     words = "|".join(read_whole(text).words)
     assert tables.headline(record).startswith("LESS-VFL auto with 3 parties; test acc")
     assert "|Test accuracy|" in words
-    assert "|bytes on the wire, up|" in words
+    assert "|bytes of frames, up|" in words
     assert "|bytes sent twice after a break|" in words
     for name in ("curve", "components", "bytes"):
         assert f'class="card {name}"' in text
@@ -388,6 +388,38 @@ def test_a_server_shows_score_curve_bill_and_components(whole):
     assert "Features kept and removed" not in words
     assert "lanted" not in words
     assert "n_features" not in words
+
+
+def test_the_whole_bill_has_every_part_and_its_share_of_payload(whole):
+    record = server_record(whole)
+    assert (bill.rows(record), bill.words(record)) == ([], "")
+    assert "Whole bill" not in report.page(record)
+    for n, run in enumerate(record.runs):
+        paid = {"train": {"up": 900, "down": 100}, "pretrain": {"up": 500, "down": 500}}
+        both = {"up": 1000 * n, "down": 0}
+        run["communication"] |= {
+            "by_stage": paid,
+            "frames": {"align": both, "train": {"up": 1500, "down": 700}},
+            "socket": {"align": both, "train": {"up": 2000, "down": 600}},
+        }
+    n_bytes = sum(1000 * n for n in range(len(record.runs))) / len(record.runs)
+    align = terms.bytes_text(n_bytes)
+    assert [list(row.values()) for row in bill.rows(record)] == [
+        ["alignment", "0 bytes", align, align, ""],
+        ["training", "2.0 kB", "2.2 kB", "2.6 kB", "1.30"],
+        [
+            "all",
+            "2.0 kB",
+            terms.bytes_text(2200 + n_bytes),
+            terms.bytes_text(2600 + n_bytes),
+            f"{(2600 + n_bytes) / 2000:.2f}",
+        ],
+    ]
+    assert bill.words(record) == (
+        f"At the socket, both ways: {terms.bytes_text(2600 + n_bytes)} (alignment "
+        f"{align}, training 2.6 kB); training 1.30 x its payload"
+    )
+    assert "Whole bill" in report.page(record)
 
 
 def test_a_server_knows_of_each_party_what_it_reveals(whole):

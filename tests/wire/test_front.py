@@ -56,10 +56,10 @@ def join(hub, handle=lambda message: Agreed()):
     hub.wait(20)
 
 
-def take_part(address, handle=lambda message: Agreed()):
+def take_part(address, handle=lambda message: Agreed(), **more):
     def work():
         with contextlib.suppress(PartyLostError, ProtocolError, ConfigError):
-            dial.serve(address, Hello("a", 1, "cpu", {}), handle, patience=20.0)
+            dial.serve(address, Hello("a", 1, "cpu", {}), handle, patience=20.0, **more)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -300,6 +300,10 @@ def test_nothing_is_read_of_who_is_not_expected():
         def write(self, data):
             self.said.append(data)
 
+        @property
+        def passed(self):
+            raise AssertionError("counted")
+
         def expect(self, n_bytes):
             raise AssertionError("expected")
 
@@ -390,6 +394,82 @@ def test_the_bytes_that_a_guest_may_send():
         guest.expect(800)
         guest.expect(8)  # what was due before is not any more
         assert guest.room() == 50 + 9
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
+    """What a party's own socket sends and gets is what the server counts."""
+    own = server = None
+    if secure:
+        certificates.init(tmp_path, ["a"])
+        server, own = (
+            flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
+            for at in (tmp_path / "server", tmp_path / "a")
+        )
+
+    def handle(message):
+        if isinstance(message, Finish):
+            time.sleep(0.6)  # gives a sign of life
+        return message if isinstance(message, Align) else Agreed()
+
+    with a_hub(server) as hub, relay(hub.port) as (port, passed):
+        address = flight.Address(f"127.0.0.1:{port}", own)
+        take_part(address, handle, beat=0.25)
+        hub.wait(20)
+        hub.send({"a": Align(bytes(5000))})
+        hub.send({"a": Finish("0" * 64)})
+        hub.send({"a": control.Save("train-1")})
+        found = hub.by_part()
+        for way in ("up", "down"):
+            parts = {part for of, part, to in found if (of, to) == ("socket", way)}
+            assert {"align", "around"} <= parts
+            frames = found["frames", "align", way]
+            assert 5000 < frames < found["socket", "align", way] < 1.2 * frames + 600
+            assert hub.traffic["a"] == messages.Traffic(
+                *(
+                    sum(
+                        n
+                        for (of, _, w), n in found.items()
+                        if (of, w) == ("frames", to)
+                    )
+                    for to in ("up", "down")
+                )
+            )
+        assert found["frames", "alive", "up"] > 0
+        stream = hub._lines["a"].stream
+        until(lambda: stream.passed == messages.Traffic(passed["up"], passed["down"]))
+        # An acknowledgement after the last frame is counted with the next one.
+        for way in ("up", "down"):
+            counted = sum(
+                n for (of, _, to), n in found.items() if (of, to) == ("socket", way)
+            )
+            assert 0 <= passed[way] - counted < 200
+
+
+@contextlib.contextmanager
+def relay(port):
+    """Pass bytes between a party and a server, and count them at the party's end."""
+    passed = {"up": 0, "down": 0}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pass_on(source, to, way):
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    passed[way] += len(data)
+                    to.sendall(data)
+                to.shutdown(socket.SHUT_WR)
+
+        def work():
+            outer, _ = listener.accept()
+            inner = socket.create_connection(("127.0.0.1", port))
+            with outer, inner:
+                down = threading.Thread(target=pass_on, args=(inner, outer, "down"))
+                down.start()
+                pass_on(outer, inner, "up")
+                down.join()
+
+        threading.Thread(target=work, daemon=True).start()
+        yield listener.getsockname()[1], passed
 
 
 def test_what_is_due_follows_the_request():

@@ -142,6 +142,14 @@ def print_recommended(record: RunRecord) -> None:
         say(f"{who}{each} removed {what}: {reason}.")
 
 
+def tell_bill(record: RunRecord) -> None:
+    """Say what went over the socket of a run between machines."""
+    from lessvfl.report import bill
+
+    if said := bill.words(record):
+        say(f"{said}.")
+
+
 def build_report(folder: Path) -> None:
     """Make the page of a run folder and its list of features, and say where."""
     from lessvfl import report
@@ -169,6 +177,7 @@ def tell_server(record: RunRecord) -> None:
             said = tables.MISSING if found is None else f"{found[0]:.3f}"
             row[f"{score} without it"] = said
         print_table(list(rows[0]), [list(row.values()) for row in rows])
+        tell_bill(record)
         return
     say(tables.headline(record))
     for run in record.runs:
@@ -184,6 +193,7 @@ def tell_server(record: RunRecord) -> None:
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
         say(f"without {party}: {word} {without:.3f} instead of {whole:.3f}")
+    tell_bill(record)
 
 
 def tell_party(record: RunRecord) -> None:

@@ -239,6 +239,12 @@ def try_(
     predict: Annotated[
         bool, typer.Option("--predict", help="Then predict all rows together, too.")
     ] = False,
+    align: Annotated[
+        str, typer.Option(help="How common rows are found: none, plain or psi.")
+    ] = "none",
+    evaluation: Annotated[
+        str, typer.Option(help="When test rows are scored: epochs, end or nothing.")
+    ] = "epochs",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -271,8 +277,9 @@ def try_(
     numbers = _read_seeds(seeds)
     tell_changes(job, numbers[0], data)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
+    how = localhost.Between(align, evaluation)
     record = localhost.run_all(
-        job, numbers, options, with_target, out, port, tell, predict, watch
+        job, numbers, options, with_target, out, port, tell, predict, watch, how
     )
     _say(record, out, as_json)
     if out is not None and not as_json:
@@ -427,6 +434,7 @@ def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
         return
     results.print_summary([record])
     results.print_recommended(record)
+    results.tell_bill(record)
     if out is not None:
         results.build_report(out)
 

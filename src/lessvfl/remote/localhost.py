@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ SAME = 1e-6  # to which predictions must agree
 ShowStatus = Callable[[file.Follower], AbstractContextManager[None]]
 
 
+@dataclass(frozen=True)
+class Between:
+    """What the sides' configs say that a run in one process does not know of."""
+
+    align: str = "none"
+    evaluation: str = "epochs"  # for the curve
+
+
 def unwatched(status: file.Follower) -> AbstractContextManager[None]:
     """Show nothing."""
     return contextlib.nullcontext()
@@ -55,6 +64,7 @@ def run_all(
     tell: Callable[[str], None],
     predict: bool = False,
     watch: ShowStatus = unwatched,
+    how: Between = Between(),
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
@@ -65,7 +75,7 @@ def run_all(
     Everybody's own folder is in ``sides/`` of the run folder `out`, a temporary one
     unless given; VFL (Original), for the `target`, runs in this process. With `predict`
     all rows are then predicted between processes, too, and compared. `tell` is given
-    lines to show, `watch` the server's status.
+    lines to show, `watch` the server's status; `how` is what the sides' configs say.
     """
     experiment.check(job, seeds, target)
     refuse_distinct(job.settings)
@@ -87,7 +97,7 @@ def run_all(
                 tell(f"{who}: a fresh kit, a server and parties as processes")
                 place = base / (f"seed-{some[0]}" if one else "all-seeds")
                 place.parent.mkdir(parents=True, exist_ok=True)
-                runs += run(job, some, place, port or free_port(), watch=watch)
+                runs += run(job, some, place, port or free_port(), watch=watch, how=how)
                 for seed in some if predict and failed is None else ():
                     try:
                         n_rows = predict_all(place, seed)
@@ -133,6 +143,7 @@ def run(
     threads: int = 1,
     save_every: int = 50,
     watch: ShowStatus = unwatched,
+    how: Between = Between(),
 ) -> list[dict[str, Any]]:
     """Run seeds between processes; return their numbers, as `simulate` gives them.
 
@@ -140,7 +151,7 @@ def run(
     columns must be the same with all of these seeds. `watch` is given its status.
     """
     problems = [job.problem(seed) for seed in seeds]
-    write_folders(job, problems[0], seeds, base, port, threads, save_every)
+    write_folders(job, problems[0], seeds, base, port, threads, save_every, how)
     names = [table.name for table in problems[0].parties]
     path = base / "server" / "status.json"
     status = Status("", job.settings.method, job.dataset.name)
@@ -210,6 +221,7 @@ def write_folders(
     port: int,
     threads: int,
     save_every: int,
+    between: Between = Between(),
 ) -> None:
     """Make a kit, and put everybody's table and config into their folders.
 
@@ -237,7 +249,7 @@ def write_folders(
     }
     columns = {table.name: len(table.encoding.names) for table in problem.parties}
     allowed = policy.needed(job.settings, columns, len(seeds))
-    common = {"id": "row", "align": "none", "threads": threads}
+    common = {"id": "row", "align": between.align, "threads": threads}
     _write_config(
         base / "server" / "server.yaml",
         listen=address,
@@ -248,7 +260,7 @@ def write_folders(
         group_column="block" if "block" in labels else None,
         task=dataset.task,
         tell_share=True,  # all sides are of one house
-        evaluation="epochs",  # for the curve
+        evaluation=between.evaluation,
         method=job.settings.method,
         profile=job.settings.profile,
         settings=settings,

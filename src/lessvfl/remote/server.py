@@ -220,7 +220,10 @@ class ServerProcess:
         self._scratch = Scratch(self.folder)
         self.seed = config.seeds[0]  # of the run at hand
         self.resent = 0
+        self._settled = hub.by_part()  # what is on the bill of an earlier seed
         self._rows: SeedLabels | None = None  # of the seed at hand
+        # Who greeted how and knows them, as long as the connection lasts.
+        self._prepared: dict[PartyId, control.Hello] = {}
         self._n_offers: int | None = None  # of an alignment at hand
         if self._has_begun and not resume:
             self.close()
@@ -369,26 +372,28 @@ class ServerProcess:
         """
         seeds = self.config.seeds
         again = (self._place(seeds[-1]) / "numbers.json").is_file()
+        is_over = (self.folder / FILE_NAME).is_file()
         for number, seed in enumerate(seeds, start=1):
             self.seed, self.resent = seed, 0
             self.status.begin_seed(seed, number, len(seeds))
             self._run_seed()
             self._finish()
+            if not is_over:
+                self._settle()
         if again:  # some may dial just to hear that all is over
             time.sleep(min(STAY_SECONDS, self.config.wait))
-        if not (self.folder / FILE_NAME).is_file():
+        if not is_over:
             self._record().write(self.folder)
         return RunRecord.read(self.folder)
 
     def _run_seed(self) -> None:
         """Run one seed, however often a party goes away, and write its numbers down."""
         path = self._place(self.seed) / "numbers.json"
-        before = self._wire_bytes()
         tries: Counter[Any] = Counter()  # how often a party was lost at a mark
         while not path.is_file():
             try:
                 self.hub.wait(self.config.wait)
-                write_json(path, self._run_once(before))
+                write_json(path, self._run_once())
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
@@ -417,19 +422,36 @@ class ServerProcess:
                 raise PartyLostError(missing, "the run is over, but not for them")
             time.sleep(0.01)
 
+    def _settle(self) -> None:
+        """Put all bytes since the seed before, of whatever part, on this one's bill.
+
+        Those of a process before this one are there already, if it came so far.
+        """
+        path = self._place(self.seed) / "numbers.json"
+        numbers, now = read_json(path), self.hub.by_part()
+        bill = numbers["communication"]
+        wire = bill.setdefault("wire_bytes", {"up": 0, "down": 0})
+        for (of, part, way), n_bytes in (now - self._settled).items():
+            both = bill.setdefault(of, {}).setdefault(part, {"up": 0, "down": 0})
+            both[way] += n_bytes
+            wire[way] += n_bytes * (of == "frames")
+        self._settled = now
+        write_json(path, numbers)
+
     def _finish_one(self, party: PartyId, prepare: control.Prepare) -> dict[str, Any]:
         """Tell one party that the run is over; one that came anew learns of it all.
 
         Returns what it reveals.
         """
         tag = read_state(self._path).values["tag"]
+        known = self._prepared.pop(party, None)
+        greeted = None if known is None else {party: known}
         for message in (
-            self._welcome(),
-            prepare,
+            *((self._welcome(), prepare) if known is None else ()),
             control.Restore(tag),
             control.Finish(digest_of(self._network(self.seed))),
         ):
-            reply = self.hub.send({party: message})[party]
+            reply = self.hub.send({party: message}, greeted)[party]
         return _known_form(reply.revealed)
 
     def _record(self) -> RunRecord:
@@ -487,26 +509,19 @@ class ServerProcess:
             found, y_train=keep(found.y_train), y_test=keep(found.y_test)
         )
 
-    def _wire_bytes(self) -> Counter[str]:
-        """Return the bytes on the wire so far, of all parties."""
-        traffic = self.hub.traffic.values()
-        return Counter(up=sum(t.up for t in traffic), down=sum(t.down for t in traffic))
-
     def _billed(self, line: BillLine) -> None:
         """Show what was billed; the status counts no bytes of its own."""
         sent = {line.direction: line.payload_bytes[0]}
         self.status.carried(line.party, **sent, rounds=0, stage=line.stage)
 
-    def _carried(
-        self, party: PartyId, request: Any, up: memoryview, down: bytes
-    ) -> None:
+    def _carried(self, party: PartyId, request: Any, n_up: int, n_down: int) -> None:
         """Show an exchange: its bytes on the wire, and a round if it is billed."""
         stage = request.stage if isinstance(request, messages.Embed) else None
         if isinstance(request, control.Align) and self._n_offers is not None:
             self._n_offers += 1
             of = len(self.config.parties)
             self.status.do(f"alignment: {self._n_offers} of {of} parties have answered")
-        wire = {"wire_up": len(up), "wire_down": len(down)}
+        wire = {"wire_up": n_up, "wire_down": n_down}
         rounds = int(messages.is_billed(request))
         self.status.carried(party, **wire, rounds=rounds, stage=stage)
 
@@ -557,14 +572,12 @@ class ServerProcess:
             )
         return bytes(known.tensors["run"].tolist())
 
-    def _run_once(self, before: Counter[str]) -> dict[str, Any]:
-        """Agree with everybody where to go on, and run to the end.
-
-        `before` are the bytes that were on the wire before this run.
-        """
+    def _run_once(self) -> dict[str, Any]:
+        """Agree with everybody where to go on, and run to the end."""
         self.hub.run_id = self._run_id()
         config, seed = self.config, self.seed
         build = Builder(self.settings, [seed], config.device)
+        self._prepared = self.hub.hellos
         known = self._ask_all(self._welcome())
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
         rows = self._seed_labels()
@@ -626,15 +639,8 @@ class ServerProcess:
                 name: own[0].to(build.dtype) for name, own in recorder.means.items()
             },
         ).save(self._network(seed))
-        now = self._wire_bytes()
-        return server_numbers(
-            seed,
-            0,
-            server,
-            recorder,
-            wire_bytes={way: now[way] - before[way] for way in ("up", "down")},
-            resent_bytes=self.resent,
-        ) | {"bill": ledger.lines(0)}
+        numbers = server_numbers(seed, 0, server, recorder, resent_bytes=self.resent)
+        return numbers | {"bill": ledger.lines(0)}
 
     def _save_parties(self, tag: str) -> None:
         self._ask_all(control.Save(tag))

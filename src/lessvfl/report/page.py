@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
 from lessvfl.report import (
+    bill,
     figures,
     parts,
     pixels,
@@ -41,7 +42,7 @@ def run_page(record: RunRecord) -> str:
         parts.notes_card(_notes(record)),
     ]
     if record.runs:
-        body += [_parties(record), _recommended(record), _missed(record)]
+        body += [_parties(record), _bill(record), _recommended(record), _missed(record)]
         body += [_figures(record.runs), _selection(record.runs[0])]
         body += [_features(record), _seeds(record.runs)]
     body.append(settings_section(record))
@@ -204,6 +205,20 @@ def _parties(record: RunRecord) -> str:
         said += f'<p class="soft">{escape(power)}</p>'
     table = parts.number_table(server.party_rows(record), ("party",))
     return parts.card("Parties", said + parts.scroll("Parties", table))
+
+
+def _bill(record: RunRecord) -> str:
+    """Return the whole bill of a run between machines."""
+    found = bill.rows(record)
+    if not found:
+        return ""
+    said = (
+        '<p class="soft">Both directions, all parties. Frames: messages with all that '
+        "says what they are; the socket has TLS and the engine's own frames besides."
+        "</p>"
+    )
+    table = parts.scroll("Whole bill", parts.number_table(found, ("part",)))
+    return parts.card("Whole bill", said + table)
 
 
 def _figures(runs: Sequence[RunNumbers]) -> str:

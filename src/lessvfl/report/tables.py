@@ -731,8 +731,8 @@ COUNTED = {  # group: label, path and kind of its numbers
         ("bytes, both ways", "communication.payload_bytes.*", "count"),
         ("rounds", "communication.rounds", "count"),
         ("MiB as the paper counts", "communication.paper_mib", "size"),
-        ("bytes on the wire, up", "communication.wire_bytes.up", "count"),
-        ("bytes on the wire, down", "communication.wire_bytes.down", "count"),
+        ("bytes of frames, up", "communication.wire_bytes.up", "count"),
+        ("bytes of frames, down", "communication.wire_bytes.down", "count"),
         ("bytes sent twice after a break", "communication.resent_bytes", "count"),
     ),
 }

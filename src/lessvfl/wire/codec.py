@@ -16,8 +16,8 @@ offset  bytes what
 44      8     XXH3 (64 bits) of everything before it and after it
 ======= ===== ===========================================================
 
-Whatever does not fit is a ProtocolError that says what was wrong and never shows what
-was sent.
+On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). Whatever does not fit
+is a ProtocolError that says what was wrong and never shows what was sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 7
+VERSION = 8
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 KIND = struct.Struct("<H")
@@ -69,7 +69,8 @@ FAULTS = (
     MemoryError,
 )
 DTYPES = {
-    name: np.dtype(name) for name in ("float32", "float64", "int64", "int32", "uint8")
+    name: np.dtype(name)
+    for name in ("float32", "float64", "int64", "int32", "uint16", "uint8")
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 STAGES = get_args(Stage)
@@ -286,12 +287,25 @@ def _read_done(f: Fields, specs: Specs) -> ReadArrays:
     return lambda arrays: messages.Done(stage, silent, block(arrays))
 
 
+def _write_descend(m: messages.Descend) -> Parts:
+    """Put the rate behind the block: it may be another one every step."""
+    fields, arrays = _write_with_block(m, m.gradient, last=m.last)
+    return fields, [*arrays, torch.tensor([m.rate], dtype=torch.float64)]
+
+
 def _read_descend(f: Fields, specs: Specs) -> ReadArrays:
-    stage, block = _stage(f["stage"]), _block_reader(f, specs)
-    rate, last = f["rate"], _flag(f["last"])
-    if not _is_number(rate) or not 0 <= rate <= 1:
-        raise ValueError("a rate that is no share")
-    return lambda arrays: messages.Descend(stage, block(arrays), float(rate), last)
+    *own, of_rate = specs
+    stage, block, last = _stage(f["stage"]), _block_reader(f, own), _flag(f["last"])
+    if of_rate != ArraySpec(DTYPES["float64"], (1,), 1):
+        raise ValueError("a rate that is no number")
+
+    def read(arrays: ArrayList) -> messages.Descend:
+        *values, (rate,) = arrays
+        if not 0 <= rate <= 1:
+            raise ValueError("a rate that is no share")
+        return messages.Descend(stage, block(values), float(rate), last)
+
+    return read
 
 
 def _read_embedding(f: Fields, specs: Specs) -> ReadArrays:
@@ -331,10 +345,10 @@ def _read_align(f: Fields, specs: Specs) -> ReadArrays:
 def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
     spec, *more = specs
     seed, n_train, n_test = (_whole(f[name]) for name in ("seed", "n_train", "n_test"))
-    n_bytes = 4 * (n_train + n_test)
+    n_bytes = spec.dtype.itemsize * (n_train + n_test)
     if spec.dtype == np.uint8:
         n_bytes = coding.n_bytes(n_train + n_test, 1)
-    elif spec.dtype != np.int32:
+    elif spec.dtype not in (np.int32, np.uint16):
         raise ValueError("something else than positions")
     if len(spec.shape) != 1 or spec.n_values * spec.dtype.itemsize != n_bytes:
         raise ValueError("other rows than it says")
@@ -454,7 +468,7 @@ KINDS: list[MessageKind] = [
     _plain_kind(messages.Begin, plan=_train_plan, done=_whole),
     MessageKind(
         messages.Descend,
-        lambda m: _write_with_block(m, m.gradient, rate=m.rate, last=m.last),
+        _write_descend,
         _read_descend,
         repeats=True,
     ),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lessvfl.wire.control import Refusal
+from lessvfl.wire.messages import Traffic
 
 OVER = Refusal("over", "The run is over.")
 CLOSE_SECONDS = 2.0  # for last words to go out
@@ -37,6 +38,11 @@ class Stream(Protocol):
         Who sends more is cut off. Before the first call it may send a greeting and
         nothing else.
         """
+        ...
+
+    @property
+    def passed(self) -> Traffic | None:
+        """Return the bytes at the server's socket so far; None: not known."""
         ...
 
     def end_soon(self) -> None:

@@ -92,7 +92,7 @@ class Prepare:
     seed: int
     n_train: int
     n_test: int
-    rows: NDArray[Any]  # uint8 or int32
+    rows: NDArray[Any]  # uint8, or places: uint16, of many rows int32
     blocks: NDArray[np.int32] | None = None  # (n_train,)
     share: float | None = None
 
@@ -113,7 +113,8 @@ class Prepare:
             is_test = np.zeros(n_train + n_test, dtype=np.bool_)
             is_test[test] = True
             return cls(seed, n_train, n_test, np.packbits(is_test), own, share)
-        both = np.concatenate([train, test], dtype=np.int32, casting="same_kind")
+        places = np.uint16 if n_train + n_test <= AT_ONCE else np.int32
+        both = np.concatenate([train, test]).astype(places)
         return cls(seed, n_train, n_test, both, own, share)
 
     @property

@@ -20,6 +20,7 @@ from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import OVER, GoneError, Stream
 from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.shorthand import Shorthand
 
 BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
 LINE_SECONDS = 60.0  # between two lines about a server that is not there
@@ -139,6 +140,7 @@ class _Voice:
         self._carried = carried
         self._beat = beat
         self._lock = threading.Lock()  # of what is written, and of what is computed
+        self._said, self._heard = Shorthand(), Shorthand()
         self._at: tuple[WireFrame, float] | None = None  # the request, and since when
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -155,12 +157,14 @@ class _Voice:
         data = codec.encode(WireFrame(message, number, run))
         with self._lock:
             self._at = None
-            self._stream.write(data)
-        self._carried(len(data), 0)
+            short = self._said.shorten(data)
+            self._stream.write(short)
+        self._carried(len(short), 0)
 
-    def took(self, data: memoryview) -> None:
-        """Count what came."""
+    def took(self, data: memoryview) -> memoryview:
+        """Count what came, and return the whole frame."""
         self._carried(0, len(data))
+        return self._heard.whole(data)
 
     def close(self) -> None:
         """Fall silent."""
@@ -173,7 +177,7 @@ class _Voice:
                     continue  # idle, or quick
                 asked = self._at[0]
                 sign = codec.encode(WireFrame(Busy(), asked.number, asked.run))
-                self._stream.write(sign)
+                self._stream.write(self._said.shorten(sign))
 
 
 def _answer(
@@ -197,8 +201,8 @@ def _answer(
 def _converse(voice: _Voice, stream: Stream, handle: Callable[[Any], Any]) -> None:
     while True:
         data = stream.read()
-        voice.took(data)
         try:
+            data = voice.took(data)
             frame = codec.decode(data)
         except ProtocolError as error:
             _refuse(voice, error, *codec.exchange_of(data))

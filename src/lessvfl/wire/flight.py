@@ -29,6 +29,7 @@ from lessvfl.wire.connection import CLOSE_SECONDS, GoneError, first_line, start_
 from lessvfl.wire.control import Hello
 from lessvfl.wire.front import LOOPBACK, USUAL, Front, Guest, Limits
 from lessvfl.wire.hub import Hub
+from lessvfl.wire.messages import Traffic
 
 COMMAND = b"lessvfl/1"
 KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
@@ -139,6 +140,11 @@ class FlightStream:
         """Let the other end send a frame of so many bytes."""
         if self._guest is not None:
             self._guest.expect(n_bytes)
+
+    @property
+    def passed(self) -> Traffic | None:
+        """Return the bytes of a guest's connection; a party does not know its own."""
+        return None if self._guest is None else self._guest.passed
 
     def end_soon(self) -> None:
         """Have a guest let go of its connection, and of all that waits for it."""

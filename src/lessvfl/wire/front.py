@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lessvfl.wire.connection import CLOSE_SECONDS
+from lessvfl.wire.messages import Traffic
 
 LOOPBACK = "127.0.0.1"
 AT_ONCE = 1 << 18  # bytes that are passed on together
@@ -119,6 +120,7 @@ class Guest:
         self._due = 0
         self._beside = float(limits.greeting)
         self._at = time.monotonic()
+        self._n_up = self._n_down = 0
 
     # ------------------------------------------------------------- in the hub's threads
 
@@ -137,6 +139,12 @@ class Guest:
                 self.is_admitted, self.until = True, math.inf
                 self._beside = float(self._limits.beside)
             self._due = n_bytes + n_bytes // 8  # frames and records around them
+
+    @property
+    def passed(self) -> Traffic:
+        """Return the bytes at its socket so far, those of TLS included."""
+        with self._lock:
+            return Traffic(self._n_up, self._n_down)
 
     def end_soon(self) -> None:
         """Have it end, once the last words are out."""
@@ -157,6 +165,7 @@ class Guest:
     def took(self, n_bytes: int) -> None:
         """Count what it has sent."""
         with self._lock:
+            self._n_up += n_bytes
             due = min(n_bytes, self._due)
             self._due -= due
             self._beside -= n_bytes - due
@@ -164,6 +173,7 @@ class Guest:
     def gave(self, n_bytes: int) -> None:
         """Count what was sent to it, and has to be acknowledged."""
         with self._lock:
+            self._n_down += n_bytes
             if self.is_admitted:
                 more = self._beside + n_bytes / PER_WINDOW
                 self._beside = min(more, self._limits.beside)

@@ -18,6 +18,7 @@ import math
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -34,13 +35,16 @@ from lessvfl.wire.connection import (
     first_line,
     start_thread,
 )
-from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.control import Align, Busy, Farewell, Hello, Refusal, printable
 from lessvfl.wire.messages import Reply, Request, Traffic
+from lessvfl.wire.shorthand import Shorthand
 
 LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 STOPPED = "Another party has stopped the run."  # what the others hear of it
 FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
+# Parts of the bill that are no stages: rows are aligned, a party computes, the rest.
+ALIGN, ALIVE, AROUND = "align", "alive", "around"
 
 log = logging.getLogger(__name__)
 
@@ -61,18 +65,23 @@ class _Line:
     replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
     heard: float = field(default_factory=time.monotonic)  # the last sign of life
     ended: threading.Event = field(default_factory=threading.Event)
+    passed: Traffic = Traffic()  # at the socket, as far as it is counted
     last: bytes | None = None  # what to say before the stream ends
     lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
+    said: Shorthand = field(default_factory=Shorthand)
+    heard_of: Shorthand = field(default_factory=Shorthand)
 
     def ask(self, order: Order) -> None:
         """Have a request sent, and its reply taken."""
         self.heard = time.monotonic()
         self.requests.put(order)
 
-    def say(self, data: bytes) -> None:
-        """Send a frame."""
+    def say(self, data: bytes) -> int:
+        """Send a frame; return its bytes on the way."""
         with self.lock:
-            self.stream.write(data)
+            short = self.said.shorten(data)
+            self.stream.write(short)
+        return len(short)
 
     def say_last(self) -> None:
         """Send the last words, once, whichever thread comes to it."""
@@ -121,8 +130,9 @@ class Hub:
         self.refused = refused
         self.came: Callable[[PartyId], None] = lambda party: None
         self.went: Callable[[PartyId], None] = lambda party: None
-        self.carried: Callable[[PartyId, Any, memoryview, bytes], None] = (
-            lambda party, request, up, down: None
+        # Told of every exchange: its request, the bytes of its frames up and down.
+        self.carried: Callable[[PartyId, Any, int, int], None] = (
+            lambda party, request, n_up, n_down: None
         )
         self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
         # The most bytes of the arrays of a reply to a request.
@@ -133,7 +143,9 @@ class Hub:
         self.longest = math.inf  # seconds for a reply, whatever signs of life come
         self.number = 0
         self.run_id = bytes(16)
-        self._bytes = {party: [0, 0] for party in self.parties}  # up, down
+        # Bytes by party, whether of "frames" or at the "socket", part and direction.
+        self._bytes: Counter[tuple[PartyId, str, str, str]] = Counter()
+        self._counting = threading.Lock()
         self._lines: dict[PartyId, _Line] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
@@ -204,6 +216,7 @@ class Hub:
             if refused is None:
                 self.came(name)
                 before = self._lines.get(name)
+                self._count(line, AROUND, up=len(data))
                 self._lines[name] = line
                 self._changed.notify_all()
                 if before is not None:
@@ -249,41 +262,49 @@ class Hub:
         while (order := line.requests.get()) is not None:
             frame, down, n_due = order
             line.stream.expect(n_due)
-            line.say(down)
+            n_down = line.say(down)
             line.heard = time.monotonic()
-            self._count(line.party, down=len(down))
-            up = self._listen(line, frame)
+            part = part_of(frame.message)
+            self._count(line, part, down=n_down)
+            up, n_up = self._listen(line, frame, part)
             if isinstance(up, ProtocolError):
                 line.replies.put((frame, up))
                 continue
-            self.carried(line.party, frame.message, up, down)
+            self.carried(line.party, frame.message, n_up, n_down)
             read = up if len(up) <= SMALL else self._read(frame, up)
             line.replies.put((frame, read))
             if codec.kind_of(up) is Refusal:
                 return
         line.say_last()
 
-    def _listen(self, line: _Line, sent: WireFrame) -> memoryview | ProtocolError:
-        """Return the frame that is no sign of life, or what is wrong with these."""
+    def _listen(
+        self, line: _Line, sent: WireFrame, part: str
+    ) -> tuple[memoryview | ProtocolError, int]:
+        """Return the frame that is no sign of life, or what is wrong with these.
+
+        The number is that of its bytes on the way.
+        """
         asked, n_beats = line.heard, 0
         while True:
             try:
-                up = line.stream.read()
+                came = line.stream.read()
+                up = line.heard_of.whole(came)
             except ProtocolError as error:
-                return error
+                return error, 0
             line.heard = time.monotonic()
-            self._count(line.party, up=len(up))
             if codec.kind_of(up) is not Busy:
-                return up
+                self._count(line, part, up=len(came))
+                return up, len(came)
+            self._count(line, part, up=len(came), up_part=ALIVE)
             n_beats += 1
             frame = self._read(sent, up)
             if isinstance(frame, ProtocolError):
-                return frame
+                return frame, 0
             if n_beats > FREE_BEATS + line.heard - asked:
                 return ProtocolError(
                     "Signs of life must not come more often than once a second. Got "
                     f"{n_beats} in {line.heard - asked:.1f} seconds."
-                )
+                ), 0
 
     def _drop(self, line: _Line) -> None:
         line.replies.put(None)
@@ -320,10 +341,11 @@ class Hub:
         with self._changed:
             return tuple(self._lines)
 
-    def hello(self, party: PartyId) -> Hello:
-        """Return how a connected party greeted."""
+    @property
+    def hellos(self) -> dict[PartyId, Hello]:
+        """Return how connected parties greeted; each connection has one of its own."""
         with self._changed:
-            return self._lines[party].hello
+            return {party: line.hello for party, line in self._lines.items()}
 
     def wait(self, seconds: float) -> None:
         """Wait until all parties are connected, or raise naming those who are not."""
@@ -341,12 +363,24 @@ class Hub:
         """Send every request, then take every reply, or raise."""
         return self.send(requests)
 
-    def send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
-        """Exchange messages of any kind, those around a run included."""
+    def send(
+        self,
+        requests: Mapping[PartyId, Any],
+        greeted: Mapping[PartyId, Hello] | None = None,
+    ) -> dict[PartyId, Any]:
+        """Exchange messages of any kind, those around a run included.
+
+        Where it is said how parties `greeted`, those who came anew since are missing.
+        """
         self.number += 1
         with self._changed:
             self._raise_failure()
-            lines = {p: self._lines[p] for p in requests if p in self._lines}
+            lines = {
+                party: line
+                for party in requests
+                if (line := self._lines.get(party)) is not None
+                and (greeted is None or line.hello is greeted.get(party))
+            }
         if missing := [party for party in requests if party not in lines]:
             raise PartyLostError(missing, "not connected")
         later = []  # small ones are all written before the first goes out
@@ -425,13 +459,49 @@ class Hub:
 
     @property
     def traffic(self) -> dict[PartyId, Traffic]:
-        """Return the bytes on the wire so far."""
-        return {party: Traffic(*both) for party, both in self._bytes.items()}
+        """Return the bytes of frames so far."""
+        sums = {party: Counter[str]() for party in self.parties}
+        with self._counting:
+            for (party, of, _, way), n_bytes in self._bytes.items():
+                sums[party][way] += n_bytes * (of == "frames")
+        return {
+            party: Traffic(both["up"], both["down"]) for party, both in sums.items()
+        }
 
-    def _count(self, party: PartyId, up: int = 0, down: int = 0) -> None:
-        both = self._bytes[party]
-        both[0] += up
-        both[1] += down
+    def by_part(self) -> Counter[tuple[str, str, str]]:
+        """Return the bytes so far of "frames" and at the "socket", by part and way.
+
+        The socket is known where the engine tells; its bytes are those of TCP's
+        streams, TLS and all frames included. What passed before a frame came, and after
+        the one before it, is of the part that this frame belongs to.
+        """
+        found: Counter[tuple[str, str, str]] = Counter()
+        with self._counting:
+            for (_, of, part, way), n_bytes in self._bytes.items():
+                found[of, part, way] += n_bytes
+        return found
+
+    def _count(
+        self,
+        line: _Line,
+        part: str,
+        up: int = 0,
+        down: int = 0,
+        up_part: str | None = None,
+    ) -> None:
+        """Count a frame, and what has passed at the socket since the last one."""
+        to_server = up_part or part  # of a sign of life, but not what it waits for
+        before, now = line.passed, line.stream.passed or line.passed
+        line.passed = now
+        with self._counting:
+            for of, own, way, n_bytes in (
+                ("frames", to_server, "up", up),
+                ("frames", part, "down", down),
+                ("socket", to_server, "up", now.up - before.up),
+                ("socket", part, "down", now.down - before.down),
+            ):
+                if n_bytes:
+                    self._bytes[line.party, of, own, way] += n_bytes
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
@@ -475,6 +545,11 @@ class Hub:
             return False
         self._stopping.join(max(0.2, end - time.monotonic()))
         return not self._stopping.is_alive()
+
+
+def part_of(request: Any) -> str:
+    """Return which part of the bill an exchange belongs to: a stage, or around it."""
+    return ALIGN if isinstance(request, Align) else getattr(request, "stage", AROUND)
 
 
 def _unexpected(name: str) -> Refusal:

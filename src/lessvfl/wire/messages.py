@@ -185,7 +185,7 @@ Reply = Description | Embedding | Done
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes on the wire so far, headers and encryption included."""
+    """Bytes that went each way so far."""
 
     up: int = 0
     down: int = 0

@@ -1,0 +1,77 @@
+"""The whole bill of a run between machines: every part of it, at the server's socket.
+
+The payload is what the method sends, a frame what a message is with all that says what
+it is (:mod:`lessvfl.wire.codec`), and the socket has the engine's frames, TLS and its
+handshakes besides. Each byte of it is one of a party's socket, too.
+"""
+
+from __future__ import annotations
+
+from lessvfl import terms
+from lessvfl.report import tables
+from lessvfl.run.record import RunRecord
+
+PARTS = {  # as a reader calls it: its stages, and what is none
+    "alignment": ("align",),
+    "training": ("pretrain", "joint_lasso", "train_first", "train"),
+    "selection": ("embed", "select_components", "select_features", "select_again"),
+    "evaluation": ("evaluate",),
+    "signs of life": ("alive",),
+    "joining and marks": ("around",),
+}
+MEASURES = ("by_stage", "frames", "socket")
+
+
+def sums(record: RunRecord) -> dict[str, tuple[float, float, float]]:
+    """Return by part the bytes of payload, of frames and at the socket.
+
+    Both directions, all parties, means over seeds; nothing where no socket is known.
+    """
+    bills = [run.get("communication") or {} for run in record.runs]
+    if not any(bill.get("socket") for bill in bills):
+        return {}
+    found = {}
+    for part, stages in PARTS.items():
+        payload, frames, socket = (
+            sum(
+                tables.number(bill, of, stage, way) or 0
+                for bill in bills
+                for stage in stages
+                for way in ("up", "down")
+            )
+            / len(bills)
+            for of in MEASURES
+        )
+        if socket:
+            found[part] = (payload, frames, socket)
+    return found
+
+
+def rows(record: RunRecord) -> list[dict[str, str]]:
+    """Return a row for each part that a run has, and one for all."""
+    found = sums(record)
+    if found:
+        payload, frames, socket = zip(*found.values(), strict=True)
+        found["all"] = (sum(payload), sum(frames), sum(socket))
+    return [
+        {
+            "part": part,
+            "payload": terms.bytes_text(payload),
+            "frames": terms.bytes_text(frames),
+            "at the socket": terms.bytes_text(socket),
+            "socket / payload": f"{socket / payload:.2f}" if payload else "",
+        }
+        for part, (payload, frames, socket) in found.items()
+    ]
+
+
+def words(record: RunRecord) -> str:
+    """Say in a sentence what went over the server's socket; of which part how much."""
+    found = sums(record)
+    if not found:
+        return ""
+    total = terms.bytes_text(sum(socket for *_, socket in found.values()))
+    each = ", ".join(f"{p} {terms.bytes_text(own[-1])}" for p, own in found.items())
+    said = f"At the socket, both ways: {total} ({each})"
+    payload, _, socket = found.get("training", (0, 0, 0))
+    return said + f"; training {socket / payload:.2f} x its payload" * bool(payload)

@@ -1,0 +1,86 @@
+"""Frames without what an earlier one of their kind has said on the same connection.
+
+Step after step a message has the same fields and the same run, and with few bits a
+value these are as long as its values. Both ends of a connection remember them by kind,
+in each direction the last few; a frame of which they are known travels as
+
+======= ===== ==================================================
+offset  bytes what
+======= ===== ==================================================
+0       1     ``l``; a whole frame begins with ``L``
+1       1     8 x kind of the message + place of what is known
+2       4     number
+6       8     checksum, that of the whole frame
+14            the arrays
+======= ===== ==================================================
+
+The other end puts the whole frame together again before anything looks at it. Its
+checksum is of all that it has, so that ends which remember different things notice.
+Long frames travel whole: they have little to gain.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from lessvfl.errors import ProtocolError
+from lessvfl.wire import codec
+
+MARK = b"l"
+HEAD = struct.Struct("<cBI8s")
+LONGEST = 1 << 16  # of a whole frame that may be shortened
+MOST_NUMBER = 1 << 32
+MOST = 8  # runs and fields of a kind that are remembered
+
+
+class Shorthand:
+    """What one direction of a connection has said: runs and fields, by kind."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, list[tuple[bytes, bytes]]] = {}
+
+    def shorten(self, data: bytes) -> bytes:
+        """Return a whole frame as it travels."""
+        place, number, own = _read(data)
+        known = self._said.get(place, ())
+        if own not in known or len(data) > LONGEST or number >= MOST_NUMBER:
+            self._remember(place, own)
+            return data
+        told = data[codec.HEAD.size : codec.HEAD_BYTES]
+        body = data[codec.HEAD_BYTES + len(own[1]) :]
+        return HEAD.pack(MARK, MOST * place + known.index(own), number, told) + body
+
+    def whole(self, data: memoryview) -> memoryview:
+        """Return the whole frame of what came; one that is none comes back as it is."""
+        if bytes(data[:1]) != MARK or len(data) < HEAD.size:
+            if len(data) >= codec.HEAD_BYTES:
+                place, _, own = _read(data)
+                self._remember(place, own)
+            return data
+        _, code, number, told = HEAD.unpack_from(data)
+        place, which = divmod(code, MOST)
+        known = self._said.get(place, ())
+        if which >= len(known):
+            raise ProtocolError(
+                "A short frame must follow a whole one of its kind. Got it without."
+            )
+        run, text = known[which]
+        body = data[HEAD.size :]
+        fixed = (codec.MAGIC, codec.VERSION, place, number, run, len(text), len(body))
+        return memoryview(b"".join((codec.HEAD.pack(*fixed), told, text, body)))
+
+    def _remember(self, place: int, own: tuple[bytes, bytes]) -> None:
+        """Keep run and fields in mind, unless they are long or of no kind."""
+        if len(own[1]) > codec.LONG_FIELDS or place >= len(codec.KINDS):
+            return
+        known = self._said.setdefault(place, [])
+        if own not in known:
+            known.append(own)
+            del known[:-MOST]
+
+
+def _read(data: bytes | memoryview) -> tuple[int, int, tuple[bytes, bytes]]:
+    """Return kind and number of a whole frame, and what may be remembered of it."""
+    _, _, place, number, run, n_fields, _ = codec.HEAD.unpack_from(data)
+    start = codec.HEAD_BYTES
+    return place, number, (run, bytes(data[start : start + n_fields]))
