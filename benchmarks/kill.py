@@ -38,6 +38,7 @@ from lessvfl.run import profiles
 from lessvfl.run.simulate import Job
 
 SETTINGS = {"train_epochs": 15, "batch_size": 16}
+SHORT = {"train_epochs": 1}
 MOMENTS = ("alignment", "stage 2", "stage 3", "any time")
 LONGEST = 1200.0  # seconds of exchanges after which a run counts as hanging
 
@@ -53,7 +54,8 @@ def main() -> None:
     seeds = [int(seed) for seed in given.seeds.split(",")]
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load("breast-cancer")
-    settings = profiles.resolve(methods.DEFAULT, "default", dataset, SETTINGS)
+    own = SHORT if given.smoke else SETTINGS
+    settings = profiles.resolve(methods.DEFAULT, "default", dataset, own)
     spurious = 0.5 if len(seeds) == 1 else 0.0
     job = Job(dataset, settings, parties=2, spurious=spurious, device="cpu")
     with tempfile.TemporaryDirectory() as scratch:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the examples
 
 from examples.nvflare import sides
 from examples.nvflare.federation import Federation, kill_process, wait_for_job
-from kill import comparable, moment_of, write_sides
+from kill import SETTINGS, SHORT, comparable, moment_of, write_sides
 
 from lessvfl import data
 from lessvfl.errors import LessVFLWarning
@@ -36,7 +36,6 @@ from lessvfl.remote.config import ServerConfig, read
 from lessvfl.run import profiles
 from lessvfl.run.simulate import Job
 
-SETTINGS = {"train_epochs": 15, "batch_size": 16}
 SECONDS = {"wait": 20.0, "silence": 20.0}  # a site that stays away ends the job
 MOST_JOBS = 5  # until a run must be over
 
@@ -49,7 +48,8 @@ def main() -> None:
     given = smoke.parse(parser, kills=1)
     warnings.simplefilter("ignore", LessVFLWarning)
     dataset = data.load("breast-cancer")
-    settings = profiles.resolve("less-vfl-auto", "default", dataset, SETTINGS)
+    own = SHORT if given.smoke else SETTINGS
+    settings = profiles.resolve("less-vfl-auto", "default", dataset, own)
     job = Job(dataset, settings, parties=3, device="cpu")
     names = [table.name for table in job.problem(0).parties]
     rng, same = random.Random(given.seed), 0

@@ -132,13 +132,13 @@ def inverted(known: MLP, h: Tensor, n_columns: int) -> Tensor:
     return x.detach()[0]
 
 
-def columns_read(profile: str, n_columns: int, private: str) -> float:
+def columns_read(profile: str, n_columns: int, private: str, n_parties: int) -> float:
     """Return how much what a server finds is like the columns of parties."""
     table = data.from_arrays([[0.0], [1.0]], [0, 1])
     method = "less-vfl" if profile == "paper" else "less-vfl-auto"
     net = profiles.resolve(method, profile, table).net
     alike = []
-    for number in range(N_PARTIES):
+    for number in range(n_parties):
         name = f"party{number}"
         rng = np.random.default_rng(number)
         true = torch.as_tensor(rng.normal(size=(1, N_ROWS, n_columns)))
@@ -323,9 +323,11 @@ def solved_of(
     ]
 
 
-def print_solved(n_columns: int, n_tables: int, pool: Executor) -> None:
+def print_solved(
+    n_columns: int, n_tables: int, kinds: list[str], pool: Executor
+) -> None:
     """Print what is solved for in honest runs and in others."""
-    for kind, dense in itertools.product(SETTINGS, (False, True)):
+    for kind, dense in itertools.product(kinds, (False, True)):
         work = partial(solved_of, n_columns, dense=dense, given=SETTINGS[kind])
         means = np.mean(list(pool.map(work, range(n_tables))), axis=0)
         names = ("honest", "last", "separated", "scored", "lying")
@@ -346,7 +348,10 @@ def main() -> None:
     print("columns: correlation of what a server finds with the true columns")
     few = 1 if args.smoke else None
     for profile, n_columns in itertools.product(("default", "paper"), (4, 10)[:few]):
-        found = [columns_read(profile, n_columns, key) for key in ("shared", "own")]
+        found = [
+            columns_read(profile, n_columns, key, few or N_PARTIES)
+            for key in ("shared", "own")
+        ]
         print(
             f"  {profile:<8}{n_columns:>3} columns: weights of the shared seed "
             f"{found[0]:.2f}, of an own secret {found[1]:.2f}",
@@ -363,7 +368,7 @@ def main() -> None:
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, fresh) as pool:
         for n_columns in (4, 10, 30, 100)[:few]:
-            print_solved(n_columns, args.tables, pool)
+            print_solved(n_columns, args.tables, list(SETTINGS)[:few], pool)
 
 
 if __name__ == "__main__":

@@ -184,9 +184,10 @@ def plain_epochs(problem: data.Problem, net: NetConfig, n_epochs: int) -> float:
     """Return the seconds of joint training in plain PyTorch, without messages."""
     tables = [torch.as_tensor(p.X_train).float() for p in problem.parties]
     cpu = torch.device("cpu")
-    parts = [Plain(net.party_widths(X.shape[1]), cpu).module for X in tables]
+    widths = [net.party_widths(X.shape[1]) for X in tables]
+    parts = [Plain(one, cpu).module for one in widths]
     n_outputs = problem.n_classes if problem.task == "multiclass" else 1
-    head = torch.nn.Linear(net.embedding_size * len(parts), n_outputs)
+    head = torch.nn.Linear(sum(one[-1] for one in widths), n_outputs)
     params = [p for part in (*parts, head) for p in part.parameters()]
     optimizer = torch.optim.AdamW(params, lr=0.005, fused=True)
     y = torch.as_tensor(problem.y_train)
@@ -291,6 +292,7 @@ def main() -> None:
         return
     sizes = COLUMNS if args.what == "columns" else ROWS
     sizes = [(n, d) for n, d in sizes if (d if args.what == "columns" else n) <= most]
+    sizes = sizes[:1] if args.smoke else sizes
     summary(grow(sizes, args.devices.split(",")), args.what)
 
 

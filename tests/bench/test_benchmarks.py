@@ -33,7 +33,7 @@ COMMANDS = {
     "kill": r"1 of 1 identical",
     "kill_nvflare": r"1 of 1 identical",
     "leaks": r" +4 columns, dense: honest .+",
-    "missed": r'\{"data": "breast-cancer", "n": 3, "spearman": .+\}',
+    "missed": r'\{"data": "breast-cancer", "n": 4, "spearman": .+\}',
     "parties": r" +2 +\d.+",
     "pictures": r".+selection\.svg",
     "predict kill": r"back: median .+",
@@ -60,6 +60,7 @@ NEEDS = {
     "sklearn_fit": "lassonet",
     "transport": "grpc",
 }
+SLOW = {"kill_nvflare", "predict time"}  # start a dozen processes and more
 
 
 def test_every_script_is_run() -> None:
@@ -75,7 +76,13 @@ def test_a_page_quotes_it(name: str) -> None:
     assert any(f"benchmarks/{name}.py" in page.read_text("utf-8") for page in pages)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else [])
+        for one in COMMANDS
+    ],
+)
 def test_the_smallest_size_prints_its_table(command: str, tmp_path: Path) -> None:
     if (needed := NEEDS.get(command)) and find_spec(needed) is None:
         pytest.skip(f"benchmarks/{command.split()[0]}.py needs {needed}")
