@@ -548,7 +548,8 @@ def attack(folder: Path, given: Any, quota: dict[str, int]) -> bool:
     with open(folder / "stderr", "w") as errors:
         pipes: Any = {"stdin": -1, "stdout": -1, "stderr": errors, "text": True}
         # Strangers are counted by what gRPC says of them.
-        pipes["env"] = os.environ | {"GRPC_VERBOSITY": "ERROR"}
+        hushed = ("GRPC_VERBOSITY",)
+        pipes["env"] = {k: v for k, v in os.environ.items() if k not in hushed}
         process: Any = subprocess.Popen([sys.executable, __file__, *more], **pipes)
     state = Attack(
         folder, json.loads(process.stdout.readline())["port"], given.seed, quota
