@@ -83,7 +83,8 @@ def server_record(
             "spurious": None,
             "selection": None,
         }
-        one.pop("importance", None)
+        for name in ("importance", "test_rows_seen"):  # of all columns together
+            one.pop(name, None)
         one["communication"] |= {
             "wire_bytes": {"up": 800_000, "down": 30_000},
             "resent_bytes": 0,
