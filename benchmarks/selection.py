@@ -36,13 +36,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import smoke
 import torch
 from shapes import linear_score
 
 from lessvfl import data, methods
-from lessvfl.data import DataConfig, Dataset
+from lessvfl.bench.equal.cells import training_rows
+from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
 
@@ -97,7 +97,7 @@ def run_job(
         return [numbers_of(run) for run in simulate.simulate(job, seeds)]
     found = []
     for seed in seeds:
-        own = training_part(dataset, resolved.data, seed)
+        own = training_rows(dataset, resolved.data, seed)
         job = simulate.Job(own, resolved, PARTIES.get(name, 3), share)
         found += [numbers_of(run) for run in simulate.simulate(job, [seed])]
     return found
@@ -115,20 +115,6 @@ def numbers_of(run: simulate.Run) -> dict[str, Any]:
     parties = run.numbers["features"].values()
     kept = {name for party in parties for name in party["kept"]}
     return {**run.numbers, "linear on kept": linear_score(run.problem, kept)}
-
-
-def training_part(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:
-    """Return the training rows alone, as a data set of their own."""
-    rows = np.arange(dataset.X.n_rows)
-    if dataset.X_test is None:
-        rows, _ = data.split_rows(dataset, config, seed)
-    return dataclasses.replace(
-        dataset,
-        X=dataset.X.take(rows),
-        y=dataset.y[rows],
-        X_test=None,
-        y_test=None,
-    )
 
 
 def task(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -42,15 +40,9 @@ FACTORS_LEGEND = (
 
 def build_equal(results: Mapping[str, Any], folder: Path) -> Path:
     """Write ``equal.json``, ``.csv``, ``.md`` and ``.html``; return the page."""
-    texts = {
-        "json": json.dumps(results, indent=1, allow_nan=False) + "\n",
-        "csv": parts.csv_text(_lines(results)),
-        "md": markdown(results),
-        "html": _page(results),
-    }
-    for suffix, text in texts.items():
-        parts.write(folder / f"{NAME}.{suffix}", text)
-    return folder / f"{NAME}.html"
+    return parts.write_results(
+        folder, NAME, results, _lines(results), markdown(results), _page(results)
+    )
 
 
 def transports(results: Mapping[str, Any]) -> list[str]:
@@ -153,12 +145,11 @@ def factors(results: Mapping[str, Any]) -> list[dict[str, str]]:
             for name in results["breakdown"][0]["factors"]
         }
         lists["whole"] = [row["whole"] for row in results["breakdown"]]
-        means = {
-            name: math.exp(statistics.fmean(map(math.log, values)))
+        empty = dict.fromkeys(rows[0], "")
+        texts = {
+            name: f"{statistics.geometric_mean(values):.2f}"
             for name, values in lists.items()
         }
-        empty = dict.fromkeys(rows[0], "")
-        texts = {name: f"{value:.2f}" for name, value in means.items()}
         rows.append(empty | {"data": "geometric mean"} | texts)
     return rows
 

@@ -11,12 +11,13 @@ import base64
 import csv
 import hashlib
 import io
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lessvfl.report import figures
 from lessvfl.run.record import write_atomically
@@ -35,6 +36,26 @@ def _read(name: str) -> str:
 def write(path: Path, text: str) -> None:
     """Write a document, whatever characters its names hold."""
     write_atomically(path, text.encode("utf-8", errors="replace"))
+
+
+def write_results(
+    folder: Path,
+    name: str,
+    results: Mapping[str, Any],
+    lines: Iterable[Iterable[object]],
+    markdown: str,
+    page: str,
+) -> Path:
+    """Write a benchmark's results as .json, .csv, .md and .html; return the page."""
+    texts = {
+        "json": json.dumps(results, indent=1, allow_nan=False) + "\n",
+        "csv": csv_text(lines),
+        "md": markdown,
+        "html": page,
+    }
+    for suffix, text in texts.items():
+        write(folder / f"{name}.{suffix}", text)
+    return folder / f"{name}.html"
 
 
 def document(title: str, parts: Iterable[str], footer: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -76,15 +75,9 @@ FIGURES = {  # title, caption, marks
 
 def build_peers(results: Mapping[str, Any], folder: Path) -> Path:
     """Write ``peers.json``, ``.csv``, ``.md`` and ``.html``; return the page."""
-    texts = {
-        "json": json.dumps(results, indent=1, allow_nan=False) + "\n",
-        "csv": parts.csv_text(_lines(results)),
-        "md": _markdown(results),
-        "html": _page(results),
-    }
-    for suffix, text in texts.items():
-        parts.write(folder / f"{NAME}.{suffix}", text)
-    return folder / f"{NAME}.html"
+    return parts.write_results(
+        folder, NAME, results, _lines(results), _markdown(results), _page(results)
+    )
 
 
 def rows_of(results: Mapping[str, Any], name: str) -> list[Result]:

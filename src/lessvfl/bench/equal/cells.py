@@ -9,6 +9,7 @@ What is not part of it (stages 2 and 3, how networks start) is each method's own
 from __future__ import annotations
 
 import dataclasses
+import operator
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -164,14 +165,11 @@ def choose(trials: Sequence[Mapping[str, Any]]) -> dict[str, Lambdas]:
     gone = [one for one in trials if one["removed_share"] >= target.REMOVED_SHARE]
 
     def best(some: Sequence[Mapping[str, Any]]) -> Lambdas:
-        found: Lambdas = max(some, key=_by_accuracy)["lambdas"]  # the first of equals
+        first = max(some, key=operator.itemgetter("accuracy"))  # of equals
+        found: Lambdas = first["lambdas"]
         return found
 
     return {"accuracy": best(trials), "removed": best(gone or trials)}
-
-
-def _by_accuracy(trial: Mapping[str, Any]) -> float:
-    return float(trial["accuracy"])
 
 
 def server_lambdas(method: str) -> list[float | None]:
@@ -191,9 +189,7 @@ def training_rows(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:
     rows = np.arange(dataset.X.n_rows)
     if dataset.X_test is None:
         rows, _ = data.split_rows(dataset, config, seed)
-    return dataclasses.replace(
-        dataset, X=dataset.X.take(rows), y=dataset.y[rows], X_test=None, y_test=None
-    )
+    return dataclasses.replace(dataset.take(rows), X_test=None, y_test=None)
 
 
 def _alone() -> None:

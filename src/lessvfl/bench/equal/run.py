@@ -22,17 +22,6 @@ from lessvfl.bench.equal.tables import BROKEN_DOWN, ORIGINAL, RULE
 from lessvfl.bench.options import check_options
 from lessvfl.bench.store import Records
 
-DATA = (
-    "phishing",
-    "sylva_train",
-    "gina_reconstruction",
-    "activity_time265",
-    "isolet1",
-    "pcmac",
-    "rosmap",
-    "mfeat",
-    "credit",
-)
 CellTask = tuple[Any, Any]  # the arguments of a function: a cell, and one more
 Call = Callable[
     [Callable[..., Any], Sequence[CellTask]], Iterator[tuple[CellTask, Any]]
