@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping
 
 from lessvfl import terms
 from lessvfl.report import tables
 from lessvfl.run.record import RunRecord
+from lessvfl.terms import PairedGap
 
 BYTES = "communication.payload_bytes.*"
-ERRORS = 2.0  # standard errors beyond which a difference in scores is called one
 DIFFERENCES = {  # of two transports, in words; any other is one of the steps
     "bits": "{} bits a value",
     "embedding_size": "{} components",
@@ -121,11 +119,10 @@ def _score(record: RunRecord, base: RunRecord) -> str:
     gaps = _gaps(record, base, path)
     if len(gaps) < 2:
         return f", with {word} {numbers} ({tables.plural(ours.n, 'seed')})"
-    error = statistics.stdev(gaps) / math.sqrt(len(gaps))
-    mean, seeds = statistics.fmean(gaps), tables.plural(len(gaps), "seed")
-    if abs(mean) <= ERRORS * error:
+    verdict, seeds = PairedGap.of(gaps).verdict, tables.plural(len(gaps), "seed")
+    if verdict == "equal":
         return f", at the same {word} within two standard errors ({numbers}, {seeds})"
-    how = "higher" if mean > 0 else "lower"
+    how = "higher" if verdict == "ahead" else "lower"
     return f", at a {how} {word} ({numbers}, {seeds}, beyond two standard errors)"
 
 

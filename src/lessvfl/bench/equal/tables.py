@@ -6,17 +6,17 @@ import math
 import operator
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lessvfl import methods
 from lessvfl.bench.equal.cells import SCORES, STEPS, TRANSPORTS, Cell
 from lessvfl.run import target
+from lessvfl.terms import PairedGap
 
 ORIGINAL = "original"  # plain training without planted noise: where targets come from
 BROKEN_DOWN = "less-vfl"  # the method whose bytes the breakdown begins with
 RULE = "removed"  # how its lambdas were chosen
-ERRORS = 2.0  # standard errors beyond which a difference is called one
 MIB = 2**20
 # Name of a factor of the breakdown -> where it begins and ends: method, transport.
 FACTORS = {
@@ -132,21 +132,7 @@ def _ahead(
     pairs = [(a[score], b[score]) for a, b in zip(ours.runs, one.runs, strict=True)]
     if any(None in pair for pair in pairs):
         return None
-    gaps = [a - b for a, b in pairs]
-    mean = statistics.fmean(gaps)
-    error = statistics.stdev(gaps) / math.sqrt(len(gaps))
-    return {"mean": mean, "error": error, "verdict": verdict(mean, error)}
-
-
-def verdict(mean: float, error: float) -> str:
-    """Say whether a difference is one.
-
-    >>> verdict(0.02, 0.005), verdict(-0.02, 0.005), verdict(0.002, 0.005)
-    ('ahead', 'behind', 'equal')
-    """
-    if abs(mean) <= ERRORS * error:
-        return "equal"
-    return "ahead" if mean > 0 else "behind"
+    return asdict(PairedGap.of([a - b for a, b in pairs]))
 
 
 def verdicts(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
