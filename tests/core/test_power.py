@@ -11,7 +11,7 @@ from scipy.stats import ncx2
 
 from lessvfl.core.evidence import Look, Subject
 from lessvfl.core.plans import ShadowPlan
-from lessvfl.core.power import DOUBT, Sight, beyond
+from lessvfl.core.power import DOUBT, PLACES, TERMS, Sight, beyond
 
 
 @given(
@@ -35,6 +35,26 @@ def test_what_a_column_has_at_most_is_seldom_too_little():
     said = torch.as_tensor((x * z).mean(axis=1) ** 2 * n)
     found = Sight(n, 1.0, 6.6).at_most(said, torch.ones(3000).double())
     assert float((found < r).double().mean()) == pytest.approx(DOUBT, abs=0.02)
+
+
+def test_many_columns_cost_no_more_than_some(monkeypatch):
+    """And have at most what each has at most alone."""
+    rng = np.random.default_rng(0)
+    said = torch.as_tensor(rng.noncentral_chisquare(1, rng.uniform(0, 900, 20_000)))
+    degrees = torch.as_tensor(rng.choice([1.0, 3.0], 20_000))
+    sight, some = Sight(1000, 1.0, 6.6), torch.arange(0, 20_000, 100)
+    alone = sight.at_most(said[some], degrees[some])
+    computed = []
+    tail = torch.special.gammaincc
+
+    def counted(a, x):
+        computed.append(x.numel())
+        return tail(a, x)
+
+    monkeypatch.setattr(torch.special, "gammaincc", counted)
+    together = sight.at_most(said, degrees)
+    assert sum(computed) == 2 * PLACES * TERMS
+    torch.testing.assert_close(together[some], alone, rtol=1e-3, atol=1e-4)
 
 
 def test_silence_is_no_evidence():

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ DOUBT = 0.05  # how often a column has more than is said that it has at most
 HALVINGS = 30
 FARTHEST = 400.0  # off the centre: what lies beyond would have been seen
 TERMS = 400  # of the mixture, for what is at most that far off
+PLACES = 512  # that are computed of any number of values
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,37 @@ class Sight:
         all chance does counts as that: less is no evidence of anything.
         """
         said = torch.maximum(said, moments.chance(degrees, 0.5))
-        low, high = torch.zeros_like(said), torch.full_like(said, FARTHEST)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            far = beyond(said, degrees, middle) >= 1 - DOUBT
-            low, high = torch.where(far, low, middle), torch.where(far, middle, high)
-        return (high / self.n_rows).sqrt().clamp_max(1.0)
+        off = torch.empty_like(said)
+        for degree in degrees.unique():
+            own = degrees == degree
+            off[own] = _largest_off(said[own], degree)
+        return (off / self.n_rows).sqrt().clamp_max(1.0)
+
+
+def _largest_off(said: Tensor, degree: Tensor) -> Tensor:
+    """Return how far off the centre chi-squares of one degree may well be, (n,).
+
+    Of many only `PLACES` are computed and the others read off between them, where the
+    square roots of both are all but a straight line.
+    """
+    places = said
+    if len(said) > PLACES:
+        ends = said.aminmax()
+        last = min(float(ends.max), float(degree) + 2 * FARTHEST)
+        roots = torch.linspace(float(ends.min) ** 0.5, last**0.5, PLACES)
+        places = roots.to(said).square()
+    tails = _tails(places, degree.expand_as(places))
+    low, high = torch.zeros_like(places), torch.full_like(places, FARTHEST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        far = (_weights(middle) * tails).sum(dim=1) >= 1 - DOUBT
+        low, high = torch.where(far, low, middle), torch.where(far, middle, high)
+    if places is said:
+        return high
+    x, xp, fp = (one.sqrt().cpu().numpy() for one in (said, places, high))
+    found = np.interp(x, xp, fp)
+    roots = torch.as_tensor(found, dtype=said.dtype, device=said.device)
+    return roots.square()
 
 
 def correlation_of(auc: float, share: float) -> float:
@@ -81,11 +108,21 @@ def beyond(value: Tensor, degrees: Tensor, off: Tensor) -> Tensor:
     >>> round(float(beyond(four, one, 0 * one)), 4)
     0.05
     """
-    j = torch.arange(TERMS, device=value.device).double()
-    half = (off / 2).unsqueeze(1)
-    weights = torch.exp(torch.xlogy(j, half) - half - torch.lgamma(j + 1))
-    tails = torch.special.gammaincc(
-        (degrees / 2).unsqueeze(1) + j, (value / 2).unsqueeze(1).expand(-1, TERMS)
-    )
-    found: Tensor = (weights * tails).sum(dim=1)
+    found: Tensor = (_weights(off) * _tails(value, degrees)).sum(dim=1)
     return found
+
+
+def _weights(off: Tensor) -> Tensor:
+    """Return Poisson's probabilities of the terms of a mixture, (n, TERMS)."""
+    j = torch.arange(TERMS, device=off.device).double()
+    half = (off / 2).unsqueeze(1)
+    weights: Tensor = torch.exp(torch.xlogy(j, half) - half - torch.lgamma(j + 1))
+    return weights
+
+
+def _tails(value: Tensor, degrees: Tensor) -> Tensor:
+    """Return how likely each term of a mixture exceeds values, (n, TERMS)."""
+    j = torch.arange(TERMS, device=value.device).double()
+    halves = (value / 2).unsqueeze(1).expand(-1, TERMS)
+    tails: Tensor = torch.special.gammaincc((degrees / 2).unsqueeze(1) + j, halves)
+    return tails
