@@ -91,10 +91,12 @@ def test_a_step_of_the_breakdown_changes_one_thing() -> None:
 
 
 def test_the_grid_is_the_papers() -> None:
-    assert cells.server_lambdas("less-vfl") == [0.5, 0.25, 0.1, 0.05, 0.01, 0.005]
-    assert cells.server_lambdas("local-lasso") == [None]
+    grid = [0.5, 0.25, 0.1, 0.05, 0.01, 0.005]
+    assert cells.server_lambdas("less-vfl", "cpu") == [(lam,) for lam in grid]
+    assert cells.server_lambdas("less-vfl", "cuda") == [tuple(grid)]
+    assert cells.server_lambdas("local-lasso", "cuda") == [(None,)]
     for method in ("plain", "less-vfl-auto"):
-        assert cells.server_lambdas(method) == []
+        assert cells.server_lambdas(method, "cpu") == []
 
 
 def test_lambdas_are_tried_on_training_rows_alone(
@@ -111,10 +113,13 @@ def test_lambdas_are_tried_on_training_rows_alone(
 
     monkeypatch.setattr(simulate, "simulate", simulated)
     monkeypatch.setattr(data, "load", lambda name, data_dir: table())
-    found = cells.try_lambdas(Cell("made", "ours", "less-vfl"), 0.05, "cpu", None)
+    found = cells.try_lambdas(
+        Cell("made", "ours", "less-vfl"), (0.05, 0.01), "cpu", None
+    )
     ((job, replicas),) = seen
-    assert [r.lam_party for r in replicas] == plan.published()["grid"]["lam_party"]
-    assert {r.lam_server for r in replicas} == {0.05}
+    grid = plan.published()["grid"]["lam_party"]
+    tried = [(r.lam_server, r.lam_party) for r in replicas]
+    assert tried == list(itertools.product((0.05, 0.01), grid))
     assert job.dataset.X.n_rows == 320  # test rows have no say
     assert job.settings.config.schedule == "cosine"  # one batch
     assert found["trials"][0] == {

@@ -60,7 +60,7 @@ class Records:
         with reading(path):
             record = json.loads(path.read_text(encoding="utf-8"))
             found: dict[str, Any] = record["found"]
-            same = record["about"] == {**about, "lessvfl": __version__}
+            same = record["about"] == json.loads(json.dumps(_dated(about)))
         return found if same else None
 
     def add(
@@ -68,6 +68,10 @@ class Records:
     ) -> None:
         """Keep what a part gave."""
         if self.folder is not None:
-            about = {**about, "lessvfl": __version__}
-            text = json.dumps({"about": about, "found": found}, allow_nan=False)
+            text = json.dumps({"about": _dated(about), "found": found}, allow_nan=False)
             write_atomically(self.folder / f"{name}.json", text.encode())
+
+
+def _dated(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record is about, with the version that made it."""
+    return {**about, "lessvfl": __version__}

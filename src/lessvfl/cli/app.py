@@ -179,9 +179,11 @@ def build_data(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A run folder, or the --out of a benchmark.")
+    ],
 ) -> None:
-    """Rebuild the report of a run folder from its record."""
+    """Rebuild the report of a run or a benchmark from its record."""
     from lessvfl.report import build
 
     typer.echo(f"Report: {build(folder)}")

@@ -40,6 +40,7 @@ SCORES = ("accuracy", "balanced_accuracy", "auc")
 POINT = ("accuracy", "balanced_accuracy", "removed_share", "payload_bytes", "rounds")
 
 Lambdas = Mapping[str, float]
+ServerLambdas = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,9 @@ def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def try_lambdas(
-    cell: Cell, lam_server: float | None, device: str, folder: Path | None
+    cell: Cell, lam_servers: ServerLambdas, device: str, folder: Path | None
 ) -> dict[str, Any]:
-    """Try the paper's lambdas of the parties, with one of the server's, as one batch.
+    """Try the paper's lambdas of the parties, with some of the server's, as one batch.
 
     A fifth of the training rows is held out; the others learn. A training that ends by
     itself (``watched``) would end one run at a time: here it goes to its end.
@@ -140,20 +141,28 @@ def try_lambdas(
     own_rows = training_rows(dataset, own.data, CHOICE_SEED)
     parties, share = PARTIES.get(cell.data), cell.spurious
     job = Job(own_rows, own, parties, share, device=device)
-    grid = plan.published()["grid"]["lam_party"]
-    replicas = [Replica(CHOICE_SEED, lam, lam_server) for lam in grid]
-    known = {} if lam_server is None else {"lam_server": lam_server}
+    replicas = [
+        Replica(CHOICE_SEED, lam, lam_server)
+        for lam_server in lam_servers
+        for lam in plan.published()["grid"]["lam_party"]
+    ]
     found = (run.numbers for run in simulate.simulate(job, replicas))
     return {
         "trials": [
             {
-                "lambdas": {"lam_party": lam, **known},
+                "lambdas": _lambdas(replica),
                 "accuracy": numbers["accuracy"]["final"],
                 "removed_share": numbers["spurious"]["removed_share"],
             }
-            for lam, numbers in zip(grid, found, strict=True)
+            for replica, numbers in zip(replicas, found, strict=True)
         ]
     }
+
+
+def _lambdas(replica: Replica) -> Lambdas:
+    """Return those that a run of a batch has."""
+    given = {"lam_party": replica.lam_party, "lam_server": replica.lam_server}
+    return {name: lam for name, lam in given.items() if lam is not None}
 
 
 def choose(trials: Sequence[Mapping[str, Any]]) -> dict[str, Lambdas]:
@@ -172,16 +181,16 @@ def choose(trials: Sequence[Mapping[str, Any]]) -> dict[str, Lambdas]:
     return {"accuracy": best(trials), "removed": best(gone or trials)}
 
 
-def server_lambdas(method: str) -> list[float | None]:
-    """Return the paper's lambdas of the server, none for a method without them.
+def server_lambdas(method: str, device: str) -> list[ServerLambdas]:
+    """Return the paper's lambdas of the server, by batch; None where there are none.
 
-    A method that has no lambda at all has an empty list.
+    A CPU tries them one by one, on all its cores; elsewhere a step costs about the same
+    for one as for all. A method that has no lambda at all has an empty list.
     """
     if method in ("plain", methods.DEFAULT):
         return []
-    return (
-        list(plan.published()["grid"]["lam_server"]) if method == "less-vfl" else [None]
-    )
+    grid = plan.published()["grid"]["lam_server"] if method == "less-vfl" else [None]
+    return [(lam,) for lam in grid] if device == "cpu" else [tuple(grid)]
 
 
 def training_rows(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:

@@ -109,17 +109,17 @@ class _Bench:
 
     def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Lambdas]]:
         """Choose the lambdas of every method that has some."""
-        need = [
-            (cell, lam)
-            for cell in self._cells()
-            for lam in cells.server_lambdas(cell.method)
-        ]
         own = self.contest
+        need = [
+            (cell, lams)
+            for cell in self._cells()
+            for lams in cells.server_lambdas(cell.method, own.device)
+        ]
         attempt = partial(cells.try_lambdas, device=own.device, folder=own.data_dir)
         found = dict(self._kept(attempt, need, call, "lam_server"))
         trials: dict[Cell, list[Any]] = {}
-        for cell, lam in need:  # in the order of the grid
-            trials.setdefault(cell, []).extend(found[cell, lam]["trials"])
+        for cell, lams in need:  # in the order of the grid
+            trials.setdefault(cell, []).extend(found[cell, lams]["trials"])
         return {cell: cells.choose(some) for cell, some in trials.items()}
 
     def runs(

@@ -55,6 +55,7 @@ def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
             "rule": one.rule or None,
             "lambdas": dict(one.lambdas),
             **_means(one),
+            "by_seed": _by_seed(one),
             "target": _to_target(one, _same(found, one, "plain", ORIGINAL), "accuracy"),
             "balanced_target": _to_target(
                 one, _same(found, one, "plain", ORIGINAL), "balanced_accuracy"
@@ -66,16 +67,28 @@ def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
     ]
 
 
-def _means(one: CellRuns) -> dict[str, Any]:
-    """Return the means over seeds of what stands in a run."""
-    names = (*SCORES, "removed_share", "real_kept_share", "rounds")
-    means = {name: one.mean(operator.itemgetter(name)) for name in names}
-    seconds = one.mean(operator.itemgetter("seconds"))
-    return {**means, "mib": one.mean(_mib), "seconds": seconds}
-
-
 def _mib(run: Mapping[str, Any]) -> float:
     return float(sum(run["bytes"].values()) / MIB)
+
+
+NUMBERS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+    **{
+        name: operator.itemgetter(name)
+        for name in (*SCORES, "removed_share", "real_kept_share", "rounds")
+    },
+    "mib": _mib,
+    "seconds": operator.itemgetter("seconds"),
+}
+
+
+def _means(one: CellRuns) -> dict[str, Any]:
+    """Return the means over seeds of what stands in a run."""
+    return {name: one.mean(number) for name, number in NUMBERS.items()}
+
+
+def _by_seed(one: CellRuns) -> dict[str, list[float | None]]:
+    """Return the numbers of every run, in the order of the seeds."""
+    return {name: list(map(number, one.runs)) for name, number in NUMBERS.items()}
 
 
 def _same(
