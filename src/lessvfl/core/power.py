@@ -55,7 +55,7 @@ class Sight:
         """
         said = torch.maximum(said, moments.chance(degrees, 0.5))
         off = torch.empty_like(said)
-        for degree in degrees.unique():
+        for degree in torch.unique(degrees):
             own = degrees == degree
             off[own] = _largest_off(said[own], degree)
         return (off / self.n_rows).sqrt().clamp_max(1.0)
@@ -116,7 +116,8 @@ def _weights(off: Tensor) -> Tensor:
     """Return Poisson's probabilities of the terms of a mixture, (n, TERMS)."""
     j = torch.arange(TERMS, device=off.device).double()
     half = (off / 2).unsqueeze(1)
-    weights: Tensor = torch.exp(torch.xlogy(j, half) - half - torch.lgamma(j + 1))
+    log = half.clamp_min(torch.finfo(half.dtype).tiny).log()  # at zero all is in term 0
+    weights: Tensor = torch.exp(j * log - half - torch.lgamma(j + 1))
     return weights
 
 
