@@ -282,7 +282,7 @@ def test_a_fitted_model_is_a_card_in_a_notebook(fitted):
         unfitted = clone(fitted)._repr_html_()
     card, _, diagram = page.partition("</div>")
     assert "lessvfl-card" in card
-    assert "LESS-VFL auto kept" in card
+    assert "less-vfl-auto kept" in card
     assert "1 missing cell" in card
     assert "&lt;b&gt;lab&lt;/b&gt;" in card
     assert "<b>" not in card

@@ -250,7 +250,7 @@ def test_demo(run_cli, tmp_path, monkeypatch):
     assert "Note:" not in result.out
     page, records = (tmp_path / "demo" / "report.html").read_text(), {}
     names = {
-        "less-vfl-auto": "LESS-VFL auto",
+        "less-vfl-auto": "less-vfl-auto",
         "plain": "Plain VFL",
         "plain-published": "Plain VFL, published",
     }
@@ -265,13 +265,13 @@ def test_demo(run_cli, tmp_path, monkeypatch):
     assert same.items() <= ours.items()
     assert published["bits"] == 32
     said = finding(records)
-    assert said.startswith("LESS-VFL auto found ")
+    assert said.startswith("less-vfl-auto found ")
     assert " bytes than plain VFL, published (4 bits a value instead of 32, " in said
     assert f"{said}." in " ".join(result.out.split())
     assert f"<h1>{said}</h1>" in page
-    assert "Pixels kept and removed by LESS-VFL auto" in page
+    assert "Pixels kept and removed by less-vfl-auto" in page
     assert "same value in all training rows" in page
-    lines = list(pixels.text_lines(records["LESS-VFL auto"].runs))
+    lines = list(pixels.text_lines(records["less-vfl-auto"].runs))
     assert "\n".join(lines) in result.out
 
 

@@ -135,7 +135,7 @@ def test_card_says_what_the_record_says(run_cli, tmp_path):
     assert run_cli("export", out, "--format", "safetensors").code == 0
     text = (out / "export" / "MODEL_CARD.md").read_text()
     run = result.json["runs"][0]
-    assert text.startswith("# LESS-VFL auto on a\\|b\\_c\n")
+    assert text.startswith("# less-vfl-auto on a\\|b\\_c\n")
     assert "- rows: 120 for training, 30 held out for the test" in text
     n_features = result.json["data"]["n_features"]
     assert f"- features: {n_features}, {n_features - 5} of them planted noise" in text

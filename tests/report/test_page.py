@@ -235,8 +235,8 @@ def test_selection_by_shadows_is_told_in_words_and_figures(odd_records, pages):
 
 def test_the_automatic_method_and_its_stages_have_titles(pages):
     words = "|".join(Reader(pages["shadows"]).words)
-    assert "|LESS-VFL auto · profile default · on activity" in words
-    assert "|LESS-VFL auto kept " in words
+    assert "|less-vfl-auto · profile default · on activity" in words
+    assert "|less-vfl-auto kept " in words
     assert "|first training: bytes up|" in words
     assert "|parties select again: rounds|" in words
 

@@ -563,7 +563,7 @@ def test_bars_stand_in_groups_with_whiskers():
 
 
 def test_no_two_series_differ_in_the_colour_alone():
-    assert "LESS-VFL auto" in panels.STYLES
+    assert "less-vfl-auto" in panels.STYLES
     looks = list(panels.STYLES.values())
     for part in range(3):  # colour, dashes, hatch
         assert len({look[part] for look in looks}) == len(looks)

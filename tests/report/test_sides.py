@@ -378,7 +378,7 @@ def test_a_server_shows_score_curve_bill_and_components(whole):
     record = server_record(whole)
     text = report.page(record)
     words = "|".join(read_whole(text).words)
-    assert tables.headline(record).startswith("LESS-VFL auto with 3 parties; test acc")
+    assert tables.headline(record).startswith("less-vfl-auto with 3 parties; test acc")
     assert "|Test accuracy|" in words
     assert "|bytes of frames, up|" in words
     assert "|bytes sent twice after a break|" in words

@@ -19,7 +19,7 @@ MISSING = "–"
 MOST_CLASSES = 3  # that are counted in a sentence
 METHOD_TITLES = {
     "less-vfl": "LESS-VFL",
-    "less-vfl-auto": "LESS-VFL auto",
+    "less-vfl-auto": "less-vfl-auto",
     "local-lasso": "Local lasso",
     "group-lasso": "Group lasso",
     "plain": "Plain VFL",

@@ -28,7 +28,7 @@ TITLES = {
 }
 STYLES = {  # colour, dashes and hatch; no two series differ in the colour alone
     "LESS-VFL": (BLUE, "-", ""),
-    "LESS-VFL auto": (SKY, (0, (4, 1)), "||"),
+    "less-vfl-auto": (SKY, (0, (4, 1)), "||"),
     "Local lasso": (VERMILION, "--", "////"),
     "Group lasso": (GREEN, "-.", ".."),
     "VFL (Original)": (BLACK, ":", "xx"),
