@@ -776,6 +776,24 @@ def test_a_party_that_was_killed_knows_its_stages(tmp_path):
     server.party.handle(Embed("evaluate", "test"))
 
 
+def test_rows_scored_again_after_a_kill_are_not_counted(tmp_path):
+    """Once, they were: a party that came back had forgotten at which step it was."""
+    server = in_two_stages(tmp_path)
+    for plan in server.plans:
+        run_stage(server, plan)
+    server.party.handle(Save("train-2"))
+    server.party.handle(Embed("evaluate", "test"))
+    place = tmp_path / "run" / "seed-0"
+    before = server.party.budget.values(place)
+    server.party.close()
+    server.party = a_party(tmp_path, policy=server.party.config.policy)
+    server.welcome()
+    server.party.handle(listed(TRAIN, TEST))
+    server.party.handle(Restore("train-2"))
+    server.party.handle(Embed("evaluate", "test"))
+    assert server.party.budget.values(place) == before > 0
+
+
 def test_rows_for_stage_two_leave_once_and_as_agreed(tmp_path):
     """Once, all rows left at any time in full precision, evaluation or not."""
     server = Server(a_party(tmp_path), pretrain_epochs=0, server_rows=60, bits=8)

@@ -623,7 +623,7 @@ class PartyProcess:
         assert self._rows is not None
         self.party = self._build()
         self._mark, self.seen = None, []
-        self._n_behind, self._sent, self._scored = 0, [], {}
+        self._n_behind, self._step, self._sent, self._scored = 0, 0, [], {}
         self._chain = b""
         self.ledger = Ledger(1)
         private = self._private_seed(self._rows.seed)
@@ -742,8 +742,8 @@ class PartyProcess:
         The server may go back to the one before: it writes its own state after ours.
         """
         tensors, values = self._ready().state()
-        values |= {"seen": self.seen, "sent": self._sent, "behind": self._n_behind}
-        values["scored"] = self._scored
+        values |= {"seen": self.seen, "sent": self._sent, "scored": self._scored}
+        values |= {"behind": self._n_behind, "step": self._step}
         values["chain"] = self._chain.hex()
         values["ledger"] = self.ledger.state()
         tensors["rng"] = torch.get_rng_state()
@@ -773,7 +773,7 @@ class PartyProcess:
         self._mark = tag
         self.seen = list(state.values["seen"])
         self._sent = list(state.values["sent"])
-        self._n_behind = state.values["behind"]
+        self._n_behind, self._step = state.values["behind"], state.values["step"]
         self._scored = dict(state.values["scored"])
         self._chain = bytes.fromhex(state.values["chain"])
         self.ledger.restore(state.values["ledger"])
