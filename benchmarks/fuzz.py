@@ -59,6 +59,7 @@ from lessvfl.wire import (
     control,
     dial,
     flight,
+    front,
     messages,
     shorthand,
 )
@@ -78,6 +79,7 @@ POLICY = Policy(  # redone steps count, and an attack has them redone
     limits={"bits": None, "pretrain_epochs": None},
 )
 PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a hang
+STRANGER_SECONDS = front.Limits().seconds + 9.0  # junk may be half a record of TLS
 LONGEST = 90.0  # seconds without any progress, after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
 SHARES = {"reply": 0.03, "greeting": 0.2, "stranger": 0.02}  # the others: decode
@@ -486,13 +488,14 @@ class Attack:
     def stranger(self) -> None:
         """Dial without a certificate of ours, or without TLS, or with garbage in it."""
         rng = random.Random(self.seed + 2)
+        where = ("127.0.0.1", self.port)
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
         while self.goes_on("stranger"):
             how = rng.choice(("no TLS", "no certificate", "foreign CA", "garbage"))
             self.count("stranger", how)
             junk, answer = b"\0" + rng.randbytes(rng.randint(99, 3000)), b""
             try:
-                with socket.create_connection(("127.0.0.1", self.port), 9) as line:
+                with socket.create_connection(where, STRANGER_SECONDS) as line:
                     if how != "no TLS":
                         line = self.context(how).wrap_socket(
                             line, server_hostname="localhost"

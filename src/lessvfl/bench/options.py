@@ -30,7 +30,7 @@ def check_options(
         one = isinstance(value, str)
         wrong = [v for v in ([value] if one else value) if v not in allowed]
         if wrong:
-            rule = "be one of" if one else "hold numbers out of"
+            rule = "be one of" if one else "hold some of"
             raise ConfigError(
                 f"The '{name}' option must {rule} {', '.join(map(str, allowed))}. "
                 f"Got {wrong[0]!r} instead."
