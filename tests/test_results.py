@@ -82,7 +82,27 @@ def test_a_page_is_made_of_them(name: str, tmp_path: Path) -> None:
     read_whole(report.build(tmp_path / name).read_text(encoding="utf-8"))
 
 
-def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "equal.json").write_text("{}")
-    with pytest.raises(RecordError, match=r"equal.json' must be the results"):
+@pytest.mark.parametrize(
+    ("name", "text", "got"),
+    [
+        ("equal.json", "{", "Got what is no JSON"),
+        ("equal.json", "[]", "with seeds, .*Got no seeds"),
+        ("bench.json", '{"a": 1}', "Got no seeds"),
+        ("bench.json", '{"seeds": [0], "data": 1, "tables": []}', "of another form"),
+        ("record", "", "must hold record.jsonl, or .*equal.json.*a folder without"),
+    ],
+)
+def test_what_is_no_result_is_refused(
+    name: str, text: str, got: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RecordError, match=got):
         report.build(tmp_path)
+
+
+def test_rows_of_nothing_are_refused(tmp_path: Path) -> None:
+    whole = results("equal", "equal.json")
+    for rows in ([], [{}]):
+        (tmp_path / "equal.json").write_text(json.dumps(whole | {"rows": rows}))
+        with pytest.raises(RecordError, match=r"Got no rows|of another form"):
+            report.build(tmp_path)

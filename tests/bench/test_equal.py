@@ -142,7 +142,8 @@ def test_lambdas_are_chosen_by_accuracy_and_by_noise_removed(
         {"lambdas": {"lam_party": lam}, "accuracy": score, "removed_share": share}
         for lam, score, share in zip(grid, scores, removed, strict=True)
     ]
-    assert cells.choose(trials) == {
+    chosen = {rule: one["lambdas"] for rule, one in cells.choose(trials).items()}
+    assert chosen == {
         "accuracy": {"lam_party": 0.5},
         "removed": {"lam_party": by_removed},
     }
@@ -158,6 +159,7 @@ def found(
     rule: str = "",
     n_bytes: int = 2**20,
     removed: float = 1.0,
+    held_out: float = 0.9,
 ) -> CellRuns:
     runs = [
         {
@@ -186,7 +188,8 @@ def found(
     ]
     spurious = 0.0 if rule == tables.ORIGINAL else 0.5
     cell = Cell("made", transport, method, spurious=spurious)
-    return CellRuns(cell, rule, {}, runs)
+    trial = {"lambdas": {}, "removed_share": held_out} if rule else {}
+    return CellRuns(cell, rule, trial, runs)
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -224,6 +227,22 @@ def test_a_target_that_a_constant_reaches_counts_for_nothing() -> None:
     (shown,) = page.shown({"rows": [row]}, "ours")
     assert shown["hits"] == "degenerate (2 of 2)"
     assert shown["MiB to target"] == "– (0.250)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "held_out", "said"),
+    [
+        ("removed", 0.8, "80 % removed"),
+        ("removed", 0.7, "80 % removed (none did)"),
+        ("accuracy", 0.7, "most accurate"),
+    ],
+)
+def test_a_rule_that_found_nothing_says_so(
+    rule: str, held_out: float, said: str
+) -> None:
+    rows = tables.rows([found("less-vfl", [0.8, 0.8], rule=rule, held_out=held_out)])
+    (shown,) = page.shown({"rows": rows}, "ours")
+    assert shown["lambdas by"] == said
 
 
 def test_factors_multiply_to_the_whole() -> None:

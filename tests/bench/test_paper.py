@@ -342,8 +342,8 @@ def test_data_that_cannot_be_had_keep_the_papers_numbers(folder):
     [
         ({"profile": "default"}, "'profile' option must be one of official-code, pap"),
         ({"settings": "best"}, "'settings' option must be one of published, grid"),
-        ({"tables": (4,)}, "'tables' option must hold numbers out of 2, 3.*Got 4"),
-        ({"figures": (1,)}, "'figures' option must hold numbers out of 2.*Got 1"),
+        ({"tables": (4,)}, "'tables' option must hold some of 2, 3.*Got 4"),
+        ({"figures": (1,)}, "'figures' option must hold some of 2.*Got 1"),
         ({"tables": (), "figures": ()}, "At least one table or figure"),
         ({"seeds": (0, 0)}, "'seeds' option must name at least one, each once"),
         ({"seeds": (-1,)}, "Every seed must be a whole number"),

@@ -325,4 +325,4 @@ def _print_equal(results: dict[str, Any]) -> None:
         console.print(sentence, highlight=False)
     for row in equal.factors(results):
         console.print(", ".join(f"{k} {v}" for k, v in row.items() if v))
-    console.print(f"{results['seconds']:.1f} s in {results['jobs']} processes")
+    console.print(f"{results['seconds']:.1f} s, {results['jobs']} at a time")

@@ -15,15 +15,17 @@ from lessvfl.report.paper.page import build_bench
 from lessvfl.report.peers import build_peers
 from lessvfl.report.theory import build_theory
 from lessvfl.report.verdicts import FEATURES_NAME, features_csv
-from lessvfl.run.record import RunRecord, read_journal, unwritten
+from lessvfl.run.record import FILE_NAME, RunRecord, read_journal, unwritten
 
 REPORT_NAME = "report.html"
-# The results of a benchmark, by its file, and who makes its page of them.
-BENCHMARKS: dict[str, Callable[[Mapping[str, Any], Path], Path]] = {
-    "bench.json": build_bench,
-    "equal.json": build_equal,
-    "peers.json": build_peers,
-    "theory.json": build_theory,
+MAY_BE_EMPTY = ("tables", "figures", "verdicts", "breakdown")
+PageBuilder = Callable[[Mapping[str, Any], Path], Path]
+# The results of a benchmark, by its file: what they hold, and who makes their page.
+BENCHMARKS: dict[str, tuple[tuple[str, ...], PageBuilder]] = {
+    "bench.json": (("seeds", "data", "tables", "figures"), build_bench),
+    "equal.json": (("seeds", "data", "rows", "verdicts", "breakdown"), build_equal),
+    "peers.json": (("seeds", "data", "methods", "results"), build_peers),
+    "theory.json": (("seeds", "n", "results"), build_theory),
 }
 
 
@@ -49,9 +51,14 @@ def build(folder: Path) -> Path:
         there all the same.
     """
     folder = Path(folder)
-    for name, build_page in BENCHMARKS.items():
+    for name in BENCHMARKS:
         if (folder / name).is_file():
-            return _of_benchmark(folder / name, build_page)
+            return _of_benchmark(folder / name)
+    if not (folder / FILE_NAME).is_file():
+        raise RecordError(
+            f"'{folder}' is not a run folder: it must hold {FILE_NAME}, or the results "
+            f"of a benchmark ({', '.join(BENCHMARKS)}). Got {_kind(folder)}."
+        )
     record = RunRecord.read(folder)
     path = folder / REPORT_NAME
     journal = read_journal(folder)
@@ -66,16 +73,28 @@ def build(folder: Path) -> Path:
     return path
 
 
-def _of_benchmark(
-    file: Path, build_page: Callable[[Mapping[str, Any], Path], Path]
-) -> Path:
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "a folder without them"
+    return "a file" if path.exists() else "no such folder"
+
+
+def _of_benchmark(file: Path) -> Path:
     """Write the page of a benchmark from its results."""
+    keys, build_page = BENCHMARKS[file.name]
+    wrong = f"'{file}' must be results as 'lessvfl bench' writes them"
     try:
-        return build_page(json.loads(file.read_text(encoding="utf-8")), file.parent)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        results = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        raise RecordError(f"{wrong}. Got what is no JSON.") from None
+    own = results if isinstance(results, dict) else {}
+    if missing := [key for key in keys if not own.get(key) and key not in MAY_BE_EMPTY]:
+        raise RecordError(f"{wrong}, with {', '.join(keys)}. Got no {missing[0]}.")
+    try:
+        return build_page(results, file.parent)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
         raise RecordError(
-            f"'{file}' must be the results of a benchmark, as 'lessvfl bench' wrote "
-            f"them. Got {type(error).__name__}: {error}."
+            f"{wrong}. Got entries of another form, or of another version of lessvfl."
         ) from error
 
 

@@ -40,6 +40,7 @@ SCORES = ("accuracy", "balanced_accuracy", "auc")
 POINT = ("accuracy", "balanced_accuracy", "removed_share", "payload_bytes", "rounds")
 
 Lambdas = Mapping[str, float]
+Trial = Mapping[str, Any]  # lambdas, and what came of them on rows held out
 ServerLambdas = tuple[float | None, ...]
 
 
@@ -165,20 +166,16 @@ def _lambdas(replica: Replica) -> Lambdas:
     return {name: lam for name, lam in given.items() if lam is not None}
 
 
-def choose(trials: Sequence[Mapping[str, Any]]) -> dict[str, Lambdas]:
-    """Return the lambdas that did best on rows held out, by two rules.
+def choose(trials: Sequence[Trial]) -> dict[str, Trial]:
+    """Return the trials that did best on rows held out, by two rules.
 
     ``accuracy``: the highest. ``removed``: the highest of those that removed 80 % of
     the planted noise, as the paper chose; where none did, the same.
     """
     gone = [one for one in trials if one["removed_share"] >= target.REMOVED_SHARE]
-
-    def best(some: Sequence[Mapping[str, Any]]) -> Lambdas:
-        first = max(some, key=operator.itemgetter("accuracy"))  # of equals
-        found: Lambdas = first["lambdas"]
-        return found
-
-    return {"accuracy": best(trials), "removed": best(gone or trials)}
+    by_rule = {"accuracy": trials, "removed": gone or trials}
+    score = operator.itemgetter("accuracy")
+    return {rule: max(some, key=score) for rule, some in by_rule.items()}
 
 
 def server_lambdas(method: str, device: str) -> list[ServerLambdas]:

@@ -107,7 +107,7 @@ class _Bench:
     records: Records
     say: Callable[[str], None]
 
-    def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Lambdas]]:
+    def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Trial]]:
         """Choose the lambdas of every method that has some."""
         own = self.contest
         need = [
@@ -123,13 +123,14 @@ class _Bench:
         return {cell: cells.choose(some) for cell, some in trials.items()}
 
     def runs(
-        self, call: Call, lambdas: dict[Cell, dict[str, cells.Lambdas]]
+        self, call: Call, chosen: dict[Cell, dict[str, cells.Trial]]
     ) -> list[tables.CellRuns]:
         """Run every cell with every seed; the same lambdas by two rules run once."""
         asked: dict[tuple[Cell, str], Cell] = {}  # by the rule that gave its lambdas
         for cell in self._cells():
-            for rule, some in lambdas.get(cell, {"": {}}).items():
-                asked[cell, rule] = replace(cell, lambdas=tuple(some.items()))
+            for rule, trial in chosen.get(cell, {"": {"lambdas": {}}}).items():
+                own = replace(cell, lambdas=tuple(trial["lambdas"].items()))
+                asked[cell, rule] = own
             if cell.method == "plain":
                 bare = replace(cell, spurious=0.0)
                 asked[bare, ORIGINAL] = bare
@@ -146,7 +147,10 @@ class _Bench:
         done = dict(self._kept(run, todo, call, "seed"))
         return [
             tables.CellRuns(
-                cell, rule, dict(own.lambdas), [done[own, seed] for seed in seeds]
+                cell,
+                rule,
+                chosen.get(cell, {}).get(rule, {}),
+                [done[own, seed] for seed in seeds],
             )
             for (cell, rule), own in asked.items()
         ]

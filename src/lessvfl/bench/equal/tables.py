@@ -36,7 +36,7 @@ class CellRuns:
 
     cell: Cell
     rule: str
-    lambdas: Mapping[str, float]
+    trial: Mapping[str, Any]  # of the rows held out, which gave it; may be empty
     runs: Sequence[Mapping[str, Any]]  # one a seed
 
     def mean(self, number: Callable[[Mapping[str, Any]], float | None]) -> float | None:
@@ -53,7 +53,8 @@ def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
             "transport": one.cell.transport,
             "method": one.cell.method,
             "rule": one.rule or None,
-            "lambdas": dict(one.lambdas),
+            "lambdas": one.trial.get("lambdas", {}),
+            "held_out_removed": one.trial.get("removed_share"),
             **_means(one),
             "by_seed": _by_seed(one),
             "target": _to_target(one, _same(found, one, "plain", ORIGINAL), "accuracy"),
