@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import smoke
 
-from lessvfl.bench.paper import run
+from lessvfl_bench.paper import run
 
 
 def main() -> None:

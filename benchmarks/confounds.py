@@ -20,15 +20,15 @@ from typing import Any
 import smoke
 
 from lessvfl import data
-from lessvfl.bench.paper import plan, tables
-from lessvfl.bench.paper.chunks import Bench
-from lessvfl.bench.paper.curves import plain_curve, selection_curve
-from lessvfl.bench.paper.scene import Spec
-from lessvfl.bench.paper.store import Store
 from lessvfl.core.device import resolve_device
 from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run.target import first_hit
+from lessvfl_bench.paper import plan, tables
+from lessvfl_bench.paper.chunks import Bench
+from lessvfl_bench.paper.curves import plain_curve, selection_curve
+from lessvfl_bench.paper.scene import Spec
+from lessvfl_bench.paper.store import Store
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as published": {},

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from lessvfl import data
-from lessvfl.bench.paper import stages
-from lessvfl.bench.paper.loop import captured
-from lessvfl.bench.paper.model import Model
-from lessvfl.bench.paper.nets import leaf
-from lessvfl.bench.paper.scene import Scene
 from lessvfl.core.device import resolve_device
 from lessvfl.core.plans import Rows
 from lessvfl.errors import LessVFLWarning
+from lessvfl_bench.paper import stages
+from lessvfl_bench.paper.loop import captured
+from lessvfl_bench.paper.model import Model
+from lessvfl_bench.paper.nets import leaf
+from lessvfl_bench.paper.scene import Scene
 
 SEEDS = (0, 1, 2, 3, 4)
 

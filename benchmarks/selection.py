@@ -41,10 +41,10 @@ import torch
 from shapes import linear_score
 
 from lessvfl import data, methods
-from lessvfl.bench.equal.cells import training_rows
 from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
+from lessvfl_bench.equal.cells import training_rows
 
 PARTIES = {
     "phishing": 3,

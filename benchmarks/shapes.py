@@ -61,11 +61,11 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl import data
-from lessvfl.bench.peers import pooled
 from lessvfl.core import metrics
 from lessvfl.data import Dataset, Problem
 from lessvfl.run import profiles, simulate
 from lessvfl.terms import stream_seed
+from lessvfl_bench.peers import pooled
 
 Mask = NDArray[np.bool_]
 Array = NDArray[Any]

@@ -36,7 +36,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from lessvfl import LessVFLClassifier
-from lessvfl.bench.peers import pooled
+from lessvfl_bench.peers import pooled
 
 Mask = NDArray[np.bool_]
 Found = tuple[Mask, NDArray[Any]] | None  # columns kept, predictions of test rows

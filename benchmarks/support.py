@@ -33,11 +33,11 @@ import smoke
 import torch
 
 from lessvfl import data
-from lessvfl.bench.peers import pooled
 from lessvfl.core import metrics
 from lessvfl.data import Dataset
 from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate
+from lessvfl_bench.peers import pooled
 
 N_PARTIES = 4
 SHAPES = (

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 import lessvfl
+import lessvfl_bench
 
-SOURCE = Path(lessvfl.__file__).parent
+# The benchmarks are a package of their own, here a room named bench: no other may
+# import it, and the library finds it by its entry points.
+SOURCES = {
+    Path(lessvfl.__file__).parent: (),
+    Path(lessvfl_bench.__file__).parent: ("bench",),
+}
 
 # Everyone may import these.
 COMMON = {"errors", "settings", "terms"}
@@ -35,16 +41,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": BELOW_RUN,
     "report": {"run.record"},
     "remote": {"report", "run", "status"} | BELOW_RUN,
-    "bench": {"run", "methods", "data"} | MATHEMATICS,
+    # Its commands take the options that those of the library do.
+    "bench": {"run", "methods", "data", "report", "cli.options"} | MATHEMATICS,
     "estimator": {"data", "methods", "report", "run", "status"},
-    "cli": {"bench", "remote", "report", "run", "status"} | BELOW_RUN,
+    "cli": {"remote", "report", "run", "status"} | BELOW_RUN,
 }
 
 # Third parties that stay in one or two rooms.
 ONLY_IN: dict[str, set[str]] = {
     # A run measures itself with tensors.
     "sklearn": {"bench", "data", "estimator", "run.scores"},
-    "matplotlib": {"report"},
+    "matplotlib": {"report", "bench.pages"},
     "pyarrow": {"data", "wire.flight"},
     "nvflare": {"remote.flare_files", "remote.nvflare", "wire.nvflare"},
     "yaml": {"data", "remote"},
@@ -54,14 +61,15 @@ ONLY_IN: dict[str, set[str]] = {
     "uvicorn": {"remote.predict.service"},
     "pydantic": {"remote.predict.service"},
     "cryptography": {"remote"},
-    "typer": {"cli"},
-    "rich": {"cli", "status"},
+    "typer": {"cli", "bench.cli"},
+    "rich": {"cli", "bench.cli", "status"},
 }
 
 # Third parties that a room must do without.
 NEVER_IN: dict[str, set[str]] = {
     "terms": {"numpy", "torch"},
     "report": {"numpy", "torch"},
+    "bench.pages": {"numpy", "torch"},
     "status": {"numpy", "torch"},
     "cli": {"numpy", "torch"},
 }
@@ -78,16 +86,25 @@ RENAMED = {
 SHARED_NAMES = {"Config": "methods"}  # the settings of a method, always this
 
 
-def module_of(path: Path) -> str:
+def module_of(path: Path, source: Path) -> str:
     """Return a file's module below lessvfl, as in run.record; a room by its name."""
-    parts = path.relative_to(SOURCE).with_suffix("").parts
+    parts = SOURCES[source] + path.relative_to(source).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def below(name: str) -> str | None:
+    """Return a module of ours by its place below lessvfl; None for another's."""
+    package, _, rest = name.partition(".")
+    if package == "lessvfl_bench":
+        return f"bench.{rest}" if rest else "bench"
+    return rest if package == "lessvfl" and rest else None
+
+
 FILES = {
-    module_of(path): path
-    for path in sorted(SOURCE.rglob("*.py"))
-    if path != SOURCE / "__init__.py"  # public names, from any room
+    module_of(path, source): path
+    for source in SOURCES
+    for path in sorted(source.rglob("*.py"))
+    if path != Path(lessvfl.__file__)  # public names, from any room
 }
 TREES = {
     module: ast.parse(path.read_text(encoding="utf-8"))
@@ -114,7 +131,7 @@ def imports(node: ast.AST) -> Iterator[tuple[str, str]]:
         assert node.level == 0, "imports are absolute"
         for alias in node.names:
             whole = f"{node.module}.{alias.name}"
-            if whole.removeprefix("lessvfl.") in FILES and whole.startswith("lessvfl."):
+            if below(whole) in FILES:
                 yield whole, alias.asname or alias.name
             else:
                 yield node.module or "", ""
@@ -122,8 +139,8 @@ def imports(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def ours(node: ast.AST) -> set[str]:
     """Return what a statement imports of ours, below lessvfl."""
-    names = {name for name, _ in imports(node)}
-    return {n.removeprefix("lessvfl.") for n in names if n.startswith("lessvfl.")}
+    places = {below(name) for name, _ in imports(node)}
+    return {place for place in places if place is not None}
 
 
 def for_types_alone(tree: ast.AST) -> set[ast.AST]:
@@ -172,11 +189,12 @@ def test_third_parties_stay_in_their_rooms(module: str) -> None:
     nodes = set(ast.walk(TREES[module])) - for_types_alone(TREES[module])
     theirs = {name.partition(".")[0] for node in nodes for name, _ in imports(node)}
     strays = {name for name in theirs if not is_in(module, ONLY_IN.get(name, {module}))}
-    strays |= theirs & NEVER_IN.get(room_of(module), set())
+    for place, never in NEVER_IN.items():
+        strays |= theirs & never if is_in(module, {place}) else set()
     assert not strays, f"{module} may not import {sorted(strays)}"
 
 
-@pytest.mark.parametrize("module", [m for m in FILES if room_of(m) == "cli"])
+@pytest.mark.parametrize("module", [m for m in FILES if is_in(m, {"cli", "bench.cli"})])
 def test_the_command_line_starts_light(module: str) -> None:
     """Rooms are imported inside the commands, so that --help is instant.
 
@@ -192,11 +210,11 @@ def test_the_command_line_starts_light(module: str) -> None:
 
 def test_modules_go_by_their_own_names() -> None:
     renamed = {
-        (module, name.removeprefix("lessvfl."))
+        (module, below(name))
         for module, tree in TREES.items()
         for node in ast.walk(tree)
         for name, called in imports(node)
-        if name.startswith("lessvfl") and called not in ("", name.rpartition(".")[2])
+        if below(name) is not None and called not in ("", name.rpartition(".")[2])
     }
     assert renamed == RENAMED.keys()
 

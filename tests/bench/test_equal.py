@@ -14,13 +14,13 @@ import pytest
 from tests.conftest import Cli
 
 from lessvfl import data, settings
-from lessvfl.bench.equal import cells, run, tables
-from lessvfl.bench.equal.cells import METHODS, Cell
-from lessvfl.bench.equal.tables import CellRuns
-from lessvfl.bench.paper import plan
 from lessvfl.errors import ConfigError
-from lessvfl.report import equal as page
 from lessvfl.run import profiles, simulate
+from lessvfl_bench.equal import cells, run, tables
+from lessvfl_bench.equal.cells import METHODS, Cell
+from lessvfl_bench.equal.tables import CellRuns
+from lessvfl_bench.pages import equal as page
+from lessvfl_bench.paper import plan
 
 few_rows = pytest.mark.filterwarnings("ignore:The 'batch_size' setting")
 

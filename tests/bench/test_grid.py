@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from lessvfl import data, settings
-from lessvfl.bench.paper import curves, grid, stages
-from lessvfl.bench.paper.chunks import Bench
-from lessvfl.bench.paper.model import Model
-from lessvfl.bench.paper.nets import ALIGNED, side_by_side
-from lessvfl.bench.paper.scene import GRID_ALLOWS, Scene, Spec
-from lessvfl.bench.paper.store import Place, Store
 from lessvfl.core import linear
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
+from lessvfl_bench.paper import curves, grid, stages
+from lessvfl_bench.paper.chunks import Bench
+from lessvfl_bench.paper.model import Model
+from lessvfl_bench.paper.nets import ALIGNED, side_by_side
+from lessvfl_bench.paper.scene import GRID_ALLOWS, Scene, Spec
+from lessvfl_bench.paper.store import Place, Store
 
 SHORT: dict[str, Any] = {
     "train_epochs": 4,

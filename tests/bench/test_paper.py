@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lessvfl.cli.bench import _print_paper
 
 from lessvfl import data
-from lessvfl.bench.paper import plan, printed, run, tables
-from lessvfl.bench.paper.curves import Curve, Ending
-from lessvfl.bench.paper.scene import Spec
-from lessvfl.bench.paper.store import Store
-from lessvfl.cli.bench import _print_paper
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.report import build_bench
 from lessvfl.wire import ledger
+from lessvfl_bench.pages.paper.page import build_bench
+from lessvfl_bench.paper import plan, printed, run, tables
+from lessvfl_bench.paper.curves import Curve, Ending
+from lessvfl_bench.paper.scene import Spec
+from lessvfl_bench.paper.store import Store
 
 SHORT: dict[str, Any] = {
     "train_epochs": 3,
@@ -470,7 +470,7 @@ import runpy, sys
 others = "sklearn", "pyarrow", "yaml", "typer", "rich", "matplotlib", "safetensors"
 for name in others:
     sys.modules[name] = None  # importing it is an error
-runpy.run_module("lessvfl.bench", run_name="__main__")
+runpy.run_module("lessvfl_bench", run_name="__main__")
 """
 
 

@@ -15,14 +15,14 @@ import torch
 from tests.conftest import Cli
 
 from lessvfl import data
-from lessvfl.bench.peers import pooled, run, stg
-from lessvfl.bench.peers.pooled import REFERENCES, Pooled, Selection
 from lessvfl.data import DataConfig, Problem
 from lessvfl.errors import DataError
-from lessvfl.report import peers as page
-from lessvfl.report.peers import build_peers
 from lessvfl.run import simulate
 from lessvfl.run.simulate import Job, Run
+from lessvfl_bench.pages import peers as page
+from lessvfl_bench.pages.peers import build_peers
+from lessvfl_bench.peers import pooled, run, stg
+from lessvfl_bench.peers.pooled import REFERENCES, Pooled, Selection
 
 CPU = torch.device("cpu")
 SIGNAL = (0, 5)  # columns that make the label

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from lessvfl.bench.paper.printed import find, rows
+from lessvfl_bench.paper.printed import find, rows
 
 DATA = ("MIMIC-III", "Activity", "Phishing", "Gina", "Sylva")
 GRIDS = {  # rows of λ by data set: group lasso, local lasso, LESS-VFL

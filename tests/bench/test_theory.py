@@ -13,14 +13,14 @@ import pytest
 import torch
 from tests.conftest import Cli
 
-from lessvfl.bench.theory import problem, rates, run, solve
 from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan
 from lessvfl.core.solve import gradients
 from lessvfl.errors import ConfigError, RecordError
-from lessvfl.report.theory import build_theory
 from lessvfl.terms import Stage
+from lessvfl_bench.pages.theory import build_theory
+from lessvfl_bench.theory import problem, rates, run, solve
 
 CPU = torch.device("cpu")
 SEEDS = (0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +13,13 @@ import typer
 from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.cli import bench, check, ending, kit, model, nvflare, remote, run
+from lessvfl.cli import check, ending, kit, model, nvflare, remote, run
 from lessvfl.cli.options import DataDir, Profile
 from lessvfl.errors import LessVFLWarning
+
+COMMANDS = (
+    "lessvfl.commands"  # entry points of other packages, a Typer application each
+)
 
 
 class _Commands(TyperGroup):
@@ -37,13 +42,14 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show, build.")
 app.add_typer(data_app, name="data")
-app.add_typer(bench.app, name="bench")
 app.add_typer(kit.app, name="kit")
 app.add_typer(nvflare.app, name="nvflare")
 check.register(app)
 run.register(app)
 remote.register(app)
 model.register(app)
+for command in entry_points(group=COMMANDS):
+    app.add_typer(command.load(), name=command.name)
 
 
 def main() -> None:

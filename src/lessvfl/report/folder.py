@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from lessvfl.errors import RecordError
 from lessvfl.report import operator, parts
-from lessvfl.report.equal import build_equal
 from lessvfl.report.page import run_page
-from lessvfl.report.paper.page import build_bench
-from lessvfl.report.peers import build_peers
-from lessvfl.report.theory import build_theory
 from lessvfl.report.verdicts import FEATURES_NAME, features_csv
 from lessvfl.run.record import FILE_NAME, RunRecord, read_journal, unwritten
 
 REPORT_NAME = "report.html"
-MAY_BE_EMPTY = ("tables", "figures", "verdicts", "breakdown")
-PageBuilder = Callable[[Mapping[str, Any], Path], Path]
-# The results of a benchmark, by its file: what they hold, and who makes their page.
-BENCHMARKS: dict[str, tuple[tuple[str, ...], PageBuilder]] = {
-    "bench.json": (("seeds", "data", "tables", "figures"), build_bench),
-    "equal.json": (("seeds", "data", "rows", "verdicts", "breakdown"), build_equal),
-    "peers.json": (("seeds", "data", "methods", "results"), build_peers),
-    "theory.json": (("seeds", "n", "results"), build_theory),
-}
+# Who makes a page of results that are no run: the name of an entry point is that of
+# the file, and it is called with what the file holds and its folder.
+PAGES = "lessvfl.pages"
 
 
 def build(folder: Path) -> Path:
@@ -51,13 +42,14 @@ def build(folder: Path) -> Path:
         there all the same.
     """
     folder = Path(folder)
-    for name in BENCHMARKS:
-        if (folder / name).is_file():
-            return _of_benchmark(folder / name)
+    others = entry_points(group=PAGES)
+    for one in others:
+        if (folder / one.name).is_file():
+            return _of_results(folder / one.name, one)
     if not (folder / FILE_NAME).is_file():
         raise RecordError(
             f"'{folder}' is not a run folder: it must hold {FILE_NAME}, or the results "
-            f"of a benchmark ({', '.join(BENCHMARKS)}). Got {_kind(folder)}."
+            f"of a benchmark ({', '.join(sorted(others.names))}). Got {_kind(folder)}."
         )
     record = RunRecord.read(folder)
     path = folder / REPORT_NAME
@@ -79,23 +71,21 @@ def _kind(path: Path) -> str:
     return "a file" if path.exists() else "no such folder"
 
 
-def _of_benchmark(file: Path) -> Path:
+def _of_results(file: Path, maker: EntryPoint) -> Path:
     """Write the page of a benchmark from its results."""
-    keys, build_page = BENCHMARKS[file.name]
     wrong = f"'{file}' must be results as 'lessvfl bench' writes them"
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError):
         raise RecordError(f"{wrong}. Got what is no JSON.") from None
-    own = results if isinstance(results, dict) else {}
-    if missing := [key for key in keys if not own.get(key) and key not in MAY_BE_EMPTY]:
-        raise RecordError(f"{wrong}, with {', '.join(keys)}. Got no {missing[0]}.")
+    build_page = maker.load()
     try:
-        return build_page(results, file.parent)
+        path: Path = build_page(results, file.parent)
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         raise RecordError(
             f"{wrong}. Got entries of another form, or of another version of lessvfl."
         ) from error
+    return path
 
 
 def page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:

@@ -1,0 +1,38 @@
+"""A benchmark's page, made again from the results in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lessvfl.errors import RecordError
+from lessvfl_bench.pages.equal import build_equal
+from lessvfl_bench.pages.paper.page import build_bench
+from lessvfl_bench.pages.peers import build_peers
+from lessvfl_bench.pages.theory import build_theory
+
+PageBuilder = Callable[[Mapping[str, Any], Path], Path]
+MAY_BE_EMPTY = ("tables", "figures", "verdicts", "breakdown")
+
+
+def _needing(build_page: PageBuilder, *keys: str) -> PageBuilder:
+    """Return what makes a page of results that hold some keys, and refuses others."""
+
+    def build(results: Any, folder: Path) -> Path:
+        own = results if isinstance(results, dict) else {}
+        for key in keys:
+            if not own.get(key) and not (key in own and key in MAY_BE_EMPTY):
+                raise RecordError(
+                    f"The results in '{folder}' must hold {', '.join(keys)}, as "
+                    f"'lessvfl bench' writes them. Got no {key}."
+                )
+        return build_page(own, folder)
+
+    return build
+
+
+paper = _needing(build_bench, "seeds", "data", "tables", "figures")
+equal = _needing(build_equal, "seeds", "data", "rows", "verdicts", "breakdown")
+peers = _needing(build_peers, "seeds", "data", "methods", "results")
+theory = _needing(build_theory, "seeds", "n", "results")
