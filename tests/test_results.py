@@ -102,7 +102,8 @@ def test_what_is_no_result_is_refused(
 
 def test_rows_of_nothing_are_refused(tmp_path: Path) -> None:
     whole = results("equal", "equal.json")
-    for rows in ([], [{}]):
+    wrong: tuple[list[Any], ...] = ([], [{}])
+    for rows in wrong:
         (tmp_path / "equal.json").write_text(json.dumps(whole | {"rows": rows}))
         with pytest.raises(RecordError, match=r"Got no rows|of another form"):
             report.build(tmp_path)
