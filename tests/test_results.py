@@ -16,6 +16,7 @@ from lessvfl.errors import RecordError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+ODD = '{"seeds": [0], "data": [1], "tables": {"2": [1]}, "figures": {}}'
 
 
 def lines_of(head: str) -> dict[str, list[list[str]]]:
@@ -86,9 +87,9 @@ def test_a_page_is_made_of_them(name: str, tmp_path: Path) -> None:
     ("name", "text", "got"),
     [
         ("equal.json", "{", "Got what is no JSON"),
-        ("equal.json", "[]", "with seeds, .*Got no seeds"),
+        ("equal.json", "[]", "must hold seeds, .*Got no seeds"),
         ("bench.json", '{"a": 1}', "Got no seeds"),
-        ("bench.json", '{"seeds": [0], "data": 1, "tables": []}', "of another form"),
+        ("bench.json", ODD, "of another form"),
         ("record", "", "must hold record.jsonl, or .*equal.json.*a folder without"),
     ],
 )

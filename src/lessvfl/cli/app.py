@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
-from importlib.metadata import entry_points
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +15,9 @@ from typer.core import TyperGroup
 from lessvfl import __version__
 from lessvfl.cli import check, ending, kit, model, nvflare, remote, run
 from lessvfl.cli.options import DataDir, Profile
-from lessvfl.errors import LessVFLWarning
+from lessvfl.errors import ConfigError, LessVFLWarning
 
-COMMANDS = (
-    "lessvfl.commands"  # entry points of other packages, a Typer application each
-)
+COMMANDS = "lessvfl.commands"  # entry points of other packages: a Typer app each
 
 
 class _Commands(TyperGroup):
@@ -48,8 +46,31 @@ check.register(app)
 run.register(app)
 remote.register(app)
 model.register(app)
-for command in entry_points(group=COMMANDS):
-    app.add_typer(command.load(), name=command.name)
+
+
+def add_others(to: typer.Typer, found: Iterable[EntryPoint]) -> None:
+    """Add the commands of other packages; one that cannot be loaded says why."""
+    for one in found:
+        try:
+            to.add_typer(one.load(), name=one.name)
+        except Exception as error:
+            to.command(one.name)(_broken(one, error))
+
+
+def _broken(command: EntryPoint, error: Exception) -> Callable[[], None]:
+    why = (
+        f"The command '{command.name}' must come from a package that can be imported. "
+        f"Got this of '{command.value}': {error}."
+    )
+
+    def say() -> None:
+        """Say why this command cannot be had."""
+        raise ConfigError(why)
+
+    return say
+
+
+add_others(app, entry_points(group=COMMANDS))
 
 
 def main() -> None:

@@ -81,6 +81,8 @@ def _of_results(file: Path, maker: EntryPoint) -> Path:
     build_page = maker.load()
     try:
         path: Path = build_page(results, file.parent)
+    except RecordError:
+        raise
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         raise RecordError(
             f"{wrong}. Got entries of another form, or of another version of lessvfl."
