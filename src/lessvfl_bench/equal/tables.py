@@ -39,6 +39,13 @@ class CellRuns:
     trial: Mapping[str, Any]  # of the rows held out, which gave it; may be empty
     runs: Sequence[Mapping[str, Any]]  # one a seed
 
+    @property
+    def fell_back(self) -> bool:
+        """Tell whether no lambdas removed enough noise, and these stand in for them."""
+        if self.rule != RULE:
+            return False
+        return bool(self.trial["removed_share"] < target.REMOVED_SHARE)
+
     def mean(self, number: Callable[[Mapping[str, Any]], float | None]) -> float | None:
         """Return the mean of a number over the seeds that have it."""
         known = [value for run in self.runs if (value := number(run)) is not None]
@@ -54,7 +61,7 @@ def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
             "method": one.cell.method,
             "rule": one.rule or None,
             "lambdas": one.trial.get("lambdas", {}),
-            "held_out_removed": one.trial.get("removed_share"),
+            "fell_back": one.fell_back,
             **_means(one),
             "by_seed": _by_seed(one),
             "target": _to_target(one, _same(found, one, "plain", ORIGINAL), "accuracy"),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl.report import parts, tables
-from lessvfl.run import target
 
 NAME = "equal"
 OURS = "less-vfl-auto"
@@ -85,9 +84,7 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rule(row: Mapping[str, Any]) -> str:
-    if row["rule"] == "removed" and row["held_out_removed"] < target.REMOVED_SHARE:
-        return NONE_DID
-    return RULES.get(row["rule"], "")
+    return NONE_DID if row["fell_back"] else RULES.get(row["rule"], "")
 
 
 def _bracketed(pair: Sequence[str]) -> str:
