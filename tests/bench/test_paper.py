@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lessvfl.cli.bench import _print_paper
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.wire import ledger
+from lessvfl_bench.cli import _print_paper
 from lessvfl_bench.pages.paper.page import build_bench
 from lessvfl_bench.paper import plan, printed, run, tables
 from lessvfl_bench.paper.curves import Curve, Ending
