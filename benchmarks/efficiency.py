@@ -47,7 +47,7 @@ from lessvfl.core.lifted import Graph
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Labels, RowOrder, SelectPlan, TrainPlan
 from lessvfl.core.solve import in_order
-from lessvfl.party import Holding, Party
+from lessvfl.party import Party, PartyData
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
@@ -161,7 +161,7 @@ def make_parties(
     for m in range(case.n_parties):
         net = network(case.widths, R, device, plain, f"party{m}")
         X = torch.randn(R, case.n_samples, case.columns, device=device)
-        parties.append(Party(f"party{m}", net, Holding(X, X[:, :0], columns), seeds))
+        parties.append(Party(f"party{m}", net, PartyData(X, X[:, :0], columns), seeds))
     transport = InProcess({party.name: party.handle for party in parties})
     server = Parties(transport, [party.name for party in parties], Ledger(R))
     return server, network(case.head, R, device, plain, "server")

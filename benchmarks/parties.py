@@ -41,7 +41,7 @@ from lessvfl import algorithm
 from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.core.network import MLP, NetConfig
 from lessvfl.core.plans import Labels, TrainPlan
-from lessvfl.party import Holding, Party
+from lessvfl.party import Party, PartyData
 from lessvfl.remote import certificates
 from lessvfl.wire import dial, flight
 from lessvfl.wire.control import Hello
@@ -71,7 +71,7 @@ def take_part(folder: Path, number: int, address: str) -> None:
     name, X = f"party{number}", columns_of(number)
     widths = NET.party_widths(N_COLUMNS)
     net = MLP.create(widths, NET.activation, SEEDS, name, *WHERE, NET.input_scale)
-    party = Party(name, net, Holding(X, X[:, :0], torch.arange(N_COLUMNS)), SEEDS)
+    party = Party(name, net, PartyData(X, X[:, :0], torch.arange(N_COLUMNS)), SEEDS)
     where = flight.Address(address, credentials_of(folder, name))
     dial.serve(where, Hello(name, 1, "cpu", {}), party.handle, patience=PATIENCE)
 

@@ -45,7 +45,7 @@ from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP, NetConfig
 from lessvfl.core.plans import Labels
 from lessvfl.errors import LessVFLWarning
-from lessvfl.party import Holding, Party
+from lessvfl.party import Party, PartyData
 from lessvfl.run import profiles, simulate
 from lessvfl.terms import Event
 from lessvfl.wire.inprocess import InProcess
@@ -74,7 +74,7 @@ def run_once(X: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
     make = (torch.float32, X.device)
     net = MLP.create(shape.party_widths(d), "tanh", (0,), "a", *make, shape.input_scale)
     columns = torch.arange(d, device=X.device)
-    party = Party("a", net, Holding(X, X[:, :0], columns), (0,))
+    party = Party("a", net, PartyData(X, X[:, :0], columns), (0,))
     parties = Parties(InProcess({"a": party.handle}), ["a"], Ledger(1))
     fusion = MLP.create(shape.fusion_widths(4, 1), "tanh", (0,), "server", *make)
     method = methods.get("less-vfl-auto")

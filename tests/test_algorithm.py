@@ -19,7 +19,7 @@ from lessvfl.core.plans import Labels, SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import gradients, in_order
 from lessvfl.errors import DivergenceError
-from lessvfl.party import Holding, Party
+from lessvfl.party import Party, PartyData
 from lessvfl.terms import Event, Task
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
@@ -389,8 +389,8 @@ def two_parties():
     found = {}
     for seed, name in enumerate("ab"):
         X = table(40, 4, seed=seed)[None]
-        holding = Holding(X, X[:, :5], torch.arange(4))
-        found[name] = Party(name, net_of((4, 3), name=name), holding, (0,))
+        own = PartyData(X, X[:, :5], torch.arange(4))
+        found[name] = Party(name, net_of((4, 3), name=name), own, (0,))
     return found
 
 

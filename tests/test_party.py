@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lessvfl import party as party_module
-from lessvfl.core import ending, evidence, plans, solve
+from lessvfl.core import ending, evidence, plans, shadows, solve
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
 from lessvfl.core.prox import GroupLasso
 from lessvfl.errors import ProtocolError
-from lessvfl.party import Holding, Party
+from lessvfl.party import Party, PartyData
 from lessvfl.wire.messages import (
     Begin,
     Block,
@@ -61,8 +60,8 @@ def a_party(
     seeds = tuple(range(R))
     net = MLP.create((D, 4, E), "tanh", seeds, "a", F64, CPU)
     net.input_weights.data.mul_(input_scale)
-    holding = Holding(rows(n), rows(6, seed=1), torch.tensor(groups), must_keep)
-    return Party("a", net, holding, seeds, **more)
+    own = PartyData(rows(n), rows(6, seed=1), torch.tensor(groups), must_keep)
+    return Party("a", net, own, seeds, **more)
 
 
 def embedding(party: Party, request: Request) -> Embedding:
@@ -347,7 +346,7 @@ def test_columns_that_share_a_slot_are_selected_together():
     net = Lifted.create(pairs_of_columns, 4, E, (0,), "a", F64, CPU)
     net.input_weights.data.mul_(0.01)
     X = rows(200)[:, :, :4]
-    party = Party("a", net, Holding(X, X[:, :5], torch.arange(4)), (0,))
+    party = Party("a", net, PartyData(X, X[:, :5], torch.arange(4)), (0,))
     wanted = X[:, :, :1] + 0.5 * rows(200, seed=2)[:, :, :E]
     reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
     party.handle(towards(party, reply, wanted))
@@ -355,14 +354,14 @@ def test_columns_that_share_a_slot_are_selected_together():
     assert party.kept[0].tolist() == [True, True, False, False]
 
 
-def test_a_look_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
+def test_a_selection_pass_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
     blocks = torch.arange(200).view(1, -1) // 4
     X = rows(200)
     net = MLP.create((D, 4, E), "tanh", (0, 1), "a", F64, CPU)
-    holding = Holding(X, X[:, :5], torch.arange(D), blocks=blocks)
-    party = Party("a", net, holding, (0, 1))
+    own = PartyData(X, X[:, :5], torch.arange(D), blocks=blocks)
+    party = Party("a", net, own, (0, 1))
     told: list[Any] = []
-    fit, look = solve.fit_held_out, evidence.Look
+    fit, selection_pass = solve.fit_held_out, evidence.SelectionPass
 
     def refit(*given):
         told.append(given[-1])
@@ -370,16 +369,16 @@ def test_a_look_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
 
     def see(at, *more):
         told.append((at.rows, at.blocks))
-        return look(at, *more)
+        return selection_pass(at, *more)
 
-    monkeypatch.setattr(party_module, "fit_held_out", refit)
-    monkeypatch.setattr(evidence, "Look", see)
+    monkeypatch.setattr(shadows, "fit_held_out", refit)
+    monkeypatch.setattr(evidence, "SelectionPass", see)
     reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
     party.handle(towards(party, reply, X[:, :, :1]))
     party.handle(Select(None, ShadowPlan("select_features", 0.05)))
-    *looks, of_refit = told
-    assert len(looks) == 2
-    for seen, own in looks:
+    *passes, of_refit = told
+    assert len(passes) == 2
+    for seen, own in passes:
         assert torch.equal(own, seen // 4)
     assert of_refit.shape == (2, 200)
 
@@ -390,7 +389,9 @@ def test_the_rows_that_training_leaves_out_are_whole_blocks(monkeypatch):
     blocks = torch.arange(200).view(1, -1) // 6
     X = rows(200)
     net = MLP.create((D, 4, E), "tanh", (0,), "a", F64, CPU)
-    party = Party("a", net, Holding(X, X[:, :5], torch.arange(D), blocks=blocks), (0,))
+    party = Party(
+        "a", net, PartyData(X, X[:, :5], torch.arange(D), blocks=blocks), (0,)
+    )
     plan = dataclasses.replace(PLAN, schedule="watched", n_epochs=50)
     embedding(party, Begin(plan))
     held = plan.batches(200, (0,), blocks).held_out
@@ -428,7 +429,7 @@ AGAIN = ShadowPlan("select_again", 0.1)
 
 def script(party: Party, *stages: TrainPlan | Request) -> Iterator[Reply]:
     """Ask one thing after another; gradients lead towards the first columns, about."""
-    X = party._holding.X_train
+    X = party._data.X_train
     wanted = X[:, :, :E] + 0.5 * rows(X.shape[1], seed=2)[:, :, :E]
     for stage in stages:
         if not isinstance(stage, TrainPlan):
@@ -559,7 +560,7 @@ def test_a_state_between_the_looks_has_what_the_first_saw():
     tensors |= {"before.1": -tensors["before.1"], "before.2": -tensors["before.2"]}
     other = a_party(**about)
     other.restore(tensors, values)
-    assert not torch.equal(other._before[1], blind._before[1])
+    assert not torch.equal(other._shadows.before[1], blind._shadows.before[1])
 
 
 def test_a_row_seen_twice_counts_once():

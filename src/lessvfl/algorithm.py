@@ -8,8 +8,6 @@ one's own gradient.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,10 +19,10 @@ from lessvfl.core.linear import BatchMoments
 from lessvfl.core.losses import proxy_loss
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import (
-    Batches,
     Labels,
     Rows,
     SelectPlan,
+    ShadowPlan,
     TrainPlan,
     parts,
     take,
@@ -38,10 +36,9 @@ from lessvfl.core.solve import (
     gradients,
     in_order,
     minimise,
-    optimizer_of,
-    optimizer_step,
     prox_step,
 )
+from lessvfl.core.stage import JointStage, narrow_to_kept, run_once
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -49,8 +46,6 @@ NOTHING = Keeper()
 
 
 # --------------------------------------------------------------------- Algorithm 2: VFL
-
-PERFECT = 1e-12  # a variance of what is left; less is none
 
 
 def train_jointly(
@@ -65,64 +60,34 @@ def train_jointly(
 
     h up, dL/dh down. Both gradients are taken at the same embeddings and server
     weights. With `plan.lam` the parties follow each step by a proximal step (Eq. 2).
-    Where the schedule is watched, the loss of rows held out says when the learning rate
-    falls, and training is over once it has (``core/ending.py``).
+    Checkpoints, events and the rows held out are in ``core/stage.py``.
     """
-    batches = plan.batches(labels.y.shape[1], labels.seeds, labels.blocks)
-    n_steps = batches.n_steps(plan.n_epochs)
-    if n_steps == 0:
-        return
-    decays = labels.task != "regression"  # which would shrink the amounts themselves
-    optimizer = optimizer_of(plan, fusion.parameters(), labels.y.shape[1], decays)
     owners = [f"party '{m}'" for m in parties.names for _ in range(parties.sizes[m])]
-    watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
-    ending = plan.end(n_steps)
-    state = None if ending is None else ending.state
-    done = keeper.enter(plan.stage, n_steps, fusion.parameters(), optimizer, state)
-    if done == n_steps:
+    stage = JointStage(plan, fusion, labels, owners, observe, keeper)
+    if stage.is_over:
         return
-    epochs = (done / batches.n_per_epoch, n_steps / batches.n_per_epoch)
-    observe(Event(plan.stage, *epochs))
-    fusion.train(True)
-    passes = fusion.passes(inputs=True)
-    h = parties.begin(plan, done)  # line 5
-    left = itertools.islice(batches.steps(plan.n_epochs, labels.y.device), done, None)
-    for step, (_, rows) in enumerate(left, start=done + 1):
-        batch = labels.at(rows)
-        H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # (R, b, E)
-        z = passes.forward(H).requires_grad_()
-        loss = batch.risk(z)  # line 7
-        watch.look(H.sum(dim=(0, 1)), loss)
-        *grads, down = passes.back(*gradients(loss.sum(), [z]))
-        if plan.record and (excess := batch.dispersion(z.detach())) is not None:
-            down = down / per_replica(excess.clamp_min(PERFECT), down)
-        rate, last = 1.0, step == n_steps
-        if ending is not None:
-            if batches.n_held_out and ending.is_due(step):
-                loss_held_out = _risk_held_out(parties, fusion, labels, plan, batches)
-                ending.see(loss_held_out, step)
-            rate, last = ending.rate(step), ending.is_last(step)
-        plan.set_rate(optimizer, step - 1, n_steps, rate)
-        optimizer_step(optimizer, fusion.parameters(), grads)  # line 8
-        h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-12, 5
-        if step % batches.n_per_epoch == 0 or last:
-            watch.check()
-            fusion.train(False)
-            epoch = step / batches.n_per_epoch
-            n_epochs = epoch if last else plan.n_epochs
-            observe(Event(plan.stage, epoch, n_epochs, fusion))
-            fusion.train(True)
-        keeper.reached(plan.stage, n_steps if last else step, n_steps)
-        if last and step < n_steps:
-            break
-    fusion.train(False)
+    held_out = functools.partial(_risk_held_out, parties, fusion, labels, plan)
+    h = parties.begin(plan, stage.begin())  # lines 4-6
+    for step in stage.steps(held_out):  # lines 2, 3
+        batch = labels.at(step.rows)
+        H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # line 7: (R, b, E)
+        z = stage.passes.forward(H).requires_grad_()
+        loss = batch.risk(z)  # R_B
+        stage.watch(H, loss)
+        *grads, down = stage.passes.back(*gradients(loss.sum(), [z]))
+        stage.update(grads, step.rate)  # line 8
+        if plan.record:  # the parties will select by these gradients
+            down = batch.of_log_likelihood(down, z.detach())
+        h = parties.descend(  # lines 9-13, and 4-6 of the next step
+            plan, step.number, labels.seeds, down, step.rate, step.last
+        )
 
 
 def _risk_held_out(
-    parties: Parties, fusion: Network, labels: Labels, plan: TrainPlan, batches: Batches
+    parties: Parties, fusion: Network, labels: Labels, plan: TrainPlan, rows: Tensor
 ) -> float:
     """Ask for the embeddings of the rows held out; return the loss there."""
-    rows = batches.held_out.to(labels.y.device)
+    rows = rows.to(labels.y.device)
     n_rows = rows.shape[1]
     H = concatenate(parties.embed(plan.stage, "train", n_rows, plan.bits))
     fusion.train(False)
@@ -169,7 +134,7 @@ def prox_sgd(
 
     def after_epoch(epoch: int, losses: list[Tensor]) -> bool:
         for value in losses:
-            watch.look(value.sum().view(1))
+            watch.add(value.sum().view(1))
         watch.check()
         observe(Event(plan.stage, epoch, plan.n_epochs))
         if plan.tolerance == 0:
@@ -206,7 +171,7 @@ def select_components(
     (R, E): True where ‖π(θ_s)^k‖ > 0 (line 12).
     """
     penalty = GroupLasso(plan.weights(fusion.input_weights))
-    prox_sgd(fusion, loss, penalty, plan, schedule, observe, "the server")  # lines 6-10
+    prox_sgd(fusion, loss, penalty, plan, schedule, observe, "the server")  # lines 5-10
     with torch.no_grad():
         return penalty.norms(fusion.input_weights) > 0
 
@@ -332,55 +297,45 @@ def less_vfl(
     Returns the narrowed fusion network.
     """
     train_jointly(parties, fusion, labels, stages.pretrain, observe, keeper)  # stage 1
+
     kept = None
-    if stages.server is not None:
-        plan = stages.server
+    if stages.server is not None:  # stage 2, lines 1-12
+        bits = stages.pretrain.bits
+        find = functools.partial(
+            _stage_2, parties, fusion, labels, stages.server, bits, observe
+        )
+        kept, fusion = narrow_to_kept(fusion, find, keeper)
 
-        def find() -> Tensor:
-            observe(Event("embed", 0, 1))
-            H = parties.embed_all(stages.pretrain.bits)  # lines 1-4
-            observe(Event("embed", 1, 1))
-            loss = stored_risk(fusion, H, labels)
-            batches = plan.batches(labels.y.shape[1], labels.seeds)
-            schedule = in_order(batches, H.device)
-            observe(Event(plan.stage, 0, plan.n_epochs))
-            return select_components(fusion, loss, plan, schedule, observe)
+    plan = stages.party  # stage 3, lines 13-20
+    select = functools.partial(select_at_parties, parties, kept, plan)
+    run_once(plan.stage, plan.n_epochs, select, fusion, observe, keeper)
 
-        kept, fusion = narrow_to_kept(fusion, find, keeper)  # stage 2
-
-    def select() -> None:
-        if stages.server is None:
-            parties.charge_pass()  # the paper bills the stored pass to local lasso too
-        parties.select_features(kept, stages.party)
-
-    n_epochs = stages.party.n_epochs
-    event = Event("select_features", n_epochs, n_epochs, fusion)
-    select_at_parties(select, event, observe, keeper)  # stage 3
     train_jointly(parties, fusion, labels, stages.train, observe, keeper)
     return fusion
 
 
-def narrow_to_kept(
-    fusion: Network, find: Callable[[], Tensor], keeper: Keeper
-) -> tuple[Tensor, Network]:
-    """Run stage 2 unless it is over; return K and the fusion network cut to it."""
-    kept = keeper.recall("select_components")
-    if kept is None:
-        kept = find()
-        fusion = fusion.narrow(slots=kept)
-        keeper.note("select_components", kept, fusion.parameters())
-    else:
-        fusion = fusion.narrow(slots=kept)
-        keeper.put_back(fusion.parameters())
-    return kept, fusion
+def _stage_2(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    plan: SelectPlan,
+    bits: int,
+    observe: Observer,
+) -> Tensor:
+    """Gather the embeddings of all rows, once; return K as a mask (R, E)."""
+    observe(Event("embed", 0, 1))
+    H = parties.embed_all(bits)  # lines 2-4
+    observe(Event("embed", 1, 1))
+    loss = stored_risk(fusion, H, labels)
+    schedule = in_order(plan.batches(labels.y.shape[1], labels.seeds), H.device)
+    observe(Event(plan.stage, 0, plan.n_epochs))
+    return select_components(fusion, loss, plan, schedule, observe)  # lines 5-12
 
 
 def select_at_parties(
-    select: Callable[[], None], event: Event, observe: Observer, keeper: Keeper
+    parties: Parties, kept: Tensor | None, plan: SelectPlan | ShadowPlan
 ) -> None:
-    """Have the parties select, unless that is over."""
-    if not keeper.is_behind(event.stage):
-        observe(Event(event.stage, 0, event.n_epochs))
-        select()
-        observe(event)
-        keeper.reached(event.stage, 1, 1)
+    """Send every party its K_m, or that all components stay; each selects alone."""
+    if kept is None:
+        parties.charge_pass()  # the paper bills the stored pass to local lasso too
+    parties.select_features(kept, plan)

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from lessvfl import data
-from lessvfl.core import evidence, losses, moments
-from lessvfl.core.evidence import Look, Subject
+from lessvfl.core import evidence, moments
+from lessvfl.core.evidence import SelectionPass, Subject
 from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import FitPlan, ShadowPlan
+from lessvfl.core.responses import standardised
 from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
@@ -35,12 +36,14 @@ def problem(n=400, d=12, E=3, seed=0):
     return torch.as_tensor(X), torch.as_tensor(Z)
 
 
-def a_look(X, Z, plan=PLAN, groups=None, pinned=(), rows=None, seed=0):
+def a_pass(X, Z, plan=PLAN, groups=None, pinned=(), rows=None, seed=0):
     group = torch.arange(X.shape[1]) if groups is None else torch.tensor(groups)
     must = torch.zeros(int(group.max()) + 1, dtype=torch.bool)
     must[list(pinned)] = True
     rows = torch.arange(len(X)) if rows is None else rows
-    return Look(Subject(rows, X, Z, group, must), plan, (seed, "a", plan.stage))
+    return SelectionPass(
+        Subject(rows, X, Z, group, must), plan, (seed, "a", plan.stage)
+    )
 
 
 def places(kept):
@@ -64,14 +67,14 @@ def is_told_truly(choice):
 
 
 def test_the_path_begins_where_nothing_is_kept():
-    found = a_look(*problem()).choose()
+    found = a_pass(*problem()).choose()
     assert found.path[0] == (1.0, 0, found.path[0][2])
     assert found.path[1][1] >= 1
     assert found.lam in [share for share, *_ in found.path]
 
 
 def test_what_predicts_is_kept_and_nothing_else():
-    found = a_look(*problem()).choose()
+    found = a_pass(*problem()).choose()
     assert places(found.kept) == [0, 1, 2]
     assert found.rule == "path"
     assert found.shadow_share <= 0.03
@@ -83,7 +86,7 @@ def test_what_predicts_is_kept_and_nothing_else():
 
 def test_a_look_is_that_of_its_stream():
     X, Z = problem(n=100, seed=3)
-    one, same, other = (a_look(X, Z, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (a_pass(X, Z, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one.shadows, same.shadows)
     assert torch.equal(one.half(), same.half())
     assert not torch.equal(one.shadows, other.shadows)
@@ -94,8 +97,8 @@ def test_a_look_is_that_of_its_stream():
 def test_the_limit_is_the_most_that_is_kept():
     X, Z = problem()
     plan = ShadowPlan("select_features", 1.0, most=2, fdr=1.0)
-    kept = a_look(X, Z, plan).choose().kept
-    free = a_look(X, Z, replace(plan, most=None)).choose()
+    kept = a_pass(X, Z, plan).choose().kept
+    free = a_pass(X, Z, replace(plan, most=None)).choose()
     assert kept.sum() == 2
     assert free.kept.sum() > 2
     strongest = free.scores.topk(2).indices  # those that enter the path first
@@ -105,9 +108,9 @@ def test_the_limit_is_the_most_that_is_kept():
 def test_what_the_limit_leaves_out_is_told_so_and_measured_by_the_same_mark():
     """It is stronger than chance: only the number of features kept is limited."""
     X, Z = problem()
-    for fresh in (None, a_look(X, Z).half()):
-        free = a_look(X, Z).choose(fresh)
-        found = a_look(X, Z, replace(PLAN, most=1)).choose(fresh)
+    for fresh in (None, a_pass(X, Z).half()):
+        free = a_pass(X, Z).choose(fresh)
+        found = a_pass(X, Z, replace(PLAN, most=1)).choose(fresh)
         (first,) = places(found.kept)
         others = {0, 1, 2} - {first}
         assert found.why[first] == "strength"
@@ -127,12 +130,12 @@ def test_as_many_as_allowed_are_kept_of_columns_that_come_in_together():
     X[:, :4] = torch.linalg.qr(X[:, :4]).Q * 20
     Z = X[:, :4] @ torch.tensor([[1.03], [1.0], [1.02], [1.01]]).double()
     Z += 0.5 * torch.randn(400, 1, generator=generator)
-    found = a_look(X, Z, replace(PLAN, most=2)).choose()
+    found = a_pass(X, Z, replace(PLAN, most=2)).choose()
     assert [n for _, n, _ in found.path][:2] == [0, 4]
     assert places(found.kept) == [0, 2]
     assert found.why[:4] == ("strength", "most", "strength", "most")
     assert found.false_share is not None
-    must = a_look(X, Z, replace(PLAN, most=2), pinned=(6, 7)).choose()
+    must = a_pass(X, Z, replace(PLAN, most=2), pinned=(6, 7)).choose()
     assert places(must.kept) == [6, 7]
     assert must.why[:4] == ("most",) * 4
     assert must.scores[:4].min() >= 1
@@ -146,7 +149,7 @@ def test_columns_of_one_feature_stay_or_go_together(own):
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(400, 6)))
     Z = X[:, [0]] - X[:, [3]] + 0.5 * torch.as_tensor(rng.normal(size=(400, 1)))
-    found = a_look(X, Z, groups=own).choose()
+    found = a_pass(X, Z, groups=own).choose()
     columns = places(found.kept[torch.tensor(own)])
     assert columns == ([0, 3] if max(own) == 5 else [0, 1, 2, 3])
 
@@ -164,7 +167,7 @@ def test_a_category_as_strong_as_a_number_is_kept_like_it(K):
     levels = np.eye(K)[codes].reshape(n, 20 * K)
     X = torch.as_tensor(np.concatenate([numbers, levels], axis=1))
     groups = [*range(20), *(20 + j for j in range(20) for _ in range(K))]
-    found = a_look(X, torch.as_tensor(Z)[:, None], groups=groups).choose()
+    found = a_pass(X, torch.as_tensor(Z)[:, None], groups=groups).choose()
     assert found.kept[[0, 20]].all()
     assert found.kept.sum() <= 3
 
@@ -172,7 +175,7 @@ def test_a_category_as_strong_as_a_number_is_kept_like_it(K):
 def test_a_constant_column_is_never_kept():
     X, Z = problem()
     X[:, 5] = 2.5
-    look = a_look(X, Z, ShadowPlan("select_features", 1.0, fdr=1.0, pairs=True))
+    look = a_pass(X, Z, ShadowPlan("select_features", 1.0, fdr=1.0, pairs=True))
     for found in (look.choose(), look.choose(look.half())):
         assert not found.kept[5]
         assert found.why[5] == "weak"
@@ -180,7 +183,7 @@ def test_a_constant_column_is_never_kept():
 
 def test_what_must_stay_is_kept_whatever_it_says():
     X, Z = problem()
-    look = a_look(X, Z, pinned=(0, 11))
+    look = a_pass(X, Z, pinned=(0, 11))
     for fresh in (None, look.half()):
         found = look.choose(fresh)
         assert places(found.kept) == [0, 1, 2, 11]
@@ -189,7 +192,7 @@ def test_what_must_stay_is_kept_whatever_it_says():
         assert is_told_truly(found)
     assert all(n_kept >= 2 for _, n_kept, _ in found.path)
     noise = torch.as_tensor(np.random.default_rng(1).normal(size=(400, 1)))
-    alone = a_look(X, noise, pinned=(11,)).choose()
+    alone = a_pass(X, noise, pinned=(11,)).choose()
     assert places(alone.kept) == [11]
     assert is_told_truly(alone)
 
@@ -202,7 +205,7 @@ def choices_on_noise(again, pairs):
         generator = torch.Generator().manual_seed(seed)
         X = torch.randn(200, 8, generator=generator)
         Z = torch.randn(200, 1, generator=generator)
-        found.append(a_look(X, Z, plan, seed=seed).choose())
+        found.append(a_pass(X, Z, plan, seed=seed).choose())
     return found
 
 
@@ -235,7 +238,7 @@ def test_more_copies_are_made_only_where_those_at_hand_do_not_settle_it(
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(400, 12)))
     Z = effect * X[:, [0]] + torch.as_tensor(rng.normal(size=(400, 1)))
-    found = a_look(X, Z, replace(PLAN, noise=1 / 400)).choose()
+    found = a_pass(X, Z, replace(PLAN, noise=1 / 400)).choose()
     assert sum(made) == n_copies
     assert places(found.kept) == kept
 
@@ -244,10 +247,10 @@ def test_the_path_ends_where_most_of_what_is_kept_would_be_useless(monkeypatch):
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(300, 2000)))
     Z = X[:, :5].sum(dim=1, keepdim=True) + torch.as_tensor(rng.normal(size=(300, 1)))
-    found = a_look(X, Z).choose()
+    found = a_pass(X, Z).choose()
     assert places(found.kept)[:5] == [0, 1, 2, 3, 4]
     monkeypatch.setattr(evidence, "HOPELESS", 1.0)
-    further = a_look(X, Z).choose()
+    further = a_pass(X, Z).choose()
     assert len(found.path) < len(further.path)
     assert found.path == further.path[: len(found.path)]
     assert torch.equal(found.kept, further.kept)
@@ -271,9 +274,9 @@ def test_pairs_are_kept_and_told_and_count_against_the_limit():
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(1500, 8)))
     Z = X[:, [2]] * X[:, [5]] + 0.5 * torch.as_tensor(rng.normal(size=(1500, 1)))
-    assert not a_look(X, Z).choose().kept[[2, 5]].any()
+    assert not a_pass(X, Z).choose().kept[[2, 5]].any()
     plan = replace(PLAN, pairs=True)
-    look = a_look(X, Z, plan)
+    look = a_pass(X, Z, plan)
     for found in (look.choose(), look.choose(look.half())):
         assert places(found.kept) == [2, 5]
         assert found.why[2] == found.why[5] == "pair"
@@ -282,7 +285,7 @@ def test_pairs_are_kept_and_told_and_count_against_the_limit():
     (told,) = found.report(torch.arange(8))["pairs"]
     assert told[:2] == [2, 5]
     assert told[2] > 2
-    limited = a_look(X, Z, replace(plan, most=1)).choose()
+    limited = a_pass(X, Z, replace(plan, most=1)).choose()
     assert places(limited.kept) == []
     assert limited.why[2] == limited.why[5] == "most"
     assert {why for i, why in enumerate(limited.why) if i not in (2, 5)} == {"chance"}
@@ -292,14 +295,14 @@ def test_labels_that_differ_keep_both_truth_values():
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.integers(2, size=(1000, 6))).double()
     Z = (X[:, [1]] != X[:, [4]]).double()
-    found = a_look(X, Z, replace(PLAN, pairs=True)).choose()
+    found = a_pass(X, Z, replace(PLAN, pairs=True)).choose()
     assert places(found.kept) == [1, 4]
     assert found.why[1] == found.why[4] == "pair"
 
 
 def test_a_report_tells_features_by_their_groups():
     X, Z = problem()
-    found = a_look(X, Z).choose()
+    found = a_pass(X, Z).choose()
     owner = torch.tensor([11, 0, 0, 4])
     told = found.report(owner)
     assert told["scores"] == found.scores[owner].tolist()
@@ -320,7 +323,7 @@ def neighbours(n=2000, d=12):
 
 
 def test_what_says_nothing_beside_the_others_goes_where_rows_are_compared():
-    look = a_look(*neighbours())
+    look = a_pass(*neighbours())
     assert look.choose().kept[4]  # between the two it looks like both
     found = look.choose(look.half())
     assert places(found.kept) == [3, 5]
@@ -333,8 +336,8 @@ def test_what_says_nothing_beside_the_others_goes_where_rows_are_compared():
 
 def test_but_not_where_that_loses_much():
     X, Z = neighbours()
-    look = a_look(X, Z)
-    strict = a_look(X, Z, replace(PLAN, loss=-1.0))
+    look = a_pass(X, Z)
+    strict = a_pass(X, Z, replace(PLAN, loss=-1.0))
     assert strict.choose(look.half()).rule == "path"
 
 
@@ -344,10 +347,10 @@ def test_elimination_needs_rows_enough_for_a_regression(n, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(moments, "eliminate", never)
-    look = a_look(*problem(n=n))
+    look = a_pass(*problem(n=n))
     assert look.choose(look.half()).rule == "path"
     X, Z = problem(n=400)
-    many = a_look(X, Z, pinned=range(12))
+    many = a_pass(X, Z, pinned=range(12))
     few_left = torch.arange(400) >= n // 2
     assert many.choose(few_left).rule == "path"
 
@@ -361,7 +364,7 @@ def test_every_reason_agrees_with_score_and_decision():
         noise = torch.as_tensor(rng.normal(size=(300, 2)))
         Z = X[:, [0, 1]] * 0.3 + X[:, [6]] * X[:, [11]] * 0.6 + noise
         plan = replace(PLAN, pairs=True, again=seed % 2 == 0)
-        look = a_look(X, Z, plan, pinned=(14,) if seed % 3 else (), seed=seed)
+        look = a_pass(X, Z, plan, pinned=(14,) if seed % 3 else (), seed=seed)
         for fresh in (None, look.half()):
             assert is_told_truly(look.choose(fresh))
 
@@ -372,13 +375,13 @@ def test_every_reason_agrees_with_score_and_decision():
 def test_the_clearer_of_two_looks_is_taken():
     X, Z = problem()
     blurred = Z + 20 * torch.as_tensor(np.random.default_rng(1).normal(size=Z.shape))
-    clear, dim = a_look(X, Z), a_look(X, blurred)
+    clear, dim = a_pass(X, Z), a_pass(X, blurred)
     assert clear.clarity > 1.5 * dim.clarity > 0
     expected = clear.choose(clear.half())
     for looks in ((clear, dim), (dim, clear)):
         found = evidence.choose_again(*looks)
         assert torch.equal(found.scores, expected.scores)
-    nothing = a_look(X, blurred - Z)
+    nothing = a_pass(X, blurred - Z)
     assert nothing.clarity < 1.5
 
 
@@ -392,9 +395,9 @@ def test_candidates_are_chosen_on_some_rows_and_compared_on_others(
     """On those that the first look has not seen, where they are not too few or many."""
     X, Z = problem()
     order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
-    before = a_look(X[order[first]], Z[order[first]], rows=order[first])
-    now = a_look(X, 3 * Z, rows=torch.arange(400))
-    monkeypatch.setattr(Look, "clarity", property(lambda self: self is now))
+    before = a_pass(X[order[first]], Z[order[first]], rows=order[first])
+    now = a_pass(X, 3 * Z, rows=torch.arange(400))
+    monkeypatch.setattr(SelectionPass, "clarity", property(lambda self: self is now))
     parts: dict[int, tuple[Moments, Any]] = {}
     compared = []
     rows_of, explained = Moments.rows, moments.explained
@@ -422,108 +425,12 @@ def places_of(rows):
     return rows.nonzero().flatten()
 
 
-def test_a_row_counts_once_as_it_was_seen_last():
-    rows = torch.tensor([4, 7, 4, 1, 7, 9])
-    assert evidence.latest(rows).tolist() == [2, 3, 4, 5]
-    assert evidence.latest(torch.tensor([3, 1, 2])).tolist() == [0, 1, 2]
-
-
-# --------------------------------------------------------------------------- responses
-
-
-def test_memory_holds_what_was_exchanged_and_gives_it_once():
-    memory = evidence.Memory(3)
-    assert memory.tensors() == []
-    h, g = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
-    memory.add(slice(0, 3), h[:, :3], g[:, :3] / 3)  # gradients of a mean over rows
-    memory.add(torch.tensor([[7, 9]]), h[:, 3:], g[:, 3:] / 2)
-    rows, seen, gradient = memory.tensors()
-    assert rows.tolist() == [[0, 1, 2, 7, 9]] * 2
-    assert torch.equal(seen, h)
-    assert torch.allclose(gradient, g)  # of every row by itself again
-    again = evidence.Memory(3)
-    again.restore(memory.tensors())
-    assert all(map(torch.equal, memory.take(), (rows, seen, gradient)))
-    assert memory.tensors() == []
-    assert all(map(torch.equal, again.take(), (rows, seen, gradient)))
-
-
-def test_a_response_is_one_newton_step_of_logistic_regression_further():
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(200_000, 3, generator=generator, dtype=torch.float64)
-    true = torch.tensor([0.6, -0.4, 0.0], dtype=torch.float64)
-    chance = torch.sigmoid(X @ true)
-    y = (torch.rand(len(X), generator=generator) < chance).double()
-    head = torch.tensor([1.5, 0.7], dtype=torch.float64)  # of a party of two components
-    h = (0.8 * X @ true)[:, None] * head / head.square().sum()
-    gradient = (torch.sigmoid(h @ head) - y)[:, None] * head
-    found = evidence.responses(h[None], gradient[None])[0]
-    slopes = torch.linalg.lstsq(X, found @ head).solution
-    assert slopes == pytest.approx(true, abs=0.05)  # from 0.8 of it, in one step
-
-
-def test_a_response_to_an_amount_is_what_the_others_leave():
-    """Whatever the party's own network says so far, and however large its head."""
-    generator = torch.Generator().manual_seed(0)
-    y, others = torch.randn(2, 1, 300, 1, generator=generator, dtype=torch.float64)
-    head = torch.tensor([1.5, -0.7], dtype=torch.float64)
-    for size in (0.0, 1.0, 30.0):
-        h = size * torch.randn(300, 2, generator=generator, dtype=torch.float64)
-        z = (h @ head)[None, :, None] + others
-        error, excess = z - y, losses.dispersion(z, y[..., 0])
-        gradient = 2 * error[0] * head / excess  # as the server sends it
-        found = evidence.standardised(h, gradient)
-        expected = (y - others)[0] / error.square().mean().sqrt()
-        assert torch.allclose(found.abs(), expected.abs())
-
-
-def test_the_better_rows_are_predicted_the_less_their_residuals_say():
-    h, g = torch.zeros(1, 500, 1), torch.randn(1, 500, 1)
-    loud, quiet = (evidence.responses(h, s * g).std() for s in (1.0, 0.1))
-    assert float(quiet / loud) == pytest.approx(10, rel=1e-4)
-
-
-def test_what_the_server_does_not_ask_for_is_of_no_consequence():
-    """With one label all gradients lie along one line."""
-    generator = torch.Generator().manual_seed(0)
-    head = torch.tensor([0.8, -1.5, 0.4], dtype=torch.float64)
-    h = torch.randn(300, 3, generator=generator, dtype=torch.float64)
-    error = torch.randn(300, 1, generator=generator, dtype=torch.float64)
-    found = evidence.standardised(h, error * head)
-    assert found.shape == (300, 1)
-    across = torch.tensor([[1.5, 0.8, 0.0]], dtype=torch.float64)  # head @ across = 0
-    loud = h + 100 * torch.randn(300, 1, generator=generator).double() * across
-    told = evidence.standardised(loud, error * head)
-    assert torch.allclose(told, found, atol=1e-6)
-    root = (error.square().mean() * head.square().sum()).sqrt()
-    v = head / head.norm()
-    expected = h @ v * root - error[:, 0] * head.norm() / root
-    assert torch.allclose(found[:, 0].abs(), expected.abs())
-
-
-def test_responses_are_in_units_of_the_information():
-    generator = torch.Generator().manual_seed(0)
-    h = torch.randn(500, 3, generator=generator, dtype=torch.float64)
-    mixed = torch.eye(3).double() + 0.3 * h[:3]
-    gradient = torch.randn(500, 3, generator=generator, dtype=torch.float64) @ mixed
-    information = gradient.T @ gradient / 500
-    found = evidence.standardised(h, gradient)
-    assert found.shape == (500, 3)
-    newton = h - gradient @ torch.linalg.inv(information)  # of one row
-    assert torch.allclose(found @ found.T, newton @ information @ newton.T)
-    noise = evidence.standardised(torch.zeros_like(h), gradient)
-    assert torch.allclose(noise.T @ noise / 500, torch.eye(3).double(), atol=1e-9)
-    weak = gradient.clone()
-    weak[:, 0] = 1e-3 * weak[:, 1]  # no information of its own
-    assert evidence.standardised(h, weak).shape == (500, 2)
-
-
 def test_without_gradients_there_is_nothing_to_see_and_nothing_breaks():
     h = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
-    Z = evidence.standardised(h, torch.zeros(100, 2))
+    Z = standardised(h, torch.zeros(100, 2))
     assert Z.isfinite().all()
     X = torch.randn(100, 4, generator=torch.Generator().manual_seed(1))
-    look = a_look(X, Z, replace(PLAN, pairs=True))
+    look = a_pass(X, Z, replace(PLAN, pairs=True))
     assert look.choose(look.half()).scores.isfinite().all()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ncx2
 
-from lessvfl.core.evidence import Look, Subject
+from lessvfl.core.evidence import SelectionPass, Subject
 from lessvfl.core.plans import ShadowPlan
 from lessvfl.core.power import DOUBT, PLACES, TERMS, Sight, beyond
 
@@ -73,7 +73,7 @@ def look(n, effect, seed):
         torch.arange(n), X, Z, torch.arange(10), torch.zeros(10, dtype=torch.bool)
     )
     plan = ShadowPlan("select_again", 0.01, None, 0.2, False, False, 0.02, 0.01, 100)
-    return Look(at, plan, [seed, "x"]).choose()
+    return SelectionPass(at, plan, [seed, "x"]).choose()
 
 
 def test_as_many_columns_are_found_as_a_look_says():
@@ -96,5 +96,5 @@ def test_of_copied_rows_each_counts_once():
     nothing = torch.zeros(6, dtype=torch.bool)
     plan = ShadowPlan("select_again", 0.01, None, 0.2, False, False, 0.02, 0.01, 100)
     at = Subject(torch.arange(1000), X[rows], Z[rows], torch.arange(6), nothing, rows)
-    sight = Look(at, plan, [0, "x"]).choose().sight
+    sight = SelectionPass(at, plan, [0, "x"]).choose().sight
     assert sight.n_rows == pytest.approx(200, rel=0.25)

@@ -32,11 +32,11 @@ F64 = torch.float64
 def test_watch_names_the_first_step_and_the_one_to_blame():
     watch = Watch("train", ["party 'a'", "party 'a'", "the server", "the server"])
     good, bad = torch.ones(2), torch.tensor([1.0, float("nan")])
-    watch.look(good, good)
+    watch.add(good, good)
     watch.check()
-    watch.look(good, good)
-    watch.look(good, bad)
-    watch.look(bad, bad)
+    watch.add(good, good)
+    watch.add(good, bad)
+    watch.add(bad, bad)
     with pytest.raises(DivergenceError, match=r"the server .*'train' at step 2"):
         watch.check()
 

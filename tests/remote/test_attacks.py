@@ -1069,7 +1069,8 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     assert not torch.equal(levels(0), sent.coded.levels)
     look = next(p for p in party._plans if p.stage == "select_features")
     seen = (torch.arange(60).view(1, -1), h, torch.randn_like(h))
-    assert inside._look(inside.X_train, seen, 0, look).name[0] == own
+    selector = inside._shadows.selector
+    assert selector.over(inside.X_train, seen, 0, look).name[0] == own
 
 
 def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import PartyLostError, ProtocolError
-from lessvfl.party import Holding, Party
+from lessvfl.party import Party, PartyData
 from lessvfl.wire import dial
 from lessvfl.wire.control import Hello
 from lessvfl.wire.flight import Address, FlightHub
@@ -44,7 +44,7 @@ def make_party(name="a", n=10, R=1, size=3, scale=1.0):
     seeds = tuple(range(R))
     net = MLP.create((5, 4, size), "tanh", seeds, name, torch.float32, CPU, scale)
     X = torch.randn(1, n, 5, generator=torch.Generator().manual_seed(0))
-    return Party(name, net, Holding(X, X[:, :2], torch.arange(5)), seeds)
+    return Party(name, net, PartyData(X, X[:, :2], torch.arange(5)), seeds)
 
 
 def both_parties(ledger, R=1, scale=1.0):
@@ -210,7 +210,7 @@ def test_only_parties_that_take_part_look_again():
     parties = Parties(transport, ["a", "b"], ledger)
     parties.select_features(None, SELECT)
     plan = ShadowPlan("select_again", 0.1)
-    parties.look_again(plan)
+    parties.select_features(None, plan)
     assert transport.asked[-1] == {"b": Select(None, plan)}
     assert parties.constants().keys() == {"a", "b"}
     assert ledger.by_stage(0)["select_again"] == {"up": 12, "down": 0, "rounds": 1}

@@ -11,8 +11,8 @@ one step further. The features that predict the responses are those that matter.
    useless features as shadows say would be at most a share `fdr` of those kept;
    features that act only together with another one are added;
 3. fits its network to the responses again, on the kept features, without a penalty;
-4. looks again after a few epochs of training, when the other parties explain most of
-   the labels and little things show: at all its columns, those removed included.
+4. selects again after a few epochs of training, when the other parties explain most of
+   the labels and little things show: of all its columns, those removed included.
 
 All of it is local; nothing of it is sent.
 """
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,18 +35,14 @@ from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
 from lessvfl.core.pairs import pairs
 from lessvfl.core.plans import ShadowPlan, stream
 from lessvfl.core.power import Sight
-from lessvfl.core.prox import per_replica
 from lessvfl.terms import Reason, SelectionRule
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing
-ASKED = 0.01  # curvature that counts, as a share of the largest
 CERTAIN = 0.1  # of the share that noise may keep: what is less likely is no chance
 EULER = 0.5772
 HOPELESS = 0.5  # an estimated share of useless features from which a path ends,
 MANY = 20  # where it keeps more features than that
 PAIR_COPIES = 2  # orders of the rows in which pairs are looked at for chance
-# The most rows a party remembers, the latest: a look holds their columns in memory.
-MOST_CELLS, FEWEST_ROWS, MOST_ROWS = 1 << 23, 20_000, 1 << 17
 
 
 def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
@@ -58,80 +53,6 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
     """
     wanted = [part.strip() for part in (patterns or "").split(",") if part.strip()]
     return [any(fnmatch.fnmatchcase(name, p) for p in wanted) for name in features]
-
-
-# ---------------------------------------------------------------------------- responses
-
-
-class Memory:
-    """What a party remembers of joint training: rows, embeddings and gradients.
-
-    Of many rows it remembers the latest, fewer where there are many columns.
-    """
-
-    def __init__(self, n_columns: int) -> None:
-        n_rows = MOST_CELLS // max(1, n_columns)
-        self.most_rows = min(MOST_ROWS, max(FEWEST_ROWS, n_rows))
-        self._seen: deque[tuple[Tensor, ...]] = deque()
-        self._n_rows = 0
-
-    def add(self, rows: slice | Tensor, h: Tensor, gradient: Tensor) -> None:
-        """Keep what a batch says of its rows; the gradient is one row's own again."""
-        if isinstance(rows, slice):
-            rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
-        rows = rows.expand(gradient.shape[0], -1)
-        self._seen.append((rows, h.detach(), gradient * gradient.shape[1]))
-        self._n_rows += rows.shape[1]
-        while self._n_rows - (oldest := self._seen[0][0].shape[1]) >= self.most_rows:
-            self._seen.popleft()
-            self._n_rows -= oldest
-
-    def tensors(self) -> list[Tensor]:
-        """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing."""
-        found = [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
-        return [part[:, -self.most_rows :] for part in found]
-
-    def restore(self, tensors: Sequence[Tensor]) -> None:
-        """Take up what :meth:`tensors` gave."""
-        self._seen = deque([tuple(tensors)] if tensors else [])
-        self._n_rows = tensors[0].shape[1] if tensors else 0
-
-    def take(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what :meth:`tensors` gives, and forget it."""
-        rows, h, gradient = self.tensors()
-        self.restore([])
-        return rows, h, gradient
-
-
-def responses(h: Tensor, gradient: Tensor) -> Tensor:
-    """Return where the server wants each row's embedding, (R, n, E): a Newton step.
-
-    The mean of g g' over rows is what the curvature of a log-likelihood is on average
-    (Fisher information), so the party needs to know neither head nor labels. Its
-    largest eigenvalue is the curvature along the direction that the head uses.
-    """
-    information = gradient.mT @ gradient / gradient.shape[1]
-    curvature = torch.linalg.eigvalsh(information)[:, -1]
-    tiny = torch.finfo(h.dtype).tiny
-    return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
-
-
-def standardised(h: Tensor, gradient: Tensor) -> Tensor:
-    """Return the responses (n, E) of one replica in units of the information.
-
-    One column for every direction of the embedding that the server asks anything of:
-    v'h sqrt(kappa) - v'g / sqrt(kappa), kappa the curvature along v. What the embedding
-    says along other directions is of no consequence, and left out.
-    """
-    kappa, V = torch.linalg.eigh((gradient.T @ gradient / len(gradient)).double())
-    kappa = kappa.clamp_min(torch.finfo(h.dtype).tiny)
-    some = kappa > ASKED * kappa[-1]
-    V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
-    found: Tensor = h @ V * root - gradient @ V / root
-    return found
-
-
-# ------------------------------------------------------------------------------ a look
 
 
 @dataclass(frozen=True)
@@ -147,7 +68,7 @@ class Choice:
     scores: Tensor  # (n_groups,), what each says; 1 is the limit
     pairs: tuple[tuple[int, int, float], ...]  # groups that act together, strength
     why: tuple[Reason, ...]  # of every group: why it was kept or removed
-    sight: Sight  # how much the look sees
+    sight: Sight  # how much the pass sees
     at_most: Tensor  # (n_groups,), the largest correlation that each may well have
 
     def report(self, owner: Tensor) -> dict[str, Any]:
@@ -182,7 +103,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a look is at: rows that were exchanged, columns, and what must stay."""
+    """What a pass is over: rows that were exchanged, columns, and what must stay."""
 
     rows: Tensor  # (n,), their numbers
     X: Tensor  # (n, columns), a party's columns of these rows
@@ -192,19 +113,8 @@ class Subject:
     blocks: Tensor | None = None  # (n,), rows that belong together; None: each alone
 
 
-def latest(rows: Tensor) -> Tensor:
-    """Return, for numbers of rows (n,), where each was seen last, in that order.
-
-    A row counts once: scrambled copies know nothing of rows that come twice.
-    """
-    numbers, place = torch.unique(rows, return_inverse=True)
-    last = torch.zeros_like(numbers)
-    last.scatter_reduce_(0, place, torch.arange(len(rows)).to(rows), "amax")
-    return last.sort().values
-
-
-class Look:
-    """One look of one replica; `name` is that of its random streams."""
+class SelectionPass:
+    """One selection pass of one replica; `name` is that of its random streams."""
 
     def __init__(
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
@@ -242,8 +152,8 @@ class Look:
         some = (order % 2 == 0).to(self.rows.device)
         return some if blocks is None else some[blocks]
 
-    def unseen(self, first: Look) -> Tensor:
-        """Return the rows whose block another look has nothing of, a mask (n,)."""
+    def unseen(self, first: SelectionPass) -> Tensor:
+        """Return the rows whose block another pass has nothing of, a mask (n,)."""
         fresh, blocks = ~torch.isin(self.rows, first.rows), self.seen.blocks
         if blocks is None:
             return fresh
@@ -255,7 +165,7 @@ class Look:
 
         With `fresh` (n,), rows to compare on, those that say nothing beside the others
         go, where that loses little. Labels of pure noise keep nothing, or one feature
-        where another look follows.
+        where another pass follows.
         """
         lam, path, found = self._path(self.seen)
         pairs, over = self._pairs(found.kept)
@@ -276,7 +186,7 @@ class Look:
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
         why = self._why(kept, scores, exempt, beyond)
         if self.plan.again and not bool(kept.any()):
-            kept[scores.argmax()] = True  # until the next look, whose reasons count
+            kept[scores.argmax()] = True  # until the next pass, whose reasons count
         return Choice(
             kept,
             rule,
@@ -292,7 +202,7 @@ class Look:
         )
 
     def _sight(self, found: Found, is_signal: bool) -> tuple[Sight, Tensor]:
-        """Return how much this look sees, and what each group has at most.
+        """Return how much this pass sees, and what each group has at most.
 
         Where chance may have made all there is, a column must also stand out of the
         strongest of every copy.
@@ -470,11 +380,11 @@ class Look:
         return tuple(reasons)
 
 
-def choose_again(first: Look, second: Look) -> Choice:
-    """Return what the clearer of two looks says.
+def choose_again(first: SelectionPass, second: SelectionPass) -> Choice:
+    """Return what the clearer of two passes says.
 
     After training the other parties explain most of the labels, and little things show;
-    where rows are few, training has learnt them by heart, and the first look sees more.
+    where rows are few, training has learnt them by heart, and the first pass sees more.
     The second compares on rows that the first has not seen, if there are enough.
     """
     if first.clarity > second.clarity:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.ending import ROUNDING, TrainingEnd, fewest_steps
+from lessvfl.core.ending import ROUNDING, fewest_steps
 from lessvfl.core.losses import dispersion, risk, row_losses
+from lessvfl.core.prox import per_replica
 from lessvfl.terms import Stage, Task, stream_seed
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
@@ -29,6 +30,7 @@ PART = 1 << 16  # rows that are embedded, sent and scored together, where all ar
 HELD_OUT = 0.1  # share of the rows by which the server sees when training is over
 MOST_HELD_OUT, FEWEST_HELD_OUT = 1000, 100
 SECRET = 1 << 256  # seeds from here on are secrets, see :func:`stream`
+PERFECT = 1e-12  # a variance of what is left; less is none
 _WORDS = slice(24, 24 + 8 * 624)  # of the Mersenne Twister, in a generator's state
 
 
@@ -182,14 +184,15 @@ class Labels:
         """Return R of every replica on these rows, (R,)."""
         return risk(z, self.y, self.task, self.weight, self.bend)
 
-    def dispersion(self, z: Tensor) -> Tensor | None:
-        """Return what makes gradients of these rows those of a log-likelihood, (R,).
+    def of_log_likelihood(self, gradient: Tensor, z: Tensor) -> Tensor:
+        """Return dL/dh (R, b, E) at outputs z as that of a log-likelihood.
 
-        They are divided by it; None where they are that as they are.
+        Of classes it is that as it is; of a regression it is divided by what is left.
         """
         if self.task != "regression":
-            return None
-        return dispersion(z, self.y, self.bend)
+            return gradient
+        excess = dispersion(z, self.y, self.bend).clamp_min(PERFECT)
+        return gradient / per_replica(excess, gradient)
 
 
 @dataclass(frozen=True)
@@ -355,10 +358,6 @@ class TrainPlan:
         n_rows = min(MOST_HELD_OUT, round(HELD_OUT * n_samples))
         return n_rows if n_rows >= FEWEST_HELD_OUT else 0
 
-    def end(self, n_steps: int) -> TrainingEnd | None:
-        """Return what tells the end of so many steps; None: they are all done."""
-        return TrainingEnd(n_steps) if self.schedule == "watched" else None
-
     def set_rate(
         self,
         optimizer: Optimizer,
@@ -460,7 +459,7 @@ class PathPlan:
 class ShadowPlan:
     """How a party selects features by its shadows (``core/evidence.py``).
 
-    The stage ``select_again`` is a second look. It removes features that say nothing
+    The stage ``select_again`` is a second pass. It removes features that say nothing
     beside the others where that loses at most the share `loss` of what is explained of
     rows held out.
     """
@@ -470,7 +469,7 @@ class ShadowPlan:
     most: int | None = None  # features kept
     fdr: float = 0.2  # the largest estimated share of useless features among those kept
     pairs: bool = False  # keep features that act only together, too
-    again: bool = False  # another look will follow
+    again: bool = False  # another pass will follow
     loss: float = 0.02
     noise: float = 0.05  # how often labels of pure noise may keep anything here
     n_copies: int = 100  # scrambled copies of every feature

@@ -1,4 +1,4 @@
-"""What a look can see, and what it cannot rule out: computed from its shadows.
+"""What a selection pass can see, and what it cannot rule out: told by its shadows.
 
 What a useless column says is, squared and in units of chance, a chi-square; of a column
 whose correlation with what the labels ask for is r it is a non-central one, n r² off
@@ -28,7 +28,7 @@ PLACES = 512  # that are computed of any number of values
 
 @dataclass(frozen=True)
 class Sight:
-    """How much a look sees.
+    """How much a selection pass sees.
 
     >>> correlation = correlation_of(auc=0.55, share=0.05)
     >>> sight = Sight(n_rows=4000, dimension=1.0, mark=6.6)

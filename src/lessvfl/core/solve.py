@@ -170,9 +170,9 @@ def minimise(
 
 
 class Watch:
-    """Looks at every step's numbers, and stops the run where one is not finite.
+    """Collects every step's numbers, and stops the run where one is not finite.
 
-    They are collected without waiting for the device and examined once an epoch.
+    That is without waiting for the device; they are examined once an epoch.
     `names` say whose each number of a step is.
     """
 
@@ -182,7 +182,7 @@ class Watch:
         self.step = 0
         self._seen: list[Tensor] = []
 
-    def look(self, *values: Tensor) -> None:
+    def add(self, *values: Tensor) -> None:
         """Remember vectors of a step: together, one number for every name."""
         self._seen += [value.detach() for value in values]
 

@@ -5,23 +5,25 @@ components alone, every party its features alone, train on. Inside it differs. S
 takes its lambda from rows held out (``core/head_path.py``). Stage 3 does not match the
 pre-trained embedding: a party regresses responses, made of the gradients that it was
 sent, on its columns by a group lasso, and keeps what scrambled copies of these columns
-do not reach (``core/evidence.py``). A second look after an epoch of training selects
+do not reach (``core/evidence.py``). A second pass after an epoch of training selects
 once more. docs/selection.md says how, docs/derivation.md why, and what that controls.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from lessvfl import settings
-from lessvfl.algorithm import narrow_to_kept, select_at_parties, train_jointly
+from lessvfl.algorithm import select_at_parties, train_jointly
 from lessvfl.core.head_path import choose_components
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import Labels, PathPlan, ShadowPlan, TrainPlan, sample_rows
+from lessvfl.core.stage import narrow_to_kept, run_once
 from lessvfl.errors import ConfigError, warn
 from lessvfl.methods.base import Joint, Method, PartyPlan
 from lessvfl.terms import Event, Observer
@@ -95,15 +97,15 @@ class Config(Joint):
         return self.must_keep
 
     def looks_again(self) -> bool:
-        """Tell whether training goes on after a second look."""
+        """Tell whether training goes on after a second pass."""
         return 0 < self.second_look < self.train_epochs
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        looks: tuple[PartyPlan, ...] = (self.look(n_parties),)
+        selection: tuple[PartyPlan, ...] = (self.first_pass(n_parties),)
         if self.looks_again():
-            looks += (self.first(), self.second(n_parties))
-        return (self.pretrain(), *looks, self.train())
+            selection += (self.train_first(), self.second_pass(n_parties))
+        return (self.pretrain(), *selection, self.train())
 
     def stored(self) -> tuple[int | None, int] | None:
         """Return how many rows stage 2 asks for, and in how many bits."""
@@ -116,8 +118,8 @@ class Config(Joint):
             plan, learning_rate=self.pretrain_rate, record=self.pretrain_epochs
         )
 
-    def first(self) -> TrainPlan:
-        """Return the plan of training before the second look: smaller, more steps."""
+    def train_first(self) -> TrainPlan:
+        """Return the plan of training before the second pass: smaller, more steps."""
         plan = self.plan("train_first", self.second_look)
         return dataclasses.replace(
             plan,
@@ -127,12 +129,12 @@ class Config(Joint):
         )
 
     def train(self) -> TrainPlan:
-        """Return the plan of training after the last look."""
+        """Return the plan of training after the last pass."""
         n_first = self.second_look if self.looks_again() else 0
         return self.plan("train", self.train_epochs - n_first)
 
-    def look(self, n_parties: int) -> ShadowPlan:
-        """Return the plan of a party's first look."""
+    def first_pass(self, n_parties: int) -> ShadowPlan:
+        """Return the plan of a party's first pass."""
         return ShadowPlan(
             "select_features",
             self.shadow_share,
@@ -147,15 +149,15 @@ class Config(Joint):
             refit_share=n_parties**-0.5,  # all parties go at once
         )
 
-    def second(self, n_parties: int) -> ShadowPlan:
-        """Return the plan of a party's second look, which is more careful."""
-        look = self.look(n_parties)
+    def second_pass(self, n_parties: int) -> ShadowPlan:
+        """Return the plan of a party's second pass, which is more careful."""
+        first = self.first_pass(n_parties)
         return dataclasses.replace(
-            look,
+            first,
             stage="select_again",
             again=False,
-            q=look.q / 3,
-            noise=look.noise / 2,  # the clearer of two looks counts
+            q=first.q / 3,
+            noise=first.noise / 2,  # the clearer of two passes counts
             refit_share=1 / n_parties,  # most of the way is behind them
         )
 
@@ -168,7 +170,7 @@ def run(
     observe: Observer,
     keeper: Keeper,
 ) -> Network:
-    """Pre-train, select components, select features, train, look again, train on."""
+    """Pre-train, select components, select features, train, select again, train on."""
     if config.empty_party != "constant":
         raise ConfigError(
             "The 'empty_party' setting must be constant with method less-vfl-auto. "
@@ -180,30 +182,23 @@ def run(
     kept = None
     if _is_linear(fusion):  # stage 2
         plan = PathPlan(config.server_rows, config.bits, config.server_errors)
-        kept, fusion = narrow_to_kept(
-            fusion, lambda: _components(parties, labels, plan, observe), keeper
-        )
+        find = functools.partial(_components, parties, labels, plan, observe)
+        kept, fusion = narrow_to_kept(fusion, find, keeper)
     else:
         warn(
             "The path of lambdas of stage 2 needs a linear fusion network: with this "
             "one all components stay."
         )
 
-    look = config.look(len(parties.names))
+    first = config.first_pass(len(parties.names))
+    select = functools.partial(select_at_parties, parties, kept, first)
+    run_once(first.stage, 1, select, fusion, observe, keeper)  # stage 3
 
-    def select() -> None:
-        if kept is None:
-            parties.charge_pass()  # as the paper bills local lasso
-        parties.select_features(kept, look)
-
-    event = Event("select_features", 1, 1, fusion)
-    select_at_parties(select, event, observe, keeper)  # stage 3
-
-    if look.again:
-        train_jointly(parties, fusion, labels, config.first(), observe, keeper)
-        event = Event("select_again", 1, 1, fusion)
-        again = config.second(len(parties.names))
-        select_at_parties(lambda: parties.look_again(again), event, observe, keeper)
+    if first.again:
+        train_jointly(parties, fusion, labels, config.train_first(), observe, keeper)
+        again = config.second_pass(len(parties.names))
+        select = functools.partial(parties.select_features, None, again)
+        run_once(again.stage, 1, select, fusion, observe, keeper)
     train_jointly(parties, fusion, labels, config.train(), observe, keeper)
     return fusion
 
@@ -235,5 +230,5 @@ METHOD = Method(
     Config,
     run,
     profiles=("default",),
-    behaviour=3,  # 2: a part of the way after the first look; 3: narrow parties
+    behaviour=3,  # 2: a part of the way after the first pass; 3: narrow parties
 )

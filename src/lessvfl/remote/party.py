@@ -385,7 +385,7 @@ class PartyProcess:
                 party.part_of(message)
                 self._check_stored(message)
             case messages.Embed("train"):
-                if not party.is_look(message):
+                if not party.is_held_out_check(message):
                     raise self._misfit("the rows that training leaves out, when due")
             case messages.Embed():
                 raise self._misfit("training rows, or all rows to score")

@@ -23,7 +23,7 @@ from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.plans import Labels
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
-from lessvfl.party import Holding, Party, cut_columns
+from lessvfl.party import Party, PartyData, cut_columns
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Observer, PartyId, Task
 
@@ -201,7 +201,7 @@ class Builder:
         return Party(
             name,
             self.party_network(name, tables[0].shape[2]),
-            Holding(*tables, owner, must_keep, cut, blocks),
+            PartyData(*tables, owner, must_keep, cut, blocks),
             self.seeds,
             config.empty_party,
             observe,

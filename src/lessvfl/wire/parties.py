@@ -218,12 +218,6 @@ class Parties:
             requests[name] = messages.Select(components, plan)
         self._finish(self._exchange(requests))
 
-    def look_again(self, plan: ShadowPlan) -> None:
-        """Have every party that takes part select once more."""
-        self._finish(
-            self._exchange(dict.fromkeys(self._active(), messages.Select(None, plan)))
-        )
-
     def state(self) -> dict[str, Any]:
         """Return what changes in a run, as plain values, and the constants apart."""
         return {
@@ -273,7 +267,7 @@ class Parties:
 
     def _by_party(self, kept: Tensor | None) -> dict[PartyId, Tensor | None]:
         if kept is None:
-            return dict.fromkeys(self.names)
+            return dict.fromkeys(self._active())
         sizes = [self.sizes[name] for name in self.names]
         return dict(zip(self.names, torch.split(kept, sizes, dim=1), strict=True))
 

@@ -1,0 +1,150 @@
+"""A party's selection by shadows, replica by replica, and the fits that follow it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lessvfl.core import evidence
+from lessvfl.core.network import Network
+from lessvfl.core.plans import FitPlan, ShadowPlan, take
+from lessvfl.core.prox import per_replica
+from lessvfl.core.responses import Memory, latest, responses, standardised
+from lessvfl.core.solve import fit_held_out
+from lessvfl.core.state import by_number, numbered
+from lessvfl.errors import ProtocolError
+from lessvfl.terms import PartyId
+
+Seen = Sequence[Tensor]  # rows (R, n), their embeddings and gradients (R, n, E)
+
+
+@dataclass(frozen=True)
+class ShadowSelector:
+    """What selection passes of a party share."""
+
+    party: PartyId
+    seeds: tuple[int, ...]  # the party's own, one for each replica
+    column_groups: Tensor  # (columns,), the group of every column
+    feature_groups: Tensor  # (n_features,), the group of every feature
+    pinned: Tensor  # (n_groups,), those that must stay
+    blocks: Tensor | None  # of training rows (S, N); None: all are alone
+
+    def over(
+        self, X: Tensor, seen: Seen, replica: int, plan: ShadowPlan
+    ) -> evidence.SelectionPass:
+        """Return a selection pass over the rows that one replica remembers."""
+        last = latest(seen[0][replica])
+        rows, h, gradient = (part[replica][last] for part in seen)
+        blocks = self.blocks_of(seen[0])
+        subject = evidence.Subject(
+            rows,
+            X[min(replica, X.shape[0] - 1), rows],
+            standardised(h, gradient),
+            self.column_groups,
+            self.pinned,
+            blocks=None if blocks is None else blocks[replica][last],
+        )
+        name = (self.seeds[replica], self.party, plan.stage)
+        return evidence.SelectionPass(subject, plan, name)
+
+    def blocks_of(self, rows: Tensor) -> Tensor | None:
+        """Return the blocks of rows (R, n), None where every row is alone."""
+        return None if self.blocks is None else take(self.blocks, rows)
+
+
+class ShadowSelection:
+    """What a party remembers of training, and how it has selected by that."""
+
+    def __init__(self, selector: ShadowSelector) -> None:
+        self.selector = selector
+        self.memory = Memory(len(selector.column_groups))
+        self.before: Seen = []  # what the first of two passes saw
+        self.reports: list[dict[str, Any]] = []  # how, of every replica
+        self.decays = True  # weights may; False: some were drawn anew
+
+    def recall(self, mask: Tensor, outputs: Tensor) -> Seen:
+        """Return rows, embeddings and gradients, and forget them.
+
+        `mask` says which outputs of the network each replica has now, `outputs` (R, E)
+        which it has of those at the start.
+        """
+        if not self.memory.tensors():
+            raise ProtocolError(
+                f"Party '{self.selector.party}' must have gradients of training to "
+                "select by. Got a selection without them."
+            )
+        rows, h, gradient = self.memory.take()
+        if h.shape[2] > mask.shape[1]:  # remembered before components went
+            some = outputs.any(dim=0)
+            h, gradient = h[:, :, some], gradient[:, :, some]
+        mask = mask.unsqueeze(1)
+        return [rows.to(h.device), h * mask, gradient * mask]
+
+    def select(self, X: Tensor, seen: Seen, plan: ShadowPlan) -> Tensor:
+        """Return the groups to keep (R, n_groups), of all columns X (S, N, columns).
+
+        The second time by the clearer of what was seen before and what was seen since.
+        """
+        choices, over = [], self.selector.over
+        for r in range(len(self.selector.seeds)):
+            now = over(X, seen, r, plan)
+            if plan.stage == "select_again":
+                choice = evidence.choose_again(over(X, self.before, r, plan), now)
+            else:
+                choice = now.choose()
+            choices.append(choice)
+        self.before = seen if plan.again else []
+        self.reports = [c.report(self.selector.feature_groups) for c in choices]
+        return torch.stack([choice.kept for choice in choices])
+
+    def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> None:
+        """Fit the network to what was remembered, on the features kept, alone.
+
+        Small input weights make the network linear at its start, where a square or a
+        product has no gradient. So where features act together it is also fitted from
+        input weights of full scale, at length, and that fit stays unless it predicts
+        the rows held out worse by more than a standard error. Strong weight decay
+        would undo it in training, and ends.
+        """
+        if not plan.refit_epochs or not X.shape[2]:
+            return
+        party, seeds = self.selector.party, self.selector.seeds
+        fit = FitPlan(plan.refit_epochs)
+        rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
+        X, Z = take(X, rows), torch.lerp(h, responses(h, gradient), plan.refit_share)
+        own = (seeds, self.selector.blocks_of(rows))
+        acts = torch.tensor([bool(how["pairs"]) for how in self.reports])
+        redrawn = net.redrawn(seeds, party) if acts.any() else None
+        loss = fit_held_out(net, X, Z, fit, *own)
+        self.decays = True
+        if redrawn is not None:
+            gap = fit_held_out(redrawn, X, Z, fit.at_length(), *own) - loss
+            error = gap.std(dim=1, correction=0) / math.sqrt(gap.shape[1])
+            stays = acts.to(gap.device) & (gap.mean(dim=1) <= error)
+            self.decays = not bool(stays.any())
+            with torch.no_grad():
+                both = zip(net.parameters(), redrawn.parameters(), strict=True)
+                for param, new in both:
+                    param.copy_(torch.where(per_replica(stays, param), new, param))
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors by name, and plain values."""
+        tensors = numbered("before", self.before)
+        tensors |= numbered("seen", self.memory.tensors())
+        return tensors, {
+            "selected": self.reports,
+            "looks_again": bool(self.before),
+            "decays": self.decays,
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        self.before = by_number(tensors, "before")
+        self.memory.restore(by_number(tensors, "seen"))
+        self.reports = list(values["selected"])
+        self.decays = values["decays"]

@@ -1,0 +1,146 @@
+"""What goes on around the stages of a method, at the server.
+
+Where a run was saved it goes on from there, and it is saved again on the way; observers
+are told of every epoch; numbers that are not finite end the run; and rows held out say
+when training is over. The algorithm itself is in ``algorithm.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.network import Network
+from lessvfl.core.plans import Labels, Rows, TrainPlan
+from lessvfl.core.solve import Watch
+from lessvfl.core.training import Training
+from lessvfl.terms import Event, Observer, Stage
+
+
+@dataclass(frozen=True)
+class JointStep:
+    """One step of joint training."""
+
+    number: int  # from 1
+    rows: Rows
+    rate: float  # share of the first learning rate, where rows held out are watched
+    last: bool
+
+
+class JointStage(Training):
+    """A stage of joint training, entered where it was left.
+
+    `owners` name whose every component is, for what is said where one diverges.
+    """
+
+    def __init__(
+        self,
+        plan: TrainPlan,
+        fusion: Network,
+        labels: Labels,
+        owners: Sequence[str],
+        observe: Observer,
+        keeper: Keeper,
+    ) -> None:
+        super().__init__(
+            plan,
+            fusion,
+            labels.y.shape[1],
+            labels.seeds,
+            labels.blocks,
+            decays=labels.task != "regression",  # it would shrink the amounts
+            inputs=True,
+        )
+        self._fusion = fusion
+        self._device = labels.y.device
+        self._observe = observe
+        self._keeper = keeper
+        self._watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
+        if self.n_steps:
+            state = None if self.end is None else self.end.state
+            self.step = keeper.enter(
+                plan.stage, self.n_steps, self.params, self.optimizer, state
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether all steps are done."""
+        return self.step == self.n_steps
+
+    def begin(self) -> int:
+        """Tell that the stage begins; return how many of its steps are done."""
+        n_per_epoch = self.batches.n_per_epoch
+        epochs = (self.step / n_per_epoch, self.n_steps / n_per_epoch)
+        self._observe(Event(self.plan.stage, *epochs))
+        self._fusion.train(True)
+        return self.step
+
+    def steps(self, risk_held_out: Callable[[Tensor], float]) -> Iterator[JointStep]:
+        """Yield every step that is left; each is over when the next is asked for.
+
+        `risk_held_out` returns the loss of the rows that no step uses.
+        """
+        stage, n_steps = self.plan.stage, self.n_steps
+        steps = self.batches.steps(self.plan.n_epochs, self._device)
+        for _, rows in itertools.islice(steps, self.step, None):
+            number = self.step + 1
+            rate, last = 1.0, number == n_steps
+            if self.end is not None:
+                if self.is_check_due:
+                    self.end.see(risk_held_out(self.batches.held_out), number)
+                rate, last = self.end.rate(number), self.end.is_last(number)
+            yield JointStep(number, rows, rate, last)
+            self.step = number
+            if number % self.batches.n_per_epoch == 0 or last:
+                self._end_epoch(last)
+            self._keeper.reached(stage, n_steps if last else number, n_steps)
+            if last:
+                break
+        self._fusion.train(False)
+
+    def watch(self, H: Tensor, loss: Tensor) -> None:
+        """Remember a step's embeddings (R, b, E) and loss (R,): they must be finite."""
+        self._watch.add(H.sum(dim=(0, 1)), loss)
+
+    def _end_epoch(self, last: bool) -> None:
+        self._watch.check()
+        self._fusion.train(False)
+        epoch = self.step / self.batches.n_per_epoch
+        n_epochs = epoch if last else self.plan.n_epochs
+        self._observe(Event(self.plan.stage, epoch, n_epochs, self._fusion))
+        self._fusion.train(True)
+
+
+def narrow_to_kept(
+    fusion: Network, find: Callable[[], Tensor], keeper: Keeper
+) -> tuple[Tensor, Network]:
+    """Find K unless that is over; return it and the fusion network cut to it."""
+    kept = keeper.recall("select_components")
+    if kept is None:
+        kept = find()
+        fusion = fusion.narrow(slots=kept)
+        keeper.note("select_components", kept, fusion.parameters())
+    else:
+        fusion = fusion.narrow(slots=kept)
+        keeper.put_back(fusion.parameters())
+    return kept, fusion
+
+
+def run_once(
+    stage: Stage,
+    n_epochs: int,
+    run: Callable[[], None],
+    fusion: Network,
+    observe: Observer,
+    keeper: Keeper,
+) -> None:
+    """Run a stage that is not saved before its end, unless it is over."""
+    if not keeper.is_behind(stage):
+        observe(Event(stage, 0, n_epochs))
+        run()
+        observe(Event(stage, n_epochs, n_epochs, fusion))
+        keeper.reached(stage, 1, 1)

@@ -1,0 +1,123 @@
+"""A stage of joint training as one side holds it, the server or a party."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.ending import ROUNDING, TrainingEnd
+from lessvfl.core.network import Network
+from lessvfl.core.plans import Rows, TrainPlan
+from lessvfl.core.prox import GroupLasso
+from lessvfl.core.solve import (
+    fill_optimizer,
+    optimizer_of,
+    optimizer_step,
+    optimizer_tensors,
+)
+
+
+class Training:
+    """What the steps of a stage share, and what changes between two of them.
+
+    Both sides derive the same batches and the same pace from the plan.
+    """
+
+    def __init__(
+        self,
+        plan: TrainPlan,
+        net: Network,
+        n_samples: int,
+        seeds: tuple[int, ...],
+        blocks: Tensor | None,
+        *,
+        decays: bool,
+        inputs: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.batches = plan.batches(n_samples, seeds, blocks)
+        self.n_steps = self.batches.n_steps(plan.n_epochs)
+        self.passes = net.passes(inputs)
+        self.params = net.parameters()
+        self.optimizer = optimizer_of(plan, self.params, n_samples, decays)
+        is_watched = plan.schedule == "watched"
+        self.end = TrainingEnd(self.n_steps) if is_watched else None
+        self.step = 0  # steps done
+
+    @property
+    def is_check_due(self) -> bool:
+        """Tell whether the rows held out are looked at before the next step."""
+        if self.end is None or not self.batches.n_held_out:
+            return False
+        return self.end.is_due(self.step + 1)
+
+    def update(
+        self,
+        grads: Sequence[Tensor],
+        rate: float,
+        shrink: Callable[[], object] | None = None,
+    ) -> None:
+        """Take the next step, at a share of the first rate where that is watched."""
+        self.plan.set_rate(self.optimizer, self.step, self.n_steps, rate)
+        optimizer_step(self.optimizer, self.params, grads, shrink)
+
+
+class PartyTraining(Training):
+    """A stage at a party: also the batch on its way, and the penalty if there is one.
+
+    `membership` says which slots of the network are one group.
+    """
+
+    def __init__(
+        self,
+        plan: TrainPlan,
+        net: Network,
+        X: Tensor,
+        seeds: tuple[int, ...],
+        blocks: Tensor | None,
+        decays: bool,
+        membership: Tensor | None,
+    ) -> None:
+        super().__init__(plan, net, X.shape[1], seeds, blocks, decays=decays)
+        self.penalty: GroupLasso | None = None
+        self.shrink: Callable[[], object] | None = None  # its proximal step
+        self.rows: Rows | None = None  # of the batch whose gradient is awaited
+        self.h: Tensor | None = None  # the embedding whose gradient is awaited
+        self.batches_left = self.batches.steps(plan.n_epochs, X.device)
+        if plan.lam is not None:
+            w = net.input_weights
+            lam = torch.tensor(plan.lam, dtype=w.dtype, device=w.device)
+            step_size = torch.full_like(lam, plan.learning_rate)
+            self.penalty = GroupLasso(lam, membership)
+            self.shrink = functools.partial(self.penalty.prox, w, step_size)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Tell whether the gradient of the next step is to be remembered."""
+        return self.step >= self.n_steps - self.batches.n_steps(self.plan.record)
+
+    def agrees(self, rate: float, last: bool) -> bool:
+        """Tell whether this is how a server that keeps to the plan would go on."""
+        step = self.step + 1
+        if self.end is not None:
+            return self.end.agrees(step, rate, last, self.batches.n_held_out > 0)
+        is_whole = math.isclose(rate, 1, rel_tol=ROUNDING)
+        return is_whole and (step == self.n_steps or not last)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what changes between two steps, beside the network."""
+        end = {} if self.end is None else {"end": self.end.state}
+        return optimizer_tensors(self.optimizer) | end
+
+    def resume(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Go on after so many steps, with what :meth:`tensors` gave."""
+        fill_optimizer(self.optimizer, tensors)
+        if self.end is not None:
+            self.end.state.copy_(tensors["end"])
+        self.step = step
+        for _ in range(step):
+            next(self.batches_left)
