@@ -43,9 +43,10 @@ import torch
 from torch import nn
 
 from lessvfl import algorithm
-from lessvfl.core.lifted import Graph
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Labels, RowOrder, SelectPlan, TrainPlan
+from lessvfl.core.passes import Graph
+from lessvfl.core.plans import RowOrder, SelectPlan, TrainPlan
 from lessvfl.core.solve import in_order
 from lessvfl.party import Party, PartyData
 from lessvfl.wire.inprocess import InProcess
@@ -140,7 +141,7 @@ class Plain:
 
     def passes(self, inputs: bool = False) -> Graph:
         """Return this network forward and back, by autograd."""
-        return Graph(self, inputs)
+        return Graph(self, self.parameters(), inputs)
 
 
 def network(widths: Any, R: int, device: torch.device, plain: bool, name: str) -> Any:

@@ -39,8 +39,9 @@ from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core.device import keep_freed_memory, use_threads
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP, NetConfig
-from lessvfl.core.plans import Labels, TrainPlan
+from lessvfl.core.plans import TrainPlan
 from lessvfl.party import Party, PartyData
 from lessvfl.remote import certificates
 from lessvfl.wire import dial, flight

@@ -41,9 +41,9 @@ from selection import PARTIES
 from lessvfl import data, methods
 from lessvfl.core.group_path import group_path
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
 from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP, NetConfig
-from lessvfl.core.plans import Labels
 from lessvfl.errors import LessVFLWarning
 from lessvfl.party import Party, PartyData
 from lessvfl.run import profiles, simulate

@@ -17,7 +17,7 @@ import smoke
 import torch
 
 from lessvfl import algorithm, data
-from lessvfl.core.plans import Labels
+from lessvfl.core.losses import Labels
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder
 from lessvfl.wire.inprocess import InProcess

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core.keeper import Keeper
-from lessvfl.core.losses import risk
+from lessvfl.core.losses import Labels, risk
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Labels, SelectPlan, TrainPlan, take
+from lessvfl.core.passes import gradients
+from lessvfl.core.plans import SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import gradients, in_order
+from lessvfl.core.solve import in_order
 from lessvfl.errors import DivergenceError
 from lessvfl.party import Party, PartyData
 from lessvfl.terms import Event, Task

@@ -16,24 +16,16 @@ from torch import Tensor
 
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.linear import BatchMoments
-from lessvfl.core.losses import proxy_loss
+from lessvfl.core.losses import Labels, proxy_loss
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import (
-    Labels,
-    Rows,
-    SelectPlan,
-    ShadowPlan,
-    TrainPlan,
-    parts,
-    take,
-)
+from lessvfl.core.passes import gradients
+from lessvfl.core.plans import Rows, SelectPlan, ShadowPlan, TrainPlan, parts, take
 from lessvfl.core.prox import GroupLasso, per_replica
 from lessvfl.core.solve import (
     Plateau,
     Schedule,
     Step,
     Watch,
-    gradients,
     in_order,
     minimise,
     prox_step,

@@ -15,8 +15,8 @@ from tests.conftest import Cli
 
 from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
+from lessvfl.core.passes import gradients
 from lessvfl.core.plans import SelectPlan
-from lessvfl.core.solve import gradients
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.terms import Stage
 from lessvfl_bench.pages.theory import build_theory

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lessvfl.core.head_path import _head_path, _offset, _sides, choose_components
-from lessvfl.core.plans import Labels, PathPlan
+from lessvfl.core.losses import Labels
+from lessvfl.core.plans import PathPlan
 
 
 def head_data(task, strength=2.0, seed=0):
@@ -69,13 +70,13 @@ def test_a_weight_of_k_is_a_row_k_times(task):
     H, y = head_data(task)
     H = H.double()
     y = y if task == "multiclass" else y.double()
-    bend = torch.tensor([[1.0]]).double() if task == "regression" else None
+    huber_delta = torch.tensor([[1.0]]).double() if task == "regression" else None
     times = torch.arange(600) % 3 + 1
     rows = torch.arange(600).repeat_interleave(times)
     weight = (times / times.double().mean()).unsqueeze(0)
     n_outputs, plan = 3 if task == "multiclass" else 1, PathPlan(600, n_steps=50)
-    weighted = Labels(y, task, (0,), weight, bend)
-    repeated = Labels(y[:, rows], task, (0,), bend=bend)
+    weighted = Labels(y, task, (0,), weight, huber_delta)
+    repeated = Labels(y[:, rows], task, (0,), huber_delta=huber_delta)
     for found, expected in zip(
         _head_path(H[0], weighted, n_outputs, plan),
         _head_path(H[0, rows], repeated, n_outputs, plan),
@@ -90,8 +91,8 @@ def test_the_path_comes_down_with_heavy_rows_and_wild_labels():
     y[0, ::40] += 1e4
     weight = torch.ones(1, 600)
     weight[0, ::7] = 50
-    bend = torch.tensor([[3.0]])
-    labels = Labels(y, "regression", (0,), weight / weight.mean(), bend)
+    huber_delta = torch.tensor([[3.0]])
+    labels = Labels(y, "regression", (0,), weight / weight.mean(), huber_delta)
     kept = choose_components(H, labels, slice(None), PathPlan(600), [3, 3])
     assert kept[0, [1, 4]].all()
     assert not kept.all()
@@ -128,11 +129,11 @@ def test_every_replica_has_its_own_labels_and_weights():
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
-@pytest.mark.parametrize("bend", [None, 0.5])
-def test_the_offset_is_where_the_risk_is_least(task, bend):
+@pytest.mark.parametrize("delta", [None, 0.5])
+def test_the_offset_is_where_the_risk_is_least(task, delta):
     _, y = head_data(task)
     weight = torch.rand(1, 600, generator=torch.Generator().manual_seed(1)) + 0.5
-    huber = torch.tensor([[bend]]) if bend and task == "regression" else None
+    huber = torch.tensor([[delta]]) if delta and task == "regression" else None
     labels = Labels(y, task, (0,), weight.double() / weight.mean(), huber)
     offset = _offset(labels, 3 if task == "multiclass" else 1).requires_grad_()
     risk = labels.risk(offset.unsqueeze(1).expand(-1, 600, -1)).sum()

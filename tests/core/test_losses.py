@@ -52,7 +52,7 @@ def losses_and_slopes(task, weighted):
         else y * 1.0
     )
     times = torch.tensor([1, 2, 3, 1, 2, 3])
-    bend = torch.tensor([[0.5], [2.0]], dtype=F64) if task == "regression" else None
+    delta = torch.tensor([[0.5], [2.0]], dtype=F64) if task == "regression" else None
     weight = None
     if weighted:
         weight = (times / times.double().mean()).expand(2, -1)
@@ -60,7 +60,7 @@ def losses_and_slopes(task, weighted):
         rows = torch.arange(6).repeat_interleave(times)
         x, y = x[:, rows], y[:, rows]
     w.requires_grad_()
-    value = risk(x @ w, y.double() if task == "binary" else y, task, weight, bend)
+    value = risk(x @ w, y.double() if task == "binary" else y, task, weight, delta)
     return value.detach(), torch.autograd.grad(value.sum(), w)[0]
 
 
@@ -76,21 +76,21 @@ def test_huber_is_pytorchs():
     generator = torch.Generator().manual_seed(0)
     z = 3 * torch.randn(2, 50, 1, generator=generator, dtype=F64)
     y = torch.zeros(1, 50, dtype=F64)
-    bend = torch.tensor([[0.5], [1.5]], dtype=F64)
-    found = row_losses(z, y, "regression", bend=bend)
+    delta = torch.tensor([[0.5], [1.5]], dtype=F64)
+    found = row_losses(z, y, "regression", huber_delta=delta)
     for r in range(2):
-        delta = float(bend[r])
-        loss = torch.nn.HuberLoss(reduction="none", delta=delta)
+        own = float(delta[r])
+        loss = torch.nn.HuberLoss(reduction="none", delta=own)
         assert torch.allclose(found[r], 2 * loss(z[r, :, 0], y[0]))
     wide = torch.full((1, 1), 100.0, dtype=F64)
     squares = row_losses(z, y, "regression")
-    assert torch.allclose(row_losses(z, y, "regression", bend=wide), squares)
+    assert torch.allclose(row_losses(z, y, "regression", huber_delta=wide), squares)
 
 
-def test_the_slope_of_huber_is_at_most_twice_its_bend():
+def test_the_slope_of_huber_is_at_most_twice_its_delta():
     error = torch.linspace(-5, 5, 101, dtype=F64, requires_grad=True)
-    bend = torch.tensor(1.5, dtype=F64)
-    (slope,) = torch.autograd.grad(huber(error, bend).sum(), error)
+    delta = torch.tensor(1.5, dtype=F64)
+    (slope,) = torch.autograd.grad(huber(error, delta).sum(), error)
     assert slope.abs().max() == 3.0
     assert torch.allclose(slope, 2 * error.detach().clamp(-1.5, 1.5))
 
@@ -115,13 +115,13 @@ def test_balanced_logistic_regression_is_where_scikit_learn_finds_it():
         assert slope.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("bend", [None, 0.7])
-def test_dispersion_is_what_gradients_have_more_than_curvature(bend):
+@pytest.mark.parametrize("delta", [None, 0.7])
+def test_dispersion_is_what_gradients_have_more_than_curvature(delta):
     """By the derivatives themselves; 1 for a log-likelihood, whatever its variance."""
     torch.manual_seed(0)
     z = torch.randn(2, 500, 1, dtype=torch.float64, requires_grad=True)
     y = torch.randn(1, 500, dtype=torch.float64)
-    knee = None if bend is None else torch.tensor([[bend]]).double()
+    knee = None if delta is None else torch.tensor([[delta]]).double()
     losses = row_losses(z, y, "regression", None, knee)
     (first,) = torch.autograd.grad(losses.sum(), z, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), z)

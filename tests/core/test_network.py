@@ -7,7 +7,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from lessvfl.core.lifted import Lifted, find_factory, widen
-from lessvfl.core.network import ACTIVATIONS, MLP, NetConfig
+from lessvfl.core.network import MLP, NetConfig
+from lessvfl.core.passes import ACTIVATIONS
 from lessvfl.errors import ConfigError, NetworkError
 
 CPU = torch.device("cpu")

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from lessvfl.core import plans, solve
 from lessvfl.core.network import MLP
+from lessvfl.core.passes import gradients
 from lessvfl.core.plans import Batches, FitPlan
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
@@ -16,7 +17,6 @@ from lessvfl.core.solve import (
     Watch,
     fill_optimizer,
     fit_held_out,
-    gradients,
     in_order,
     minimise,
     optimizer_step,

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from torch import nn
 
 from lessvfl import data
-from lessvfl.core.network import ACTIVATIONS
+from lessvfl.core.passes import ACTIVATIONS
 from lessvfl.data import Encoding, learn
 from lessvfl.errors import ConfigError, NetworkError
 from lessvfl.run import simulate

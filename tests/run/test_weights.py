@@ -12,9 +12,9 @@ import torch
 
 from lessvfl import data
 from lessvfl.algorithm import stored_risk
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Labels
-from lessvfl.core.solve import gradients
+from lessvfl.core.passes import gradients
 from lessvfl.data import LabelConfig
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
@@ -87,12 +87,14 @@ def test_a_weight_of_k_is_a_row_k_times_in_stage_2(task):
     y = y if task == "multiclass" else y.double()
     rows = torch.arange(90).repeat_interleave(torch.as_tensor(TIMES))
     weight = torch.as_tensor(TIMES / TIMES.mean()).unsqueeze(0)
-    bend = torch.tensor([[0.7]]).double() if task == "regression" else None
+    huber_delta = torch.tensor([[0.7]]).double() if task == "regression" else None
     found, expected = (
         gradients(loss(slice(None)).sum(), fusion.parameters())
         for loss in (
-            stored_risk(fusion, H, Labels(y, task, (0,), weight, bend)),
-            stored_risk(fusion, H[:, rows], Labels(y[:, rows], task, (0,), None, bend)),
+            stored_risk(fusion, H, Labels(y, task, (0,), weight, huber_delta)),
+            stored_risk(
+                fusion, H[:, rows], Labels(y[:, rows], task, (0,), None, huber_delta)
+            ),
         )
     )
     assert all(map(torch.allclose, found, expected))

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import Labels, PathPlan, Rows, hold_out, shuffled, take
+from lessvfl.core.losses import Labels
+from lessvfl.core.passes import gradients
+from lessvfl.core.plans import PathPlan, Rows, hold_out, shuffled, take
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import gradients, prox_step
+from lessvfl.core.solve import prox_step
 
 OFFSET_STEPS = 30
 
@@ -106,9 +108,9 @@ def _offset(labels: Labels, n_outputs: int) -> Tensor:
     total = weight.sum().clamp_min(1e-12)  # 0: rows without weight
     if labels.task == "regression":
         offset = (weight * y).sum() / total
-        if labels.bend is not None:
+        if labels.huber_delta is not None:
             for _ in range(OFFSET_STEPS):  # means in which what is far weighs less
-                near = labels.bend[0] / (y - offset).abs().clamp_min(1e-12)
+                near = labels.huber_delta[0] / (y - offset).abs().clamp_min(1e-12)
                 own = weight * near.clamp_max(1)
                 offset = (own * y).sum() / own.sum().clamp_min(1e-12)
         return offset.view(1, 1)

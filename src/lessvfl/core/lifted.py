@@ -6,158 +6,19 @@ import copy
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from lessvfl.core.network import Network, Passes, _left, _union
+from lessvfl.core.module_view import ModuleView, cut_inputs, cut_outputs, weight_of
+from lessvfl.core.network import Network, kept_by_any, mask_left
+from lessvfl.core.passes import Graph, Passes
 from lessvfl.core.plans import stream
-from lessvfl.core.solve import gradients
 from lessvfl.errors import ConfigError, NetworkError
 
 Factory = Callable[[int, int], nn.Module]
-
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-@dataclass(frozen=True)
-class _View:
-    """What a module does with its input, found by calling it."""
-
-    first: str  # name of the first layer
-    column_slots: Tensor
-    n_outputs: int
-    last: str | None  # name of a final Linear whose output is the module's
-
-
-def _inspect(module: nn.Module, n_columns: int, owner: str) -> _View:
-    """Find the input groups of a module, or refuse it in one sentence."""
-    names = {layer: name for name, layer in module.named_modules()}
-    calls: list[tuple[nn.Module, Tensor, Any]] = []
-
-    def remember(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        calls.append((layer, inputs[0].detach().clone(), output))
-
-    handles = [
-        layer.register_forward_hook(remember)
-        for layer in module.modules()
-        if any(True for _ in layer.parameters(recurse=False))
-    ]
-    like = next(module.parameters(), torch.zeros(()))
-    probe = torch.arange(2.0 * n_columns, dtype=like.dtype, device=like.device)
-    probe = probe.view(2, n_columns)
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            output = module(probe)
-    except Exception as problem:
-        raise NetworkError(
-            f"The module of {owner} must accept a batch of shape (n, {n_columns}). "
-            f"Got {type(problem).__name__}: {str(problem).splitlines()[0]}"
-        ) from None
-    finally:
-        for handle in handles:
-            handle.remove()
-    allowed = "a Linear or Conv layer with groups=1 as its first layer with weights"
-    if not calls:
-        raise NetworkError(
-            f"The input groups of the module of {owner} cannot be found: it must have "
-            f"{allowed}. Got a module without such a layer."
-        )
-    first, seen, _ = calls[0]
-    if not isinstance(first, (nn.Linear, *_CONVOLUTIONS)) or (
-        isinstance(first, _CONVOLUTIONS) and first.groups != 1
-    ):
-        raise NetworkError(
-            f"The input groups of the module of {owner} cannot be found: it must have "
-            f"{allowed}. Got {first!r}."
-        )
-    row = seen.view(2, -1)[0] if seen.shape[0] == 2 else seen.reshape(-1)
-    if not torch.equal(row.sort().values, probe[0]):
-        raise NetworkError(
-            f"The input groups of the module of {owner} cannot be found: its first "
-            "layer must see every input column once, unchanged but for its shape. "
-            "Got values that were changed, repeated or left out before it."
-        )
-    axis = seen.dim() - 1 if isinstance(first, nn.Linear) else 1
-    grid = torch.arange(seen.shape[axis], device=like.device)
-    grid = grid.view([-1 if a == axis else 1 for a in range(seen.dim())])
-    slots = grid.expand(1, *seen.shape[1:]).reshape(-1)
-    column_slots = torch.empty_like(slots)
-    column_slots[row.long()] = slots
-    _refuse_second_use(module, names[first], probe, owner)
-    if not isinstance(output, Tensor) or output.dim() != 2:
-        got = getattr(output, "shape", type(output).__name__)
-        raise NetworkError(
-            f"The module of {owner} must return one tensor of shape (n, components). "
-            f"Got {got}."
-        )
-    layer, _, result = calls[-1]
-    final = isinstance(layer, nn.Linear) and layer is not first and result is output
-    module.train(was_training)
-    return _View(
-        names[first], column_slots, output.shape[1], names[layer] if final else None
-    )
-
-
-def _weight_of(layer: str) -> str:
-    """Return the name of a layer's weights; the module itself has no name."""
-    return f"{layer}.weight" if layer else "weight"
-
-
-def _refuse_second_use(
-    module: nn.Module, first: str, probe: Tensor, owner: str
-) -> None:
-    """With the first layer's weights at zero nothing of the input may come through."""
-    name = _weight_of(first)
-    silenced = {name: torch.zeros_like(dict(module.named_parameters())[name])}
-    with torch.no_grad():
-        here = functional_call(module, silenced, (probe,))
-        there = functional_call(module, silenced, (-probe - 1.5,))
-    if not torch.equal(here, there):
-        raise NetworkError(
-            f"The module of {owner} uses its raw input a second time: every path from "
-            f"an input must go through its first layer '{first}', or a removed feature "
-            "would still act. Got an output that depends on the input without it."
-        )
-
-
-def _same_kind(old: Tensor, values: Tensor) -> nn.Parameter:
-    """Return a parameter with new values, frozen if the old one was."""
-    return nn.Parameter(values, requires_grad=old.requires_grad)
-
-
-def _cut_inputs(module: nn.Module, first: str, keep: Tensor) -> nn.Module:
-    """Return a copy of a module whose first layer takes only these slots."""
-    module = copy.deepcopy(module)
-    layer = module.get_submodule(first)
-    assert isinstance(layer, (nn.Linear, *_CONVOLUTIONS))
-    n_before = layer.weight.shape[1]
-    layer.weight = _same_kind(layer.weight, layer.weight.detach()[:, keep])
-    attribute = "in_features" if isinstance(layer, nn.Linear) else "in_channels"
-    setattr(layer, attribute, len(keep))
-    for part in module.modules():
-        if isinstance(part, nn.Unflatten) and part.unflattened_size[0] == n_before:
-            part.unflattened_size = (len(keep), *part.unflattened_size[1:])
-    return module
-
-
-def _cut_outputs(module: nn.Module, last: str, keep: Tensor) -> nn.Module:
-    """Return a copy of a module whose final Linear gives only these outputs."""
-    module = copy.deepcopy(module)
-    layer = module.get_submodule(last)
-    assert isinstance(layer, nn.Linear)
-    layer.weight = _same_kind(layer.weight, layer.weight.detach()[keep])
-    if layer.bias is not None:
-        layer.bias = _same_kind(layer.bias, layer.bias.detach()[keep])
-    layer.out_features = len(keep)
-    return module
 
 
 def _stack(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -182,28 +43,6 @@ def _make(factory: Factory | nn.Module, n_in: int, n_out: int, name: str) -> nn.
         ) from None
 
 
-class Graph:
-    """A network forward and back by autograd."""
-
-    def __init__(self, net: Network, inputs: bool) -> None:
-        self._net = net
-        self._inputs = inputs
-        self._ends: list[Tensor] = []  # of the last pass: the output, then the inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (S, n, columns) to (R, n, n_outputs)."""
-        if self._inputs:
-            x = x.detach().requires_grad_()
-        h = self._net(x)
-        self._ends = [h, x] if self._inputs else [h]
-        return h.detach()
-
-    def back(self, gradient: Tensor) -> list[Tensor]:
-        """Return the gradients of parameters, and with `inputs` of x."""
-        h, *inputs = self._ends
-        return list(gradients(h, [*self._net.parameters(), *inputs], gradient))
-
-
 class Lifted:
     """Any module of the user's, replicated by stacking its state.
 
@@ -221,10 +60,10 @@ class Lifted:
         output_mask: Tensor | None = None,
         scatter: tuple[Tensor, int] | None = None,
         outputs: Tensor | None = None,
-        view: _View | None = None,
+        view: ModuleView | None = None,
     ) -> None:
         self.owner = owner
-        self._view = view or _inspect(modules[0], n_columns, owner)
+        self._view = view or ModuleView.of(modules[0], n_columns, owner)
         self._module = copy.deepcopy(modules[0])
         self._params = _stack([dict(m.named_parameters()) for m in modules])
         self._buffers = _stack([dict(m.named_buffers()) for m in modules])
@@ -312,7 +151,7 @@ class Lifted:
     @property
     def input_weights(self) -> Tensor:
         """Return the first layer's weights, (R, out, slots, ...)."""
-        weights: Tensor = self._params[_weight_of(self._view.first)]
+        weights: Tensor = self._params[weight_of(self._view.first)]
         return weights
 
     @property
@@ -362,7 +201,7 @@ class Lifted:
 
     def passes(self, inputs: bool = False) -> Passes:
         """Return this network forward and back, by autograd."""
-        return Graph(self, inputs)
+        return Graph(self, self.parameters(), inputs)
 
     def _modules(self, pick: range) -> list[nn.Module]:
         """Return one module a replica with that replica's state."""
@@ -388,21 +227,21 @@ class Lifted:
         view, scatter, sliced = self._view, self._scatter, self._outputs
         device = self.input_weights.device
         if slots is not None:
-            keep = _union(slots, self.input_weights.shape[2], device)
+            keep = kept_by_any(slots, self.input_weights.shape[2], device)
             view, scatter, modules = self._narrowed_inputs(modules, keep)
-            slot_mask = _left(slot_mask, slots, keep)
+            slot_mask = mask_left(slot_mask, slots, keep)
             if slot_mask is not None and scatter is not None:
                 full = slots.new_zeros(len(slots), self.input_weights.shape[2])
                 full[:, keep] = slot_mask
                 slot_mask = full
         if outputs is not None:
-            keep = _union(outputs, self.n_outputs, device)
+            keep = kept_by_any(outputs, self.n_outputs, device)
             if view.last is not None and sliced is None:
-                modules = [_cut_outputs(m, view.last, keep) for m in modules]
-                view = _View(view.first, view.column_slots, len(keep), view.last)
+                modules = [cut_outputs(m, view.last, keep) for m in modules]
+                view = ModuleView(view.first, view.column_slots, len(keep), view.last)
             else:
                 sliced = keep if sliced is None else sliced[keep]
-            output_mask = _left(output_mask, outputs, keep)
+            output_mask = mask_left(output_mask, outputs, keep)
         return Lifted(
             modules,
             len(view.column_slots) if scatter is None else len(scatter[0]),
@@ -416,7 +255,7 @@ class Lifted:
 
     def _narrowed_inputs(
         self, modules: list[nn.Module], keep: Tensor
-    ) -> tuple[_View, tuple[Tensor, int] | None, list[nn.Module]]:
+    ) -> tuple[ModuleView, tuple[Tensor, int] | None, list[nn.Module]]:
         """Cut slots physically where the module still runs, otherwise feed zeros."""
         view = self._view
         columns = torch.isin(view.column_slots, keep).nonzero().squeeze(1)
@@ -428,9 +267,9 @@ class Lifted:
                 dtype=torch.long,
                 device=keep.device,
             )
-            cut = [_cut_inputs(m, view.first, keep) for m in modules]
+            cut = [cut_inputs(m, view.first, keep) for m in modules]
             if self._agrees(modules[0], cut[0], columns, n_before):
-                view = _View(view.first, new_slots, view.n_outputs, view.last)
+                view = ModuleView(view.first, new_slots, view.n_outputs, view.last)
                 return view, None, cut
         if self._scatter is not None:
             former, n_before = self._scatter

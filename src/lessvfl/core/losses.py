@@ -1,12 +1,20 @@
-"""Losses: the risk, and how far an embedding is from the pre-trained one."""
+"""Labels and losses: the risk, and how far embeddings are from pre-trained ones."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lessvfl.core.plans import Rows, take
+from lessvfl.core.prox import per_replica
 from lessvfl.terms import Task
+
+PERFECT = 1e-12  # a variance of what is left; less is none
 
 
 def row_losses(
@@ -14,43 +22,42 @@ def row_losses(
     y: Tensor,
     task: Task,
     weight: Tensor | None = None,
-    bend: Tensor | None = None,
+    huber_delta: Tensor | None = None,
 ) -> Tensor:
     """Return the loss of every row, (R, b) or of whatever shape comes before C.
 
     `z` (R, b, 1) or (R, b, C) is what the fusion network gives: one logit, C logits, or
     one value; `y` (S, b) are labels: 0/1 as floats, class indices, or values. A row's
-    loss is multiplied by its `weight` (S, b). Beyond `bend` (S, 1) the squared error
-    goes on as a straight line (Huber).
+    loss is multiplied by its `weight` (S, b). Beyond `huber_delta` (S, 1) the squared
+    error goes on as a straight line (Huber).
     """
-    losses = _plain_losses(z, y, task, bend)
+    if task == "multiclass":
+        chosen = y.expand(z.shape[:-1]).unsqueeze(-1)
+        losses = -z.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
+    else:
+        z = z.squeeze(-1)
+        y = y.expand_as(z)
+        if task == "binary":
+            losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
+        elif huber_delta is None:
+            losses = (z - y).square()
+        else:
+            losses = huber(z - y, huber_delta)
     return losses if weight is None else losses * weight
 
 
-def _plain_losses(z: Tensor, y: Tensor, task: Task, bend: Tensor | None) -> Tensor:
-    """Return the loss of every row, all of them alike."""
-    if task == "multiclass":
-        chosen = y.expand(z.shape[:-1]).unsqueeze(-1)
-        return -z.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
-    z = z.squeeze(-1)
-    y = y.expand_as(z)
-    if task == "binary":
-        return F.binary_cross_entropy_with_logits(z, y, reduction="none")
-    return (z - y).square() if bend is None else huber(z - y, bend)
-
-
-def huber(error: Tensor, bend: Tensor) -> Tensor:
-    """Return e² up to |e| = bend, and 2 bend |e| - bend² beyond (Huber, 1964).
+def huber(error: Tensor, delta: Tensor) -> Tensor:
+    """Return e² up to |e| = δ, and 2 δ |e| - δ² beyond (Huber, 1964).
 
     As it is: near 0 it is the squared error itself, and its second derivative is at
     most that one's, 2.
     """
     size = error.abs()
-    inside = torch.minimum(size, bend)
+    inside = torch.minimum(size, delta)
     return inside * (2 * size - inside)
 
 
-def dispersion(z: Tensor, y: Tensor, bend: Tensor | None = None) -> Tensor:
+def dispersion(z: Tensor, y: Tensor, huber_delta: Tensor | None = None) -> Tensor:
     """Return how much larger gradients of a regression are than its curvature, (R,).
 
     The mean square of a row's dL/dz over the mean of its second derivative. A loss that
@@ -58,10 +65,10 @@ def dispersion(z: Tensor, y: Tensor, bend: Tensor | None = None) -> Tensor:
     twice the variance of what is left, which nobody but the server knows.
     """
     error = z.squeeze(-1) - y
-    if bend is None:
+    if huber_delta is None:
         return 2 * error.square().mean(dim=1)
-    inside = (error.abs() <= bend).to(error).mean(dim=1)
-    squares = torch.minimum(error.abs(), bend).square().mean(dim=1)
+    inside = (error.abs() <= huber_delta).to(error).mean(dim=1)
+    squares = torch.minimum(error.abs(), huber_delta).square().mean(dim=1)
     return 2 * squares / inside.clamp_min(1 / error.shape[1])
 
 
@@ -70,13 +77,13 @@ def risk(
     y: Tensor,
     task: Task,
     weight: Tensor | None = None,
-    bend: Tensor | None = None,
+    huber_delta: Tensor | None = None,
 ) -> Tensor:
     """Return R_B of every replica, (R,): the mean over the rows of a batch.
 
     Row weights have mean 1 over all training rows, so R_B is the same on average.
     """
-    return row_losses(z, y, task, weight, bend).mean(dim=1)
+    return row_losses(z, y, task, weight, huber_delta).mean(dim=1)
 
 
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
@@ -86,3 +93,51 @@ def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
     the released code (`divisor` |K_m|).
     """
     return (h - target).square().sum(dim=(-2, -1)) / (h.shape[-2] * divisor)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
+
+    y: Tensor
+    task: Task
+    seeds: tuple[int, ...]
+    weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
+    huber_delta: Tensor | None = None  # of its loss (S, 1); None: the squared error
+    blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
+
+    def at(self, rows: Rows) -> Labels:
+        """Return the labels of some rows."""
+        return self._each(lambda values: take(values, rows), "y", "weight", "blocks")
+
+    def of(self, replica: int) -> Labels:
+        """Return the labels of one replica, (1, N)."""
+
+        def one(values: Tensor) -> Tensor:
+            return values if len(values) == 1 else values[replica : replica + 1]
+
+        return self._each(one, "y", "weight", "huber_delta", "blocks")
+
+    def _each(self, change: Callable[[Tensor], Tensor], *names: str) -> Labels:
+        """Return labels with some of their tensors changed, where they have them."""
+        known = {name: getattr(self, name) for name in names}
+        new: dict[str, Any] = {n: change(t) for n, t in known.items() if t is not None}
+        return replace(self, **new)
+
+    def losses(self, z: Tensor) -> Tensor:
+        """Return the loss of every row, given what the fusion network says of it."""
+        return row_losses(z, self.y, self.task, self.weight, self.huber_delta)
+
+    def risk(self, z: Tensor) -> Tensor:
+        """Return R of every replica on these rows, (R,)."""
+        return risk(z, self.y, self.task, self.weight, self.huber_delta)
+
+    def of_log_likelihood(self, gradient: Tensor, z: Tensor) -> Tensor:
+        """Return dL/dh (R, b, E) at outputs z as that of a log-likelihood.
+
+        Of classes it is that as it is; of a regression it is divided by what is left.
+        """
+        if self.task != "regression":
+            return gradient
+        excess = dispersion(z, self.y, self.huber_delta).clamp_min(PERFECT)
+        return gradient / per_replica(excess, gradient)

@@ -3,7 +3,10 @@
 Every parameter carries a leading axis R. :class:`MLP` is made of stacked layers
 (batched products); :class:`Lifted` stacks the state of a ``torch.nn.Module`` and maps
 its forward pass with ``torch.func.vmap`` (R = 1 calls the module plainly; what vmap
-cannot map runs replica by replica). Both show their input groups and can be narrowed:
+cannot map runs replica by replica). Layers are stacked by hand because that takes a
+third of the time: forward and back of a 210-64-64-16 network at batch 32 take 0.76 ms
+for R = 1 and 1.2 ms for R = 8 on two cores, ``vmap`` of the module 2.3 and 3.4 ms.
+Both kinds show their input groups and can be narrowed:
 
 - *columns* are what a network is fed, (S, n, columns), S = 1 (shared) or S = R;
 - *slots* are the places of the input axis of the first layer's weights: a column of a
@@ -18,39 +21,24 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core import linear
+from lessvfl.core.passes import (
+    ACTIVATIONS,
+    ChainRule,
+    Collapsed,
+    Passes,
+    linear_layer,
+    masked,
+)
 from lessvfl.core.plans import stream
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
-    "none": None,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": nn.functional.softplus,
-    "gelu": nn.functional.gelu,
-    "silu": nn.functional.silu,
-    "relu": torch.relu,
-}
-
-# dL/dx of every activation, of dL/da and a or x, as autograd computes it
-_aten = torch.ops.aten
-SLOPES_BY_OUTPUT: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "tanh": _aten.tanh_backward.default,
-    "sigmoid": _aten.sigmoid_backward.default,
-    "relu": lambda g, a: _aten.threshold_backward.default(g, a, 0),
-}
-SLOPES_BY_INPUT: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "softplus": lambda g, x: _aten.softplus_backward.default(g, x, 1, 20),
-    "gelu": _aten.gelu_backward.default,
-    "silu": _aten.silu_backward.default,
-}
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -124,20 +112,6 @@ class NetConfig(settings.Section):
         return (n_inputs, *[self.fusion_hidden] * (self.fusion_depth - 1), n_outputs)
 
 
-class Passes(Protocol):
-    """A network forward and back, step by step, as joint training asks for it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what a call returns, detached."""
-
-    def back(self, gradient: Tensor) -> list[Tensor]:
-        """Return the gradients of the last output along dL/d(output).
-
-        Of every parameter in order, and of the input last if that was asked for. They
-        hold until the next call.
-        """
-
-
 class Network(Protocol):
     """What the algorithm asks of a network."""
 
@@ -200,14 +174,14 @@ class Network(Protocol):
         """Take over parameters as :meth:`state` gives them."""
 
 
-def _union(mask: Tensor | None, n: int, device: torch.device) -> Tensor:
+def kept_by_any(mask: Tensor | None, n: int, device: torch.device) -> Tensor:
     """Return the indices that any replica keeps."""
     if mask is None:
         return torch.arange(n, device=device)
     return mask.any(dim=0).nonzero().squeeze(1)
 
 
-def _left(old: Tensor | None, new: Tensor | None, union: Tensor) -> Tensor | None:
+def mask_left(old: Tensor | None, new: Tensor | None, union: Tensor) -> Tensor | None:
     """Combine masks on what is left; None where every replica keeps all of it."""
     if new is None:
         return old
@@ -314,7 +288,7 @@ class MLP:
 
         The last column is what the map adds.
         """
-        first = _masked(self.weights[0], self._slot_mask)
+        first = masked(self.weights[0], self._slot_mask)
         whole, added = linear.collapse([first, *self.weights[1:]], self.biases)
         A = torch.cat([whole, added], dim=-1)
         return A if self._output_mask is None else A * self._output_mask.unsqueeze(2)
@@ -323,59 +297,63 @@ class MLP:
         """Map (S, n, in) to (R, n, out)."""
         if self.is_linear:
             A = self.collapse()
-            return _linear(x, A[..., :-1], A[..., -1])
+            return linear_layer(x, A[..., :-1], A[..., -1])
         act = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
             if layer == 0:
-                w = _masked(w, self._slot_mask)
-            x = _linear(x, w, b)
+                w = masked(w, self._slot_mask)
+            x = linear_layer(x, w, b)
             if act is not None and layer < last:
                 x = act(x)
-        return _masked(x, self._output_mask)
+        return masked(x, self._output_mask)
 
     def passes(self, inputs: bool = False) -> Passes:
         """Return this network forward and back, rows without autograd."""
-        return Collapsed(self, inputs) if self.is_linear else ChainRule(self, inputs)
+        if self.is_linear:
+            return Collapsed(self.collapse, self.parameters(), inputs)
+        masks = (self._slot_mask, self._output_mask)
+        return ChainRule(self.parameters(), self.activation, *masks, inputs)
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
         """Keep these inputs and outputs; weights keep their values."""
         device = self.weights[0].device
-        ins = _union(slots, self.weights[0].shape[2], device)
-        outs = _union(outputs, self.n_outputs, device)
+        ins = kept_by_any(slots, self.weights[0].shape[2], device)
+        outs = kept_by_any(outputs, self.n_outputs, device)
         weights, biases = list(self.weights), list(self.biases)
         weights[0] = weights[0][:, :, ins]
         weights[-1] = weights[-1][:, outs]
         biases[-1] = biases[-1][:, outs]
-        return MLP(
-            [_leaf(w) for w in weights],
-            [_leaf(b) for b in biases],
-            self.activation,
-            _left(self._slot_mask, slots, ins),
-            _left(self._output_mask, outputs, outs),
+        masks = (
+            mask_left(self._slot_mask, slots, ins),
+            mask_left(self._output_mask, outputs, outs),
         )
+        return self._copy(weights, biases, *masks)
+
+    def _copy(
+        self,
+        weights: list[Tensor],
+        biases: list[Tensor],
+        slot_mask: Tensor | None = None,
+        output_mask: Tensor | None = None,
+    ) -> MLP:
+        """Return a network of this activation with values of its own."""
+        leaves = ([_leaf(w) for w in weights], [_leaf(b) for b in biases])
+        return MLP(*leaves, self.activation, slot_mask, output_mask)
 
     def redrawn(self, seeds: tuple[int, ...], name: str) -> MLP:
         """Return a copy whose first layer is drawn anew for the inputs it has."""
         first = self.weights[0]
         _, n_out, n_in = first.shape
         fresh = _glorot(n_out, n_in, seeds, "redraw", name).to(first)
-        return MLP(
-            [_leaf(fresh), *(_leaf(w) for w in self.weights[1:])],
-            [_leaf(b) for b in self.biases],
-            self.activation,
-            self._slot_mask,
-            self._output_mask,
-        )
+        masks = (self._slot_mask, self._output_mask)
+        return self._copy([fresh, *self.weights[1:]], self.biases, *masks)
 
     def replica(self, index: int) -> MLP:
         """Return one replica, cut to its own inputs and outputs."""
         pick = slice(index, index + 1)
-        alone = MLP(
-            [_leaf(w[pick]) for w in self.weights],
-            [_leaf(b[pick]) for b in self.biases],
-            self.activation,
-        )
+        weights, biases = ([t[pick] for t in ts] for ts in (self.weights, self.biases))
+        alone = self._copy(weights, biases)
         return alone.narrow(
             None if self._slot_mask is None else self._slot_mask[pick],
             None if self._output_mask is None else self._output_mask[pick],
@@ -383,13 +361,9 @@ class MLP:
 
     def astype(self, dtype: torch.dtype) -> MLP:
         """Return a copy with parameters of that number format."""
-        return MLP(
-            [_leaf(w.to(dtype)) for w in self.weights],
-            [_leaf(b.to(dtype)) for b in self.biases],
-            self.activation,
-            self._slot_mask,
-            self._output_mask,
-        )
+        weights = [w.to(dtype) for w in self.weights]
+        biases = [b.to(dtype) for b in self.biases]
+        return self._copy(weights, biases, self._slot_mask, self._output_mask)
 
     def state(self) -> dict[str, Tensor]:
         """Return the parameters of the one replica."""
@@ -418,125 +392,3 @@ def _glorot(n_out: int, n_in: int, seeds: tuple[int, ...], *name: str | int) -> 
         for seed in set(seeds)
     }
     return torch.stack([(2 * draws[seed] - 1) * limit for seed in seeds])
-
-
-def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Put zeros into the last axis of (R, n, width) where a replica has nothing."""
-    return values if mask is None else values * mask.unsqueeze(1)
-
-
-def _linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    """Return x w^T + b for every replica: (S, n, in), (R, out, in), (R, out)."""
-    if x.shape[0] < w.shape[0]:  # one table for all replicas: one wide product
-        n_replicas, n_out, n_in = w.shape
-        wide = w.reshape(n_replicas * n_out, n_in)
-        y = nn.functional.linear(x.squeeze(0), wide, b.reshape(-1))
-        return y.view(x.shape[1], n_replicas, n_out).transpose(0, 1)
-    return torch.baddbmm(b.unsqueeze(1), x, w.mT)
-
-
-def _weight_gradient(g: Tensor, x: Tensor, found: Tensor) -> Tensor:
-    """Write dL/dw of :func:`_linear`, of dL/dy (R, n, out) and x (S, n, in)."""
-    if x.shape[0] < g.shape[0]:
-        wide = g.transpose(0, 1).flatten(1)
-        torch.mm(wide.mT, x.squeeze(0), out=found.flatten(0, 1))
-    else:
-        torch.bmm(g.mT, x, out=found)
-    return found
-
-
-class Collapsed:
-    """A linear MLP forward and back: rows meet the one map, its layers autograd."""
-
-    def __init__(self, net: MLP, inputs: bool) -> None:
-        self._net = net
-        self._inputs = inputs
-        self._ends: list[Tensor] = []  # of the last pass: the map, then the input
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (S, n, in) to (R, n, out)."""
-        A = self._net.collapse()
-        self._ends = [A, x]
-        return _linear(x, A.detach()[..., :-1], A.detach()[..., -1])
-
-    def back(self, gradient: Tensor) -> list[Tensor]:
-        """Return the gradients of parameters, and with `inputs` of x (R, n, in)."""
-        A, x = self._ends
-        along = torch.empty_like(A)
-        w = torch.empty(along[..., :-1].shape, dtype=A.dtype, device=A.device)
-        along[..., :-1] = _weight_gradient(gradient, x, w)
-        along[..., -1] = gradient.sum(dim=-2)
-        # A gradient along a tensor would load PyTorch's symbolic shapes, 0.6 s.
-        grads = list(torch.autograd.grad((A * along).sum(), self._net.parameters()))
-        return [*grads, gradient @ A.detach()[..., :-1]] if self._inputs else grads
-
-
-class ChainRule:
-    """An MLP forward and back: what autograd computes, without its graph.
-
-    Parameters are read where they are, and gradients written to the same place at every
-    step. One replica alone goes through products of matrices, without the axis.
-    """
-
-    def __init__(self, net: MLP, inputs: bool) -> None:
-        self._inputs = inputs
-        self._activation = net.activation
-        self._slot_mask, self._output_mask = net._slot_mask, net._output_mask
-        self._alone = net.n_replicas == 1
-        self._grads = [torch.empty_like(p.detach()) for p in net.parameters()]
-        self._weights = self._views([w.detach() for w in net.weights])
-        self._biases = self._views([b.detach() for b in net.biases])
-        self._weight_grads = self._views(self._grads[::2])
-        self._bias_grads = self._views(self._grads[1::2])
-        self._ins: list[Tensor] = []  # what went into every layer
-        self._sums: list[Tensor] = []  # what went into every activation
-
-    def _views(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [t.squeeze(0) for t in tensors] if self._alone else tensors
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (S, n, in) to (R, n, out)."""
-        act = ACTIVATIONS[self._activation]
-        linear = nn.functional.linear if self._alone else _linear
-        x = x.squeeze(0) if self._alone else x
-        self._ins, self._sums = [], []
-        for layer, (w, b) in enumerate(zip(self._weights, self._biases, strict=True)):
-            if layer == 0:
-                w = _masked(w, self._slot_mask)
-            elif act is not None:
-                self._sums.append(x)
-                x = act(x)
-            self._ins.append(x)
-            x = linear(x, w, b)
-        return _masked(x.unsqueeze(0) if self._alone else x, self._output_mask)
-
-    def back(self, gradient: Tensor) -> list[Tensor]:
-        """Return the gradients of parameters, and with `inputs` of x (R, n, in)."""
-        g = _masked(gradient, self._output_mask)
-        g = g.squeeze(0) if self._alone else g
-        for layer in reversed(range(1, len(self._weights))):
-            self._keep(layer, g)
-            g = self._through_activation(g @ self._weights[layer], layer - 1)
-        self._keep(0, g)
-        if self._slot_mask is not None:
-            self._grads[0].mul_(self._slot_mask.unsqueeze(1))
-        if not self._inputs:
-            return self._grads
-        g = g @ _masked(self._weights[0], self._slot_mask)
-        return [*self._grads, g.unsqueeze(0) if self._alone else g]
-
-    def _keep(self, layer: int, g: Tensor) -> None:
-        """Write the gradients of a layer, of dL/dy (R, n, out)."""
-        torch.sum(g, dim=-2, out=self._bias_grads[layer])
-        x, found = self._ins[layer], self._weight_grads[layer]
-        if self._alone:
-            torch.mm(g.mT, x, out=found)
-        else:
-            _weight_gradient(g, x, found)
-
-    def _through_activation(self, g: Tensor, layer: int) -> Tensor:
-        """Return dL/dx of an activation, of dL/da."""
-        name = self._activation
-        if name in SLOPES_BY_OUTPUT:
-            return SLOPES_BY_OUTPUT[name](g, self._ins[layer + 1])
-        return SLOPES_BY_INPUT[name](g, self._sums[layer]) if name != "none" else g

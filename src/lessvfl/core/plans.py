@@ -15,9 +15,7 @@ from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
 from lessvfl.core.ending import ROUNDING, fewest_steps
-from lessvfl.core.losses import dispersion, risk, row_losses
-from lessvfl.core.prox import per_replica
-from lessvfl.terms import Stage, Task, stream_seed
+from lessvfl.terms import Stage, stream_seed
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
 RowOrder = Literal["shuffle", "blocks", "file"]
@@ -30,7 +28,6 @@ PART = 1 << 16  # rows that are embedded, sent and scored together, where all ar
 HELD_OUT = 0.1  # share of the rows by which the server sees when training is over
 MOST_HELD_OUT, FEWEST_HELD_OUT = 1000, 100
 SECRET = 1 << 256  # seeds from here on are secrets, see :func:`stream`
-PERFECT = 1e-12  # a variance of what is left; less is none
 _WORDS = slice(24, 24 + 8 * 624)  # of the Mersenne Twister, in a generator's state
 
 
@@ -132,67 +129,6 @@ def parts(n_rows: int) -> list[slice]:
     """Return all rows in order, as many at a time as are embedded together."""
     starts = range(0, n_rows, PART)
     return [slice(start, min(start + PART, n_rows)) for start in starts]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
-
-    y: Tensor
-    task: Task
-    seeds: tuple[int, ...]
-    weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
-    bend: Tensor | None = None  # of the Huber loss (S, 1); None: the squared error
-    blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
-
-    def at(self, rows: Rows) -> Labels:
-        """Return the labels of some rows."""
-
-        def some(values: Tensor | None) -> Tensor | None:
-            return None if values is None else take(values, rows)
-
-        return replace(
-            self,
-            y=take(self.y, rows),
-            weight=some(self.weight),
-            blocks=some(self.blocks),
-        )
-
-    def of(self, replica: int) -> Labels:
-        """Return the labels of one replica, (1, N)."""
-
-        def one(values: Tensor | None) -> Tensor | None:
-            if values is None or values.shape[0] == 1:
-                return values
-            return values[replica].unsqueeze(0)
-
-        y = one(self.y)
-        assert y is not None
-        return replace(
-            self,
-            y=y,
-            weight=one(self.weight),
-            bend=one(self.bend),
-            blocks=one(self.blocks),
-        )
-
-    def losses(self, z: Tensor) -> Tensor:
-        """Return the loss of every row, given what the fusion network says of it."""
-        return row_losses(z, self.y, self.task, self.weight, self.bend)
-
-    def risk(self, z: Tensor) -> Tensor:
-        """Return R of every replica on these rows, (R,)."""
-        return risk(z, self.y, self.task, self.weight, self.bend)
-
-    def of_log_likelihood(self, gradient: Tensor, z: Tensor) -> Tensor:
-        """Return dL/dh (R, b, E) at outputs z as that of a log-likelihood.
-
-        Of classes it is that as it is; of a regression it is divided by what is left.
-        """
-        if self.task != "regression":
-            return gradient
-        excess = dispersion(z, self.y, self.bend).clamp_min(PERFECT)
-        return gradient / per_replica(excess, gradient)
 
 
 @dataclass(frozen=True)

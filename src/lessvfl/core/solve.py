@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lessvfl.core.adam import Adam, Optimizer
 from lessvfl.core.network import Network
+from lessvfl.core.passes import gradients
 from lessvfl.core.plans import (
     Batches,
     FitPlan,
@@ -42,15 +43,6 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
     "rmsprop": lambda params, lr: torch.optim.RMSprop(params, lr=lr),
     "sgd": lambda params, lr: torch.optim.SGD(params, lr=lr),
 }
-
-
-def gradients(
-    output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """Return the gradient of an output by each input; zeros where it has no part."""
-    return torch.autograd.grad(
-        output, inputs, along, allow_unused=True, materialize_grads=True
-    )
 
 
 def optimizer_step(

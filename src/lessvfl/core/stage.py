@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels, Rows, TrainPlan
+from lessvfl.core.plans import Rows, TrainPlan
 from lessvfl.core.solve import Watch
 from lessvfl.core.training import Training
 from lessvfl.terms import Event, Observer, Stage

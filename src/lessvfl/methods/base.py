@@ -10,15 +10,9 @@ from typing import Any, Literal
 from lessvfl import settings
 from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import (
-    ROW_ORDERS,
-    Labels,
-    RowOrder,
-    SelectPlan,
-    ShadowPlan,
-    TrainPlan,
-)
+from lessvfl.core.plans import ROW_ORDERS, RowOrder, SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from lessvfl import algorithm, settings
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels, TrainPlan
+from lessvfl.core.plans import TrainPlan
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
 from lessvfl.terms import Observer

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from lessvfl import algorithm, settings
 from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels, SelectPlan
+from lessvfl.core.plans import SelectPlan
 from lessvfl.methods.base import (
     LAM_SHARE,
     Lambda,

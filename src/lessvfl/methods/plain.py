@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lessvfl import algorithm
 from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Labels
 from lessvfl.methods.base import Joint, Method
 from lessvfl.terms import Observer
 from lessvfl.wire.parties import Parties

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from lessvfl.core.device import resolve_device
 from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
+from lessvfl.core.losses import Labels
 from lessvfl.core.network import DTYPES, MLP, Network
-from lessvfl.core.plans import Labels
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
 from lessvfl.party import Party, PartyData, cut_columns

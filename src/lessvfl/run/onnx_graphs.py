@@ -270,7 +270,7 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
 
 
 def _activate(graph: GraphBuilder, name: str, x: str, dtype: np.dtype[Any]) -> str:
-    """Write an activation of ``core.network.ACTIVATIONS``."""
+    """Write an activation of ``core.passes.ACTIVATIONS``."""
 
     def number(value: float) -> str:
         return graph.constant(np.array(value, dtype=dtype))

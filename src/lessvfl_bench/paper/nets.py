@@ -18,7 +18,8 @@ from torch import Tensor
 
 from lessvfl.core import linear
 from lessvfl.core.linear import LinearMap
-from lessvfl.core.network import ACTIVATIONS, MLP, Network
+from lessvfl.core.network import MLP, Network
+from lessvfl.core.passes import ACTIVATIONS
 
 ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
 

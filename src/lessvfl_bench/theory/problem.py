@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl.core.network import ACTIVATIONS, MLP
+from lessvfl.core.network import MLP
+from lessvfl.core.passes import ACTIVATIONS
 from lessvfl.core.plans import stream
 
 N_BLOCKS = 8

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from lessvfl import algorithm
-from lessvfl.core.losses import risk
+from lessvfl.core.losses import Labels, risk
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Batches, Labels, Rows, SelectPlan, TrainPlan
+from lessvfl.core.passes import gradients
+from lessvfl.core.plans import Batches, Rows, SelectPlan, TrainPlan
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import OPTIMIZERS, Schedule, gradients, in_order, optimizer_step
+from lessvfl.core.solve import OPTIMIZERS, Schedule, in_order, optimizer_step
 from lessvfl.terms import Stage
 from lessvfl_bench.theory.problem import BLOCK, N_BLOCKS, UNITS, Family
 
