@@ -17,6 +17,7 @@ from lessvfl import algorithm
 from lessvfl.core.empty import Empty, Substitute
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.finite import finite
+from lessvfl.core.keeper import fill, numbered
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network
 from lessvfl.core.plans import (
@@ -30,7 +31,6 @@ from lessvfl.core.plans import (
 )
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
-from lessvfl.core.state import fill, numbered
 from lessvfl.core.training import PartyTraining
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage

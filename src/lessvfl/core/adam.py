@@ -48,20 +48,21 @@ class Adam:
             maximize=False,
         )
 
-    def state(self) -> dict[int, dict[str, Tensor]]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state of every parameter, by its number, as PyTorch names it."""
+        both = zip(self._means, self._squares, strict=True)
         return {
-            number: {"step": self._step, "exp_avg": mean, "exp_avg_sq": square}
-            for number, (mean, square) in enumerate(
-                zip(self._means, self._squares, strict=True)
-            )
+            "state": {
+                number: {"step": self._step, "exp_avg": mean, "exp_avg_sq": square}
+                for number, (mean, square) in enumerate(both)
+            }
         }
 
-    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Take up a state as :meth:`state` gave it."""
-        for number, own in self.state().items():
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take up a state as :meth:`state_dict` gave it."""
+        for number, own in self.state_dict()["state"].items():
             for name, value in own.items():
-                value.copy_(state[number][name])
+                value.copy_(state_dict["state"][number][name])
 
 
 Optimizer = torch.optim.Optimizer | Adam

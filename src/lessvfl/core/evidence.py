@@ -89,7 +89,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Found:
+class GroupSelection:
     """Groups kept, and what was measured on the way."""
 
     kept: Tensor  # (n_groups,)
@@ -167,21 +167,22 @@ class SelectionPass:
         go, where that loses little. Labels of pure noise keep nothing, or one feature
         where another pass follows.
         """
-        lam, path, found = self._path(self.seen)
-        pairs, over = self._pairs(found.kept)
+        lam, path, picked = self._path(self.seen)
+        pairs, over = self._pairs(picked.kept)
         exempt = self.pinned.clone()
         for a, b, _ in pairs:
             exempt[[a, b]] = True
         rule: SelectionRule = "path"
-        beyond = over | found.over
+        beyond = over | picked.over
         if fresh is not None and self._loses_little(fresh, exempt):
-            rule, found = "elimination", self._eliminate(self.seen, found.kept, exempt)
-        kept, said, scores = found.kept | exempt, found.false_share, found.scores
-        signal = (found.kept | beyond) & ~self.pinned & (scores >= 1)
+            rule = "elimination"
+            picked = self._eliminate(self.seen, picked.kept, exempt)
+        kept, said, scores = picked.kept | exempt, picked.false_share, picked.scores
+        signal = (picked.kept | beyond) & ~self.pinned & (scores >= 1)
         is_signal = bool(signal.any())
         if not self.plan.again and self._is_noise():
             kept, said, is_signal, beyond = exempt, None, False, over
-        sight, at_most = self._sight(found, is_signal)
+        sight, at_most = self._sight(picked, is_signal)
         if not is_signal:
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
         why = self._why(kept, scores, exempt, beyond)
@@ -191,7 +192,7 @@ class SelectionPass:
             kept,
             rule,
             lam,
-            found.shadow_share,
+            picked.shadow_share,
             said,
             path,
             scores,
@@ -201,13 +202,13 @@ class SelectionPass:
             at_most,
         )
 
-    def _sight(self, found: Found, is_signal: bool) -> tuple[Sight, Tensor]:
+    def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:
         """Return how much this pass sees, and what each group has at most.
 
         Where chance may have made all there is, a column must also stand out of the
         strongest of every copy.
         """
-        seen, rule = self.seen, found.rule
+        seen, rule = self.seen, picked.rule
         size = torch.bincount(seen.group, minlength=len(seen.weights)).to(seen.X)
         k = moments.dimension(seen.Z)
         degrees = (k * size).clamp_min(1.0)
@@ -216,14 +217,16 @@ class SelectionPass:
         unit = (rule.shadows.square().mean() / usual).clamp_min(tiny)
         whole = (self.shadows.square().mean() / usual).clamp_min(tiny)
         variance = seen.Z.square().sum() / seen.n_rows
-        limit = rule.least(max(1, int(found.kept.sum())))
+        limit = rule.least(max(1, int(picked.kept.sum())))
         if not is_signal:
             limit = max(limit, self._beyond_chance(self.plan.noise))
-        one = moments.chance(torch.tensor(k)).to(seen.X)  # of a column of numbers
+        usual_mark = moments.chance(torch.tensor(k)).to(seen.X)  # of numeric columns
         sight = Sight(
-            max(1.0, float(variance / (k * whole))), k, float(limit**2 * one / unit)
+            max(1.0, float(variance / (k * whole))),
+            k,
+            float(limit**2 * usual_mark / unit),
         )
-        said = (found.scores * found.limit * seen.weights).square() / unit
+        said = (picked.scores * picked.limit * seen.weights).square() / unit
         return sight, sight.at_most(said.double(), degrees.double())
 
     def _is_noise(self) -> bool:
@@ -253,7 +256,7 @@ class SelectionPass:
 
     def _path(
         self, seen: Moments
-    ) -> tuple[float, list[tuple[float, int, float]], Found]:
+    ) -> tuple[float, list[tuple[float, int, float]], GroupSelection]:
         """Follow the path of lambdas as far as the shadows allow.
 
         What a shadow says falls with what is left of the responses.
@@ -288,23 +291,25 @@ class SelectionPass:
         came_in = torch.where(self.pinned, beside, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
         scores, none = scores / points[place][0], torch.zeros_like(chosen)
-        found = Found(chosen, scores, points[place][2], said, mark, rule, none)
-        return points[place][0], points, self._limited(found, beside)
+        picked = GroupSelection(
+            chosen, scores, points[place][2], said, mark, rule, none
+        )
+        return points[place][0], points, self._limited(picked, beside)
 
-    def _limited(self, found: Found, beside: Tensor) -> Found:
+    def _limited(self, picked: GroupSelection, beside: Tensor) -> GroupSelection:
         """Leave the `most` strongest, of equal ones those that say more in the fit."""
-        n_kept, most = int(found.kept.sum()), self.plan.most
+        n_kept, most = int(picked.kept.sum()), self.plan.most
         if most is None or n_kept <= most:
-            return found
+            return picked
         order = beside.argsort()
-        order = order[found.scores[order].argsort(stable=True)]  # the weakest first
-        over = torch.zeros_like(found.kept)
-        over[order[(found.kept & ~self.pinned)[order]][: n_kept - most]] = True
-        kept, said = found.kept & ~over, None
-        if len(others := found.scores[kept & ~self.pinned]):
-            weakest = found.limit * float(others.min())
-            said = found.rule.false_share(weakest, int(kept.sum()))
-        return replace(found, kept=kept, false_share=said, over=over)
+        order = order[picked.scores[order].argsort(stable=True)]  # the weakest first
+        over = torch.zeros_like(picked.kept)
+        over[order[(picked.kept & ~self.pinned)[order]][: n_kept - most]] = True
+        kept, said = picked.kept & ~over, None
+        if len(others := picked.scores[kept & ~self.pinned]):
+            weakest = picked.limit * float(others.min())
+            said = picked.rule.false_share(weakest, int(kept.sum()))
+        return replace(picked, kept=kept, false_share=said, over=over)
 
     def _pairs(self, chosen: Tensor) -> tuple[list[tuple[int, int, float]], Tensor]:
         """Return groups that act together, the strongest first.
@@ -316,7 +321,7 @@ class SelectionPass:
             return [], over
         most = self.plan.most
         strength, partner = pairs(self.seen, chosen, PAIR_COPIES, self._stream("pairs"))
-        found: list[tuple[int, int, float]] = []
+        acting: list[tuple[int, int, float]] = []
         chosen = chosen.clone()
         for group in strength.argsort(descending=True).tolist():
             other = int(partner[group])
@@ -328,9 +333,9 @@ class SelectionPass:
                 continue
             chosen[[group, other]] = True
             pair = (min(group, other), max(group, other), float(strength[group]))
-            if pair[:2] not in [known[:2] for known in found]:
-                found.append(pair)
-        return found, over
+            if pair[:2] not in [known[:2] for known in acting]:
+                acting.append(pair)
+        return acting, over
 
     def _loses_little(self, fresh: Tensor, exempt: Tensor) -> bool:
         """Tell whether elimination loses little: chosen on some rows, seen on others.
@@ -346,7 +351,7 @@ class SelectionPass:
         whole, part = (moments.explained(some, others, which) for which in (kept, left))
         return part >= (1 - self.plan.loss) * whole
 
-    def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> Found:
+    def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> GroupSelection:
         """Eliminate: rows are many, and a quarter of the useless features will do."""
         shadows = (self.plan.n_copies, self._stream("elimination"))
         plan, kept = self.plan, kept | exempt
@@ -357,7 +362,9 @@ class SelectionPass:
         limit = rule.least(n_kept)
         said = rule.false_share(limit, n_kept)
         none = torch.zeros_like(kept)
-        return Found(kept, scores / limit, rule.share(limit), said, limit, rule, none)
+        return GroupSelection(
+            kept, scores / limit, rule.share(limit), said, limit, rule, none
+        )
 
     def _why(
         self, kept: Tensor, scores: Tensor, exempt: Tensor, over: Tensor

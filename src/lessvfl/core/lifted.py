@@ -415,5 +415,5 @@ def find_factory(spec: str) -> Factory:
         raise ConfigError(f"{wrong} ({reason}).") from None
     if not callable(factory):
         raise ConfigError(f"{wrong}, which is no function.")
-    found: Factory = factory
-    return found
+    checked: Factory = factory
+    return checked

@@ -59,8 +59,8 @@ class BatchMoments:
         """Return the mean over rows of |map x|², (S, k) for maps (S, k, columns)."""
         self.add(rows)
         moment = self._known[rows.start]
-        found: Tensor = Quadratic.apply(maps, moment)  # type: ignore[no-untyped-call]
-        return found
+        squares: Tensor = Quadratic.apply(maps, moment)  # type: ignore[no-untyped-call]
+        return squares
 
     def add(self, rows: slice) -> None:
         """Compute the moments of a batch, unless they are known."""

@@ -38,7 +38,7 @@ def measure(
     y = y.expand(z.shape[0], -1)
     if task == "regression":
         return {"r2": r2(z.squeeze(2), y)}
-    found = _decisions(z, y, offsets)
+    measures = _decisions(z, y, offsets)
     ranked: dict[str, Callable[[], Tensor]] = {
         "auc": lambda: _area(z, y),
         "average_precision": lambda: average_precision(
@@ -47,8 +47,8 @@ def measure(
     }
     for name in MEASURES[task]:
         if name in ranked and (names is None or name in names):
-            found[name] = ranked[name]()
-    return found
+            measures[name] = ranked[name]()
+    return measures
 
 
 def predicted_shares(z: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -73,8 +73,8 @@ def constant(
         z = y_train.double().mean().expand(1, len(y), 1)
     else:
         best = torch.bincount(y_train.long(), minlength=n_classes).argmax()
-        one = torch.nn.functional.one_hot(best, n_classes).double()
-        row = one if task == "multiclass" else one[1:] - 0.5
+        chosen = torch.nn.functional.one_hot(best, n_classes).double()
+        row = chosen if task == "multiclass" else chosen[1:] - 0.5
         z = row.expand(1, len(y), -1)
     return measure(z, y.unsqueeze(0), task, positive=positive)
 
@@ -185,14 +185,14 @@ def average_precision(scores: Tensor, y: Tensor) -> Tensor:
     Precision is the share of positives among the rows that score as much or more; NaN
     where all rows are of one class.
     """
-    found = []
+    means = []
     for own, is_hit in zip(scores, y.bool(), strict=True):
         of_all, hits = _sorted(own[None])[0], _sorted(own[is_hit][None])[0]
         n_all = len(of_all) - torch.searchsorted(of_all, hits)
         n_hits = len(hits) - torch.searchsorted(hits, hits)
         mean = (n_hits.double() / n_all).mean()
-        found.append(torch.where(is_hit.all(), torch.nan, mean))
-    return torch.stack(found)
+        means.append(torch.where(is_hit.all(), torch.nan, mean))
+    return torch.stack(means)
 
 
 def _sorted(scores: Tensor) -> Tensor:
@@ -213,8 +213,8 @@ def r2(predicted: Tensor, y: Tensor) -> Tensor:
     residual = (y - predicted).square().sum(dim=1)
     total = (y - y.mean(dim=1, keepdim=True)).square().sum(dim=1)
     flat = (y == y[:, :1]).all(dim=1)
-    found = (1 - residual / total).clamp_min(WORST)
-    return torch.where(flat, torch.nan, found)
+    score = (1 - residual / total).clamp_min(WORST)
+    return torch.where(flat, torch.nan, score)
 
 
 def defined(value: float) -> float | None:

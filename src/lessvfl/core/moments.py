@@ -76,8 +76,8 @@ class Moments:
     def norms(self, columns: Tensor) -> Tensor:
         """Return the norms of the groups of (..., columns, E), (..., n_groups)."""
         squares = columns.square().sum(dim=-1)
-        found = squares.new_zeros(*squares.shape[:-1], len(self.weights))
-        return found.index_add_(-1, self.group, squares).sqrt()
+        sums = squares.new_zeros(*squares.shape[:-1], len(self.weights))
+        return sums.index_add_(-1, self.group, squares).sqrt()
 
     def scores(self, columns: Tensor) -> Tensor:
         """Return the norms of the groups, as multiples of what chance says."""
@@ -163,7 +163,7 @@ def shadow_scores(
     All columns of a copy share one order of the rows, so that a copy's largest score is
     what chance makes of the largest.
     """
-    found, n = [], moments.n_rows
+    scores, n = [], moments.n_rows
     step = max(1, AT_ONCE // residual.shape[1])
     for start in range(0, n_copies, step):
         copies = [
@@ -172,8 +172,8 @@ def shadow_scores(
         ]
         slopes = moments.X.T @ torch.cat(copies, dim=1) / n
         slopes = slopes.view(-1, len(copies), residual.shape[1])
-        found.append(moments.scores(slopes.transpose(0, 1)))
-    return torch.cat(found)
+        scores.append(moments.scores(slopes.transpose(0, 1)))
+    return torch.cat(scores)
 
 
 def scramble(
@@ -312,11 +312,11 @@ def _wald(P: Tensor, B: Tensor, owner: Tensor, n_groups: int) -> Tensor:
     """
     size = torch.bincount(owner, minlength=n_groups)
     alone = B.square().sum(dim=1) / P.diagonal()
-    found = alone.new_zeros(n_groups).index_add_(0, owner, alone)
+    wald = alone.new_zeros(n_groups).index_add_(0, owner, alone)
     for number in (size > 1).nonzero()[:, 0].tolist():
         J = (owner == number).nonzero()[:, 0]
-        found[number] = (B[J] * torch.linalg.solve(P[J][:, J], B[J])).sum()
-    return found
+        wald[number] = (B[J] * torch.linalg.solve(P[J][:, J], B[J])).sum()
+    return wald
 
 
 def explained(moments: Moments, part: Moments, kept: Tensor) -> float:

@@ -36,10 +36,10 @@ def pairs(
     X, group = moments.X[:, some], moments.group[some]
     scrambled = [scramble(r, None, generator) for _ in range(n_copies)]
     strength, other = _beyond_chance(X, r, scrambled, None)
-    found = strength >= 1
-    if bool(found.any()):  # with these alone chance has fewer pairs to choose from
-        known = torch.zeros_like(found)
-        known[torch.cat([found.nonzero()[:, 0], other[found]])] = True
+    is_above = strength >= 1
+    if bool(is_above.any()):  # with these alone chance has fewer pairs to choose from
+        known = torch.zeros_like(is_above)
+        known[torch.cat([is_above.nonzero()[:, 0], other[is_above]])] = True
         more, partner = _beyond_chance(X, r, scrambled, known.nonzero()[:, 0])
         other = torch.where(more > strength, partner, other)
         strength = torch.maximum(strength, more)
@@ -111,12 +111,12 @@ def _together(X: Tensor, r: Tensor, among: Tensor | None) -> tuple[Tensor, Tenso
         first = start if among is None else 0  # of the others
         some, rest = X[:, start : start + AT_ONCE], others[:, first:]
         top = sum((some.T @ (rest * r[:, [e]])).square() for e in range(r.shape[1]))
-        found = top / (some.square().T @ weighted[:, first:]).clamp_min(tiny)
-        most = found.max(dim=1)
-        here = slice(start, start + len(found))
+        statistic = top / (some.square().T @ weighted[:, first:]).clamp_min(tiny)
+        most = statistic.max(dim=1)
+        here = slice(start, start + len(statistic))
         _take_larger(best, with_whom, here, most.values, first + most.indices)
         if among is None:
-            most = found.max(dim=0)
+            most = statistic.max(dim=0)
             here = slice(first, None)
             _take_larger(best, with_whom, here, most.values, start + most.indices)
     return best, with_whom if among is None else among[with_whom]

@@ -61,14 +61,14 @@ def linear_layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return torch.baddbmm(b.unsqueeze(1), x, w.mT)
 
 
-def _weight_gradient(g: Tensor, x: Tensor, found: Tensor) -> Tensor:
+def _weight_gradient(g: Tensor, x: Tensor, out: Tensor) -> Tensor:
     """Write dL/dw of :func:`linear_layer`, of dL/dy (R, n, out) and x (S, n, in)."""
     if x.shape[0] < g.shape[0]:
         wide = g.transpose(0, 1).flatten(1)
-        torch.mm(wide.mT, x.squeeze(0), out=found.flatten(0, 1))
+        torch.mm(wide.mT, x.squeeze(0), out=out.flatten(0, 1))
     else:
-        torch.bmm(g.mT, x, out=found)
-    return found
+        torch.bmm(g.mT, x, out=out)
+    return out
 
 
 class Collapsed:
@@ -164,11 +164,11 @@ class ChainRule:
     def _keep(self, layer: int, g: Tensor) -> None:
         """Write the gradients of a layer, of dL/dy (R, n, out)."""
         torch.sum(g, dim=-2, out=self._bias_grads[layer])
-        x, found = self._ins[layer], self._weight_grads[layer]
+        x, out = self._ins[layer], self._weight_grads[layer]
         if self._alone:
-            torch.mm(g.mT, x, out=found)
+            torch.mm(g.mT, x, out=out)
         else:
-            _weight_gradient(g, x, found)
+            _weight_gradient(g, x, out)
 
     def _through_activation(self, g: Tensor, layer: int) -> Tensor:
         """Return dL/dx of an activation, of dL/da."""

@@ -87,13 +87,13 @@ def hold_out(
     if blocks is None:
         return order[:, :n_rows], order[:, n_rows:]
     orders, counts = [], []
-    for r, one in enumerate(order):
-        own = blocks[min(r, len(blocks) - 1)].to(one.device)
-        is_held = _held_blocks(own, one, n_rows)[one]
-        orders.append(torch.cat([one[is_held], one[~is_held]]))
+    for r, own_order in enumerate(order):
+        own = blocks[min(r, len(blocks) - 1)].to(own_order.device)
+        is_held = _held_blocks(own, own_order, n_rows)[own_order]
+        orders.append(torch.cat([own_order[is_held], own_order[~is_held]]))
         counts.append(int(is_held.sum()))
-    found = torch.stack(orders)
-    return found[:, : min(counts)], found[:, max(counts) :]
+    split = torch.stack(orders)
+    return split[:, : min(counts)], split[:, max(counts) :]
 
 
 def _held_blocks(blocks: Tensor, order: Tensor, n_rows: int) -> Tensor:
@@ -414,19 +414,20 @@ class ShadowPlan:
     refit_share: float = 1.0  # of the way to the responses that a refit goes
 
 
-def are_alike(
-    one: TrainPlan | SelectPlan | ShadowPlan, other: TrainPlan | SelectPlan | ShadowPlan
-) -> bool:
+PartyPlan = TrainPlan | SelectPlan | ShadowPlan  # of what a party is asked for
+
+
+def are_alike(plan: PartyPlan, other: PartyPlan) -> bool:
     """Tell whether two plans are the same, numbers up to their last digits.
 
     Two kinds of processors may derive them from the same settings.
     """
-    return type(one) is type(other) and _are_close(astuple(one), astuple(other))
+    return type(plan) is type(other) and _are_close(astuple(plan), astuple(other))
 
 
-def _are_close(one: object, other: object) -> bool:
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_are_close, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=ROUNDING)
-    return one == other
+def _are_close(value: object, other: object) -> bool:
+    if isinstance(value, tuple) and isinstance(other, tuple):
+        return len(value) == len(other) and all(map(_are_close, value, other))
+    if isinstance(value, float) and isinstance(other, float):
+        return math.isclose(value, other, rel_tol=ROUNDING)
+    return value == other

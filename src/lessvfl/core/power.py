@@ -81,9 +81,9 @@ def _largest_off(said: Tensor, degree: Tensor) -> Tensor:
         low, high = torch.where(far, low, middle), torch.where(far, middle, high)
     if places is said:
         return high
-    x, xp, fp = (one.sqrt().cpu().numpy() for one in (said, places, high))
-    found = np.interp(x, xp, fp)
-    roots = torch.as_tensor(found, dtype=said.dtype, device=said.device)
+    x, xp, fp = (values.sqrt().cpu().numpy() for values in (said, places, high))
+    between = np.interp(x, xp, fp)
+    roots = torch.as_tensor(between, dtype=said.dtype, device=said.device)
     return roots.square()
 
 
@@ -108,8 +108,8 @@ def beyond(value: Tensor, degrees: Tensor, off: Tensor) -> Tensor:
     >>> round(float(beyond(four, one, 0 * one)), 4)
     0.05
     """
-    found: Tensor = (_weights(off) * _tails(value, degrees)).sum(dim=1)
-    return found
+    chances: Tensor = (_weights(off) * _tails(value, degrees)).sum(dim=1)
+    return chances
 
 
 def _weights(off: Tensor) -> Tensor:

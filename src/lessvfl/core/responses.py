@@ -44,8 +44,8 @@ class Memory:
 
     def tensors(self) -> list[Tensor]:
         """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing."""
-        found = [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
-        return [part[:, -self.most_rows :] for part in found]
+        whole = [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
+        return [part[:, -self.most_rows :] for part in whole]
 
     def restore(self, tensors: Sequence[Tensor]) -> None:
         """Take up what :meth:`tensors` gave."""
@@ -83,8 +83,8 @@ def standardised(h: Tensor, gradient: Tensor) -> Tensor:
     kappa = kappa.clamp_min(torch.finfo(h.dtype).tiny)
     some = kappa > ASKED * kappa[-1]
     V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
-    found: Tensor = h @ V * root - gradient @ V / root
-    return found
+    Z: Tensor = h @ V * root - gradient @ V / root
+    return Z
 
 
 def latest(rows: Tensor) -> Tensor:

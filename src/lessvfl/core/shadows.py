@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import evidence
+from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import Network
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.prox import per_replica
 from lessvfl.core.responses import Memory, latest, responses, standardised
 from lessvfl.core.solve import fit_held_out
-from lessvfl.core.state import by_number, numbered
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 

@@ -82,15 +82,11 @@ def optimizer_of(
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the state of an optimiser, by the number of the parameter."""
-    if isinstance(optimizer, Adam):
-        states = optimizer.state()
-    else:
-        states = optimizer.state_dict()["state"]
-    found = {}
-    for number, state in states.items():
-        for name, value in state.items():
-            found[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
-    return found
+    return {
+        f"optimizer.{number}.{name}": torch.as_tensor(value)
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
 
 
 def fill_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
@@ -100,10 +96,7 @@ def fill_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
         if key.startswith("optimizer."):
             _, number, name = key.split(".")
             state.setdefault(int(number), {})[name] = value.clone()
-    if isinstance(optimizer, Adam):
-        optimizer.load_state(state)
-    else:
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def prox_step(

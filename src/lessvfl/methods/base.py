@@ -12,7 +12,7 @@ from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import ROW_ORDERS, RowOrder, SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.core.plans import ROW_ORDERS, PartyPlan, RowOrder, SelectPlan, TrainPlan
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
@@ -20,15 +20,16 @@ from lessvfl.wire.parties import Parties
 
 Lambda = float | tuple[float, ...]
 LAM_SHARE = 0.6  # of the lambda that removes every feature; chosen on generated tables
-PartyPlan = TrainPlan | SelectPlan | ShadowPlan
 
 
 def a_lambda() -> settings.Kind:
     """Allow one weight, or (from Python) one for each replica."""
-    one = settings.a_float()
+    weight = settings.a_float()
     return settings.Kind(
-        one.allowed,
-        lambda v: all(map(one.accepts, v)) if isinstance(v, tuple) else one.accepts(v),
+        weight.allowed,
+        lambda v: (
+            all(map(weight.accepts, v)) if isinstance(v, tuple) else weight.accepts(v)
+        ),
         float,
     )
 

@@ -23,10 +23,16 @@ from lessvfl.core.head_path import choose_components
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import PathPlan, ShadowPlan, TrainPlan, sample_rows
+from lessvfl.core.plans import (
+    PartyPlan,
+    PathPlan,
+    ShadowPlan,
+    TrainPlan,
+    sample_rows,
+)
 from lessvfl.core.stage import narrow_to_kept, run_once
 from lessvfl.errors import ConfigError, warn
-from lessvfl.methods.base import Joint, Method, PartyPlan
+from lessvfl.methods.base import Joint, Method
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
