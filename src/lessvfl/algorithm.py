@@ -8,7 +8,7 @@ one's own gradient.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -35,6 +35,7 @@ from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
 NOTHING = Keeper()
+LAMBDA_ROWS = 1 << 16  # that tell which lambda removes every feature
 
 
 # --------------------------------------------------------------------- Algorithm 2: VFL
@@ -59,20 +60,19 @@ def train_jointly(
     if stage.is_over:
         return
     held_out = functools.partial(_risk_held_out, parties, fusion, labels, plan)
-    h = parties.begin(plan, stage.begin())  # lines 4-6
-    for step in stage.steps(held_out):  # lines 2, 3
-        batch = labels.at(step.rows)
+    h = parties.begin(plan, stage.begin())  # lines 4-6, as each step ends with them
+    for step, rows in stage.steps():  # lines 2, 3
+        batch = labels.at(rows)
         H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # line 7: (R, b, E)
         z = stage.passes.forward(H).requires_grad_()
         loss = batch.risk(z)  # R_B
         stage.watch(H, loss)
         *grads, down = stage.passes.back(*gradients(loss.sum(), [z]))
-        stage.update(grads, step.rate)  # line 8
         if plan.record:  # the parties will select by these gradients
             down = batch.of_log_likelihood(down, z.detach())
-        h = parties.descend(  # lines 9-13, and 4-6 of the next step
-            plan, step.number, labels.seeds, down, step.rate, step.last
-        )
+        rate, last = stage.pace(held_out)
+        stage.update(grads, rate)  # line 8
+        h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-13
 
 
 def _risk_held_out(
@@ -222,6 +222,16 @@ def largest_lambda(
         w.copy_(start)
         nothing = torch.zeros(1, device=w.device, dtype=w.dtype)
         return GroupLasso(nothing, membership).norms(slope).max(dim=1).values
+
+
+def with_lambda(
+    plan: SelectPlan, net: Network, loss: Step, membership: Tensor | None, n_rows: int
+) -> SelectPlan:
+    """Return a plan with the λ of this party, where it has a share of the largest."""
+    some = slice(0, min(n_rows, LAMBDA_ROWS))
+    largest = largest_lambda(net, loss, membership, some)
+    lam = (largest * plan.weights(largest)).tolist()
+    return replace(plan, lam=tuple(lam), lam_scale=1.0)
 
 
 def adaptive_weights(norms: Tensor, power: float) -> Tensor:

@@ -7,7 +7,7 @@ is decided here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -35,8 +35,6 @@ from lessvfl.core.training import PartyTraining
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage
 from lessvfl.wire import messages
-
-LAMBDA_ROWS = 1 << 16  # that tell which lambda removes every feature
 
 
 @dataclass(frozen=True)
@@ -112,16 +110,8 @@ class Party:
         self._substitute = Substitute(empty, net)
         self._training: PartyTraining | None = None
         self._has_selected = False
-        self._shadows = ShadowSelection(
-            ShadowSelector(
-                name,
-                self._private,
-                self.features.column_groups,
-                self.features.feature_groups,
-                self.features.groups_of(data.must_keep),
-                data.blocks,
-            )
-        )
+        own = (self._private, self.features, data.must_keep, data.blocks)
+        self._shadows = ShadowSelection(ShadowSelector(name, *own))
         self._whole: Whole | None = None  # before the first of two selections
 
     @property
@@ -271,10 +261,7 @@ class Party:
         batches = plan.batches(X.shape[1], self._private, who)
         loss = algorithm.matching_loss(self.net, X, plan)
         if plan.relative:
-            some = slice(0, min(X.shape[1], LAMBDA_ROWS))
-            largest = algorithm.largest_lambda(self.net, loss, groups, some)
-            lam = (largest * plan.weights(largest)).tolist()
-            plan = replace(plan, lam=tuple(lam), lam_scale=1.0)
+            plan = algorithm.with_lambda(plan, self.net, loss, groups, X.shape[1])
         return algorithm.select_features(
             self.net,
             loss,

@@ -53,17 +53,15 @@ class Lifted:
     def __init__(
         self,
         modules: list[nn.Module],
-        n_columns: int,
         owner: str,
-        *,
+        view: ModuleView,
         slot_mask: Tensor | None = None,
         output_mask: Tensor | None = None,
         scatter: tuple[Tensor, int] | None = None,
         outputs: Tensor | None = None,
-        view: ModuleView | None = None,
     ) -> None:
         self.owner = owner
-        self._view = view or ModuleView.of(modules[0], n_columns, owner)
+        self._view = view
         self._module = copy.deepcopy(modules[0])
         self._params = _stack([dict(m.named_parameters()) for m in modules])
         self._buffers = _stack([dict(m.named_buffers()) for m in modules])
@@ -71,7 +69,7 @@ class Lifted:
         self._output_mask = output_mask  # (R, n_outputs)
         self._scatter = scatter  # columns kept and their former number: zeros elsewhere
         self._outputs = outputs  # outputs kept by slicing
-        self._mappable = len(modules) > 1 and self._maps(n_columns)
+        self._mappable = len(modules) > 1 and self._maps()
 
     @classmethod
     def create(
@@ -96,7 +94,8 @@ class Lifted:
                     f"Got {type(module).__name__}."
                 )
             made[seed] = module.to(device, dtype)
-        network = cls([made[seed] for seed in seeds], n_columns, name)
+        modules = [made[seed] for seed in seeds]
+        network = cls(modules, name, ModuleView.of(modules[0], n_columns, name))
         if network.n_outputs != n_outputs:
             raise NetworkError(
                 f"The module of {name} must return {n_outputs} components. "
@@ -104,9 +103,10 @@ class Lifted:
             )
         return network
 
-    def _maps(self, n_columns: int) -> bool:
+    def _maps(self) -> bool:
         """Tell whether vmap can map this module."""
         like = next(iter(self._params.values()))
+        n_columns = len(self.column_slots)
         x = torch.zeros(self.n_replicas, 2, n_columns, dtype=like.dtype)
         buffers = {name: b.clone() for name, b in self._buffers.items()}
         was_training = self._module.training
@@ -176,12 +176,9 @@ class Lifted:
         if self._slot_mask is not None:
             x = x * self._slot_mask[:, self._view.column_slots].unsqueeze(1)
         if self._mappable:
-            if x.shape[0] == 1:
-                h = vmap(self._call_one, in_dims=(0, 0, None))(
-                    self._params, self._buffers, x[0]
-                )
-            else:
-                h = vmap(self._call_one)(self._params, self._buffers, x)
+            is_shared = x.shape[0] == 1
+            call = vmap(self._call_one, in_dims=(0, 0, None if is_shared else 0))
+            h = call(self._params, self._buffers, x[0] if is_shared else x)
         else:
             h = torch.stack(
                 [
@@ -242,16 +239,8 @@ class Lifted:
             else:
                 sliced = keep if sliced is None else sliced[keep]
             output_mask = mask_left(output_mask, outputs, keep)
-        return Lifted(
-            modules,
-            len(view.column_slots) if scatter is None else len(scatter[0]),
-            self.owner,
-            slot_mask=slot_mask,
-            output_mask=output_mask,
-            scatter=scatter,
-            outputs=sliced,
-            view=view,
-        )
+        masks = (slot_mask, output_mask)
+        return Lifted(modules, self.owner, view, *masks, scatter, sliced)
 
     def _narrowed_inputs(
         self, modules: list[nn.Module], keep: Tensor
@@ -320,16 +309,9 @@ class Lifted:
     def astype(self, dtype: torch.dtype) -> Lifted:
         """Return a copy with parameters of that number format."""
         modules = [m.to(dtype) for m in self._modules(range(self.n_replicas))]
-        return Lifted(
-            modules,
-            len(self.column_slots),
-            self.owner,
-            slot_mask=self._slot_mask,
-            output_mask=self._output_mask,
-            scatter=self._scatter,
-            outputs=self._outputs,
-            view=self._view,
-        )
+        masks = (self._slot_mask, self._output_mask)
+        own = (self._view, *masks, self._scatter, self._outputs)
+        return Lifted(modules, self.owner, *own)
 
     def module(self) -> nn.Module:
         """Return the one replica as a module on its own, (n, columns) to (n, out)."""

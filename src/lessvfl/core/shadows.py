@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import evidence
+from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import Network
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
@@ -29,9 +30,8 @@ class ShadowSelector:
 
     party: PartyId
     seeds: tuple[int, ...]  # the party's own, one for each replica
-    column_groups: Tensor  # (columns,), the group of every column
-    feature_groups: Tensor  # (n_features,), the group of every feature
-    pinned: Tensor  # (n_groups,), those that must stay
+    features: FeatureMap  # all of them
+    must_keep: Sequence[bool]  # features
     blocks: Tensor | None  # of training rows (S, N); None: all are alone
 
     def over(
@@ -45,8 +45,8 @@ class ShadowSelector:
             rows,
             X[min(replica, X.shape[0] - 1), rows],
             standardised(h, gradient),
-            self.column_groups,
-            self.pinned,
+            self.features.column_groups,
+            self.features.groups_of(self.must_keep),
             blocks=None if blocks is None else blocks[replica][last],
         )
         name = (self.seeds[replica], self.party, plan.stage)
@@ -62,7 +62,7 @@ class ShadowSelection:
 
     def __init__(self, selector: ShadowSelector) -> None:
         self.selector = selector
-        self.memory = Memory(len(selector.column_groups))
+        self.memory = Memory(len(selector.features.column_slots))
         self.before: Seen = []  # what the first of two passes saw
         self.reports: list[dict[str, Any]] = []  # how, of every replica
         self.decays = True  # weights may; False: some were drawn anew
@@ -99,7 +99,8 @@ class ShadowSelection:
                 choice = now.choose()
             choices.append(choice)
         self.before = seen if plan.again else []
-        self.reports = [c.report(self.selector.feature_groups) for c in choices]
+        owner = self.selector.features.feature_groups
+        self.reports = [choice.report(owner) for choice in choices]
         return torch.stack([choice.kept for choice in choices])
 
     def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -20,16 +19,6 @@ from lessvfl.core.plans import Rows, TrainPlan
 from lessvfl.core.solve import Watch
 from lessvfl.core.training import Training
 from lessvfl.terms import Event, Observer, Stage
-
-
-@dataclass(frozen=True)
-class JointStep:
-    """One step of joint training."""
-
-    number: int  # from 1
-    rows: Rows
-    rate: float  # share of the first learning rate, where rows held out are watched
-    last: bool
 
 
 class JointStage(Training):
@@ -60,6 +49,7 @@ class JointStage(Training):
         self._device = labels.y.device
         self._observe = observe
         self._keeper = keeper
+        self._last = False  # the step at hand is
         self._watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
         if self.n_steps:
             state = None if self.end is None else self.end.state
@@ -80,38 +70,45 @@ class JointStage(Training):
         self._fusion.train(True)
         return self.step
 
-    def steps(self, risk_held_out: Callable[[Tensor], float]) -> Iterator[JointStep]:
-        """Yield every step that is left; each is over when the next is asked for.
+    def steps(self) -> Iterator[tuple[int, Rows]]:
+        """Yield number, from 1, and rows of every step that is left.
 
-        `risk_held_out` returns the loss of the rows that no step uses.
+        A step is over when the next is asked for.
         """
         stage, n_steps = self.plan.stage, self.n_steps
         steps = self.batches.steps(self.plan.n_epochs, self._device)
         for _, rows in itertools.islice(steps, self.step, None):
-            number = self.step + 1
-            rate, last = 1.0, number == n_steps
-            if self.end is not None:
-                if self.is_check_due:
-                    self.end.see(risk_held_out(self.batches.held_out), number)
-                rate, last = self.end.rate(number), self.end.is_last(number)
-            yield JointStep(number, rows, rate, last)
-            self.step = number
-            if number % self.batches.n_per_epoch == 0 or last:
-                self._end_epoch(last)
-            self._keeper.reached(stage, n_steps if last else number, n_steps)
-            if last:
+            yield self.step + 1, rows
+            self.step += 1
+            if self.step % self.batches.n_per_epoch == 0 or self._last:
+                self._end_epoch()
+            self._keeper.reached(stage, n_steps if self._last else self.step, n_steps)
+            if self._last:
                 break
         self._fusion.train(False)
+
+    def pace(self, risk_held_out: Callable[[Tensor], float]) -> tuple[float, bool]:
+        """Return the share of the first learning rate, and whether this step is last.
+
+        `risk_held_out` returns the loss of rows that no step uses, by their numbers.
+        """
+        number, rate = self.step + 1, 1.0
+        self._last = number == self.n_steps
+        if self.end is not None:
+            if self.is_check_due:
+                self.end.see(risk_held_out(self.batches.held_out), number)
+            rate, self._last = self.end.rate(number), self.end.is_last(number)
+        return rate, self._last
 
     def watch(self, H: Tensor, loss: Tensor) -> None:
         """Remember a step's embeddings (R, b, E) and loss (R,): they must be finite."""
         self._watch.add(H.sum(dim=(0, 1)), loss)
 
-    def _end_epoch(self, last: bool) -> None:
+    def _end_epoch(self) -> None:
         self._watch.check()
         self._fusion.train(False)
         epoch = self.step / self.batches.n_per_epoch
-        n_epochs = epoch if last else self.plan.n_epochs
+        n_epochs = epoch if self._last else self.plan.n_epochs
         self._observe(Event(self.plan.stage, epoch, n_epochs, self._fusion))
         self._fusion.train(True)
 
