@@ -160,10 +160,8 @@ class Party:
 
     def _start(self, plan: TrainPlan) -> PartyTraining:
         groups = self.features.membership(self.X_train.dtype)
-        blocks, decays = self._data.blocks, self._shadows.decays
-        return PartyTraining(
-            plan, self.net, self.X_train, self.seeds, blocks, decays, groups
-        )
+        batches = plan.batches(self.X_train.shape[1], self.seeds, self._data.blocks)
+        return PartyTraining(plan, self.net, batches, self._shadows.decays, groups)
 
     def _next_batch(self, training: PartyTraining) -> messages.Reply:
         """Embed the next batch (line 5), or end the stage."""

@@ -364,14 +364,12 @@ class FitPlan:
 
     def at_length(self) -> FitPlan:
         """Return the fit of weights drawn anew, for what is not linear: many steps."""
-        n_epochs, patience = 10 * self.n_epochs, 5 * self.patience
-        batch_size, most_steps = self.batch_size // 8, 2 * self.most_steps
         return replace(
             self,
-            n_epochs=n_epochs,
-            batch_size=batch_size,
-            most_steps=most_steps,
-            patience=patience,
+            n_epochs=10 * self.n_epochs,
+            batch_size=self.batch_size // 8,
+            most_steps=2 * self.most_steps,
+            patience=5 * self.patience,
         )
 
 

@@ -36,15 +36,9 @@ class JointStage(Training):
         observe: Observer,
         keeper: Keeper,
     ) -> None:
-        super().__init__(
-            plan,
-            fusion,
-            labels.y.shape[1],
-            labels.seeds,
-            labels.blocks,
-            decays=labels.task != "regression",  # it would shrink the amounts
-            inputs=True,
-        )
+        batches = plan.batches(labels.y.shape[1], labels.seeds, labels.blocks)
+        decays = labels.task != "regression"  # which would shrink the amounts
+        super().__init__(plan, fusion, batches, decays, inputs=True)
         self._fusion = fusion
         self._device = labels.y.device
         self._observe = observe

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lessvfl.core.ending import ROUNDING, TrainingEnd
 from lessvfl.core.network import Network
-from lessvfl.core.plans import Rows, TrainPlan
+from lessvfl.core.plans import Batches, Rows, TrainPlan
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
     fill_optimizer,
@@ -31,19 +31,16 @@ class Training:
         self,
         plan: TrainPlan,
         net: Network,
-        n_samples: int,
-        seeds: tuple[int, ...],
-        blocks: Tensor | None,
-        *,
+        batches: Batches,
         decays: bool,
         inputs: bool = False,
     ) -> None:
         self.plan = plan
-        self.batches = plan.batches(n_samples, seeds, blocks)
-        self.n_steps = self.batches.n_steps(plan.n_epochs)
+        self.batches = batches
+        self.n_steps = batches.n_steps(plan.n_epochs)
         self.passes = net.passes(inputs)
         self.params = net.parameters()
-        self.optimizer = optimizer_of(plan, self.params, n_samples, decays)
+        self.optimizer = optimizer_of(plan, self.params, batches.n_samples, decays)
         is_watched = plan.schedule == "watched"
         self.end = TrainingEnd(self.n_steps) if is_watched else None
         self.step = 0  # steps done
@@ -76,20 +73,18 @@ class PartyTraining(Training):
         self,
         plan: TrainPlan,
         net: Network,
-        X: Tensor,
-        seeds: tuple[int, ...],
-        blocks: Tensor | None,
+        batches: Batches,
         decays: bool,
         membership: Tensor | None,
     ) -> None:
-        super().__init__(plan, net, X.shape[1], seeds, blocks, decays=decays)
+        super().__init__(plan, net, batches, decays)
         self.penalty: GroupLasso | None = None
         self.shrink: Callable[[], object] | None = None  # its proximal step
         self.rows: Rows | None = None  # of the batch whose gradient is awaited
         self.h: Tensor | None = None  # the embedding whose gradient is awaited
-        self.batches_left = self.batches.steps(plan.n_epochs, X.device)
+        w = net.input_weights
+        self.batches_left = batches.steps(plan.n_epochs, w.device)
         if plan.lam is not None:
-            w = net.input_weights
             lam = torch.tensor(plan.lam, dtype=w.dtype, device=w.device)
             step_size = torch.full_like(lam, plan.learning_rate)
             self.penalty = GroupLasso(lam, membership)

@@ -124,18 +124,18 @@ class Builder:
         and bend it nowhere.
         """
         task = problems[0].task
-        weight, bend = None, None
+        weight, delta = None, None
         if any(p.weight is not None for p in problems):
             alike = np.ones(len(problems[0].y_train))
             weight = self.rows(
                 [alike if p.weight is None else p.weight for p in problems]
             )
         if any(p.bend is not None for p in problems):
-            bends = [math.inf if p.bend is None else p.bend for p in problems]
-            bend = self.rows([np.array([where]) for where in bends])
+            deltas = [math.inf if p.bend is None else p.bend for p in problems]
+            delta = self.rows([np.array([value]) for value in deltas])
         y = self.labels([p.y_train for p in problems], task)
         blocks = self.blocks([p.blocks for p in problems])
-        return Labels(y, task, self.seeds, weight, bend, blocks)
+        return Labels(y, task, self.seeds, weight, delta, blocks)
 
     def blocks(self, of: Sequence[np.ndarray[Any, Any] | None]) -> Tensor | None:
         """Return the blocks of training rows (S, N), one array a replica or none.
