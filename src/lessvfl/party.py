@@ -276,14 +276,14 @@ class Party:
 
         The second time all columns take part: what went may come back.
         """
-        whole, is_second = self._whole, plan.stage == "select_again"
-        if is_second and whole is None:
+        whole = self._whole if plan.stage == "select_again" else None
+        if plan.stage == "select_again" and whole is None:
             raise ProtocolError(
                 f"Party '{self.name}' must have looked once to look again. "
                 "Got a second look without a first."
             )
         seen = self._shadows.recall(self.net.output_mask, self._outputs)
-        if is_second and whole is not None:
+        if whole is not None:
             self.net = widen(self.net, whole.net, self.features.slots)
             self.X_train, self.X_test = whole.X_train, whole.X_test
             self._whole = None
@@ -371,9 +371,9 @@ class Party:
         substitute, net = self._substitute, self.net
         slots, constant = self.features.slots[replica], None
         is_empty = bool(substitute.is_empty[replica])
-        is_frozen = is_empty and substitute.pretrained is not None
-        if is_frozen and substitute.pretrained is not None:
-            net, slots = substitute.pretrained, torch.ones_like(slots)
+        pretrained = substitute.pretrained if is_empty else None
+        if pretrained is not None:
+            net, slots = pretrained, torch.ones_like(slots)
         if is_empty and substitute.kind == "constant":
             constant = substitute.constant[replica, net.output_mask[replica]]
         what = f"The weights of the features of party '{self.name}'"
@@ -386,7 +386,7 @@ class Party:
             tuple(slots.tolist()),
             tuple(self._outputs[replica].tolist()),
             constant,
-            is_frozen,
+            pretrained is not None,
             reports[replica] if reports else None,
         )
 
