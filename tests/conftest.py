@@ -9,8 +9,9 @@ import functools
 import json
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from tests.forked import Forks
 
 from lessvfl.cli import app
 
@@ -100,6 +102,14 @@ class Result:
 Cli = Callable[..., Result]
 
 
+def until(is_so: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def run_cli(monkeypatch, capsys) -> Cli:
     """Return a function that runs one command in this process."""
@@ -115,3 +125,23 @@ def run_cli(monkeypatch, capsys) -> Cli:
         return Result(code if isinstance(code, int) else 0, out, err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Return what starts commands as processes."""
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="session")
+def forked_tools(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder to put first on PATH: its `lessvfl` is forked."""
+    return forks.script(tmp_path_factory.mktemp("bin") / "lessvfl").parent
+
+
+@pytest.fixture
+def forked_python(forked_tools: Path, monkeypatch) -> None:
+    """Have ``python -m lessvfl.cli`` forked, as for the sides of `lessvfl try`."""
+    monkeypatch.setattr(sys, "executable", str(forked_tools / "lessvfl"))
