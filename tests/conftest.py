@@ -5,7 +5,6 @@ With LESSVFL_SKIPPED=FILE the skipped tests are written to FILE, with the reason
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -44,23 +43,42 @@ PUBLISHED: dict[str, Any] = {
 # And local-lasso, which has no pre-training of its own size.
 PUBLISHED_LOCAL = {k: v for k, v in PUBLISHED.items() if k != "pretrain_batch_size"}
 
+# Files that take more than a few seconds: ``scripts/test --quick`` leaves them out.
+LONG = """
+bench/test_benchmarks bench/test_grid bench/test_paper bench/test_peers
+bench/test_theory cli/test_bad_input cli/test_check cli/test_cli cli/test_faults
+cli/test_json cli/test_model conformance/test_transports core/test_evidence
+core/test_linear core/test_losses core/test_metrics corpus/test_corpus
+data/test_leaks data/test_stored methods/test_behaviour methods/test_less_vfl_auto
+methods/test_methods remote/test_align remote/test_attacks remote/test_faults
+remote/test_kit remote/test_nvflare remote/test_predict remote/test_predict_docs
+remote/test_remote remote/test_remote_files report/test_browser
+report/test_comparison report/test_leading_score report/test_page report/test_sides
+run/test_experiment run/test_export run/test_fitted run/test_missing run/test_weights
+status/test_status test_checks test_docs test_estimator test_examples test_pictures
+test_readme wire/test_front wire/test_ledger
+""".split()
+# Those of them that run what other tests run, too: no coverage is measured there.
+REPEATS = """
+cli/test_bad_input cli/test_cli cli/test_json core/test_evidence core/test_linear
+core/test_losses core/test_metrics data/test_leaks methods/test_behaviour
+methods/test_less_vfl_auto methods/test_methods remote/test_faults remote/test_kit
+remote/test_predict_docs remote/test_remote remote/test_remote_files
+report/test_leading_score report/test_page run/test_fitted run/test_missing
+run/test_weights test_checks test_docs test_examples test_pictures test_readme
+""".split()
 
-@functools.cache
-def _has_module_fixture(path: Path) -> bool:
-    return 'scope="module"' in path.read_text(encoding="utf-8")
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand tests out one by one, but a file with something made once as a whole."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduler(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if _has_module_fixture(config.rootpath / file) else nodeid
-
-    return Scheduler(config, log)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of those files."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder):
+            name = item.path.relative_to(folder).with_suffix("").as_posix()
+            if name in LONG:
+                item.add_marker("long")
+            if name in REPEATS:
+                item.add_marker("no_cover")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -559,7 +559,9 @@ def test_ctrl_c(tmp_path, run_cli, forks):
     assert process.returncode == 130
     assert out == ""
     _, *lines = err[err.index("training: ") :].splitlines()
-    assert [line for line in lines if "training: " not in line] == ["lessvfl: interrupted"]
+    assert [line for line in lines if "training: " not in line] == [
+        "lessvfl: interrupted"
+    ]
     assert sorted(path.name for path in folder.iterdir()) == ["record.jsonl"]
     record = RunRecord.read(folder)
     assert record.status == "interrupted"
