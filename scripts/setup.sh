@@ -33,7 +33,7 @@ install() {
   fi
   echo "Installing into .venv; the first time takes a few minutes" >&2
   "$python" -m pip install -qq --upgrade "pip>=25.1"
-  (cd "$root" && "$python" -m pip install -qq -c constraints.txt "$@")
+  (cd "$root" && "$python" -m pip install -qq --no-compile -c constraints.txt "$@")
   echo "$stamp" >"$venv/.$name-stamp"
 }
 

@@ -5,12 +5,12 @@ With LESSVFL_SKIPPED=FILE the skipped tests are written to FILE, with the reason
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
+from tests.forked import Forks
 
 from lessvfl.cli import app
 
@@ -42,23 +43,43 @@ PUBLISHED: dict[str, Any] = {
 # And local-lasso, which has no pre-training of its own size.
 PUBLISHED_LOCAL = {k: v for k, v in PUBLISHED.items() if k != "pretrain_batch_size"}
 
+# Files that take more than a few seconds: ``scripts/test --quick`` leaves them out.
+LONG = """
+bench/test_benchmarks bench/test_equal bench/test_grid bench/test_paper
+bench/test_paper_page bench/test_peers bench/test_theory cli/test_bad_input
+cli/test_check cli/test_cli cli/test_faults cli/test_json cli/test_model
+cli/test_results conformance/test_transports core/test_evidence core/test_linear
+core/test_losses core/test_metrics corpus/test_corpus data/test_leaks data/test_stored
+methods/test_behaviour methods/test_less_vfl_auto methods/test_methods remote/test_align
+remote/test_attacks remote/test_faults remote/test_kit remote/test_nvflare
+remote/test_predict remote/test_predict_docs remote/test_remote remote/test_remote_files
+report/test_browser report/test_comparison report/test_figures report/test_leading_score
+report/test_page report/test_reasons report/test_sides run/test_experiment
+run/test_export run/test_fitted run/test_missing run/test_recorder run/test_weights
+status/test_status test_checks test_docs test_estimator test_examples test_pictures
+test_readme wire/test_front wire/test_ledger
+""".split()
+# Those of them that run what other tests run, too: no coverage is measured there.
+REPEATS = """
+cli/test_bad_input cli/test_cli cli/test_json core/test_evidence core/test_linear
+core/test_losses core/test_metrics data/test_leaks methods/test_behaviour
+methods/test_less_vfl_auto methods/test_methods remote/test_faults remote/test_kit
+remote/test_predict_docs remote/test_remote remote/test_remote_files
+report/test_leading_score report/test_page run/test_fitted run/test_missing
+run/test_weights test_checks test_docs test_examples test_pictures test_readme
+""".split()
 
-@functools.cache
-def _has_module_fixture(path: Path) -> bool:
-    return 'scope="module"' in path.read_text(encoding="utf-8")
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand tests out one by one, but a file with something made once as a whole."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduler(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if _has_module_fixture(config.rootpath / file) else nodeid
-
-    return Scheduler(config, log)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of those files."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder):
+            name = item.path.relative_to(folder).with_suffix("").as_posix()
+            if name in LONG:
+                item.add_marker("long")
+            if name in REPEATS:
+                item.add_marker("no_cover")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -100,6 +121,14 @@ class Result:
 Cli = Callable[..., Result]
 
 
+def until(is_so: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def run_cli(monkeypatch, capsys) -> Cli:
     """Return a function that runs one command in this process."""
@@ -115,3 +144,23 @@ def run_cli(monkeypatch, capsys) -> Cli:
         return Result(code if isinstance(code, int) else 0, out, err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Return what starts commands as processes."""
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="session")
+def forked_tools(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder to put first on PATH: its `lessvfl` is forked."""
+    return forks.script(tmp_path_factory.mktemp("bin") / "lessvfl").parent
+
+
+@pytest.fixture
+def forked_python(forked_tools: Path, monkeypatch) -> None:
+    """Have ``python -m lessvfl.cli`` forked, as for the sides of `lessvfl try`."""
+    monkeypatch.setattr(sys, "executable", str(forked_tools / "lessvfl"))

@@ -21,7 +21,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validat
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from lessvfl import LessVFLClassifier, LessVFLRegressor, estimator
@@ -34,11 +33,6 @@ LAMBDAS: dict[str, Any] = {  # the paper's, with a lambda to be given
     "party_epochs": 40,
     "server_epochs": 40,
 }
-CHECKED: dict[str, Any] = {  # the default, cheaper: it is fitted a few hundred times
-    "train_epochs": 25,
-    "random_state": 0,
-    "settings": {"shadows": 20, "second_look": 0},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -46,20 +40,6 @@ def _no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LessVFLWarning)
         yield
-
-
-@pytest.mark.filterwarnings("ignore:No features were selected")  # some have none
-@parametrize_with_checks(
-    [LessVFLClassifier(**CHECKED), LessVFLRegressor(**CHECKED)],
-    expected_failed_checks=lambda _: {
-        f"check_sample_weight_equivalence_on_{kind}_data": (
-            "batches, shadows and rows held out are drawn by the number of a row"
-        )
-        for kind in ("dense", "sparse")
-    },
-)
-def test_scikit_learn_checks(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(scope="module")

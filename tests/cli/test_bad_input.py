@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -525,16 +522,12 @@ def test_a_file_that_cannot_be_read(run_cli, monkeypatch):
     "wrong",
     ["unknown data set", "negative lambda", "report of no run", "out is a file"],
 )
-def test_bad_input_from_a_shell(room, wrong):
+def test_bad_input_from_a_shell(room, forks, wrong):
     command, *words = REFUSED[wrong]
-    done = subprocess.run(
-        [sys.executable, "-m", "lessvfl.cli", *map(str, command)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    process = forks.start(*command)
+    out, err = process.communicate()
+    assert process.returncode == 2
+    assert out == ""
+    (line,) = err.splitlines()
     assert line.startswith("lessvfl: ")
     assert all(word in line for word in words)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import until
 
 import lessvfl
 from lessvfl import data, methods, report
@@ -397,7 +398,7 @@ def test_quiet_shows_no_progress(run_cli):
     assert run_cli(*run_of("breast-cancer", "--quiet", lam_party=1)).err == ""
 
 
-def test_progress_on_a_terminal():
+def test_progress_on_a_terminal(forked_python):
     """A view with a bar, warnings on lines of their own, JSON untouched."""
     ours, theirs = pty.openpty()
     command = [
@@ -546,28 +547,21 @@ def test_disk_full_at_the_end(run_cli, tmp_path, monkeypatch):
 # -------------------------------------------------------------------------- endings
 
 
-def test_ctrl_c(tmp_path, run_cli):
+def test_ctrl_c(tmp_path, run_cli, forks):
     """One line, exit code 130, and a run folder that says so, even over an old run."""
     folder = tmp_path / "run folder"
     run_cli(*run_of("breast-cancer", "--out", folder, "-q"))
     command = run_of("breast-cancer", "--out", str(folder), train_epochs=1_000_000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lessvfl.cli", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("training: "):
-            break
+    process = forks.start(*command)
+    until(lambda: "training: " in process.said())
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    lines = [line for line in err.splitlines() if "training: " not in line]
-    assert lines == ["lessvfl: interrupted"]
+    _, *lines = err[err.index("training: ") :].splitlines()
+    assert [line for line in lines if "training: " not in line] == [
+        "lessvfl: interrupted"
+    ]
     assert sorted(path.name for path in folder.iterdir()) == ["record.jsonl"]
     record = RunRecord.read(folder)
     assert record.status == "interrupted"

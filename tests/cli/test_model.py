@@ -289,6 +289,7 @@ def test_the_page_has_every_field(run_cli, tmp_path):
     assert found == set(named_rows(section))
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_each_side_exports_its_own_part(run_cli, tmp_path):
     """Between machines nobody has more; the cards say what that side knows."""
     out = tmp_path / "out"

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +30,12 @@ def commands() -> list[str]:
     return re.findall(r"```bash\n(.*?)\n```", section, re.DOTALL)
 
 
-def start(command: str, folder: Path) -> subprocess.Popen[str]:
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def start(command: str, folder: Path, tools: Path) -> subprocess.Popen[str]:
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     return subprocess.Popen(
         ["bash", "-c", command],
         cwd=folder,
-        env=os.environ | {"PATH": tools, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -83,10 +82,10 @@ def a_kit(tmp_path_factory):
     return folder
 
 
-def test_a_kit_starts_as_generated(tmp_path):
+def test_a_kit_starts_as_generated(tmp_path, forked_tools):
     """Private alignment, mutual TLS and the default policy, nothing else filled in."""
     make, *sides = commands()
-    made = start(make, tmp_path)
+    made = start(make, tmp_path, forked_tools)
     said = made.communicate(timeout=60)[0]
     assert made.returncode == 0, said
     write_tables(tmp_path / "kit")
@@ -95,7 +94,7 @@ def test_a_kit_starts_as_generated(tmp_path):
         "kit/clinic",
         "kit/insurer",
     ]
-    running = [start(side, tmp_path) for side in sides]
+    running = [start(side, tmp_path, forked_tools) for side in sides]
     try:
         for process in running[1:]:
             said = process.communicate(timeout=180)[0]

@@ -8,7 +8,6 @@ import json
 import math
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conftest import until
 from tests.report import real
 from tests.report.sides import party_record, server_record
 
@@ -137,14 +137,6 @@ def server_config(out: Path, method="less-vfl", profile="default", **more):
         out=str(out / "server"),
         **own | more,
     )
-
-
-def until(is_so, seconds=30.0):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 class Side(threading.Thread):

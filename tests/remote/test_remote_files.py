@@ -365,6 +365,7 @@ def test_try_as_real_machines_do_says_the_whole_bill(run_cli, tmp_path):
     assert "Whole bill" in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
     """Each seed to the bit that of `run`, and the same answer from all of them.
 
@@ -442,6 +443,7 @@ def test_a_party_shows_the_file_it_was_given(run_cli, tmp_path, monkeypatch):
     assert said.err.splitlines()[-1] == "lessvfl: party clinic · a run on lab.csv"
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     """Processes, mutual TLS and all: features, accuracy, bytes and curve."""
     out = tmp_path / "out"

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 import torch
 from pyarrow import flight as arrow
+from tests.conftest import until
 
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
@@ -41,13 +42,6 @@ def a_hub(credentials=None, **more):
         yield hub
     finally:
         hub.close()
-
-
-def until(is_so, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def join(hub, handle=lambda message: Agreed()):
