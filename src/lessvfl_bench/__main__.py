@@ -41,7 +41,7 @@ def main() -> None:
         sys.stderr.write(f"{line}\n")
 
     try:
-        results = run.run(run.options_of(**given), out, resume, say)
+        results = run.run(run.Options.of(**given), out, resume, say)
     except LessVFLError as error:
         sys.exit(f"lessvfl: {error}")
     for part, seconds in results["seconds"].items():
