@@ -133,8 +133,6 @@ class _Command(TyperCommand):
         out: Path | None,
         resume: bool,
         quiet: bool,
-        smoke: bool = False,
-        jobs: int = 1,
         as_json: bool = False,
         **given: Any,
     ) -> None:
@@ -147,8 +145,9 @@ class _Command(TyperCommand):
         }
         say = _silence if quiet else _speak
         if not self.about.page:
-            one = made(**{**(made.smallest if smoke else {}), **chosen})
-            found = _load("study:run")(one, jobs, out, resume, say)
+            smallest = made.smallest if given["smoke"] else {}
+            one = made(**{**smallest, **chosen})
+            found = _load("study:run")(one, given["jobs"], out, resume, say)
             for line in one.lines(found):
                 typer.echo(line)
             return

@@ -109,13 +109,19 @@ def run(
 
 
 def _alone(study: Study, case: Any) -> Any:
-    """Measure a case with one thread and without warnings: others run beside it."""
+    with alone():
+        return study.measure(case)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Take one thread and tell nothing: others run beside it."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return study.measure(case)
+            yield
     finally:
         torch.set_num_threads(n_threads)
 

@@ -21,6 +21,7 @@ from lessvfl_bench.shapes.made import (
     SHAPES,
     KnownTable,
     deal,
+    draw,
     linear,
     shape_of,
 )
@@ -66,8 +67,7 @@ def softmax(rng: Generator) -> KnownTable:
 
 def counts(rng: Generator) -> KnownTable:
     """Make counts of Poisson's law as amounts; every second column is a count, too."""
-    significant = deal(rng, [4] * 3)
-    X = rng.normal(size=(N_ROWS, len(significant)))
+    X, significant = draw(rng, [4] * 3)
     X[:, ::2] = rng.poisson(1, size=X[:, ::2].shape)
     score = linear(X[:, significant], rng, 0.1, 0.3)
     y = rng.poisson(np.exp(score - score.mean() + 0.5)).astype(float)
@@ -94,8 +94,7 @@ def weak_blocks(rng: Generator) -> KnownTable:
 
 def few_rows(rng: Generator) -> KnownTable:
     """Make 400 rows of 300 columns, ten of them true."""
-    significant = deal(rng, [5] * 2, 150)
-    X = rng.normal(size=(400, len(significant)))
+    X, significant = draw(rng, [5] * 2, 150, n_rows=400)
     score = linear(X[:, significant], rng, 0.8, 1.2)
     y = (score + rng.logistic(size=len(X)) > 0).astype(int)
     return shape_of(X, y, significant, [150] * 2)

@@ -77,6 +77,14 @@ def deal(rng: Generator, n_true: list[int], n_each: int = N_EACH) -> Mask:
     return significant.ravel()
 
 
+def draw(
+    rng: Generator, n_true: list[int], n_each: int = N_EACH, n_rows: int = N_ROWS
+) -> tuple[NDArray[Any], Mask]:
+    """Draw normal columns, and which of every party's are significant."""
+    significant = deal(rng, n_true, n_each)
+    return rng.normal(size=(n_rows, len(significant))), significant
+
+
 def linear(
     S: NDArray[Any], rng: Generator, least: float = 0.5, most: float = 1.5
 ) -> NDArray[Any]:
@@ -126,8 +134,7 @@ def rare_binary(rng: Generator) -> KnownTable:
 
 def weak_parties(rng: Generator) -> KnownTable:
     """Make one party of strong features and two of a few weak ones."""
-    significant = deal(rng, [5, 3, 2])
-    X = rng.normal(size=(N_ROWS, len(significant)))
+    X, significant = draw(rng, [5, 3, 2])
     S = X[:, significant]
     score = linear(S[:, :5], rng, 1, 1) + linear(S[:, 5:], rng, 0.35, 0.35)
     return shape_of(X, cut(score, rng, 0.3), significant, [N_EACH] * 3)
@@ -135,24 +142,21 @@ def weak_parties(rng: Generator) -> KnownTable:
 
 def heavy_columns(rng: Generator, freedom: float) -> KnownTable:
     """Make columns of a t distribution; the label depends on their ranks."""
-    significant = deal(rng, [5] * 4)
-    Z = rng.normal(size=(N_ROWS, len(significant)))
+    Z, significant = draw(rng, [5] * 4)
     y = cut(linear(Z[:, significant], rng), rng, 0.1)
     return shape_of(stats.t(freedom).ppf(stats.norm.cdf(Z)), y, significant, [20] * 4)
 
 
 def rare_class(rng: Generator, share: float, n_rows: int = N_ROWS) -> KnownTable:
     """Make two classes, one of them rare, from a linear score."""
-    significant = deal(rng, [4] * 3)
-    X = rng.normal(size=(n_rows, len(significant)))
+    X, significant = draw(rng, [4] * 3, n_rows=n_rows)
     y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.1, share)
     return shape_of(X, y, significant, [N_EACH] * 3, is_rare=True)
 
 
 def xor(rng: Generator, across: bool) -> KnownTable:
     """Make pairs whose products alone matter, of one party or of two."""
-    significant = deal(rng, [4] * 3)
-    X = rng.normal(size=(N_ROWS, len(significant)))
+    X, significant = draw(rng, [4] * 3)
     places = np.flatnonzero(significant).reshape(3, 4)
     if across:  # two of every party with one of each of the others
         places = np.roll(places, 2).reshape(3, 4)
@@ -165,8 +169,7 @@ def xor(rng: Generator, across: bool) -> KnownTable:
 
 def many_classes(rng: Generator, n_classes: int, n_rows: int = N_ROWS) -> KnownTable:
     """Make classes by the largest of as many linear scores."""
-    significant = deal(rng, [5] * 4)
-    X = rng.normal(size=(n_rows, len(significant)))
+    X, significant = draw(rng, [5] * 4, n_rows=n_rows)
     weights = rng.normal(size=(int(significant.sum()), n_classes))
     scores = X[:, significant] @ (weights / np.linalg.norm(weights, axis=0))
     y = (scores + 0.1 * rng.normal(size=scores.shape)).argmax(axis=1)
@@ -175,8 +178,7 @@ def many_classes(rng: Generator, n_classes: int, n_rows: int = N_ROWS) -> KnownT
 
 def amounts(rng: Generator, heavy: bool) -> KnownTable:
     """Make amounts of a linear score; noise has heavy tails, or depends on a column."""
-    significant = deal(rng, [5] * 4)
-    X = rng.normal(size=(N_ROWS, len(significant)))
+    X, significant = draw(rng, [5] * 4)
     S = X[:, significant]
     score = linear(S, rng)
     if heavy:
@@ -205,8 +207,7 @@ def correlated_blocks(rng: Generator) -> KnownTable:
 def proxies(rng: Generator) -> KnownTable:
     """Make true features, each with two noisy copies (0.8) at other parties."""
     n_parties = 4
-    significant = deal(rng, [3] * n_parties)
-    X = rng.normal(size=(N_ROWS, len(significant)))
+    X, significant = draw(rng, [3] * n_parties)
     neutral = np.zeros(len(significant), dtype=bool)
     for j in np.flatnonzero(significant):
         for step in (1, 2):
@@ -350,8 +351,7 @@ def panel(rng: Generator) -> KnownTable:
 
 def zero_inflated(rng: Generator) -> KnownTable:
     """Make columns of which most cells are 0 and one in a hundred is 999999."""
-    significant = deal(rng, [4] * 3)
-    Z = rng.normal(size=(N_ROWS, len(significant)))
+    Z, significant = draw(rng, [4] * 3)
     X = np.where(Z > 0.4, np.exp(Z), 0.0)
     y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.2)
     X[rng.uniform(size=X.shape) < 0.01] = 999_999
@@ -360,8 +360,7 @@ def zero_inflated(rng: Generator) -> KnownTable:
 
 def missing_at_random(rng: Generator) -> KnownTable:
     """Make a linear score of columns of which one cell in ten is missing."""
-    significant = deal(rng, [4] * 3)
-    X = rng.normal(size=(N_ROWS, len(significant)))
+    X, significant = draw(rng, [4] * 3)
     y = cut(linear(X[:, significant], rng, 0.8, 1.2), rng, 0.2)
     X[rng.uniform(size=X.shape) < 0.1] = np.nan
     return shape_of(X, y, significant, [N_EACH] * 3)
