@@ -58,14 +58,6 @@ def test_records_are_kept_and_found_again(run_cli, tmp_path):
     assert "of" not in again.err
 
 
-def test_two_processes_print_the_same(run_cli):
-    """Cases may end in any order."""
-    words = ("bench", "support", "--smoke", "--quiet", "--methods", "less-vfl")
-    alone, both = (run_cli(*words, "--jobs", n) for n in (1, 2))
-    assert alone.out == both.out
-    assert not both.err
-
-
 # What guards the same in every run of the tests: tests/wire, and test_faults.py.
 @pytest.mark.slow
 @pytest.mark.parametrize(
