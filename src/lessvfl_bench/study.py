@@ -203,11 +203,3 @@ def mean(runs: Iterable[Mapping[str, Any]], key: str) -> float | None:
 def number(value: float | None, digits: int = 3) -> str:
     """Write a number of a table, nothing where there is none."""
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def rounded(line: Mapping[str, Any]) -> str:
-    """Write a line of JSON with four digits of every number."""
-    short = {
-        k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in line.items()
-    }
-    return json.dumps(short)
