@@ -44,7 +44,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import smoke
 import torch
 from sklearn.decomposition import FastICA
 from sklearn.linear_model import RidgeCV
@@ -181,34 +180,26 @@ class Listener:
             self.X = party.X_train[0].double()
         if self.lies and isinstance(request, messages.Descend):
             how = self._pull if self.lies == "pull" else self._turn
-            values = how(party, request.gradient.values)
+            values = how(party._training, request.gradient.values)
             block = dataclasses.replace(request.gradient, values=values)
             request = dataclasses.replace(request, gradient=block)
         reply = handle(party, request)
-        if isinstance(reply, messages.Embedding):
-            training, said = party._training, reply.block.values[0].double()
-            where: Any = slice(None)
-            number = len(self.heard)
-            if isinstance(request, messages.Embed):
-                if request.rows == "test":
-                    return reply
-                if request.n_rows is not None:
-                    where = party._drawn(request, request.n_rows)[0]
-            elif training is not None and isinstance(training.rows, Tensor):
-                where = training.rows[0]
-                number = training.step // training.batches.n_per_epoch
-            look = self.heard.setdefault(
-                (
-                    request.stage
-                    if isinstance(request, messages.Embed)
-                    else training.plan.stage
-                    if training
-                    else "",
-                    number,
-                ),
-                torch.full((len(self.X), said.shape[1]), torch.nan).double(),
-            )
-            look[where] = said
+        if not isinstance(reply, messages.Embedding):
+            return reply
+        training, said = party._training, reply.block.values[0].double()
+        where: Any = slice(None)
+        number, stage = len(self.heard), training.plan.stage if training else ""
+        if isinstance(request, messages.Embed):
+            if request.rows == "test":
+                return reply
+            stage = request.stage
+            if request.n_rows is not None:
+                where = party._drawn(request, request.n_rows)[0]
+        elif training is not None and isinstance(training.rows, Tensor):
+            where = training.rows[0]
+            number = training.step // training.batches.n_per_epoch
+        unseen = torch.full((len(self.X), said.shape[1]), torch.nan).double()
+        self.heard.setdefault((stage, number), unseen)[where] = said
         return reply
 
     def _aims(self, training: Any, n_outputs: int, length: int) -> list[int]:
@@ -218,11 +209,8 @@ class Listener:
         n_columns = self.X.shape[1]
         return [(turn * n_outputs + e) % n_columns for e in range(n_outputs)]
 
-    def _turn(self, party: Party, gradient: Tensor) -> Tensor:
+    def _turn(self, training: Any, gradient: Tensor) -> Tensor:
         """Return gradients that turn the first weights to single columns."""
-        training = party._training
-        assert training is not None
-        assert isinstance(training.rows, Tensor)
         known = torch.nonzero(training.rows[0] < N_KNOWN)[:, 0]
         X = self.X[training.rows[0][known]]
         aims = self._aims(training, gradient.shape[2], 1)
@@ -231,12 +219,8 @@ class Listener:
             turned[0, known] = torch.linalg.pinv(X.T)[:, aims].to(gradient)
         return turned / turned.abs().max().clamp_min(1e-9) * gradient.abs().max()
 
-    def _pull(self, party: Party, gradient: Tensor) -> Tensor:
+    def _pull(self, training: Any, gradient: Tensor) -> Tensor:
         """Return gradients towards some columns, of the rows that are known."""
-        training = party._training
-        assert training is not None
-        assert isinstance(training.rows, Tensor)
-        assert training.h is not None
         rows, h = training.rows[0], training.h.detach()
         columns = self._aims(training, h.shape[2], PULLED)
         wanted = self.X[rows][:, columns].to(h) * h.std().clamp_min(1e-3)
@@ -245,9 +229,8 @@ class Listener:
 
     def said(self, scored: bool = False, last: bool = False) -> np.ndarray[Any, Any]:
         """Return what was heard, a row of numbers for each row of the party."""
-        looks = [
-            v for (stage, _), v in self.heard.items() if scored or stage != "evaluate"
-        ]
+        heard = self.heard.items()
+        looks = [v for (stage, _), v in heard if scored or stage != "evaluate"]
         F = torch.cat(looks[-1:] if last else looks, dim=1).numpy()
         F = np.where(np.isnan(F), np.nanmean(F, axis=0), F)
         return (F - F.mean(axis=0)) / F.std(axis=0).clip(1e-12)
@@ -341,7 +324,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tables", type=int, default=N_TABLES, help="of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
-    args = smoke.parse(parser, tables=1)
+    parser.add_argument("--smoke", action="store_true", help="the smallest size")
+    args = parser.parse_args()
     warnings.simplefilter("ignore", LessVFLWarning)
     read, n_rows = labels_read()
     print(f"labels: {read} of {n_rows} read from one gradient by a party of noise")
@@ -368,7 +352,7 @@ def main() -> None:
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, fresh) as pool:
         for n_columns in (4, 10, 30, 100)[:few]:
-            print_solved(n_columns, args.tables, list(SETTINGS)[:few], pool)
+            print_solved(n_columns, few or args.tables, list(SETTINGS)[:few], pool)
 
 
 if __name__ == "__main__":

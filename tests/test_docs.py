@@ -55,7 +55,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 README_TEST = "tests/test_readme.py"
-SMOKE = ROOT / "benchmarks" / "smoke.py"  # the option that all benchmarks have
 # The commands of these pages need several terminals at a time.
 RUN_BY = {
     "machines.md": "tests/remote/test_kit.py",
@@ -197,7 +196,9 @@ def known_options() -> set[str]:
     waiting: list[Any] = [typer.main.get_command(app.app)]
     while waiting:
         command = waiting.pop()
-        found |= {name for param in command.params for name in param.opts}
+        with command.make_context("lessvfl", [], resilient_parsing=True) as context:
+            params = command.get_params(context)
+        found |= {name for param in params for name in param.opts}
         waiting += list(getattr(command, "commands", {}).values())
     return found | {"--help"}
 
@@ -206,7 +207,8 @@ def known_options() -> set[str]:
 def test_commands_are_understood(page: Path) -> None:
     """The command line takes every command shown: names, options and settings."""
     top: Any = typer.main.get_command(app.app)
-    for words in commands(page):
+    measured = re.findall(r"command: lessvfl (.+) -->", without_fences(page))
+    for words in [*commands(page), *map(shlex.split, measured)]:
         command, rest = top, list(words)
         while hasattr(command, "commands"):
             assert rest[0] in command.commands, words
@@ -226,21 +228,15 @@ def test_commands_are_understood(page: Path) -> None:
             assert settings.kind_of(field).accepts(settings.read(value, field)), words
 
 
-def assert_options(words: list[str]) -> None:
-    """Fail where a benchmark does not know an option."""
-    code = (ROOT / words[0]).read_text(encoding="utf-8")
-    code += SMOKE.read_text(encoding="utf-8")
-    for option in (word for word in words if word.startswith("--")):
-        assert f'"{option}"' in code, words
-
-
 @each_page
-def test_benchmarks_take_the_options_shown(page: Path) -> None:
-    spans = re.findall(r"`python (benchmarks/[^`]+)`", without_fences(page))
-    spans += re.findall(r"command: python (benchmarks/.+) -->", without_fences(page))
+def test_scripts_take_the_options_shown(page: Path) -> None:
+    text = without_fences(page)
+    spans = re.findall(r"`python ((?:benchmarks|scripts)/[^`]+)`", text)
     for words in [*commands(page, "python"), *map(shlex.split, spans)]:
-        if words[0].startswith("benchmarks/"):
-            assert_options(words)
+        if words[0].startswith(("benchmarks/", "scripts/")):
+            code = (ROOT / words[0]).read_text(encoding="utf-8")
+            for option in (word for word in words if word.startswith("--")):
+                assert f'"{option}"' in code, words
 
 
 @each_page
@@ -438,7 +434,7 @@ def test_estimator_page_has_every_parameter() -> None:
 
 MARK = re.compile(
     r"<!-- measured: commit [0-9a-f]{7,40}, behaviour (?P<of>\S+=\d+(?: \S+=\d+)*), "
-    r"command: (?:python benchmarks/|lessvfl )\S.* -->"
+    r"command: lessvfl \S.* -->"
 )
 FIGURE = re.compile(r"\W*\d")
 

@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"run.record"},
     "remote": {"report", "run", "status"} | BELOW_RUN,
     # Its commands take the options that those of the library do.
-    "bench": {"run", "methods", "data", "report", "cli.options"} | MATHEMATICS,
+    "bench": {"run", "methods", "data", "report", "remote.align", "cli.options"}
+    | MATHEMATICS,
     "estimator": {"data", "methods", "report", "run", "status"},
     "cli": {"remote", "report", "run", "status"} | BELOW_RUN,
 }
@@ -62,7 +63,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pydantic": {"remote.predict.service"},
     "cryptography": {"remote"},
     "typer": {"cli", "bench.cli"},
-    "rich": {"cli", "bench.cli", "status"},
+    "rich": {"cli", "bench.terminal", "status"},
 }
 
 # Third parties that a room must do without.

@@ -1,13 +1,12 @@
 """The pictures of README.md and docs/ show what today's program does and draws.
 
-Where one of these fails: ``python benchmarks/pictures.py``, for the calibration after
+Where one of these fails: ``python scripts/pictures.py``, for the calibration after
 the command in docs/derivation.md.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -20,34 +19,23 @@ from lessvfl import data
 from lessvfl.cli.run import DEFAULT_METHOD
 from lessvfl.run import experiment, profiles
 from lessvfl.run.simulate import Job
+from lessvfl_bench.shapes import held_out, run
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 NAMES = sorted(path.name for path in IMAGES.glob("*.svg"))
 
 
-def load(name: str) -> ModuleType:
-    """Return a file of benchmarks/ as a module."""
-    path = ROOT / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    """Return the script as a module."""
+    path = ROOT / "scripts" / "pictures.py"
+    spec = importlib.util.spec_from_file_location("pictures", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look for themselves
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(path.parent)  # what it shares with other benchmarks
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def pictures() -> ModuleType:
-    return load("pictures")
-
-
-@pytest.fixture(scope="module")
-def shapes() -> ModuleType:
-    return load("shapes")
 
 
 @pytest.fixture(scope="module")
@@ -116,21 +104,22 @@ def test_the_numbers_are_those_of_today(pictures, today):
     assert len(was ^ now) <= n_all // 10
 
 
-def test_the_table_of_the_calibration_is_that_of_its_picture(shapes, calibrated):
-    found = {(run["shape"], run["seed"], DEFAULT_METHOD): run for run in calibrated}
-    assert {shape for shape, _, _ in found} == set(shapes.HELD_OUT)
+def test_the_table_of_the_calibration_is_that_of_its_picture(calibrated):
+    found = {(one["shape"], one["seed"], DEFAULT_METHOD): one for one in calibrated}
+    assert {shape for shape, _, _ in found} == set(held_out.HELD_OUT)
     page = (ROOT / "docs" / "derivation.md").read_text(encoding="utf-8")
-    assert "\n".join(shapes.calibration(found)) in page
+    assert "\n".join(run.calibration(found)) in page
 
 
-def test_the_calibration_is_that_of_today(shapes, calibrated):
+def test_the_calibration_is_that_of_today(calibrated):
     """Of one run; another processor may keep a feature more or less."""
-    drawn = next(run for run in calibrated if run["shape"] == "400 x 300")
-    shape, seed = shapes.make(drawn["shape"], drawn["seed"]), drawn["seed"]
+    drawn = next(one for one in calibrated if one["shape"] == "400 x 300")
+    seed = drawn["seed"]
+    shape = held_out.make(drawn["shape"], seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = {"train_epochs": "2"}
-        today = shapes.run(shape, seed, shapes.OURS, given, scores=False)
+        today = run.run(shape, seed, run.OURS, given, scores=False)
     assert today["said"] == pytest.approx(drawn["said"], abs=0.03)
     assert abs(today["kept"] - drawn["kept"]) <= 2
     assert abs(today["false kept"] - drawn["false kept"]) <= 2

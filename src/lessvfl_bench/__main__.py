@@ -8,6 +8,7 @@ anywhere, without running anything again.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import warnings
 from pathlib import Path
@@ -16,24 +17,24 @@ from typing import Any
 from lessvfl.errors import LessVFLError, LessVFLWarning
 from lessvfl_bench.paper import run
 
+TYPES: dict[Any, dict[str, Any]] = {  # of a field, and how its option is read
+    "NumberList": {"nargs": "+", "type": int},
+    "NameList": {"nargs": "+"},
+    "Path | None": {"type": Path},
+    "float | None": {"type": float},
+}
+
 
 def main() -> None:
     """Read the options, run, write."""
     parser = argparse.ArgumentParser("python -m lessvfl_bench", description=__doc__)
-    many: dict[str, Any] = {"nargs": "+", "type": int}
-    parser.add_argument("--data", nargs="+")
-    parser.add_argument("--source")
-    parser.add_argument("--profile", default="official-code")
-    parser.add_argument("--settings", default="published")
-    parser.add_argument("--tables", **many)
-    parser.add_argument("--figures", **many)
-    parser.add_argument("--seeds", default=run.SEEDS, **many)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--memory", type=float)
+    for field in dataclasses.fields(run.Options):
+        if words := field.metadata.get("help"):
+            flag = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(flag, help=words, **TYPES.get(field.type, {}))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
-    given = vars(parser.parse_args())
+    given = {k: v for k, v in vars(parser.parse_args()).items() if v is not None}
     out, resume = given.pop("out"), given.pop("resume")
     warnings.simplefilter("ignore", LessVFLWarning)
 
@@ -41,7 +42,7 @@ def main() -> None:
         sys.stderr.write(f"{line}\n")
 
     try:
-        results = run.run(run.options_of(**given), out, resume, say)
+        results = run.run(run.Options.of(**given), out, resume, say)
     except LessVFLError as error:
         sys.exit(f"lessvfl: {error}")
     for part, seconds in results["seconds"].items():

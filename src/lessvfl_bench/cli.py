@@ -1,328 +1,235 @@
-"""The commands of ``lessvfl bench``: the paper, its theory, its peers, its bytes."""
+"""``lessvfl bench``: the paper, its theory, its rivals, and studies.
+
+The fields of a dataclass are the options of its command.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from lessvfl.cli import options
 from lessvfl.errors import ConfigError
 
-HELP = "Benchmarks: the paper, its theory, its peers, methods at equal transport."
-app = typer.Typer(no_args_is_help=True, help=HELP)
 
-PUBLIC = "phishing,sylva_train,gina_reconstruction,activity_time265"
+class Benchmark(NamedTuple):
+    """Where a benchmark's options are, and what it is about.
 
-DataNames = Annotated[str, typer.Option(help="By name or file: phishing,digits.")]
+    One that has a page gives results in JSON; its module has a function ``run``.
+    """
 
-
-def _speak(quiet: bool) -> Callable[[str], None]:
-    """Return a function that tells what is being run, or nothing."""
-    return lambda line: None if quiet else typer.echo(line, err=True)
-
-
-def _finish(
-    results: dict[str, Any],
-    out: Path | None,
-    as_json: bool,
-    show: Callable[[dict[str, Any]], None],
-    build: Callable[[dict[str, Any], Path], Path],
-) -> None:
-    """Print results, as JSON or as tables, and write their page."""
-    if as_json:
-        typer.echo(json.dumps(results, allow_nan=False))
-    else:
-        show(results)
-    if out is not None:
-        page = build(results, out)
-        if not as_json:
-            typer.echo(f"Report: {page}")
+    options: str
+    help: str
+    page: str = ""
+    show: str = ""  # in the terminal
 
 
-@app.command()
-def paper(
-    data: Annotated[
-        str | None, typer.Option(help="By name or file: phishing,digits; else all.")
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            help="real (unless --data is given), or stand-in: of Gina, Sylva, Activity."
-        ),
-    ] = None,
-    profile: Annotated[
-        str, typer.Option(help="official-code or paper.")
-    ] = "official-code",
-    settings: Annotated[
-        str, typer.Option(help="published, or grid: run it whole and choose.")
-    ] = "published",
-    tables: Annotated[
-        str | None,
-        typer.Option(help="2,3,5,6,7,8; all, or none where --figures is given alone."),
-    ] = None,
-    figures: Annotated[
-        str | None,
-        typer.Option(help="2,3,4,5,6; all, or none where --tables is given alone."),
-    ] = None,
-    seeds: options.SeedsText = "0,1,2,3,4",
-    device: options.Device = "auto",
-    data_dir: options.DataDir = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    memory: Annotated[
-        float | None,
-        typer.Option(help="GiB a chunk of runs may take; else asked of the device."),
-    ] = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Reproduce the paper's tables and figures, its numbers beside ours."""
-    from lessvfl_bench.pages.paper.page import build_bench
-    from lessvfl_bench.paper import run
+# By name; each is loaded when it is needed.
+BENCHMARKS = {
+    "paper": Benchmark(
+        "paper.run:Options",
+        "Reproduce the paper's tables and figures, its numbers beside ours.",
+        "pages.paper.page:build_bench",
+        "terminal:show_paper",
+    ),
+    "theory": Benchmark(
+        "theory.run:Programme",
+        "Check the theory: weights, recovery and distance against N.",
+        "pages.theory:build_theory",
+        "terminal:show_theory",
+    ),
+    "peers": Benchmark(
+        "peers.run:Comparison",
+        "Compare with feature selection on pooled data: LassoNet, Boruta and others.",
+        "pages.peers:build_peers",
+        "terminal:show_peers",
+    ),
+    "equal": Benchmark(
+        "equal.run:Contest",
+        "Compare all methods under the same components, bits, steps and epochs.",
+        "pages.equal:build_equal",
+        "terminal:show_equal",
+    ),
+    "shapes": Benchmark("shapes.run:Shapes", "Selection where the truth is known."),
+    "support": Benchmark(
+        "shapes.support:Support", "Support recovery beside other selectors."
+    ),
+    "verdicts": Benchmark(
+        "studies.verdicts:Verdicts", "Needed or not, and with ten times the rows."
+    ),
+    "alignment": Benchmark(
+        "studies.alignment:Alignment", "Bytes and seconds of aligning rows."
+    ),
+    "how-many": Benchmark(
+        "studies.how_many:HowMany", "How many rows, and how many parties."
+    ),
+    "missed": Benchmark(
+        "studies.how_many:Missed", "Who would be missed, said and measured."
+    ),
+}
+STUDIES = [name for name, one in BENCHMARKS.items() if not one.page]
 
-    chosen = run.options_of(
-        data=None if data is None else options.read_names(data),
-        source=source,
-        profile=profile,
-        settings=settings,
-        tables=None if tables is None else options.read_numbers(tables, "--tables"),
-        figures=None if figures is None else options.read_numbers(figures, "--figures"),
-        seeds=options.read_numbers(seeds, "--seeds"),
-        device=device,
-        data_dir=data_dir,
-        memory=memory,
-    )
-    results = run.run(chosen, out, resume, _speak(quiet))
-    _finish(results, out, as_json, _print_paper, build_bench)
+TYPES: dict[str, Any] = {  # of a field, and of its option
+    "NumberList": str,
+    "NameList": str,
+    "NameList | None": str,
+    "Repeated": list[str],
+    "Share": str,
+    "Path | None": Path | None,
+    "str | None": str | None,
+    "float | None": float | None,
+    "bool": bool,
+    "int": int,
+    "str": str,
+}
 
-
-# The measure of every table that stands for it in the terminal.
-HEADLINES = ("cost_mib", "total_mib", "train_accuracy_percent", "removed_percent")
-
-
-def _print_paper(results: dict[str, Any]) -> None:
-    """Show the numbers that the paper prints beside ours."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from lessvfl_bench.pages.paper import entries
-
-    console = Console()
-    for fact in results["data"]:
-        if fact.get("note"):
-            console.print(f"{fact['name']}: {fact['note']}", highlight=False)
-    heads = ("data", "method", "settings", "measure", "paper", "ours", "hits")
-    for number, found in entries.read(results).items():
-        title = Text(f"Table {number}. {entries.origins_text(found)}")
-        table = Table(*heads, title=title, title_justify="left")
-        for entry in found:
-            if entry.measure not in HEADLINES or None in (entry.paper, entry.ours):
-                continue
-            if entry.settings.get("target") == "80 % absolute":
-                continue  # the released script's; it is on the page
-            table.add_row(
-                entry.data,
-                entry.method,
-                _short(entry.settings),
-                entries.measure_title(entry.measure),
-                entries.pair_text(entry.paper, entry.kind),
-                entries.ours_text(entry),
-                f"{entry.count('hits')} of {entry.count('seeds')}",
-            )
-        if table.row_count:
-            console.print(table)
-    total = results["seconds"]["total"]
-    console.print(f"{total:.1f} s on {results['device']}", highlight=False)
+Smoke = Annotated[
+    bool, typer.Option("--smoke", help="The smallest size: seconds, no data set.")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes at a time.")]
+COMMON = {"out": (options.Out, None), "resume": (options.Resume, False)}
+COMMON |= {"quiet": (options.Quiet, False)}
+OF_STUDIES = {"smoke": (Smoke, False), "jobs": (Jobs, 1)}
+OF_RESULTS = {"as_json": (options.AsJson, False)}
 
 
-def _short(settings: Mapping[str, Any]) -> str:
-    """Write the settings of an entry in few letters."""
-    names = {"pretrain_epochs": "E", "lam_party": "λm", "lam_server": "λs"}
-    parts = [f"{names[key]}={settings[key]:g}" for key in names if key in settings]
-    if settings["choice"] not in ("published", "grid"):
-        parts.append(f"({settings['choice']})")
-    return " ".join(parts)
+class _Commands(TyperGroup):
+    """Every benchmark as a command."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for name in BENCHMARKS:
+            self.add_command(_Command(name))
 
 
-@app.command()
-def theory(
-    n: Annotated[
-        str, typer.Option(help="Sample sizes.")
-    ] = "1000,3000,10000,30000,100000,300000,1000000",
-    parties: Annotated[str, typer.Option(help="Numbers of parties.")] = "1,2,4,8",
-    seeds: options.SeedsText = "0,1,2,3,4,5,6,7,8,9",
-    network: Annotated[
-        str, typer.Option(help="linear, deep-linear, or tanh (slow for large N).")
-    ] = "linear",
-    device: options.Device = "auto",
-    out: options.Out = None,
-    resume: options.Resume = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Check the theory: weights, recovery and distance against N."""
-    from lessvfl_bench.pages.theory import build_theory
-    from lessvfl_bench.theory import run
+class _Command(TyperCommand):
+    """A command whose options are loaded when they are asked for."""
 
-    sizes = tuple(options.read_numbers(n, "--n"))
-    counts = tuple(options.read_numbers(parties, "--parties"))
-    numbers = tuple(options.read_numbers(seeds, "--seeds"))
-    programme = run.Programme(sizes, counts, numbers, network, device)
-    results = run.run(programme, out, resume, _speak(quiet))
-    _finish(results, out, as_json, _print_theory, build_theory)
+    def __init__(self, name: str) -> None:
+        self.about = BENCHMARKS[name]
+        super().__init__(name, help=self.about.help, callback=self.call)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of the benchmark, and those that several have."""
+        made = _load(self.about.options)
+        fields = {f.name: (_option(f), None) for f in _fields(made)}
+        more = OF_RESULTS if self.about.page else OF_STUDIES
+        if not self.about.page:
+            self.help = inspect.getdoc(made)
+        alone = typer.Typer(add_completion=False)
+        alone.command()(_function({**fields, **COMMON, **more}))
+        return [*typer.main.get_command(alone).params, *super().get_params(ctx)]
 
-def _print_theory(results: dict[str, Any]) -> None:
-    """Show exact recovery and norms by N, then the verdict."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title="Exact recovery, and the norm of non-significant weights")
-    table.add_column("method")
-    for head in ("M", *(f"N = {size:,}" for size in results["n"])):
-        table.add_column(head, justify="right")
-    rows: dict[tuple[str, int], list[str]] = {}
-    for entry in results["results"]:
-        mean = sum(entry["norm"]) / len(entry["norm"])
-        cell = f"{entry['recovery']['mean']:.0%}, {mean:.2g}"
-        rows.setdefault((entry["method"], entry["parties"]), []).append(cell)
-    for (method, n_parties), cells in sorted(rows.items()):
-        table.add_row(method, str(n_parties), *cells)
-    console.print(table)
-    for sentence in results["verdict"]:
-        console.print(sentence, highlight=False)
-    console.print(f"{results['seconds']:.1f} s on {results['device']}")
-
-
-@app.command()
-def peers(
-    data: DataNames = f"{PUBLIC},synthetic",
-    methods: Annotated[
-        str | None,
-        typer.Option(help="As in plain,stg; all that are installed unless given."),
-    ] = None,
-    spurious: Annotated[
-        str, typer.Option(help="Planted noise, a share of every party's columns.")
-    ] = "0.5",
-    seeds: options.SeedsText = "0,1,2,3,4",
-    device: options.Device = "auto",
-    data_dir: options.DataDir = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Compare with feature selection on pooled data: LassoNet, Boruta and others."""
-    from lessvfl_bench.pages.peers import build_peers
-    from lessvfl_bench.peers import run
-
-    try:
-        share = float(spurious)
-    except ValueError:
-        raise ConfigError(
-            f"The '--spurious' option must be a share as in 0.5. Got {spurious!r}."
-        ) from None
-    comparison = run.Comparison(
-        data=options.read_names(data),
-        methods=None if methods is None else options.read_names(methods),
-        spurious=share,
-        seeds=options.read_numbers(seeds, "--seeds"),
-        device=device,
-        data_dir=data_dir,
-    )
-    results = run.run(comparison, out, resume, _speak(quiet))
-    _finish(results, out, as_json, _print_peers, build_peers)
+    def call(
+        self,
+        *,
+        out: Path | None,
+        resume: bool,
+        quiet: bool,
+        as_json: bool = False,
+        **given: Any,
+    ) -> None:
+        """Read the options, run the benchmark, print and write what came of it."""
+        made, module = _load(self.about.options), self.about.options.partition(":")[0]
+        chosen = {
+            field.name: _read(field, given[field.name])
+            for field in _fields(made)
+            if given[field.name] not in (None, [], ())
+        }
+        say = _silence if quiet else _speak
+        if not self.about.page:
+            smallest = made.smallest if given["smoke"] else {}
+            one = made(**{**smallest, **chosen})
+            found = _load("study:run")(one, given["jobs"], out, resume, say)
+            for line in one.lines(found):
+                typer.echo(line)
+            return
+        results = _load(f"{module}:run")(made.of(**chosen), out, resume, say)
+        if as_json:
+            typer.echo(json.dumps(results, allow_nan=False))
+        else:
+            _load(self.about.show)(results)
+        if out is not None:
+            page = _load(self.about.page)(results, out)
+            if not as_json:
+                typer.echo(f"Report: {page}")
 
 
-def _print_peers(results: dict[str, Any]) -> None:
-    """Show one table a data set."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from lessvfl_bench.pages.peers import COLUMNS, NARROW_LEGEND, cells, rows_of
-
-    console = Console()
-    for name in results["data"]:
-        table = Table(title=name, title_justify="left", box=box.SIMPLE, padding=0)
-        table.add_column("method", no_wrap=True)
-        for _, _, head, _ in COLUMNS:
-            table.add_column(head, justify="right")
-        for row in rows_of(results, name):
-            table.add_row(*cells(row, narrow=True))
-        console.print(table)
-        for note in results["notes"][name]:
-            console.print(f"Note: {note}", highlight=False, style="dim")
-    console.print(NARROW_LEGEND, highlight=False, style="dim")
-    console.print(f"{results['seconds']:.1f} s on {results['device']}", highlight=False)
+def _load(place: str) -> Any:
+    """Return what is at a place, as in study:run."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"lessvfl_bench.{module}"), name)
 
 
-@app.command()
-def equal(
-    data: DataNames = f"{PUBLIC},isolet1,pcmac,rosmap,mfeat,credit",
-    transports: Annotated[
-        str, typer.Option(help="Of paper,ours; the breakdown needs both.")
-    ] = "paper,ours",
-    methods: Annotated[
-        str, typer.Option(help="As in plain,less-vfl,less-vfl-auto.")
-    ] = "plain,group-lasso,local-lasso,less-vfl,less-vfl-auto",
-    seeds: options.SeedsText = "0,1,2,3,4",
-    device: Annotated[
-        str, typer.Option(help="Where lambdas are tried; runs are on the CPU.")
-    ] = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
-    data_dir: options.DataDir = None,
-    out: options.Out = None,
-    resume: options.Resume = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Compare all methods under the same components, bits, steps and epochs."""
-    from lessvfl_bench.equal import run
-    from lessvfl_bench.pages.equal import build_equal
-
-    contest = run.Contest(
-        data=options.read_names(data),
-        transports=options.read_names(transports),
-        methods=options.read_names(methods),
-        seeds=options.read_numbers(seeds, "--seeds"),
-        data_dir=data_dir,
-        device=device,
-        jobs=jobs,
-    )
-    results = run.run(contest, out, resume, _speak(quiet))
-    _finish(results, out, as_json, _print_equal, build_equal)
+def _fields(made: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields that are options."""
+    return [field for field in dataclasses.fields(made) if "help" in field.metadata]
 
 
-# What of a row stands in the terminal; the page has the rest.
-NARROW = ("method", "lambdas by", "hits", "MiB", "noise removed", "accuracy", "ahead")
+def _speak(line: str) -> None:
+    typer.echo(line, err=True)
 
 
-def _print_equal(results: dict[str, Any]) -> None:
-    """Show a table a transport and data set, then what they say."""
-    from rich.console import Console
-    from rich.table import Table
+def _silence(line: str) -> None:
+    pass
 
-    from lessvfl_bench.pages import equal
 
-    console = Console()
-    for transport in equal.transports(results):
-        rows = equal.shown(results, transport)
-        for name in results["data"]:
-            title = f"{name}: {equal.TITLES[transport].lower()}"
-            table = Table(*NARROW, title=title, title_justify="left")
-            for row in rows:
-                if row["data"] == name:
-                    table.add_row(*(row[head].strip("*") for head in NARROW))
-            console.print(table)
-    for sentence in equal.sentences(results):
-        console.print(sentence, highlight=False)
-    for row in equal.factors(results):
-        console.print(", ".join(f"{k} {v}" for k, v in row.items() if v))
-    console.print(f"{results['seconds']:.1f} s, {results['jobs']} at a time")
+def _read(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Return an option as its field has it."""
+    if field.type == "NumberList":
+        return tuple(options.read_numbers(value, f"--{field.name}"))
+    if field.type in ("NameList", "NameList | None"):
+        return tuple(options.read_names(value))
+    if field.type == "Share":
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(
+                f"The '--{field.name}' option must be a share as in 0.5. Got {value!r}."
+            ) from None
+    return tuple(value) if field.type == "Repeated" else value
+
+
+def _option(field: dataclasses.Field[Any]) -> Any:
+    """Return a field as the type of a parameter that may be left out."""
+    kind, default = TYPES[str(field.type)] | None, field.default
+    words = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    shown = words if words and default not in (None, False) else False
+    about: dict[str, Any] = {"help": field.metadata["help"], "show_default": shown}
+    about |= {"min": 1} if field.name == "jobs" else {}
+    if field.metadata["positional"]:
+        return Annotated[kind, typer.Argument(**about)]
+    flag = field.name.strip("_").replace("_", "-")
+    return Annotated[kind, typer.Option(f"--{flag}", **about)]
+
+
+def _function(given: dict[str, tuple[Any, Any]]) -> Any:
+    """Return a function with these parameters: their types and defaults."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, default=default, annotation=kind)
+        for name, (kind, default) in given.items()
+    ]
+
+    def command() -> None: ...
+
+    signed: Any = command
+    signed.__signature__ = inspect.Signature(parameters)
+    signed.__annotations__ = {name: kind for name, (kind, _) in given.items()}
+    return signed
+
+
+HELP = "Benchmarks: the paper, its theory, its peers, and studies."
+app = typer.Typer(cls=_Commands, no_args_is_help=True, help=HELP)
+
+
+@app.callback()
+def _bench() -> None:
+    pass

@@ -16,6 +16,7 @@ from tests.conftest import Cli
 from lessvfl import data, settings
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
+from lessvfl_bench import study
 from lessvfl_bench.equal import cells, run, tables
 from lessvfl_bench.equal.cells import METHODS, Cell
 from lessvfl_bench.equal.tables import CellRuns
@@ -311,7 +312,7 @@ def test_command(run_cli: Cli, file: Path, tmp_path: Path, monkeypatch: Any) -> 
 
 
 def test_tasks_go_to_processes_and_come_back_with_their_results() -> None:
-    with run._workers(2) as call:
+    with study.workers(2) as call:
         assert sorted(call(divmod, [(7, 2), (9, 4)])) == [
             ((7, 2), (3, 1)),
             ((9, 4), (2, 1)),

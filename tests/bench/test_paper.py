@@ -14,12 +14,12 @@ import pytest
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.wire import ledger
-from lessvfl_bench.cli import _print_paper
 from lessvfl_bench.pages.paper.page import build_bench
 from lessvfl_bench.paper import plan, printed, run, tables
 from lessvfl_bench.paper.curves import Curve, Ending
 from lessvfl_bench.paper.scene import Spec
 from lessvfl_bench.paper.store import Store
+from lessvfl_bench.terminal import show_paper
 
 SHORT: dict[str, Any] = {
     "train_epochs": 3,
@@ -419,7 +419,7 @@ STAND_INS = ("sylva_train", "gina_reconstruction", "activity_time265")
 )
 def test_a_source_says_which_data_are_meant(given, source, names):
     asked: dict[str, Any] = {"tables": [2], "figures": None, "memory": None}
-    chosen = run.options_of(data=given, source=source, **asked)
+    chosen = run.Options.of(data=given, source=source, **asked)
     assert list(chosen.data) == names
     assert chosen.source == (source if given else source or "real")
 
@@ -448,7 +448,7 @@ def test_the_head_of_a_table_says_where_its_data_come_from(folder, tmp_path, cap
     page = (tmp_path / "page" / "index.html").read_text()
     assert f"Data: Phishing: {origin}." in page
     assert "data: stand-in" in page
-    _print_paper(results)
+    show_paper(results)
     shown = " ".join(capsys.readouterr().out.split())
     assert f"Table 2. Data: Phishing: {origin}." in shown
 

@@ -71,7 +71,7 @@ def test_what_acts_evenly_is_learnt_as_plain_vfl_learns_it(effect):
     assert kept == {f"x{i}" for i in true}
     sizes = [size for size in (sum(i < 6 for i in true), sum(i > 5 for i in true))]
     _, plain, _ = run("plain", X[:, true], y, [size for size in sizes if size], task)
-    assert score > plain - 0.05  # on average 0.03, ``benchmarks/shapes.py``
+    assert score > plain - 0.05  # on average 0.03, ``lessvfl bench shapes``
 
 
 def nested(n=600):

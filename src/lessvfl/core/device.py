@@ -65,7 +65,7 @@ def threads_for(n_products: int) -> Iterator[None]:
     """Compute with the threads that pay for steps of that many multiplications.
 
     Small steps get one: a second thread costs more than it brings, and takes the core
-    from other processes (``benchmarks/threads.py``). More than PyTorch was set to are
+    from other processes. More than PyTorch was set to are
     never used.
     """
     before = torch.get_num_threads()

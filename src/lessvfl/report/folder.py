@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from lessvfl.run.record import FILE_NAME, RunRecord, read_journal, unwritten
 
 REPORT_NAME = "report.html"
 # Who makes a page of results that are no run: the name of an entry point is that of
-# the file, and it is called with what the file holds and its folder.
+# the file, and it is called with its path.
 PAGES = "lessvfl.pages"
 
 
@@ -45,7 +44,8 @@ def build(folder: Path) -> Path:
     others = entry_points(group=PAGES)
     for one in others:
         if (folder / one.name).is_file():
-            return _of_results(folder / one.name, one)
+            page_of_results: Path = one.load()(folder / one.name)
+            return page_of_results
     if not (folder / FILE_NAME).is_file():
         raise RecordError(
             f"'{folder}' is not a run folder: it must hold {FILE_NAME}, or the results "
@@ -69,25 +69,6 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "a folder without them"
     return "a file" if path.exists() else "no such folder"
-
-
-def _of_results(file: Path, maker: EntryPoint) -> Path:
-    """Write the page of a benchmark from its results."""
-    wrong = f"'{file}' must be results as 'lessvfl bench' writes them"
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        raise RecordError(f"{wrong}. Got what is no JSON.") from None
-    build_page = maker.load()
-    try:
-        path: Path = build_page(results, file.parent)
-    except RecordError:
-        raise
-    except (LookupError, ValueError, TypeError, AttributeError) as error:
-        raise RecordError(
-            f"{wrong}. Got entries of another form, or of another version of lessvfl."
-        ) from error
-    return path
 
 
 def page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:

@@ -77,7 +77,7 @@ _OFFICIAL = {
     "stepwise_removal": True,
 }
 
-# Chosen on training rows by benchmarks/calibrate.py; docs/paper.md has the tables.
+# Chosen on training rows; docs/paper.md has the tables.
 _PAPER = {
     "less-vfl": {"lam_party": 0.5, "lam_server": 0.05},
     "local-lasso": {"lam_party": 1.0},

@@ -11,22 +11,20 @@ from __future__ import annotations
 import dataclasses
 import operator
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lessvfl import data, methods, settings
 from lessvfl.data import DataConfig, Dataset
-from lessvfl.errors import LessVFLWarning
 from lessvfl.run import profiles, simulate, target
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job, Replica
 from lessvfl_bench.paper import plan
+from lessvfl_bench.study import alone
 
 METHODS = ("plain", "group-lasso", "local-lasso", "less-vfl", methods.DEFAULT)
 TRANSPORTS = ("paper", "ours")
@@ -91,9 +89,9 @@ def transport(name: str, dataset: Dataset) -> dict[str, Any]:
     return paper | {key: ours[key] for key in taken}
 
 
+@alone()
 def run(cell: Cell, seed: int, folder: Path | None) -> dict[str, Any]:
     """Run a cell with one seed, on one core; return what tables are made of."""
-    _alone()
     began = time.perf_counter()
     dataset = data.load(cell.data, data_dir=folder)
     own = settings_of(cell, dataset)
@@ -125,6 +123,7 @@ def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
 # -- lambdas ---------------------------------------------------------------------------
 
 
+@alone()
 def try_lambdas(
     cell: Cell, lam_servers: ServerLambdas, device: str, folder: Path | None
 ) -> dict[str, Any]:
@@ -133,7 +132,6 @@ def try_lambdas(
     A fifth of the training rows is held out; the others learn. A training that ends by
     itself (``watched``) would end one run at a time: here it goes to its end.
     """
-    _alone()
     dataset = data.load(cell.data, data_dir=folder)
     own = settings_of(cell, dataset)
     if own.config.schedule == "watched":
@@ -196,9 +194,3 @@ def training_rows(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:
     if dataset.X_test is None:
         rows, _ = data.split_rows(dataset, config, seed)
     return dataclasses.replace(dataset.take(rows), X_test=None, y_test=None)
-
-
-def _alone() -> None:
-    """Take one thread and tell nothing: many of these run side by side."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", LessVFLWarning)

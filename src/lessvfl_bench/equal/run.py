@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,31 +15,41 @@ from lessvfl_bench.equal.cells import METHODS, STEPS, TRANSPORTS, Cell
 from lessvfl_bench.equal.tables import BROKEN_DOWN, ORIGINAL, RULE
 from lessvfl_bench.options import check_options
 from lessvfl_bench.store import Records
+from lessvfl_bench.study import (
+    PUBLIC,
+    Asked,
+    Call,
+    NameList,
+    NumberList,
+    Say,
+    gather,
+    option,
+    workers,
+)
 
-CellTask = tuple[Any, Any]  # the arguments of a function: a cell, and one more
-Call = Callable[
-    [Callable[..., Any], Sequence[CellTask]], Iterator[tuple[CellTask, Any]]
-]
+DATA = (*PUBLIC, "isolet1", "pcmac", "rosmap", "mfeat", "credit")
 
 
 @dataclass(frozen=True)
-class Contest:
+class Contest(Asked):
     """What to compare."""
 
-    data: Sequence[str]
-    transports: Sequence[str]
-    methods: Sequence[str]
-    seeds: Sequence[int]
-    data_dir: Path | None
-    device: str = "cpu"  # of the lambdas, all tried in one batch; runs are on the CPU
-    jobs: int = 1
+    data: NameList = option(DATA, "By name or file: phishing,digits.")
+    transports: NameList = option(
+        TRANSPORTS, "Of paper,ours; the breakdown needs both."
+    )
+    methods: NameList = option(METHODS, "As in plain,less-vfl,less-vfl-auto.")
+    seeds: NumberList = option((0, 1, 2, 3, 4), "One run each: 0,1,2.")
+    data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")
+    device: str = option("cpu", "Where lambdas are tried; runs are on the CPU.")
+    jobs: int = option(1, "Processes at a time.")
 
 
 def run(
     contest: Contest,
     folder: Path | None = None,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Choose lambdas, run every cell, compare; docs/equal.md has the results."""
     lists = {"data": contest.data, "seeds": contest.seeds}
@@ -60,7 +64,7 @@ def run(
     )
     began = time.perf_counter()
     bench = _Bench(contest, Records(folder, resume), say)
-    with _workers(contest.jobs) as call:
+    with workers(contest.jobs) as call:
         found = bench.runs(call, bench.lambdas(call))
     rows = tables.rows(found)
     return {
@@ -76,36 +80,13 @@ def run(
     }
 
 
-@contextmanager
-def _workers(n_jobs: int) -> Iterator[Call]:
-    """Yield a way to call a function for many tasks, in as many processes.
-
-    It gives each task with its result, as soon as it is done.
-    """
-    if n_jobs == 1:
-        yield lambda function, tasks: ((task, function(*task)) for task in tasks)
-        return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before a process loads PyTorch
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_jobs, spawn) as pool:
-
-        def call(
-            function: Callable[..., Any], tasks: Sequence[CellTask]
-        ) -> Iterator[tuple[CellTask, Any]]:
-            waiting = {pool.submit(function, *task): task for task in tasks}
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
-
-        yield call
-
-
 @dataclass(frozen=True)
 class _Bench:
     """A contest, and what of it is known already."""
 
     contest: Contest
     records: Records
-    say: Callable[[str], None]
+    say: Say
 
     def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Trial]]:
         """Choose the lambdas of every method that has some."""
@@ -116,7 +97,7 @@ class _Bench:
             for lams in cells.server_lambdas(cell.method, own.device)
         ]
         attempt = partial(cells.try_lambdas, device=own.device, folder=own.data_dir)
-        found = dict(self._kept(attempt, need, call, "lam_server"))
+        found = self._gather(attempt, need, call, "lam_server")
         trials: dict[Cell, list[Any]] = {}
         for cell, lams in need:  # in the order of the grid
             trials.setdefault(cell, []).extend(found[cell, lams]["trials"])
@@ -144,7 +125,7 @@ class _Bench:
             (cell, seed) for cell in dict.fromkeys(asked.values()) for seed in seeds
         ]
         run = partial(cells.run, folder=self.contest.data_dir)
-        done = dict(self._kept(run, todo, call, "seed"))
+        done = self._gather(run, todo, call, "seed")
         return [
             tables.CellRuns(
                 cell,
@@ -164,37 +145,19 @@ class _Bench:
             for method in own.methods
         ]
 
-    def _kept(
-        self,
-        function: Callable[..., Any],
-        todo: Sequence[CellTask],
-        call: Call,
-        argument: str,
-    ) -> Iterator[tuple[CellTask, Any]]:
-        """Yield what a function gives for a cell and an argument, or a record has."""
-        new = []
-        for task in todo:
-            found = self.records.find(*_name(*task, argument))
-            if found is None:
-                new.append(task)
-            else:
-                yield task, found
-        for n, (task, found) in enumerate(call(function, new)):
-            self.records.add(*_name(*task, argument), found)
-            cell, value = task
-            words = [cell.data, cell.transport, cell.method, f"{argument} {value}"]
-            self.say(f"{n + 1} of {len(new)}: {', '.join(words)}")
-            yield task, found
+    def _gather(
+        self, function: Callable[..., Any], todo: Sequence[Any], call: Call, name: str
+    ) -> dict[Any, Any]:
+        """Return what a function gives for cells and an argument of that name."""
+
+        def record(cell: Cell, value: object) -> tuple[str, dict[str, Any]]:
+            about = cell.about | {name: value}
+            return f"{Path(cell.data).stem}-{cell.method}", about
+
+        return gather(function, todo, record, self.records, call, self.say)
 
 
 def _begins(cell: Cell, rule: str) -> bool:
     """Tell whether the breakdown begins with a cell."""
     place = (cell.method, cell.transport, rule)
     return place == (BROKEN_DOWN, STEPS[0], RULE)
-
-
-def _name(cell: Cell, value: object, argument: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of a task's record, and what it is about."""
-    about = cell.about | {argument: value}
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    return f"{Path(cell.data).stem}-{cell.method}-{digest[:12]}", about

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,31 @@ PageBuilder = Callable[[Mapping[str, Any], Path], Path]
 MAY_BE_EMPTY = ("tables", "figures", "verdicts", "breakdown")
 
 
-def _needing(build_page: PageBuilder, *keys: str) -> PageBuilder:
-    """Return what makes a page of results that hold some keys, and refuses others."""
+def _needing(build_page: PageBuilder, *keys: str) -> Callable[[Path], Path]:
+    """Return what makes a page of a file of results that hold some keys."""
 
-    def build(results: Any, folder: Path) -> Path:
+    def build(file: Path) -> Path:
+        wrong = f"'{file}' must be results as 'lessvfl bench' writes them"
+        try:
+            results = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError):
+            raise RecordError(f"{wrong}. Got what is no JSON.") from None
         own = results if isinstance(results, dict) else {}
         for key in keys:
             if not own.get(key) and not (key in own and key in MAY_BE_EMPTY):
                 raise RecordError(
-                    f"The results in '{folder}' must hold {', '.join(keys)}, as "
+                    f"The results in '{file.parent}' must hold {', '.join(keys)}, as "
                     f"'lessvfl bench' writes them. Got no {key}."
                 )
-        return build_page(own, folder)
+        try:
+            return build_page(own, file.parent)
+        except RecordError:
+            raise
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise RecordError(
+                f"{wrong}. Got entries of another form, or of another version of "
+                "lessvfl."
+            ) from error
 
     return build
 

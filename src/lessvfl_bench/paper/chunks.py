@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +18,9 @@ from lessvfl_bench.paper import grid, stages
 from lessvfl_bench.paper.scene import Scene, Spec
 from lessvfl_bench.paper.stages import Arrays
 from lessvfl_bench.paper.store import Place, Store
+from lessvfl_bench.study import Say
 
 MEMORY_SHARE = 0.5  # of what is free on the device, unless the user sets a limit
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Bench:
     seeds: tuple[int, ...]  # one run of every setting each
     device: str  # cpu or cuda
     store: Store  # takes the records
-    memory: int | None = None  # bytes a chunk may take; None asks the device
+    memory: float | None = None  # bytes a chunk may take; None asks the device
     overrides: Mapping[str, Any] = field(default_factory=dict)
     say: Say = lambda line: None  # told what is being run
     seconds: dict[str, float] = field(default_factory=dict)  # by part
@@ -139,7 +138,7 @@ class Bench:
             else:
                 free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
             limit = int(free * MEMORY_SHARE)
-        size = max(1, limit // grid.bytes_per_setting(scene))
+        size = max(1, int(limit // grid.bytes_per_setting(scene)))
         n_chunks = -(-len(specs) // size)
         size = -(-len(specs) // n_chunks)
         chunks = [specs[i : i + size] for i in range(0, len(specs), size)]

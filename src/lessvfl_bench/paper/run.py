@@ -19,11 +19,12 @@ from lessvfl.run import profiles
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.options import check_options
 from lessvfl_bench.paper import curves, plan, printed, tables
-from lessvfl_bench.paper.chunks import Bench, Say
+from lessvfl_bench.paper.chunks import Bench
 from lessvfl_bench.paper.curves import Curve, Ending
 from lessvfl_bench.paper.scene import Scene, Spec
 from lessvfl_bench.paper.store import Place, Store
 from lessvfl_bench.paper.tables import PUBLISHED
+from lessvfl_bench.study import NameList, NumberList, Say, option
 
 PROFILES = ("official-code", "paper")
 CHOICES = ("published", "grid")
@@ -41,17 +42,55 @@ FILE_NAME = "bench.json"
 class Options:
     """What to run and how; names as on the command line."""
 
-    data: Sequence[str] = DATA  # names or files; one that cannot be had has no numbers
-    source: str | None = None  # None: data as they were named
-    profile: str = "official-code"
-    settings: str = "published"
-    tables: Sequence[int] = plan.TABLES
-    figures: Sequence[int] = plan.FIGURES
-    seeds: Sequence[int] = SEEDS
-    device: str = "auto"
-    data_dir: Path | None = None
-    memory: int | None = None  # bytes a chunk may take
+    data: NameList = option(DATA, "By name or file: phishing,digits; else all.")
+    source: str | None = option(
+        None, "real (unless --data is given), or stand-in: of Gina, Sylva, Activity."
+    )
+    profile: str = option("official-code", "official-code or paper.")
+    settings: str = option("published", "published, or grid: run it whole and choose.")
+    tables: NumberList = option(
+        plan.TABLES, "Of these; none where --figures is given alone."
+    )
+    figures: NumberList = option(
+        plan.FIGURES, "Of these; none where --tables is given alone."
+    )
+    seeds: NumberList = option(SEEDS, "One run each: 0,1,2.")
+    device: str = option("auto", "cpu, cuda or auto.")
+    data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")
+    memory: float | None = option(
+        None, "GiB a chunk of runs may take; else asked of the device."
+    )
     overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        data: Sequence[str] | None = None,
+        source: str | None = None,
+        tables: Any = None,
+        figures: Any = None,
+        memory: float | None = None,
+        **others: Any,
+    ) -> Options:
+        """Read the options of a command.
+
+        Tables or figures named alone ask for nothing else; `memory` is in GiB, and in
+        bytes afterwards. Data that are named are meant as such unless a source is, too.
+        """
+        if tables is None and figures is None:
+            tables, figures = plan.TABLES, plan.FIGURES
+        if data is None:
+            data, source = DATA, source or "real"
+        others_named = SOURCES.get(source or "", {})
+        return cls(
+            data=tuple(others_named.get(name, name) for name in data),
+            source=source,
+            tables=tables or (),
+            figures=figures or (),
+            memory=None if memory is None else int(memory * 2**30),
+            **others,
+        )
 
     def __post_init__(self) -> None:
         """Refuse what is not known."""
@@ -71,35 +110,6 @@ class Options:
             raise ConfigError(
                 f"The 'memory' option must be above 0 bytes. Got {self.memory}."
             )
-
-
-def options_of(
-    *,
-    data: Sequence[str] | None,
-    source: str | None,
-    tables: Any,
-    figures: Any,
-    memory: float | None,
-    **others: Any,
-) -> Options:
-    """Read the options of a command.
-
-    Tables or figures named alone ask for nothing else; `memory` is in GiB. Data that
-    are named are meant as such unless a source is, too.
-    """
-    if tables is None and figures is None:
-        tables, figures = plan.TABLES, plan.FIGURES
-    if data is None:
-        data, source = DATA, source or "real"
-    others_named = SOURCES.get(source or "", {})
-    return Options(
-        data=[others_named.get(name, name) for name in data],
-        source=source,
-        tables=tables or (),
-        figures=figures or (),
-        memory=None if memory is None else int(memory * 2**30),
-        **others,
-    )
 
 
 def run(

@@ -7,7 +7,7 @@ import hashlib
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from lessvfl_bench.options import check_options
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import REFERENCES, Classes, Mask
 from lessvfl_bench.store import Records
+from lessvfl_bench.study import PUBLIC, Asked, NameList, NumberList, Say, Share, option
 
+DATA = (*PUBLIC, "synthetic")
 OPTIONS = {"synthetic": {"task": "binary"}}  # every reference is a classifier
 COMMON_C = 0.1  # of the logistic regression that judges every selection
 
@@ -56,22 +58,24 @@ PeerLine = dict[str, Any]  # the numbers of one data set, method and seed
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What to compare."""
+class Comparison(Asked):
+    """What to compare; networks alone are on the device."""
 
-    data: Sequence[str]  # names of data sets with classes, or files
-    methods: Sequence[str] | None  # None: all whose packages are installed
-    spurious: float  # planted columns, as a share of a party's own
-    seeds: Sequence[int]
-    device: str  # of networks; the rest is on the CPU
-    data_dir: Path | None
+    data: NameList = option(DATA, "By name or file: phishing,digits.")
+    methods: NameList | None = option(
+        None, "As in plain,stg; all that are installed unless given."
+    )
+    spurious: Share = option(0.5, "Planted noise, a share of every party's columns.")
+    seeds: NumberList = option((0, 1, 2, 3, 4), "One run each: 0,1,2.")
+    device: str = option("auto", "cpu, cuda or auto.")
+    data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")
 
 
 def run(
     comparison: Comparison,
     folder: Path | None = None,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Run every method on every data set and seed; docs/peers.md has the results.
 

@@ -7,7 +7,6 @@ N^(-1/4), and every method is solved by full-batch proximal steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,25 @@ from lessvfl.core.network import MLP
 from lessvfl.settings import refuse
 from lessvfl_bench.options import check_options
 from lessvfl_bench.store import Records
+from lessvfl_bench.study import Asked, NumberList, Say, option
 from lessvfl_bench.theory import problem, rates, solve
 from lessvfl_bench.theory.problem import FAMILIES, N_BLOCKS, N_COLUMNS, TheorySample
 
 SURPLUS, SURPLUS_PARTIES = 3, 4  # components a party where one would do; at which M
+SIZES = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 N_LIMITS = (100, 10_000_000)
 N_TEST = 20_000  # fresh rows to measure the distance on
 
 
 @dataclass(frozen=True)
-class Programme:
+class Programme(Asked):
     """What to run: sample sizes, numbers of parties, seeds, networks, device."""
 
-    n: tuple[int, ...]
-    parties: tuple[int, ...] = (1, 2, 4, 8)
-    seeds: tuple[int, ...] = tuple(range(10))
-    network: str = "linear"
-    device: str = "auto"
+    n: NumberList = option(SIZES, "Sample sizes.")
+    parties: NumberList = option((1, 2, 4, 8), "Numbers of parties.")
+    seeds: NumberList = option(tuple(range(10)), "One run each: 0,1,2.")
+    network: str = option("linear", "linear, deep-linear, or tanh (slow for large N).")
+    device: str = option("auto", "cpu, cuda or auto.")
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -172,7 +173,7 @@ def run(
     programme: Programme,
     folder: Path | None = None,
     resume: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Run the whole programme, and keep what every sample size gave.
 
@@ -211,7 +212,7 @@ def run(
 
 
 def run_size(
-    n: int, programme: Programme, device: torch.device, say: Callable[[str], None]
+    n: int, programme: Programme, device: torch.device, say: Say
 ) -> dict[str, Any]:
     """Run every method at one sample size; the first rows are the same for every N."""
     began = time.monotonic()

@@ -1,11 +1,11 @@
 """Draw the pictures of README.md and docs/ from the records of ``lessvfl demo``.
 
 The features by name are those of breast cancer at three parties, with planted noise;
-the calibration is that of ``benchmarks/shapes.py --calibrate N --held-out --out FILE``.
+the calibration is that of ``lessvfl bench shapes --calibrate N --held-out --out DIR``.
 
-    python benchmarks/pictures.py                   # runs the demo first
-    python benchmarks/pictures.py --runs runs/demo  # of a demo that was run
-    python benchmarks/pictures.py --calibration calibration.json  # of shapes.py --out
+    python scripts/pictures.py                   # runs the demo first
+    python scripts/pictures.py --runs runs/demo  # of a demo that was run
+    python scripts/pictures.py --calibration DIR/shapes.json
 
 They go to ``docs/images``. Each keeps the numbers that it was drawn from as JSON in its
 description, so that ``tests/test_pictures.py`` can draw it again, and can tell whether
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import smoke
 from matplotlib.figure import Figure
 
 from lessvfl import data
@@ -44,7 +43,6 @@ FOLDERS = ("less-vfl-auto", "plain", "plain-published")  # of the demo
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 CALIBRATION = "calibration.svg"  # the one that no demo is drawn from
 NAMED = "breast-cancer"  # whose columns have names that say something
-SHORT = {"train_epochs": 1}
 DIGITS = 4  # of a number that is kept
 Records = Mapping[str, RunRecord]  # by the folder in the demo's, or NAMED
 
@@ -53,11 +51,11 @@ def main() -> None:
     """Draw all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, help="folder of a demo that was run")
-    parser.add_argument("--calibration", type=Path, help="draw what shapes.py wrote")
+    parser.add_argument("--calibration", type=Path, help="draw what bench shapes wrote")
     parser.add_argument("--out", type=Path, default=FOLDER)
-    given = smoke.parse(parser)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) if given.smoke else given.out
+        out = given.out
         out.mkdir(parents=True, exist_ok=True)
         if given.calibration is not None:
             cells = json.loads(given.calibration.read_text(encoding="utf-8"))
@@ -77,12 +75,7 @@ def write(path: Path, numbers: Mapping[str, Any]) -> None:
 
 
 def records_of(given: argparse.Namespace, scratch: str) -> dict[str, RunRecord]:
-    """Return the records of the demo by folder; of one short seed, the smallest."""
-    if given.smoke:
-        return {
-            name: _record("digits", name.removesuffix("-published"), 4, SHORT)
-            for name in FOLDERS
-        }
+    """Return the records of the demo by folder."""
     if given.runs is None:
         command = (sys.executable, "-m", "lessvfl.cli", "demo", "--out", scratch)
         subprocess.run(command, check=True)
@@ -90,11 +83,9 @@ def records_of(given: argparse.Namespace, scratch: str) -> dict[str, RunRecord]:
     return {name: RunRecord.read(folder / name) for name in FOLDERS}
 
 
-def _record(
-    name: str, method: str, parties: int, given: Mapping[str, Any] | None = None
-) -> RunRecord:
+def _record(name: str, method: str, parties: int) -> RunRecord:
     dataset = data.load(name)
-    settings = profiles.resolve(method, "default", dataset, given)
+    settings = profiles.resolve(method, "default", dataset)
     job = Job(dataset, settings, parties=parties, spurious=0.5)
     record, _ = experiment.run(job, [0])
     return record
@@ -120,13 +111,14 @@ def trim(name: str, records: Records) -> dict[str, Any]:
     }
 
 
-def calibration_numbers(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the calibration is drawn from, of cells "shape / seed / method"."""
+def calibration_numbers(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the calibration is drawn from, of the study's cases."""
     runs = []
-    for cell, found in cells.items():
-        shape, seed, _ = cell.split(" / ")
-        wanted = {key: _rounded(found[key]) for key in ("said", "kept", "false kept")}
-        runs.append({"shape": shape, "seed": int(seed), **wanted})
+    for cell in cells:
+        shape, seed, _ = cell["case"]
+        wanted = ("said", "kept", "false kept")
+        found = {key: _rounded(cell["found"][key]) for key in wanted}
+        runs.append({"shape": shape, "seed": seed, **found})
     return {FOLDERS[0]: {"header": {"method": FOLDERS[0]}, "runs": runs}}
 
 

@@ -1,0 +1,1 @@
+"""Tables whose truth is known, and what methods find in them."""

@@ -1,0 +1,1 @@
+"""Studies of selection, transport and speed, a command of ``lessvfl bench`` each."""

@@ -1,0 +1,205 @@
+"""Studies: what ``lessvfl bench`` measures besides the paper and its rivals.
+
+A study is a frozen dataclass whose fields are the options of its command. It lists its
+cases, measures one after the other or several at a time, each on one thread, and writes
+lines about all of them. Records, ``--resume`` and progress come from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from lessvfl.run.record import write_atomically
+from lessvfl_bench.store import Records
+
+NumberList = tuple[int, ...]  # given as in 0,1,2
+NameList = tuple[str, ...]  # given as in phishing,digits
+Repeated = tuple[str, ...]  # an option that is given once for each
+Share = float
+
+StudyTask = tuple[Any, ...]  # the arguments of a function
+Call = Callable[
+    [Callable[..., Any], Sequence[StudyTask]], Iterator[tuple[StudyTask, Any]]
+]
+Say = Callable[[str], None]
+
+DATA = ("phishing", "gina_reconstruction", "activity_time265")
+PUBLIC = ("phishing", "sylva_train", "gina_reconstruction", "activity_time265")
+
+
+def option(default: Any, help: str, *, positional: bool = False) -> Any:
+    """Return a field of a study that says in the command's help what it is."""
+    about = {"help": help, "positional": positional}
+    return dataclasses.field(default=default, metadata=about)
+
+
+class Asked:
+    """What is asked of a benchmark, as its command reads it."""
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Return it with what was given."""
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Options, cases, what is measured of a case, and the lines about all of them."""
+
+    smallest: ClassVar[Mapping[str, Any]] = {}  # options of the size that takes seconds
+
+    def cases(self) -> Sequence[Any]:
+        """Return what is measured, each a tuple of plain values."""
+        raise NotImplementedError
+
+    def measure(self, case: Any) -> Any:
+        """Return what a case gave, as values that JSON has."""
+        raise NotImplementedError
+
+    def lines(self, found: Mapping[Any, Any]) -> Iterator[str]:
+        """Yield what is printed in the end."""
+        raise NotImplementedError
+
+    def settings(self, pairs: Sequence[str]) -> dict[str, str]:
+        """Read options as in KEY=VALUE."""
+        return dict(pair.split("=", 1) for pair in pairs)
+
+
+def run(
+    study: Study,
+    jobs: int = 1,
+    out: Path | None = None,
+    resume: bool = False,
+    say: Say = lambda line: None,
+) -> dict[Any, Any]:
+    """Measure every case of a study; keep records, and all of them in one file."""
+    name = type(study).__name__.lower()
+    about = {
+        field.name: getattr(study, field.name)
+        for field in dataclasses.fields(study)
+        if field.type not in ("NumberList", "NameList", "Path | None")
+    }
+
+    def record(study: Study, case: Any) -> tuple[str, dict[str, Any]]:
+        return name, {"study": name, "case": case, **about}
+
+    tasks = [(study, case) for case in study.cases()]
+    records = Records(out, resume)
+    with workers(jobs) as call:
+        gathered = gather(_alone, tasks, record, records, call, say)
+    found = {case: gathered[study, case] for _, case in tasks}
+    if out is not None:
+        lines = [{"case": case, "found": one} for case, one in found.items()]
+        write_atomically(out / f"{name}.json", json.dumps(lines, indent=1).encode())
+    return found
+
+
+def _alone(study: Study, case: Any) -> Any:
+    with alone():
+        return study.measure(case)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Take one thread and tell nothing: others run beside it."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def workers(n_jobs: int) -> Iterator[Call]:
+    """Yield a way to call a function for many tasks, in as many processes.
+
+    It gives each task with its result, as soon as it is done.
+    """
+    if n_jobs == 1:
+        yield lambda function, tasks: ((task, function(*task)) for task in tasks)
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before a process loads PyTorch
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_jobs, spawn) as pool:
+
+        def call(
+            function: Callable[..., Any], tasks: Sequence[StudyTask]
+        ) -> Iterator[tuple[StudyTask, Any]]:
+            waiting = {pool.submit(function, *task): task for task in tasks}
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+
+        yield call
+
+
+def gather(
+    function: Callable[..., Any],
+    tasks: Sequence[StudyTask],
+    record: Callable[..., tuple[str, dict[str, Any]]],
+    records: Records,
+    call: Call,
+    say: Say,
+) -> dict[StudyTask, Any]:
+    """Return what a function gives for every task, or what a record of it has.
+
+    `record` names a task's record and says what it is about.
+    """
+    found: dict[StudyTask, Any] = {}
+    about = {task: record(*task) for task in tasks}
+    for task, (name, own) in about.items():
+        kept = records.find(_file(name, own), own)
+        if kept is not None:
+            found[task] = kept
+    new = [task for task in about if task not in found]
+    for n, (task, one) in enumerate(call(function, new)):
+        name, own = about[task]
+        records.add(_file(name, own), own, one)
+        found[task] = one
+        words = (str(value) for value in own.values() if value not in ({}, None, ()))
+        say(f"{n + 1} of {len(new)}: {', '.join(words)}")
+    return found
+
+
+def _file(name: str, about: Mapping[str, Any]) -> str:
+    """Return the name of a record."""
+    text = json.dumps(about, sort_keys=True)
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+# -- lines -----------------------------------------------------------------------------
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yield a table."""
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+
+
+def mean(runs: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Return the mean of what runs say, None where none says anything."""
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Write a number of a table, nothing where there is none."""
+    return "" if value is None else f"{value:.{digits}f}"
