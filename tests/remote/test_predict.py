@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from lessvfl import data, load, report
 from lessvfl.errors import (
@@ -37,12 +37,13 @@ from lessvfl.remote.policy import Policy
 from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
 from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
-from lessvfl.remote.predict import service as predict_service
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.service import Pending, Service, Worker, application
-from lessvfl.remote.predict.tokens import Right, Tokens, prepare
+from lessvfl.remote.predict.service import PredictionSite, Service
+from lessvfl.remote.predict.worker import Pending, Worker
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
+from lessvfl.web import limits
+from lessvfl.web.tokens import Right, Tokens, prepare
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Align, Ask, Declined, Open
@@ -780,7 +781,7 @@ def a_service(folder, **more):
         contextlib.closing(Journal(folder / "server" / "requests.jsonl")) as journal,
     ):
         client = TestClient(
-            application(worker, the_tokens(folder), journal),
+            PredictionSite(worker, the_tokens(folder), journal),
             base_url="http://127.0.0.1",
             raise_server_exceptions=False,
         )
@@ -1048,7 +1049,7 @@ def test_places_that_are_not_common_are_declined(folder):
 
 
 def test_what_is_too_long_or_from_elsewhere_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr(predict_service, "MOST_BYTES", 1000)
+    monkeypatch.setattr(limits, "BODY_BYTES", 1000)
     with a_service(folder) as (client, _):
         long = client.post("/predict", content=b"x" * 2000)
         assert long.status_code == 413
@@ -1210,7 +1211,7 @@ def is_well(where: tuple[str, int]) -> bool:
 
 
 def test_silent_connections_close_the_service_for_nobody(tmp_path):
-    most = predict_service.MOST_CONNECTIONS
+    most = limits.CONNECTIONS
     with a_listening_service(tmp_path) as where, contextlib.ExitStack() as stack:
         assert is_well(where)
         silent = []
@@ -1228,7 +1229,7 @@ def test_silent_connections_close_the_service_for_nobody(tmp_path):
 
 @pytest.mark.parametrize("sent", ["nothing", "a head byte by byte", "a body, refused"])
 def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
-    monkeypatch.setattr(predict_service, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.5)
     with (
         a_listening_service(tmp_path) as where,
         socket.create_connection(where, timeout=20) as peer,
@@ -1251,7 +1252,7 @@ def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
 
 def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
     """Every part of it came in time."""
-    monkeypatch.setattr(predict_service, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.5)
     with (
         a_listening_service(tmp_path) as where,
         socket.create_connection(where, timeout=20) as peer,
