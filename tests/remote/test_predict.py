@@ -808,6 +808,12 @@ def test_the_service_answers_as_the_parts_do(folder):
     assert said["model"] == predictor.digest
     assert "lessvfl_predict_rows_total 5" in metrics
     assert {"/predict", "/align", "/health", "/metrics"} <= set(paths)
+    answer = paths["/predict"]["post"]["responses"]["200"]["content"]
+    schema = answer["application/json"]["schema"]
+    assert set(schema["required"]) == set(said)
+    for one in said["predictions"]:
+        inner = schema["properties"]["predictions"]["items"]
+        assert set(inner["required"]) == set(inner["properties"]) == set(one)
 
 
 def test_requests_that_come_together_are_asked_together(folder):
@@ -1056,7 +1062,7 @@ def test_what_is_too_long_or_from_elsewhere_is_not_read(folder, monkeypatch):
         elsewhere = client.get("/health", headers={"Host": "evil.example"})
         assert elsewhere.status_code == 421
         chunks = client.post("/predict", content=iter([b"x" * 600] * 3))
-        assert chunks.status_code != 200
+        assert chunks.status_code == 413
         assert client.get("/health").status_code == 200
 
 
@@ -1269,3 +1275,50 @@ def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
                 with contextlib.suppress(TimeoutError):
                     answer = peer.recv(4096) or b"over"
         assert time.monotonic() - began < 5
+
+
+def test_strangers_who_read_no_answers_keep_nobody_out(tmp_path, monkeypatch):
+    """Each of them has asked for more than fits into the buffers of both sides."""
+    monkeypatch.setattr(limits, "CONNECTIONS", 8)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 2.0)
+    asked = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        with a_listening_service(tmp_path) as where:
+            for _ in range(8):
+                peer = stack.enter_context(socket.create_connection(where))
+                peer.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        peer.send(asked * 1000)
+            assert is_well(where)
+            assert is_well(where)
+            began = time.monotonic()
+        assert time.monotonic() - began < 8
+
+
+def test_a_garbled_body_is_refused_without_a_line_in_the_log(tmp_path, caplog):
+    sent = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked"
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+    ):
+        peer.sendall(sent + b"\r\n\r\nno number\r\n\r\n")
+        assert b" 400 " in peer.recv(4096)
+        assert is_well(where)
+    assert caplog.text == ""
+
+
+def test_requests_of_one_connection_are_answered_in_order(tmp_path):
+    """Whoever shows a token may ask several things at once."""
+    head = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    paths = ("/health", "/nowhere", "/metrics", "/predict", "/health")
+    asked = "".join(f"GET {path} HTTP/1.1\r\n{head}\r\n" for path in paths)
+    last = f"GET /health HTTP/1.0\r\n{head}\r\n"
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+        peer.makefile("rb") as reply,
+    ):
+        peer.sendall((asked + last).encode())
+        codes = re.findall(rb"HTTP/1.1 (\d+)", reply.read())
+    assert codes == [b"200", b"404", b"200", b"405", b"200", b"200"]

@@ -796,6 +796,29 @@ def test_slow_peers_keep_nobody_out_and_are_let_go(status, monkeypatch) -> None:
             time.sleep(0.2)
 
 
+def test_peers_who_take_no_answers_delay_no_end(monkeypatch) -> None:
+    """A page with thousands of parties is more than the buffers hold."""
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 1.0)
+    status = Status("r", "m", "d", [f"party-{i}" for i in range(8000)])
+    asked = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with StatusServer(status) as running, peers(running, 3) as greedy:
+        for peer in greedy:
+            peer.sendall(asked * 10)
+        assert ask(running, "/healthz")[0].status == 200
+        began = time.monotonic()
+        running.__exit__()
+        assert time.monotonic() - began < 4
+
+
+def test_names_that_are_no_text_do_not_end_it() -> None:
+    """A folder may have a name of any bytes."""
+    odd = b"run-\xff".decode("utf-8", "surrogateescape")
+    with StatusServer(Status(odd, "m", "d", [odd])) as running:
+        for path in ("/", "/status.json", "/metrics"):
+            reply, text = ask(running, path)
+            assert (reply.status, "run-" in text) == (200, True)
+
+
 def test_the_page_shows_the_result_of_every_seed(status) -> None:
     full(status)
     status.ended(scores={3: ("accuracy", 0.9), 1: ("accuracy", 0.8)})

@@ -5,5 +5,5 @@ BODY_BYTES = 4 << 20  # of its body
 HEAD_SECONDS = 5.0  # that a connection may take until its next request is there
 BODY_SECONDS = 10.0  # that the rest of a request may take
 ANSWER_SECONDS = 300.0  # that its answer may take
-CONNECTIONS = 256  # one more takes the place of the oldest that asks nothing
-BACKLOG = 128  # connections that wait to be taken in
+CONNECTIONS = 256  # one more takes the place of the oldest
+BACKLOG = 128  # connections that are taken in at once

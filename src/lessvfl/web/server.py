@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from typing import Any
 
 import uvicorn
@@ -30,29 +31,37 @@ class HttpConnection(H11Protocol):
     """
 
     _timer: asyncio.TimerHandle | None = None
-    _since = 0.0
+    since = 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection in; where there are many, the oldest idle one gives way."""
+        """Take a connection in; where there are many, the oldest gives way."""
         super().connection_made(transport)
-        self._since = self.loop.time()
-        self._end_in(limits.HEAD_SECONDS)
+        self.since = self.loop.time()
+        self._wait()
         if len(self.connections) > limits.CONNECTIONS:
-            min(idle(self.connections), key=lambda one: one._since).end()
+            make_room(self.connections)
 
     def data_received(self, data: bytes) -> None:
         """Take in what comes; a whole head of a request gives time to answer it."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
-            for_answer = limits.BODY_SECONDS + limits.ANSWER_SECONDS
-            self._end_in(for_answer + limits.HEAD_SECONDS)
+            self._wait()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, unless it is there already."""
         super().on_response_complete()
-        if self.is_idle:
-            self._end_in(limits.HEAD_SECONDS)
+        self._wait()
+
+    def pause_writing(self) -> None:
+        """Wait for the peer to take its answers."""
+        super().pause_writing()
+        self._wait()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
@@ -60,16 +69,25 @@ class HttpConnection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _end_in(self, seconds: float) -> None:
+    def _wait(self) -> None:
         """End the connection after a while, whatever comes until then."""
+        seconds = limits.HEAD_SECONDS
+        if not self.is_idle:
+            seconds += limits.BODY_SECONDS + limits.ANSWER_SECONDS
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(seconds, self.end)
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        """Tell whether it is the peer's turn: to ask, or to take what it asked for."""
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered or self.flow.write_paused
+
+    @property
+    def gives_way(self) -> bool:
+        """Tell whether others come first; not before who waits and shows a token."""
+        return self.is_idle or self.cycle.scope["state"].get("token") is None
 
     def end(self) -> None:
         """Hang up, whatever was not sent yet."""
@@ -77,9 +95,11 @@ class HttpConnection(H11Protocol):
         self.transport.abort()
 
 
-def idle(connections: set[Any]) -> list[HttpConnection]:
-    """Return the connections on which nothing is asked."""
-    return [one for one in connections if one.is_idle]
+def make_room(connections: set[Any]) -> None:
+    """Hang up on the oldest connection that gives way."""
+    others = [one for one in connections if one.gives_way]
+    if others:
+        min(others, key=lambda one: one.since).end()
 
 
 class WebServer(uvicorn.Server):
@@ -96,7 +116,7 @@ class WebServer(uvicorn.Server):
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # a line for each bad request would fill the disk
+            log_level="critical",  # bad requests of anybody would fill the disk
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -106,17 +126,18 @@ class WebServer(uvicorn.Server):
         )
         super().__init__(config)
 
-    async def startup(self, sockets: Any = None) -> None:
+    async def startup(self, sockets: Any = ()) -> None:
         """Begin to answer."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._make_room)
+        loop.set_exception_handler(self._heard)
         await super().startup(sockets)
+        for one in sockets:  # uvicorn lets fewer wait than it takes in at a time
+            one.listen(socket.SOMAXCONN)
 
-    def _make_room(self, loop: asyncio.AbstractEventLoop, context: Any) -> None:
-        """Hang up on who asks nothing where there is no descriptor for who comes."""
+    def _heard(self, loop: asyncio.AbstractEventLoop, context: Any) -> None:
+        """Make room where there is no descriptor for who comes."""
         error = context.get("exception")
         if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-            for connection in idle(self.server_state.connections):
-                connection.end()
+            make_room(self.server_state.connections)
         else:
             loop.default_exception_handler(context)

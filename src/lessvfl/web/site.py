@@ -64,7 +64,13 @@ class Site:
                 log.exception("a request failed")
                 error = HTTPException(500)
             response = self.refuse(error)
-        self.note(request, response.status_code)
+        try:
+            self.note(request, response.status_code)
+        except Exception:
+            log.exception("a request could not be written down")
+            response = self.refuse(HTTPException(500))
+        if request.state.token is None and request.method != "POST":
+            response.headers["Connection"] = "close"  # strangers ask one thing each
         await response(scope, receive, send)
 
     def _admit(self, request: Request) -> Page:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from lessvfl.errors import ConfigError
 from lessvfl.status import page
 from lessvfl.status.value import Snapshot, Status
-from lessvfl.web import limits, prometheus
+from lessvfl.web import prometheus
 from lessvfl.web.address import bind, local_address
 from lessvfl.web.server import WebServer
 from lessvfl.web.site import Page, Site
@@ -74,7 +75,7 @@ class StatusServer:
         host, port = local_address(address, "the status page")
         try:
             self._door = bind(host, port)
-            self._door.listen(limits.BACKLOG)
+            self._door.listen(socket.SOMAXCONN)
         except OSError as error:
             why = f"{error.strerror or error}."
             if error.errno == errno.EADDRINUSE:
