@@ -38,8 +38,7 @@ from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
 from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.service import PredictionSite, Service
-from lessvfl.remote.predict.worker import Pending, Worker
+from lessvfl.remote.predict.service import Pending, PredictionSite, Service, Worker
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
 from lessvfl.web import limits
@@ -797,7 +796,9 @@ def test_the_service_answers_as_the_parts_do(folder):
         said = found.json()
         metrics = client.get("/metrics").text
         assert client.get("/health").json()["status"] == "ok"
-        paths = client.get("/openapi.json").json()["paths"]
+        document = client.get("/openapi.json").json()
+    paths = document["paths"]
+    named = [("Prediction", one) for one in said["predictions"]]
     server, z = load(folder / "server"), in_process(folder, rows)
     assert [one["id"] for one in said["predictions"]] == IDS[rows].tolist()
     labels = [one["prediction"] for one in said["predictions"]]
@@ -808,12 +809,9 @@ def test_the_service_answers_as_the_parts_do(folder):
     assert said["model"] == predictor.digest
     assert "lessvfl_predict_rows_total 5" in metrics
     assert {"/predict", "/align", "/health", "/metrics"} <= set(paths)
-    answer = paths["/predict"]["post"]["responses"]["200"]["content"]
-    schema = answer["application/json"]["schema"]
-    assert set(schema["required"]) == set(said)
-    for one in said["predictions"]:
-        inner = schema["properties"]["predictions"]["items"]
-        assert set(inner["required"]) == set(inner["properties"]) == set(one)
+    for name, one in [("Predictions", said), *named]:
+        schema = document["components"]["schemas"][name]
+        assert set(schema["required"]) == set(schema["properties"]) == set(one)
 
 
 def test_requests_that_come_together_are_asked_together(folder):

@@ -124,8 +124,7 @@ def _serve(
     predictor: Predictor, door: socket.socket, tokens: Tokens, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
-    from lessvfl.remote.predict.service import Service
-    from lessvfl.remote.predict.worker import Worker
+    from lessvfl.remote.predict.service import Service, Worker
 
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)

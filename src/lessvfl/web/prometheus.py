@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
 
@@ -34,26 +33,23 @@ FAMILIES = {
 }
 
 
-@dataclass(frozen=True)
-class _Registry:
-    """The metrics of one answer, and not those of the default registry."""
-
-    metrics: Iterable[Metric]
+class _Registry(dict[str, Metric]):
+    """Metrics by name, of one answer; those of the default registry are not in it."""
 
     def collect(self) -> Iterable[Metric]:
-        return self.metrics
+        return self.values()
 
 
 def text(families: Mapping[str, str], samples: Iterable[MetricSample]) -> str:
     """Return samples by family, by name and meaning; counters end in ``_total``."""
-    metrics = {}
+    found = _Registry()
     for name, meaning in families.items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        metrics[name] = Metric(name.removesuffix("_total"), meaning, kind)
+        found[name] = Metric(name.removesuffix("_total"), meaning, kind)
     for name, labels, value in samples:
         clean = {k: v.encode(errors="replace").decode() for k, v in labels.items()}
-        metrics[name].add_sample(name, clean, value)
-    return generate_latest(_Registry(metrics.values())).decode()
+        found[name].add_sample(name, clean, value)
+    return generate_latest(found).decode()
 
 
 def render(snapshot: Snapshot) -> str:

@@ -86,7 +86,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def gives_way(self) -> bool:
-        """Tell whether others come first; not before who waits and shows a token."""
+        """Tell whether it may end for another; not while a token's holder waits."""
         return self.is_idle or self.cycle.scope["state"].get("token") is None
 
     def end(self) -> None:
@@ -129,12 +129,12 @@ class WebServer(uvicorn.Server):
     async def startup(self, sockets: Any = ()) -> None:
         """Begin to answer."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._heard)
+        loop.set_exception_handler(self._on_error)
         await super().startup(sockets)
-        for one in sockets:  # uvicorn lets fewer wait than it takes in at a time
+        for one in sockets:  # more may wait than are taken in at once
             one.listen(socket.SOMAXCONN)
 
-    def _heard(self, loop: asyncio.AbstractEventLoop, context: Any) -> None:
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: Any) -> None:
         """Make room where there is no descriptor for who comes."""
         error = context.get("exception")
         if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
