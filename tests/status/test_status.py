@@ -807,7 +807,8 @@ def test_a_peer_who_takes_no_answers_delays_no_end(status, monkeypatch) -> None:
         peer.connect(running._door.getsockname())
         peer.setblocking(False)
         until_open(running)
-        (stuck,) = running._server.server_state.connections
+        connections: Any = running._server.server_state.connections
+        (stuck,) = connections
         end = time.monotonic() + 20
         while not stuck.flow.write_paused:
             assert time.monotonic() < end
