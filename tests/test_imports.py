@@ -40,12 +40,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": MATHEMATICS,
     "run": BELOW_RUN,
     "report": {"run.record"},
-    "remote": {"report", "run", "status"} | BELOW_RUN,
+    "web": {"run.record", "status"},
+    "remote": {"report", "run", "status", "web"} | BELOW_RUN,
     # Its commands take the options that those of the library do.
     "bench": {"run", "methods", "data", "report", "remote.align", "cli.options"}
     | MATHEMATICS,
     "estimator": {"data", "methods", "report", "run", "status"},
-    "cli": {"remote", "report", "run", "status"} | BELOW_RUN,
+    "cli": {"remote", "report", "run", "status", "web"} | BELOW_RUN,
 }
 
 # Third parties that stay in one or two rooms.
@@ -58,9 +59,9 @@ ONLY_IN: dict[str, set[str]] = {
     "yaml": {"data", "remote"},
     "safetensors": {"remote", "run"},
     "onnx": {"run.onnx_builder"},
-    "fastapi": {"remote.predict.service"},
-    "uvicorn": {"remote.predict.service"},
-    "pydantic": {"remote.predict.service"},
+    "prometheus_client": {"web"},
+    "starlette": {"web", "remote.predict.service"},
+    "uvicorn": {"web"},
     "cryptography": {"remote"},
     "typer": {"cli", "bench.cli"},
     "rich": {"cli", "bench.terminal", "status"},

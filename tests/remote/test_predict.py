@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from lessvfl import data, load, report
 from lessvfl.errors import (
@@ -37,12 +37,12 @@ from lessvfl.remote.policy import Policy
 from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
 from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
-from lessvfl.remote.predict import service as predict_service
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.service import Pending, Service, Worker, application
-from lessvfl.remote.predict.tokens import Right, Tokens, prepare
+from lessvfl.remote.predict.service import Pending, PredictionSite, Service, Worker
 from lessvfl.remote.server import LabelTable, ServerProcess
 from lessvfl.status import Status
+from lessvfl.web import limits
+from lessvfl.web.tokens import Right, Tokens, prepare
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Align, Ask, Declined, Open
@@ -780,7 +780,7 @@ def a_service(folder, **more):
         contextlib.closing(Journal(folder / "server" / "requests.jsonl")) as journal,
     ):
         client = TestClient(
-            application(worker, the_tokens(folder), journal),
+            PredictionSite(worker, the_tokens(folder), journal),
             base_url="http://127.0.0.1",
             raise_server_exceptions=False,
         )
@@ -796,7 +796,9 @@ def test_the_service_answers_as_the_parts_do(folder):
         said = found.json()
         metrics = client.get("/metrics").text
         assert client.get("/health").json()["status"] == "ok"
-        paths = client.get("/openapi.json").json()["paths"]
+        document = client.get("/openapi.json").json()
+    paths = document["paths"]
+    named = [("Prediction", one) for one in said["predictions"]]
     server, z = load(folder / "server"), in_process(folder, rows)
     assert [one["id"] for one in said["predictions"]] == IDS[rows].tolist()
     labels = [one["prediction"] for one in said["predictions"]]
@@ -807,6 +809,9 @@ def test_the_service_answers_as_the_parts_do(folder):
     assert said["model"] == predictor.digest
     assert "lessvfl_predict_rows_total 5" in metrics
     assert {"/predict", "/align", "/health", "/metrics"} <= set(paths)
+    for name, one in [("Predictions", said), *named]:
+        schema = document["components"]["schemas"][name]
+        assert set(schema["required"]) == set(schema["properties"]) == set(one)
 
 
 def test_requests_that_come_together_are_asked_together(folder):
@@ -1048,14 +1053,14 @@ def test_places_that_are_not_common_are_declined(folder):
 
 
 def test_what_is_too_long_or_from_elsewhere_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr(predict_service, "MOST_BYTES", 1000)
+    monkeypatch.setattr(limits, "BODY_BYTES", 1000)
     with a_service(folder) as (client, _):
         long = client.post("/predict", content=b"x" * 2000)
         assert long.status_code == 413
         elsewhere = client.get("/health", headers={"Host": "evil.example"})
         assert elsewhere.status_code == 421
         chunks = client.post("/predict", content=iter([b"x" * 600] * 3))
-        assert chunks.status_code != 200
+        assert chunks.status_code == 413
         assert client.get("/health").status_code == 200
 
 
@@ -1210,7 +1215,7 @@ def is_well(where: tuple[str, int]) -> bool:
 
 
 def test_silent_connections_close_the_service_for_nobody(tmp_path):
-    most = predict_service.MOST_CONNECTIONS
+    most = limits.CONNECTIONS
     with a_listening_service(tmp_path) as where, contextlib.ExitStack() as stack:
         assert is_well(where)
         silent = []
@@ -1228,7 +1233,7 @@ def test_silent_connections_close_the_service_for_nobody(tmp_path):
 
 @pytest.mark.parametrize("sent", ["nothing", "a head byte by byte", "a body, refused"])
 def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
-    monkeypatch.setattr(predict_service, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.5)
     with (
         a_listening_service(tmp_path) as where,
         socket.create_connection(where, timeout=20) as peer,
@@ -1251,7 +1256,7 @@ def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
 
 def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
     """Every part of it came in time."""
-    monkeypatch.setattr(predict_service, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.5)
     with (
         a_listening_service(tmp_path) as where,
         socket.create_connection(where, timeout=20) as peer,
@@ -1268,3 +1273,50 @@ def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
                 with contextlib.suppress(TimeoutError):
                     answer = peer.recv(4096) or b"over"
         assert time.monotonic() - began < 5
+
+
+def test_strangers_who_read_no_answers_keep_nobody_out(tmp_path, monkeypatch):
+    """Each of them has asked for more than fits into the buffers of both sides."""
+    monkeypatch.setattr(limits, "CONNECTIONS", 8)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 2.0)
+    asked = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        with a_listening_service(tmp_path) as where:
+            for _ in range(8):
+                peer = stack.enter_context(socket.create_connection(where))
+                peer.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        peer.send(asked * 1000)
+            assert is_well(where)
+            assert is_well(where)
+            began = time.monotonic()
+        assert time.monotonic() - began < 8
+
+
+def test_a_garbled_body_is_refused_without_a_line_in_the_log(tmp_path, caplog):
+    sent = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked"
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+    ):
+        peer.sendall(sent + b"\r\n\r\nno number\r\n\r\n")
+        assert b" 400 " in peer.recv(4096)
+        assert is_well(where)
+    assert caplog.text == ""
+
+
+def test_requests_of_one_connection_are_answered_in_order(tmp_path):
+    """Whoever shows a token may ask several things at once."""
+    head = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    paths = ("/health", "/nowhere", "/metrics", "/predict", "/health")
+    asked = "".join(f"GET {path} HTTP/1.1\r\n{head}\r\n" for path in paths)
+    last = f"GET /health HTTP/1.0\r\n{head}\r\n"
+    with (
+        a_listening_service(tmp_path) as where,
+        socket.create_connection(where, timeout=20) as peer,
+        peer.makefile("rb") as reply,
+    ):
+        peer.sendall((asked + last).encode())
+        codes = re.findall(rb"HTTP/1.1 (\d+)", reply.read())
+    assert codes == [b"200", b"404", b"200", b"405", b"200", b"200"]

@@ -8,7 +8,6 @@ import http.client
 import json
 import re
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +20,11 @@ import pytest
 
 import lessvfl.report
 from lessvfl.errors import ConfigError
-from lessvfl.status import Status, StatusServer, file, page, prometheus, web, words
+from lessvfl.status import Status, file, page, words
 from lessvfl.terms import Event, Stage
+from lessvfl.web import limits, prometheus
+from lessvfl.web import status as web
+from lessvfl.web.status import StatusServer
 
 N_STEPS: dict[Stage, int] = {"pretrain": 100, "select_components": 50, "train": 200}
 DOCS = Path(__file__).parents[2] / "docs" / "status.md"
@@ -652,7 +654,7 @@ def test_every_reply_is_guarded(served) -> None:
         policy = reply.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'")
         assert "unsafe" not in policy
-        assert reply.headers["Server"] == "lessvfl "
+        assert reply.headers["Server"] == "lessvfl"
 
 
 def test_the_json_is_the_snapshot(served, status) -> None:
@@ -714,17 +716,17 @@ def peers(where: StatusServer, number: int) -> Iterator[list[socket.socket]]:
 
 
 def test_where_there_are_many_the_oldest_gives_way(status, monkeypatch) -> None:
-    monkeypatch.setattr(web, "N_THREADS", 2)
+    monkeypatch.setattr(limits, "CONNECTIONS", 2)
     with StatusServer(status) as running, peers(running, 2) as mute:
         assert ask(running, "/healthz")[0].status == 200
         mute[0].settimeout(4)  # less than a connection may last
         assert mute[0].recv(1) == b""
 
 
-def test_more_peers_than_threads_may_come_at_once(status) -> None:
+def test_more_peers_than_are_answered_may_come_at_once(status) -> None:
     """They wait for a busy server to take them; none is asked to come again."""
     running = StatusServer(status)
-    with peers(running, web.N_THREADS + 8), running:
+    with peers(running, 40), running:
         assert ask(running, "/healthz")[0].status == 200
 
 
@@ -745,17 +747,17 @@ def test_a_request_has_few_bytes(status) -> None:
 def test_a_page_without_descriptors_comes_back(status, monkeypatch) -> None:
     """Whoever waits for an answer then gives way, and nothing spins."""
     full = [True, True]
-    taken = socketserver.TCPServer.get_request
+    taken = socket.socket.accept
 
-    def get(server):
+    def accept(door):
         if full:
             full.pop()
             raise OSError(errno.EMFILE, "Too many open files")
-        return taken(server)
+        return taken(door)
 
     with StatusServer(status) as running, peers(running, 1) as (mute,):
         until_open(running)
-        monkeypatch.setattr(socketserver.TCPServer, "get_request", get)
+        monkeypatch.setattr(socket.socket, "accept", accept)
         assert ask(running, "/healthz")[0].status == 200
         mute.settimeout(4)
         assert mute.recv(1) == b""
@@ -764,7 +766,7 @@ def test_a_page_without_descriptors_comes_back(status, monkeypatch) -> None:
 def until_open(running) -> None:
     """Wait until a connection is being answered."""
     end = time.monotonic() + 10
-    while not running._server._open:
+    while not running._server.server_state.connections:
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -783,8 +785,7 @@ def has_ended(peer: socket.socket) -> bool:
 
 def test_slow_peers_keep_nobody_out_and_are_let_go(status, monkeypatch) -> None:
     """Forty peers send a byte now and then, each sooner than a silent one ends."""
-    monkeypatch.setattr(web, "TIMEOUT_SECONDS", 2.0)
-    monkeypatch.setattr(web._Handler, "timeout", 2.0)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 2.0)
     with StatusServer(status) as running, peers(running, 40) as slow:
         assert ask(running, "/healthz")[0].status == 200
         assert not has_ended(slow[-1])  # the answer did not wait for its end
@@ -793,6 +794,39 @@ def test_slow_peers_keep_nobody_out_and_are_let_go(status, monkeypatch) -> None:
             assert time.monotonic() < end
             assert ask(running, "/healthz")[0].status == 200
             time.sleep(0.2)
+
+
+def test_a_peer_who_takes_no_answers_delays_no_end(status, monkeypatch) -> None:
+    """It asks for more of them than the buffers of both sides hold."""
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 2.0)
+    asked = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    running = StatusServer(status)
+    running._door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with running, socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(running._door.getsockname())
+        peer.setblocking(False)
+        until_open(running)
+        connections: Any = running._server.server_state.connections
+        (stuck,) = connections
+        end = time.monotonic() + 20
+        while not stuck.flow.write_paused:
+            assert time.monotonic() < end
+            with contextlib.suppress(BlockingIOError):
+                peer.send(asked * 100)
+            time.sleep(0.01)
+        began = time.monotonic()
+        running.__exit__()
+        assert time.monotonic() - began < 5
+
+
+def test_names_that_are_no_text_do_not_end_it() -> None:
+    """A folder may have a name of any bytes."""
+    odd = b"run-\xff".decode("utf-8", "surrogateescape")
+    with StatusServer(Status(odd, "m", "d", [odd])) as running:
+        for path in ("/", "/status.json", "/metrics"):
+            reply, text = ask(running, path)
+            assert (reply.status, "run-" in text) == (200, True)
 
 
 def test_the_page_shows_the_result_of_every_seed(status) -> None:
@@ -814,8 +848,8 @@ def test_a_failure_of_ours_is_logged_and_does_not_end_it(
         raise RuntimeError("a bug")
 
     monkeypatch.setitem(web.PATHS, "/", ("text/html", fail))
-    with pytest.raises((http.client.HTTPException, OSError)):
-        ask(served, "/")
+    reply, text = ask(served, "/")
+    assert (reply.status, text) == (500, "Internal Server Error\n")
     assert ask(served, "/healthz")[0].status == 200
     assert "a bug" in caplog.text
 

@@ -15,7 +15,7 @@ from lessvfl.terms import listed, plural
 if TYPE_CHECKING:
     from lessvfl.remote.config import PartyConfig
     from lessvfl.remote.predict import Predictor
-    from lessvfl.remote.predict.tokens import Tokens
+    from lessvfl.web.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ def as_server(
     from lessvfl import data
     from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
-    from lessvfl.remote.predict import tokens
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
+    from lessvfl.web import tokens
 
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
@@ -109,38 +109,23 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
 def _bind(address: str) -> socket.socket:
     """Take the port of the service, before anybody is asked for anything."""
     from lessvfl.errors import ConfigError
-    from lessvfl.status import local_address
+    from lessvfl.web.address import bind, local_address
 
     host, port = local_address(address, "the service")
-    with contextlib.ExitStack() as stack:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, *_, where = found[0]
-            door = stack.enter_context(socket.socket(family))
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(where)
-        except OSError as error:
-            raise ConfigError(
-                f"The service needs a port that is free. Got {address}: "
-                f"{error.strerror}."
-            ) from None
-        stack.pop_all()
-    return door
+    try:
+        return bind(host, port)
+    except OSError as error:
+        raise ConfigError(
+            f"The service needs a port that is free. Got {address}: {error.strerror}."
+        ) from None
 
 
 def _serve(
     predictor: Predictor, door: socket.socket, tokens: Tokens, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
-    try:
-        from lessvfl.remote.predict.service import Service, Worker
-    except ImportError as error:
-        from lessvfl.errors import ConfigError
+    from lessvfl.remote.predict.service import Service, Worker
 
-        raise ConfigError(
-            "A service needs FastAPI and uvicorn: 'pip install lessvfl[serve]' brings "
-            f"them. Got no {error.name}."
-        ) from None
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)
         host, port, *_ = door.getsockname()

@@ -180,7 +180,7 @@ def server(
     )
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
-    from lessvfl.status import Status, StatusServer, file, terminal
+    from lessvfl.status import Status, file, terminal
 
     own = read(ServerConfig, config)
     table = LabelTable.load(own)
@@ -193,6 +193,8 @@ def server(
         page = None
         try:
             if own.status is not None:
+                from lessvfl.web.status import StatusServer
+
                 page = stack.enter_context(StatusServer(status, own.status))
                 log.info("status page: %s", page.url)
             process = ServerProcess(own, table, hub, status, resume)

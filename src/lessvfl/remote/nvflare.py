@@ -47,7 +47,7 @@ from lessvfl.remote.config import (
 )
 from lessvfl.remote.party import SERVER, PartyProcess
 from lessvfl.remote.server import LabelTable, ServerProcess
-from lessvfl.status import Status, StatusServer
+from lessvfl.status import Status
 from lessvfl.wire.control import printable
 from lessvfl.wire.hub import STOPPED
 from lessvfl.wire.nvflare import FlareHub, FlareServer
@@ -193,6 +193,8 @@ class ServerController(Controller):  # type: ignore[misc]
         with contextlib.ExitStack() as stack:
             stack.enter_context(watching(abort_signal, hub.fail))
             if own.status is not None:
+                from lessvfl.web.status import StatusServer
+
                 stack.enter_context(StatusServer(status, own.status))
             try:
                 process = ServerProcess(own, table, hub, status, resume=True)

@@ -9,35 +9,35 @@
 ======================  ==========================================================
 
 ``/predict`` and ``/metrics`` want a token, ``/align`` that of the administrator
-(:mod:`lessvfl.remote.predict.tokens`). One thread talks to the parties: requests that
-come while it does are answered together by its next exchange. Every request is in
+(:mod:`lessvfl.web.tokens`). One thread talks to the parties: requests that come while
+it does are answered together by its next exchange. Every request is in
 ``requests.jsonl`` of the run folder, with whose token it came.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
+import json
 import logging
+import math
 import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvicorn
-from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
-from fastapi.security import HTTPBearer
-from pydantic import BaseModel, StrictInt, StrictStr, field_validator
-from pydantic_core import PydanticCustomError
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import yaml
+from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from lessvfl import __version__
 from lessvfl.errors import (
@@ -52,22 +52,14 @@ from lessvfl.errors import (
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
-from lessvfl.remote.predict.tokens import Token, Tokens
-from lessvfl.status.prometheus import label_text
+from lessvfl.run.fitted import FittedServer
+from lessvfl.web import limits, prometheus
+from lessvfl.web.server import WebServer
+from lessvfl.web.site import Page, Site, read_body
+from lessvfl.web.tokens import Tokens
 
-BEARER = HTTPBearer(auto_error=False)
 BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
-ANSWER_SECONDS = 300.0  # that a request may wait for the parties
-HEAD_SECONDS = 5.0  # that a connection may take until its next request is there
-BODY_SECONDS = 10.0  # that the rest of a request may take
 END_SECONDS = 5.0  # that the service waits for the parties when it ends
-MOST_BYTES = 4 << 20  # of a request
-MOST_CONNECTIONS = 256  # one more takes the place of the oldest that asks nothing
-BACKLOG = 128  # connections that are taken in at once
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
-OPEN_PATHS = ("/health", "/openapi.json")
-ADMIN_PATHS = ("/align",)
-PATHS = (*OPEN_PATHS, *ADMIN_PATHS, "/predict", "/metrics")
 REQUESTS = "requests.jsonl"  # of the server's run folder: who asked for what
 
 log = logging.getLogger(__name__)
@@ -87,47 +79,17 @@ STATUS: list[tuple[type[Exception], int]] = [
     (ConfigError, 409),
 ]
 
-
-MUST_BE = 'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
-
-# What pydantic calls a mistake, and what came.
-KINDS_OF_ERROR = {"json_invalid": "a text that is no JSON", "missing": "no 'ids'"}
-
-
-class Wanted(BaseModel):
-    """For whom something is to be predicted."""
-
-    ids: list[StrictInt] | list[StrictStr]
-
-    @field_validator("ids", mode="before")
-    @classmethod
-    def _look(cls, ids: Any) -> Any:
-        """Refuse at first sight what would be refused id by id."""
-        if not isinstance(ids, list):
-            raise PydanticCustomError("kind", "no list")
-        if not 1 <= len(ids) <= MOST_ROWS:
-            raise PydanticCustomError("count", "{n}", {"n": len(ids)})
-        if set(map(type, ids)) not in ({int}, {str}):
-            raise PydanticCustomError("kind", "ids of several types")
-        return ids
-
-
-class Prediction(BaseModel):
-    """What is predicted for one id."""
-
-    id: int | str
-    prediction: str | float
-    probabilities: dict[str, float] | None = None  # by class; none of a number
-
-
-class Predictions(BaseModel):
-    """What is predicted, by which model, and without whom."""
-
-    model: str
-    seed: int
-    partial: bool
-    missing: list[str]
-    predictions: list[Prediction]
+COUNTED = "lessvfl_predict_{}_total"
+CONNECTED = "lessvfl_predict_party_connected"
+COUNTS = {
+    "requests": "Requests to predict.",
+    "rows": "Rows predicted.",
+    "exchanges": "Exchanges with the parties.",
+    "failed": "Requests that failed.",
+    "refused": "Requests refused before they were read.",
+}
+FAMILIES = {COUNTED.format(name): meaning for name, meaning in COUNTS.items()}
+FAMILIES[CONNECTED] = "1 for a connected party, 0 for one away."
 
 
 @dataclass
@@ -177,10 +139,10 @@ class Worker:
         job = Pending(ids, tells)
         self._jobs.put(job)
         try:
-            return job.done.result(ANSWER_SECONDS)
+            return job.done.result(limits.ANSWER_SECONDS)
         except TimeoutError:
             job.done.cancel()
-            why = f"no answer for {ANSWER_SECONDS:g} seconds"
+            why = f"no answer for {limits.ANSWER_SECONDS:g} seconds"
             raise PartyLostError(self.predictor.parties, why) from None
 
     def _work(self) -> None:
@@ -282,263 +244,12 @@ def _unknown(job: Pending, unknown: Sequence[int]) -> UnknownIdsError:
     )
 
 
-def application(worker: Worker, tokens: Tokens, journal: Journal) -> Door:
-    """Return the service as an ASGI application."""
-    app = FastAPI(
-        title="lessvfl",
-        summary="Joint prediction with what several parties know of the same rows.",
-        version=__version__,
-        docs_url=None,  # these pages would load scripts from elsewhere
-        redoc_url=None,
-    )
-    predictor, counts = worker.predictor, worker.counts
-
-    @app.exception_handler(LessVFLError)
-    def failed(request: Request, error: LessVFLError) -> JSONResponse:
-        counts["failed"] += 1
-        kinds = (code for kind, code in STATUS if isinstance(error, kind))
-        return JSONResponse({"detail": str(error)}, next(kinds, 500))
-
-    @app.exception_handler(RequestValidationError)
-    def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
-        counts["failed"] += 1
-        first: Any = next(iter(error.errors()), {"type": ""})
-        if first["type"] == "count":
-            must = f"A request must name 1 to {MOST_ROWS} ids."
-            return JSONResponse({"detail": f"{must} Got {first['ctx']['n']}."}, 413)
-        got = KINDS_OF_ERROR.get(first["type"], "other values")
-        return JSONResponse({"detail": f"{MUST_BE} Got {got}."}, 422)
-
-    @app.exception_handler(400)
-    def unparsed(request: Request, error: Exception) -> JSONResponse:
-        """Answer what Python's JSON gives up on: lists a thousand deep, long digits."""
-        counts["failed"] += 1
-        got = KINDS_OF_ERROR["json_invalid"]
-        return JSONResponse({"detail": f"{MUST_BE} Got {got}."}, 422)
-
-    @app.post("/predict", dependencies=[Depends(BEARER)])
-    def predict(wanted: Wanted, request: Request) -> Predictions:
-        """Predict for rows that are aligned."""
-        token: Token = request.state.token
-        request.state.line["ids"] = len(wanted.ids)
-        answers: Answers = worker.ask(wanted.ids, tells=token.right == "admin")
-        counts["rows"] += len(wanted.ids)
-        return Predictions(
-            model=predictor.digest,
-            seed=predictor.seed,
-            partial=answers.partial,
-            missing=list(answers.missing),
-            predictions=_predictions(predictor, wanted.ids, answers),
-        )
-
-    @app.post("/align", dependencies=[Depends(BEARER)])
-    def align() -> dict[str, int]:
-        """Align rows again, with the ids that the file of ids has now."""
-        return {"rows": worker.ask(None)}
-
-    @app.get("/health")
-    async def health() -> JSONResponse:
-        """Tell who is connected."""
-        connected = predictor.hub.connected
-        parties = {party: party in connected for party in predictor.parties}
-        whole = worker.is_alive and all(parties.values())
-        words = {"status": "ok" if whole else "a party is away", "parties": parties}
-        return JSONResponse(words, 200 if whole else 503)
-
-    @app.get("/metrics", dependencies=[Depends(BEARER)])
-    async def metrics() -> PlainTextResponse:
-        """Count, for Prometheus."""
-        lines = []
-        for name in ("requests", "rows", "exchanges", "failed", "refused"):
-            full = f"lessvfl_predict_{name}_total"
-            lines += [f"# TYPE {full} counter", f"{full} {counts[name]}"]
-        connected = predictor.hub.connected
-        lines.append("# TYPE lessvfl_predict_party_connected gauge")
-        for party in predictor.parties:
-            label, state = label_text({"party": party}), int(party in connected)
-            lines.append(f"lessvfl_predict_party_connected{label} {state}")
-        return PlainTextResponse("\n".join(lines) + "\n")
-
-    return Door(app, tokens, counts, journal)
-
-
-class Door:
-    """Looks at a request before its body is read: its host, its token, its length."""
-
-    def __init__(
-        self, app: FastAPI, tokens: Tokens, counts: Counter[str], journal: Journal
-    ) -> None:
-        self._app, self._counts = app, counts
-        self._tokens, self._journal = tokens, journal
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let a request in, or say why not."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path, headers = scope["path"], dict(scope["headers"])
-        token = self._tokens.find(headers.get(b"authorization", b""))
-        line = {
-            "token": None if token is None else token.right,
-            "path": path if path in PATHS else "another",
-        }
-
-        async def noted(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                self._note({**line, "status": message["status"]})
-            await send(message)
-
-        self._counts["requests"] += path == "/predict"
-        refusal = self._refusal(path, headers, token)
-        if refusal is not None:
-            self._counts["refused"] += 1
-            await refusal(scope, receive, noted)
-            return
-        n_bytes, over = 0, False
-        end = asyncio.get_running_loop().time() + BODY_SECONDS
-
-        async def bounded() -> Any:
-            nonlocal n_bytes, over
-            if over:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(end):
-                    part = await receive()
-            except TimeoutError:
-                return {"type": "http.disconnect"}
-            n_bytes += len(part.get("body", b""))
-            over = not part.get("more_body", False)
-            return part if n_bytes <= MOST_BYTES else {"type": "http.disconnect"}
-
-        # Whatever a client calls its body (curl: a form), JSON is what is read.
-        named = [h for h in scope["headers"] if h[0] != b"content-type"]
-        as_json = (b"content-type", b"application/json")
-        state = {**scope.get("state", {}), "token": token, "line": line}
-        inner = {**scope, "headers": [*named, as_json], "state": state}
-        await self._app(inner, bounded, noted)
-
-    def _note(self, line: dict[str, Any]) -> None:
-        """Write a request down before it is answered."""
-        if line["status"] == 200 and line["path"] in ("/predict", "/align"):
-            self._journal.write(line)
-        else:
-            line.pop("ids", None)
-            self._journal.count(line)
-
-    def _refusal(
-        self, path: str, headers: dict[bytes, bytes], token: Token | None
-    ) -> JSONResponse | None:
-        """Return why a request may not come in."""
-        host = headers.get(b"host", b"").decode("latin-1")
-        if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
-            said = (
-                "The service answers at an address of this machine. Got another host."
-            )
-            return JSONResponse({"detail": said}, 421)
-        if path not in PATHS:  # the router would take some others for one of them
-            return JSONResponse({"detail": "Not Found"}, 404)
-        if path not in OPEN_PATHS and (token is None or token.is_over):
-            got = "another one, or none" if token is None else "one that is over"
-            said = (
-                "The header 'Authorization: Bearer TOKEN' must bring a token of the "
-                f"service. Got {got}."
-            )
-            return JSONResponse({"detail": said}, 401, {"WWW-Authenticate": "Bearer"})
-        if path in ADMIN_PATHS and token is not None and token.right != "admin":
-            said = f"{path} needs the token of the administrator. Got that to predict."
-            return JSONResponse({"detail": said}, 403)
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length[:20]) > MOST_BYTES:
-            said = f"A request must have {MOST_BYTES:,} bytes or less. Got more."
-            return JSONResponse({"detail": said}, 413)
-        return None
-
-
-def _predictions(
-    predictor: Predictor, ids: Sequence[int | str], answers: Answers
-) -> list[Prediction]:
-    model = predictor.model
-    said = model.answers(answers.z).tolist()
-    if model.task == "regression":
-        return [Prediction(id=i, prediction=v) for i, v in zip(ids, said, strict=True)]
-    shares = model.probabilities(answers.z).tolist()
-    return [
-        Prediction(
-            id=one,
-            prediction=str(answer),
-            probabilities=dict(zip(map(str, model.label_names), share, strict=True)),
-        )
-        for one, answer, share in zip(ids, said, shares, strict=True)
-    ]
-
-
-class Line(H11Protocol):
-    """A connection, for as long as it asks and takes answers.
-
-    uvicorn waits for the first request of a connection for ever, and for the next one
-    as long as any byte comes.
-    """
-
-    _timer: asyncio.TimerHandle | None = None
-    _since = 0.0
-
-    def connection_made(self, transport: Any) -> None:
-        """Take a connection in; where there are many, the oldest idle one gives way."""
-        super().connection_made(transport)
-        self._since = self.loop.time()
-        self._last(HEAD_SECONDS)
-        if len(self.connections) > MOST_CONNECTIONS:
-            lines = [line for line in self.connections if isinstance(line, Line)]
-            idle = (line for line in lines if line._is_idle)  # this one is
-            min(idle, key=lambda line: line._since)._end()
-
-    def data_received(self, data: bytes) -> None:
-        """Take in what comes; a whole head of a request gives time to answer it."""
-        before = self.cycle
-        super().data_received(data)
-        if self.cycle is not before:
-            self._last(BODY_SECONDS + ANSWER_SECONDS + HEAD_SECONDS)
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request, unless it is there already."""
-        super().on_response_complete()
-        if self.cycle.response_complete:
-            self._last(HEAD_SECONDS)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
-        super().connection_lost(exc)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _last(self, seconds: float) -> None:
-        """End the connection after a while, whatever comes until then."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_later(seconds, self._end)
-
-    @property
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _end(self) -> None:
-        self.connections.discard(self)
-        self.transport.abort()
-
-
-class Service(uvicorn.Server):
+class Service(WebServer):
     """The service, in the thread that starts it, until it is interrupted."""
 
     def __init__(self, worker: Worker, tokens: Tokens, folder: Path) -> None:
         self.journal = Journal(folder / REQUESTS)
-        config = uvicorn.Config(
-            application(worker, tokens, self.journal),
-            http=Line,
-            ws="none",
-            log_level="error",  # a line for each bad request would fill the disk
-            backlog=BACKLOG,
-        )
-        super().__init__(config)
+        super().__init__(PredictionSite(worker, tokens, self.journal))
 
     def run(self, sockets: Any = None) -> None:
         """Answer, then close the journal."""
@@ -546,3 +257,142 @@ class Service(uvicorn.Server):
             super().run(sockets)
         finally:
             self.journal.close()
+
+
+class PredictionSite(Site):
+    """The pages of the service; what is refused is a sentence in JSON."""
+
+    def __init__(self, worker: Worker, tokens: Tokens, journal: Journal) -> None:
+        pages = {
+            "/predict": Page(self.predict, "POST", "predict"),
+            "/align": Page(self.align, "POST", "admin"),
+            "/health": Page(self.health),
+            "/metrics": Page(self.metrics, right="predict"),
+            "/openapi.json": Page(self.describe),
+        }
+        super().__init__(pages, tokens)
+        self._worker, self._journal = worker, journal
+
+    async def predict(self, request: Request) -> Response:
+        """Predict for rows that are aligned."""
+        ids = _ids(await read_body(request))
+        request.state.asked = {"ids": len(ids)}
+        tells = request.state.token.right == "admin"
+        return await _wait_for(_predict, self._worker, ids, tells)
+
+    async def align(self, request: Request) -> Response:
+        """Align rows again, with the ids that the file of ids has now."""
+        return await _wait_for(lambda: {"rows": self._worker.ask(None)})
+
+    async def health(self, request: Request) -> Response:
+        """Tell who is connected."""
+        parties = self._connected()
+        whole = self._worker.is_alive and all(parties.values())
+        words = {"status": "ok" if whole else "a party is away", "parties": parties}
+        return JSONResponse(words, 200 if whole else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Count, for Prometheus."""
+        counts = self._worker.counts + self.counts
+        samples: list[prometheus.MetricSample]
+        samples = [(COUNTED.format(name), {}, counts[name]) for name in COUNTS]
+        for party, connected in self._connected().items():
+            samples.append((CONNECTED, {"party": party}, connected))
+        text = prometheus.text(FAMILIES, samples)
+        return Response(text, media_type=prometheus.CONTENT_TYPE)
+
+    async def describe(self, request: Request) -> Response:
+        """Tell what all this looks like."""
+        path = resources.files("lessvfl.remote.predict") / "openapi.yaml"
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document["info"]["version"] = __version__
+        return JSONResponse(document)
+
+    def refuse(self, error: HTTPException) -> Response:
+        """Say what is wrong."""
+        return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+
+    def note(self, request: Request, status: int) -> None:
+        """Write a request down."""
+        path, token = request.scope["path"], request.state.token
+        self._worker.counts["requests"] += path == "/predict"
+        line: dict[str, Any] = {"token": None if token is None else token.right}
+        line["path"] = path if path in self.pages else "another"
+        if status == 200 and path in ("/predict", "/align"):
+            line |= getattr(request.state, "asked", {})
+            self._journal.write(line | {"status": status})
+        else:
+            self._journal.count(line | {"status": status})
+
+    def _connected(self) -> dict[str, bool]:
+        predictor = self._worker.predictor
+        connected = predictor.hub.connected
+        return {party: party in connected for party in predictor.parties}
+
+
+async def _wait_for(work: Callable[..., dict[str, Any]], *args: Any) -> Response:
+    """Answer with what comes of an exchange with the parties."""
+    try:
+        return await run_in_threadpool(lambda: JSONResponse(work(*args)))
+    except LessVFLError as error:
+        kinds = (code for kind, code in STATUS if isinstance(error, kind))
+        raise HTTPException(next(kinds, 500), str(error)) from error
+
+
+def _ids(body: bytes | None) -> list[int] | list[str]:
+    """Return the ids that a request names; refuse at first sight what is of no use."""
+    try:
+        wanted = {} if body == b"" else json.loads(body or b"")
+    except (ValueError, RecursionError):  # lists a thousand deep are no JSON either
+        raise _unreadable("a text that is no JSON") from None
+    if wanted is None or (isinstance(wanted, dict) and "ids" not in wanted):
+        raise _unreadable("no 'ids'")
+    ids: Any = wanted["ids"] if isinstance(wanted, dict) else None
+    if not isinstance(ids, list):
+        raise _unreadable("other values")
+    if not 1 <= len(ids) <= MOST_ROWS:
+        must = f"A request must name 1 to {MOST_ROWS} ids."
+        raise HTTPException(413, f"{must} Got {len(ids)}.")
+    if set(map(type, ids)) not in ({int}, {str}):
+        raise _unreadable("other values")
+    return ids
+
+
+def _unreadable(got: str) -> HTTPException:
+    must = 'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
+    return HTTPException(422, f"{must} Got {got}.")
+
+
+def _predict(worker: Worker, ids: list[int] | list[str], tells: bool) -> dict[str, Any]:
+    """Predict for rows that are aligned."""
+    answers: Answers = worker.ask(ids, tells)
+    worker.counts["rows"] += len(ids)
+    predictor = worker.predictor
+    return {
+        "model": predictor.digest,
+        "seed": predictor.seed,
+        "partial": answers.partial,
+        "missing": list(answers.missing),
+        "predictions": _predictions(predictor.model, ids, answers.z),
+    }
+
+
+def _predictions(
+    model: FittedServer, ids: Sequence[int | str], z: NDArray[Any]
+) -> list[dict[str, Any]]:
+    """Return what is predicted for every id; a number has no probabilities."""
+    said: list[Any] = model.answers(z).tolist()
+    shares: list[Any] = [None] * len(said)
+    if model.task == "regression":
+        said = [_finite(value) for value in said]
+    else:
+        for row, some in enumerate(model.probabilities(z).tolist()):
+            shares[row] = dict(zip(model.label_names, map(_finite, some), strict=True))
+    return [
+        {"id": one, "prediction": prediction, "probabilities": probabilities}
+        for one, prediction, probabilities in zip(ids, said, shares, strict=True)
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no others

@@ -1,47 +1,60 @@
-"""A snapshot in the Prometheus text format, version 0.0.4."""
+"""What is counted, in the Prometheus text format, version 0.0.4."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Literal, get_args
+from typing import get_args
+
+from prometheus_client import Metric, generate_latest
 
 from lessvfl.status.value import RunState, Snapshot, Way
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
 MetricSample = tuple[str, dict[str, str], float]  # name, labels, value
 
-# Name -> type and meaning, in the order of the answer.
-FAMILIES: dict[str, tuple[Literal["counter", "gauge"], str]] = {
-    "lessvfl_run_info": ("gauge", "Names of the run, as labels; always 1."),
-    "lessvfl_run_state": ("gauge", "1 for the state the run is in, else 0."),
-    "lessvfl_run_start_time_seconds": ("gauge", "When the run began, Unix time."),
-    "lessvfl_steps_total": ("counter", "Steps done."),
-    "lessvfl_steps_per_second": ("gauge", "Steps a second, lately."),
-    "lessvfl_stage_seconds_left": ("gauge", "Estimated time left of the stage."),
-    "lessvfl_score": ("gauge", "Latest score."),
-    "lessvfl_party_connected": ("gauge", "1 for a connected party, 0 for one away."),
-    "lessvfl_party_heard_time_seconds": ("gauge", "When last heard of, Unix time."),
-    "lessvfl_party_connections_total": ("counter", "Connections made by the party."),
-    "lessvfl_rounds_total": ("counter", "Exchanges with the party."),
-    "lessvfl_payload_bytes_total": ("counter", "Payload bytes, as in the bill."),
-    "lessvfl_wire_bytes_total": ("counter", "Bytes on the wire."),
-    "lessvfl_refused_connections_total": ("counter", "Refused connections."),
+# Name -> meaning, in the order of the answer.
+FAMILIES = {
+    "lessvfl_run_info": "Names of the run, as labels; always 1.",
+    "lessvfl_run_state": "1 for the state the run is in, else 0.",
+    "lessvfl_run_start_time_seconds": "When the run began, Unix time.",
+    "lessvfl_steps_total": "Steps done.",
+    "lessvfl_steps_per_second": "Steps a second, lately.",
+    "lessvfl_stage_seconds_left": "Estimated time left of the stage.",
+    "lessvfl_score": "Latest score.",
+    "lessvfl_party_connected": "1 for a connected party, 0 for one away.",
+    "lessvfl_party_heard_time_seconds": "When last heard of, Unix time.",
+    "lessvfl_party_connections_total": "Connections made by the party.",
+    "lessvfl_rounds_total": "Exchanges with the party.",
+    "lessvfl_payload_bytes_total": "Payload bytes, as in the bill.",
+    "lessvfl_wire_bytes_total": "Bytes on the wire.",
+    "lessvfl_refused_connections_total": "Refused connections.",
 }
+
+
+class _Registry(dict[str, Metric]):
+    """Metrics by name, of one answer; those of the default registry are not in it."""
+
+    def collect(self) -> Iterable[Metric]:
+        return self.values()
+
+
+def text(families: Mapping[str, str], samples: Iterable[MetricSample]) -> str:
+    """Return samples by family, by name and meaning; counters end in ``_total``."""
+    found = _Registry()
+    for name, meaning in families.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        found[name] = Metric(name.removesuffix("_total"), meaning, kind)
+    for name, labels, value in samples:
+        clean = {k: v.encode(errors="replace").decode() for k, v in labels.items()}
+        found[name].add_sample(name, clean, value)
+    return generate_latest(found).decode()
 
 
 def render(snapshot: Snapshot) -> str:
     """Return all metrics of a snapshot; what is not known has no sample."""
-    samples = [*_of_run(snapshot), *_of_parties(snapshot)]
-    lines = []
-    for name, (kind, help_text) in FAMILIES.items():
-        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-        own = [(labels, value) for n, labels, value in samples if n == name]
-        lines += [f"{name}{label_text(labels)} {value!r}" for labels, value in own]
-    return "\n".join(lines) + "\n"
+    return text(FAMILIES, [*_of_run(snapshot), *_of_parties(snapshot)])
 
 
 def _of_run(snapshot: Snapshot) -> Iterator[MetricSample]:
@@ -78,12 +91,6 @@ def _of_parties(snapshot: Snapshot) -> Iterator[MetricSample]:
                 payload, wire = traffic["payload_bytes"], traffic["wire_bytes"]
                 yield "lessvfl_payload_bytes_total", there, payload[way]
                 yield "lessvfl_wire_bytes_total", there, wire[way]
-
-
-def label_text(labels: dict[str, str]) -> str:
-    """Return the labels of a sample as they are written."""
-    pairs = (f'{name}="{value.translate(ESCAPES)}"' for name, value in labels.items())
-    return "{" + ",".join(pairs) + "}" if labels else ""
 
 
 def _unix(moment: str) -> float:

@@ -1,0 +1,143 @@
+"""uvicorn, with an end to every connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lessvfl.web import limits
+from lessvfl.web.site import Site
+
+NOTHING = "default-src 'none'; frame-ancestors 'none'"  # that an answer may load
+HEADERS = [
+    ("Cache-Control", "no-store"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Server", "lessvfl"),
+    ("X-Content-Type-Options", "nosniff"),
+]
+
+
+class HttpConnection(H11Protocol):
+    """A connection, for as long as it asks and takes answers.
+
+    uvicorn waits for the first request of a connection for ever, and for the next one
+    as long as any byte comes.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    since = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a connection in; where there are many, the oldest gives way."""
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self._wait()
+        if len(self.connections) > limits.CONNECTIONS:
+            make_room(self.connections)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what comes; a whole head of a request gives time to answer it."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, unless it is there already."""
+        super().on_response_complete()
+        self._wait()
+
+    def pause_writing(self) -> None:
+        """Wait for the peer to take its answers."""
+        super().pause_writing()
+        self._wait()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        """End the connection after a while, whatever comes until then."""
+        seconds = limits.HEAD_SECONDS
+        if not self.is_idle:
+            seconds += limits.BODY_SECONDS + limits.ANSWER_SECONDS
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.end)
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether it is the peer's turn: to ask, or to take what it asked for."""
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered or self.flow.write_paused
+
+    @property
+    def gives_way(self) -> bool:
+        """Tell whether it may end for another; not while a token's holder waits."""
+        return self.is_idle or self.cycle.scope["state"].get("token") is None
+
+    def end(self) -> None:
+        """Hang up, whatever was not sent yet."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+
+def make_room(connections: set[Any]) -> None:
+    """Hang up on the oldest connection that gives way."""
+    others = [one for one in connections if one.gives_way]
+    if others:
+        min(others, key=lambda one: one.since).end()
+
+
+class WebServer(uvicorn.Server):
+    """Serves a site at sockets that are given to ``run``, until ``should_exit``.
+
+    `policy` is the content security policy of every answer.
+    """
+
+    def __init__(self, site: Site, policy: str = NOTHING) -> None:
+        config = uvicorn.Config(
+            site,
+            http=HttpConnection,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # bad requests of anybody would fill the disk
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=[*HEADERS, ("Content-Security-Policy", policy)],
+            backlog=limits.BACKLOG,
+            h11_max_incomplete_event_size=limits.HEAD_BYTES,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: Any = ()) -> None:
+        """Begin to answer."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_error)
+        await super().startup(sockets)
+        for one in sockets:  # more may wait than are taken in at once
+            one.listen(socket.SOMAXCONN)
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: Any) -> None:
+        """Make room where there is no descriptor for who comes."""
+        error = context.get("exception")
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            make_room(self.server_state.connections)
+        else:
+            loop.default_exception_handler(context)
