@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures, parts, pixels, tables
+from lessvfl.report import figures, parts, pixels, sentences, tables
 from lessvfl.report.finding import finding
 from lessvfl.report.folder import REPORT_NAME
 from lessvfl.report.page import banner, data_words
@@ -180,7 +180,7 @@ def _group(
     if not of_party:
         about.append("Scores are the final ones on test rows.")
     if any("paper MiB" in tables.summary(record) for record in group.values()):
-        about.append(tables.PAPER_MIB)
+        about.append(sentences.PAPER_MIB)
     return {
         "title": words if found or of_party else "In numbers",
         "finding": found,
@@ -238,7 +238,7 @@ def _figures(key: str, group: Mapping[str, RunRecord]) -> dict[str, Any]:
             dashes = figures.DASHES[row % len(figures.DASHES)]
             look = {"color": figures.CYCLE[column], "dashes": dashes}
             figures.plot_curve(record.runs, ax, name=titles[name], **look)
-            finals.append(f"{titles[name]}: {tables.headline(record)}")
+            finals.append(f"{titles[name]}: {sentences.headline(record)}")
             if c := tables.mean_total(record.runs):
                 counts.append(f"{titles[name]} kept {c.kept:g} of {c.held:g}")
             pictures += pixels.drawn(record.runs, f"{key}-pixels{i}", titles[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lessvfl import templates, terms
-from lessvfl.report import server, tables
+from lessvfl.report import sentences, server, tables
 from lessvfl.run.record import RunRecord
 
 MOST_NAMES = 12  # features of one party that are named
@@ -18,8 +18,7 @@ def card(record: RunRecord) -> str:
     for row in server.party_rows(record):
         party = row["party"]
         kept = tables.revealed(run)[party]["kept"]
-        more = f" and {len(kept) - MOST_NAMES:,} more" * (len(kept) > MOST_NAMES)
-        features = ", ".join(kept[:MOST_NAMES]) + more or "none"
+        features = terms.listed(kept, MOST_NAMES) or "none"
         without = f"{missed[party][0]:.3f}" if party in missed else tables.MISSING
         sizes = (row["sent"], row["received"])
         lines.append((party, row["features"], features, *sizes, without))
@@ -31,8 +30,8 @@ def card(record: RunRecord) -> str:
     said.append(tables.plural(run["communication"]["rounds"], "round"))
     template = templates.environment("lessvfl.report").get_template("notebook.html.j2")
     return template.render(
-        title=f"{tables.selected_words(record)}; {', '.join(said)}",
+        title=f"{sentences.selected_words(record)}; {', '.join(said)}",
         heads=("party", "kept", "features", "sent", "received", f"{word} without it"),
         lines=lines,
-        notes=[*record.header["notes"], *tables.emptied(record)],
+        notes=[*record.header["notes"], *sentences.emptied(record)],
     )

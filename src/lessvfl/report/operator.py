@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lessvfl import terms
-from lessvfl.report import page, parts, tables
+from lessvfl.report import page, parts, sentences, tables
 from lessvfl.report.tables import at, number, plural
 from lessvfl.report.verdicts import (
     FEATURES_NAME,
@@ -40,7 +40,7 @@ def headline(record: RunRecord) -> str:
     """Say in one sentence how many columns can go, and why."""
     found = verdicts(record)
     if not found:
-        return tables.headline(record)
+        return sentences.headline(record)
     n_held, counts = len(found), Counter(one.verdict for one in found)
     gone = [one for one in found if one.verdict == NOT_NEEDED]
     if record.header.get("method") == "plain":

@@ -13,12 +13,14 @@ from lessvfl.report import (
     parts,
     pixels,
     selection_figures,
+    sentences,
     server,
     tables,
+    verdicts,
 )
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING, RunNumbers, at
-from lessvfl.report.verdicts import dwarfing, reasons_by_party, verdicts
+from lessvfl.report.verdicts import dwarfing, reasons_by_party
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ SHAPE = (  # of the data: key, one, many
 
 def run_page(record: RunRecord) -> str:
     """Return the page of a whole run or of a server as one HTML document."""
-    title, runs = tables.headline(record), record.runs
+    title, runs = sentences.headline(record), record.runs
     values: dict[str, Any] = {"n_runs": len(runs), "cards": _cards(record)}
     if runs:
         values |= _figures(runs) | _tables(record)
@@ -97,10 +99,10 @@ def _notes(record: RunRecord) -> list[str]:
     task, reason = (at(record.header, "data", key) for key in ("task", "task_reason"))
     said = [terms.labels_text(task, reason)] if task and reason else []
     if at(record.header, "data", "classes"):
-        words = (tables.label_words(record), tables.predicted_words(record))
+        words = (sentences.label_words(record), sentences.predicted_words(record))
         said += [f"{one}." for one in words if one]
     notes = record.header.get("notes") or []
-    return [*dwarfing(record), *said, *notes, *tables.remarks(record)]
+    return [*dwarfing(record), *said, *notes, *sentences.remarks(record)]
 
 
 def _cards(record: RunRecord) -> list[tuple[str, str, str, str]]:
@@ -230,7 +232,7 @@ def _curve_figure(runs: Sequence[RunNumbers]) -> Drawing:
 
 def _selection(run: RunNumbers) -> dict[str, Any]:
     """Return how the parties of a run chose by shadows, in words and figures."""
-    selection, strengths = run["selection"], tables.strengths(run)
+    selection, strengths = run["selection"], verdicts.strengths(run)
     most = selection_figures.MOST_FEATURES
     n_rows = min(len(strengths), most) + len(selection)  # and the parties' names
     ax = selection_figures.plot_selection(run, figures.bar_axes(n_rows))
@@ -239,13 +241,13 @@ def _selection(run: RunNumbers) -> dict[str, Any]:
     scores = _figure(ax, "scores", alt + "; ".join(noted[:most]))
     ax = selection_figures.plot_path(run, figures.new_axes())
     alt = "Features and share of shadows kept along the lambdas, by party."
-    sentences = [
-        tables.selection_words(party, how, len(tables.revealed(run)[party]["kept"]))
+    said = [
+        sentences.selection_words(party, how, len(tables.revealed(run)[party]["kept"]))
         for party, how in selection.items()
     ]
     path = _figure(ax, "path", alt)
     seed = run.get("seed", "")
-    return {"seed": seed, "sentences": sentences, "path": path, "scores": scores}
+    return {"seed": seed, "sentences": said, "path": path, "scores": scores}
 
 
 # -- tables ----------------------------------------------------------------------------
@@ -258,13 +260,13 @@ STATES = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
 def _tables(record: RunRecord) -> dict[str, Any]:
     """Return the rows of all tables; empty where a record has none."""
     why, of_server = reasons_by_party(record), record.side == "server"
-    recommended = tables.recommendations(record)
+    recommended = verdicts.recommendations(record)
     return {
         # Of a whole run, the figures say it.
         "parties": server.party_rows(record) if of_server else [],
         "power": server.power_words(record) if of_server else "",
         "bill": bill.rows(record),
-        "recommended_words": tables.recommended_words(len(record.runs)),
+        "recommended_words": verdicts.recommended_words(len(record.runs)),
         "recommended": [
             (
                 one.party,
@@ -279,21 +281,21 @@ def _tables(record: RunRecord) -> dict[str, Any]:
             (party, f"{without:.3f} instead of {whole:.3f}")
             for party, (without, whole) in tables.missed(record).items()
         ],
-        "estimated": tables.ESTIMATED,
+        "estimated": sentences.ESTIMATED,
         "features": _features(record, recommended),
         "seeds": _seeds(record.runs),
     }
 
 
 def _features(
-    record: RunRecord, recommended: Iterable[tables.Recommendation]
+    record: RunRecord, recommended: Iterable[verdicts.Recommendation]
 ) -> dict[str, Any] | None:
     """Return the list of every feature, its columns, and by what it is filtered."""
     rows = tables.feature_rows(record.runs)
     if not rows:
         return None
     marked = {(one.party, row.feature) for one in recommended for row in one.features}
-    why = {(one.party, one.feature): one.words for one in verdicts(record)}
+    why = {(one.party, one.feature): one.words for one in verdicts.verdicts(record)}
     lines = [
         {
             "party": row.party,
