@@ -10,6 +10,7 @@ from lessvfl import terms
 from lessvfl.report import (
     bill,
     figures,
+    measures,
     parts,
     pixels,
     selection_figures,
@@ -330,7 +331,7 @@ def _seeds(runs: Sequence[RunNumbers]) -> dict[str, Any]:
     """Return every number of every seed by group, and its place in the record."""
     several = len(runs) > 1
     groups: dict[str, list[dict[str, Any]]] = {}
-    for group, label, path, kind in tables.measures(runs):
+    for group, label, path, kind in measures.measures(runs):
         values = [tables.value_at(run, path) for run in runs]
         cells = [
             (None if value is None else repr(value), tables.value_text(value, kind))

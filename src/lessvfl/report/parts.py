@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
 
 from markupsafe import Markup
 
@@ -101,7 +103,35 @@ class Drawing(NamedTuple):
 
 def figure(ax: Axes, name: str, title: str, caption: str, alt: str) -> Drawing:
     """Return a figure for a page; `name` is that of its class and begins its ids."""
-    return Drawing(name, title, caption, alt, Markup(figures.to_svg(ax, name)))
+    return Drawing(name, title, caption, alt, Markup(to_svg(ax, name)))
+
+
+def to_svg(ax: Axes, name: str) -> str:
+    """Return a figure as an SVG element; every id in it begins with `name`."""
+    stream = io.StringIO()
+    figures.save(ax, stream, "svg", metadata={"Date": None}, transparent=True)
+    root = ElementTree.fromstring(stream.getvalue())
+    for element in root.iter():
+        for child in list(element):
+            if child.tag.endswith(("}metadata", "}style")):
+                element.remove(child)
+        element.tag = element.tag.rpartition("}")[2]
+        named = [(k.rpartition("}")[2], v) for k, v in element.attrib.items()]
+        element.attrib = {key: _rename(key, value, name) for key, value in named}
+    for size in ("width", "height"):
+        del root.attrib[size]
+    root.attrib["aria-hidden"] = "true"
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _rename(key: str, value: str, name: str) -> str:
+    """Keep ids apart, and let the page choose the font."""
+    if key == "id":
+        return f"{name}-{value}"
+    if key == "href":
+        return value.replace("#", f"#{name}-", 1)
+    value = value.replace("url(#", f"url(#{name}-")
+    return re.sub(r"(font: [^']*?px) '.*?(;|$)", r"\1 system-ui, sans-serif\2", value)
 
 
 class Link(NamedTuple):

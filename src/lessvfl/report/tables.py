@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lessvfl import terms
@@ -20,6 +20,13 @@ METHOD_TITLES = {
     "local-lasso": "Local lasso",
     "group-lasso": "Group lasso",
     "plain": "Plain VFL",
+}
+SCORES = {
+    "accuracy": "Test accuracy",
+    "balanced_accuracy": "Balanced test accuracy",
+    "auc": "Test AUC",
+    "average_precision": "Average precision, test",
+    "r2": "Test R²",
 }
 MOMENTS = {
     "pretrained": "after pre-training",
@@ -285,7 +292,8 @@ def over_seeds(runs: Sequence[RunNumbers], path: str) -> SeedSpread | None:
     return spread([value_at(run, path) for run in runs])
 
 
-def _in_order(stages: set[str]) -> list[str]:
+def in_order(stages: set[str]) -> list[str]:
+    """Put stages into the order of a run."""
     known = [stage for stage in terms.STAGE_TEXTS if stage in stages]
     return known + sorted(stages - set(known))
 
@@ -293,7 +301,7 @@ def _in_order(stages: set[str]) -> list[str]:
 def stages_billed(runs: Sequence[RunNumbers]) -> list[str]:
     """List the stages of the bills of these runs, in the order of a run."""
     bills = (at(run, "communication", "by_stage") or {} for run in runs)
-    return _in_order({stage for bill in bills for stage in bill})
+    return in_order({stage for bill in bills for stage in bill})
 
 
 def stage_title(stage: str, *, billed: bool = False) -> str:
@@ -425,91 +433,3 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
         numbers = [texts.get(label, MISSING) for label in labels]
         rows.append([method, *about, str(len(record.runs)), *numbers])
     return ["method", "data", "profile", "seeds", *labels], rows
-
-
-# -- every number of every seed --------------------------------------------------------
-
-
-class Measure(NamedTuple):
-    """One number that every seed may have: its words, where it is, its kind."""
-
-    group: str
-    label: str
-    path: str
-    kind: str
-
-
-SCORES = {
-    "accuracy": "Test accuracy",
-    "balanced_accuracy": "Balanced test accuracy",
-    "auc": "Test AUC",
-    "average_precision": "Average precision, test",
-    "r2": "Test R²",
-}
-BILL = {"up": "bytes up", "down": "bytes down", "rounds": "rounds"}
-BY_STAGE = "Communication by stage"
-COUNTED: dict[str, tuple[tuple[str, str, str], ...]] = {  # label, path, kind; by group
-    "Test rows": (("share that equal a training row", "test_rows_seen", "share"),),
-    "Features": (
-        ("kept", "features.*.kept", "count"),
-        ("held", "features.*.*", "count"),
-    ),
-    "Planted spurious features": (
-        ("planted", "spurious.planted", "count"),
-        ("removed", "spurious.removed", "count"),
-        ("share removed", "spurious.removed_share", "share"),
-        ("share of real features kept", "spurious.real_kept_share", "share"),
-    ),
-    "Embedding components": (
-        ("kept", "components.*.kept", "count"),
-        ("of", "components.*.of", "count"),
-    ),
-    "Communication": (
-        ("bytes, parties to server", "communication.payload_bytes.up", "count"),
-        ("bytes, server to parties", "communication.payload_bytes.down", "count"),
-        ("bytes, both ways", "communication.payload_bytes.*", "count"),
-        ("rounds", "communication.rounds", "count"),
-        ("MiB as the paper counts", "communication.paper_mib", "size"),
-        ("bytes of frames, up", "communication.wire_bytes.up", "count"),
-        ("bytes of frames, down", "communication.wire_bytes.down", "count"),
-        ("bytes sent twice after a break", "communication.resent_bytes", "count"),
-    ),
-    BY_STAGE: (),  # of whatever stages there are
-    "Target": (
-        ("accuracy to reach", "target.accuracy", "score"),
-        ("reached", "target.reached", "flag"),
-        ("bytes until then", "target.payload_bytes", "count"),
-        ("rounds until then", "target.rounds", "count"),
-        ("paper MiB until then", "target.paper_mib", "size"),
-    ),
-}
-
-
-def _all_measures(runs: Sequence[RunNumbers]) -> Iterator[Measure]:
-    for score, title in SCORES.items():
-        for moment, label in MOMENTS.items():
-            yield Measure(title, label, f"{score}.{moment}", "score")
-    billed = [
-        (
-            f"{stage_title(stage, billed=True)}: {words}",
-            f"communication.by_stage.{stage}.{key}",
-            "count",
-        )
-        for stage in stages_billed(runs)
-        for key, words in BILL.items()
-    ]
-    for group, rows in COUNTED.items():
-        for row in billed if group == BY_STAGE else rows:
-            yield Measure(group, *row)
-    timed = {stage for run in runs for stage in at(run, "seconds") or {}}
-    for stage in [*_in_order(timed - {"total"}), "total"]:
-        yield Measure("Seconds", stage_title(stage), f"seconds.{stage}", "size")
-
-
-def measures(runs: Sequence[RunNumbers]) -> list[Measure]:
-    """List the numbers that at least one of these runs has."""
-    return [
-        measure
-        for measure in _all_measures(runs)
-        if any(value_at(run, measure.path) is not None for run in runs)
-    ]
