@@ -115,6 +115,20 @@ def test_built_in_data_are_those_of_scikit_learn(name):
     assert list(data.label_names) == [str(label) for label in bunch.target_names]
 
 
+def test_built_in_data_are_prepared_without_the_slow_imports():
+    script = """
+import sys
+from lessvfl import data
+data.prepare(data.load("breast-cancer"), data.DataConfig())
+slow = {"sklearn", "scipy", "pandas", "matplotlib"} & sys.modules.keys()
+assert not slow, slow
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_npz_and_first_split_need_numpy_and_torch_alone(tmp_path):
     """On a machine without the other libraries, this much of the room works."""
     np.savez(
