@@ -260,7 +260,12 @@ def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
 def components(run: RunNumbers) -> dict[str, Counts]:
     """Return (kept, of) of each party's embedding components in one run."""
     by_party = (at(run, "components") or {}).items()
-    return {party: (found["kept"], found["of"]) for party, found in by_party}
+    return {p: (n["kept"], n["of"]) for p, n in by_party if _is_known(n)}
+
+
+def _is_known(value: Any) -> bool:
+    """Tell whether there is a value, and nothing missing in it."""
+    return None not in (value.values() if isinstance(value, Mapping) else [value])
 
 
 def component_counts(runs: Iterable[RunNumbers]) -> dict[str, list[float]]:
@@ -271,7 +276,7 @@ def component_counts(runs: Iterable[RunNumbers]) -> dict[str, list[float]]:
 def value_at(run: RunNumbers, path: str) -> float | None:
     """Return the finite number at a dotted path of a run.
 
-    ``*`` adds up what is below it, and a list counts for its length.
+    ``*`` adds up what is known below it, and a list counts for its length.
     """
     return _walk(run, path.split("."))
 
@@ -282,7 +287,7 @@ def _walk(value: Any, names: Sequence[str]) -> float | None:
     first, *rest = names
     if first != "*":
         return _walk(at(value, first), rest)
-    below = [_walk(one, rest) for one in (value or {}).values()]
+    below = (_walk(one, rest) for one in (value or {}).values() if _is_known(one))
     known = [one for one in below if one is not None]
     return sum(known) if known else None
 
