@@ -22,7 +22,7 @@ SOURCES = {
 }
 
 # Everyone may import these.
-COMMON = {"errors", "settings", "terms"}
+COMMON = {"errors", "settings", "templates", "terms"}
 
 # Besides those, a room may import the rooms (or single modules) on its right.
 MATHEMATICS = {"algorithm", "core", "wire"}
@@ -30,6 +30,7 @@ BELOW_RUN = MATHEMATICS | {"data", "methods", "party"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "settings": set(),
+    "templates": set(),
     "terms": set(),
     "core": set(),
     "data": set(),
@@ -64,6 +65,8 @@ ONLY_IN: dict[str, set[str]] = {
     "uvicorn": {"web"},
     "cryptography": {"remote"},
     "typer": {"cli", "bench.cli"},
+    "jinja2": {"templates"},
+    "markupsafe": {"templates", "report.parts"},
     "rich": {"cli", "bench.terminal", "status"},
 }
 

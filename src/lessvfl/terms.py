@@ -125,7 +125,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     ('a, b', 'a, b and 2 more')
     """
     shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 @dataclass(frozen=True)

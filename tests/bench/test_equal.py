@@ -298,7 +298,7 @@ def test_command(run_cli: Cli, file: Path, tmp_path: Path, monkeypatch: Any) -> 
     whole = np.prod(list(chain["factors"].values()))
     assert chain["whole"] == pytest.approx(float(whole))
     text = (tmp_path / "out" / "equal.html").read_text()
-    assert "From the paper&#x27;s bytes to ours" in text
+    assert "From the paper&#39;s bytes to ours" in text
     text = (tmp_path / "out" / "equal.csv").read_text()
     lines = list(csv.DictReader(text.splitlines()))
     assert len(lines) == len(kept["rows"])

@@ -8,7 +8,7 @@ from tests.report.sides import party_record, server_record
 
 from lessvfl.cli import app, results
 from lessvfl.errors import LessVFLWarning
-from lessvfl.report import operator, tables
+from lessvfl.report import operator, sentences, tables
 from lessvfl.report.verdicts import reasons_by_party, verdicts
 from lessvfl.terms import bytes_text
 
@@ -37,7 +37,7 @@ def test_a_run_says_on_the_terminal_why_the_others_went(whole, capsys, terminal)
 
 def test_paper_mib_are_explained_wherever_they_stand(whole, capsys):
     results.print_summary([whole])
-    assert tables.PAPER_MIB in " ".join(capsys.readouterr().out.split())
+    assert sentences.PAPER_MIB in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_party_says_in_a_log_what_may_go(whole, capsys):
@@ -142,7 +142,7 @@ def test_no_sentence_breaks_inside_a_word(whole, capsys, monkeypatch, columns):
 
 def test_the_headline_is_whole_in_a_pipe(whole, capsys):
     results.print_summary([whole])
-    assert capsys.readouterr().out.splitlines()[0] == tables.headline(whole)
+    assert capsys.readouterr().out.splitlines()[0] == sentences.headline(whole)
 
 
 def test_warnings_and_errors_break_between_words(run_cli, capsys, monkeypatch):

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn import datasets
 
 from lessvfl.data import DataConfig, describe, load, names, prepare
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
@@ -103,6 +104,29 @@ def test_arguments_without_effect_are_refused():
         load("digits", options={"sigma": 1.0})
     with pytest.raises(ConfigError, match="'label' must be left out"):
         load("digits", label="y")
+
+
+@pytest.mark.parametrize("name", ["digits", "breast-cancer"])
+def test_built_in_data_are_those_of_scikit_learn(name):
+    data, bunch = load(name), getattr(datasets, f"load_{name.replace('-', '_')}")()
+    np.testing.assert_array_equal(data.X.numeric, bunch.data)
+    np.testing.assert_array_equal(data.y, bunch.target)
+    assert list(data.X.names) == list(bunch.feature_names)
+    assert list(data.label_names) == [str(label) for label in bunch.target_names]
+
+
+def test_built_in_data_are_prepared_without_the_slow_imports():
+    script = """
+import sys
+from lessvfl import data
+data.prepare(data.load("breast-cancer"), data.DataConfig())
+slow = {"sklearn", "scipy", "pandas", "matplotlib"} & sys.modules.keys()
+assert not slow, slow
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_npz_and_first_split_need_numpy_and_torch_alone(tmp_path):

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import train_test_split
 
 from lessvfl.data import DataConfig, from_arrays, prepare, read_parties, split
 from lessvfl.data.split import deal_columns, split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
+from lessvfl.terms import stream_seed
 
 NAMES = ["age", "lab_a", "lab_b", "lab_c", "weight", "zip"]
 
@@ -169,6 +171,23 @@ def test_stratified_rows_keep_the_shares_of_classes():
     data = from_arrays(np.arange(100.0)[:, None], y)
     _, test = split_rows(data, DataConfig(), 3)
     assert np.bincount(y[test]).tolist() == [12, 6, 2]
+
+
+@pytest.mark.parametrize("regression", [False, True])
+@pytest.mark.parametrize(("n", "n_classes"), [(23, 3), (100, 3), (60, 7), (31, 2)])
+def test_rows_are_those_of_scikit_learn(n, n_classes, regression):
+    data = table(n, n_classes, regression)
+    for seed in range(5):
+        train, test = split_rows(data, DataConfig(test_share=0.4), seed)
+        expected = train_test_split(
+            np.arange(n),
+            train_size=len(train),
+            test_size=len(test),
+            stratify=None if regression else data.y,
+            random_state=stream_seed(seed, "split") % 2**32,
+        )
+        assert train.tolist() == expected[0].tolist()
+        assert test.tolist() == expected[1].tolist()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lessvfl.report import figures, selection_figures
+from lessvfl.report import figures, parts, selection_figures
 
 pytestmark = pytest.mark.usefixtures("no_window")
 
@@ -130,7 +130,7 @@ def test_costs_that_differ_much_are_drawn_in_powers_of_ten(make_record, times, s
     figures.plot_curve(make_record().runs, ax, name="LESS-VFL")
     figures.plot_curve(dear.runs, ax, name="Plain VFL")
     assert ax.get_xscale() == scale
-    figures.to_svg(ax, "curve")
+    parts.to_svg(ax, "curve")
     shown = [text.get_text() for text in ax.get_xticklabels()]
     assert ("10" in shown) == (scale == "log")
     assert not any("$" in text for text in shown)
@@ -212,7 +212,7 @@ def test_svg_is_the_same_twice_and_stands_alone(run):
     for _ in range(2):
         with figures.page_style():
             ax = figures.plot_features(run, figures.new_axes())
-            texts.append(figures.to_svg(ax, "one"))
+            texts.append(parts.to_svg(ax, "one"))
     assert texts[0] == texts[1]
     assert texts[0].startswith("<svg")
     assert "http" not in texts[0]
@@ -234,7 +234,7 @@ def test_a_figure_is_laid_out_once_for_all_its_formats(monkeypatch):
     figures.save(ax, io.BytesIO(), "png")
     n_calls, place = len(calls), ax.get_position().bounds
     assert n_calls > 0
-    figures.to_svg(ax, "one")
+    parts.to_svg(ax, "one")
     assert (len(calls), ax.get_position().bounds) == (n_calls, place)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lessvfl.report import tables
+from lessvfl.report import sentences, tables
 from lessvfl.report.finding import BYTES, finding
 
 
@@ -130,4 +130,4 @@ def test_of_one_run_its_headline_and_of_none_nothing(make_record):
     records = two(make_record, n_seeds=0)
     assert finding(records) == ""
     done = make_record()
-    assert finding(records | {"LESS-VFL": done}) == tables.headline(done)
+    assert finding(records | {"LESS-VFL": done}) == sentences.headline(done)

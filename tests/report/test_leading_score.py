@@ -10,7 +10,7 @@ from tests.report.sides import server_record
 
 from lessvfl import report
 from lessvfl.cli import results
-from lessvfl.report import figures, tables, verdicts
+from lessvfl.report import figures, sentences, tables, verdicts
 from lessvfl.report.finding import finding
 from lessvfl.status import words
 
@@ -88,10 +88,10 @@ def test_the_curve_is_that_of_the_leading_score(better):
 
 
 def test_a_model_of_chance_is_remarked_on(better):
-    assert tables.chance(better) == []
+    assert sentences.chance(better) == []
     for run in better.runs:
         run["above_baseline"] = False
-    (said,) = tables.chance(better)
+    (said,) = sentences.chance(better)
     assert said.startswith("The test rows do not show that the model is better than ")
     assert said in report.page(better)
 
@@ -101,7 +101,7 @@ def test_test_rows_that_were_seen_are_remarked_on_where_they_are_many(better, sh
     for run in better.runs:
         run["test_rows_seen"] = share
     many = share is not None and share >= 0.01
-    said = tables.seen(better)
+    said = sentences.seen(better)
     assert len(said) == many
     if many:
         start = f"{100 * share:.2g} % of the test rows equal a training row in every "
@@ -115,7 +115,7 @@ def test_test_rows_that_were_seen_are_remarked_on_where_they_are_many(better, sh
 def test_shares_of_what_is_predicted_are_said(better):
     for run in better.runs:
         run["predicted"] = {"no": 0.73, "yes": 0.27}
-    assert tables.predicted_words(better) == (
+    assert sentences.predicted_words(better) == (
         "yes is predicted for 27 % of the test rows; 5 % of all rows are"
     )
 

@@ -7,7 +7,7 @@ from tests.report.reader import Reader, read_whole
 
 from lessvfl import report
 from lessvfl.errors import RecordError
-from lessvfl.report import tables
+from lessvfl.report import measures, sentences, tables
 from lessvfl.report.verdicts import reasons_by_party, verdicts
 
 HOSTILE = '<script>alert("x")</script>'
@@ -51,7 +51,7 @@ def look_up_in(value, names):
 @pytest.mark.parametrize("case", ["ordinary", "regression", "plain", "target missed"])
 def test_every_number_of_every_seed_walks_back_to_the_record(odd_records, pages, case):
     record, n_cells = odd_records[case], 0
-    kinds = {m.path: m.kind for m in tables.measures(record.runs)}
+    kinds = {m.path: m.kind for m in measures.measures(record.runs)}
     for attrs, words in Reader(pages[case]).cells:
         if "data-path" not in attrs:
             continue
@@ -219,7 +219,9 @@ def test_selection_by_shadows_is_told_in_words_and_figures(odd_records, pages):
     words = "|".join(Reader(pages["shadows"]).words)
     run = odd_records["shadows"].runs[0]
     for party, how in run["selection"].items():
-        said = tables.selection_words(party, how, len(run["features"][party]["kept"]))
+        said = sentences.selection_words(
+            party, how, len(run["features"][party]["kept"])
+        )
         assert f"|{said}|" in words
     rules = {party: how["rule"] for party, how in run["selection"].items()}
     assert rules == dict.fromkeys(("bank", "insurer", "hospital"), "elimination")

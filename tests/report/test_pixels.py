@@ -74,7 +74,8 @@ def test_planted_features_are_spoken_of_only_where_there_are_some():
     ax = pixels.plot_pixels(runs, figures.new_axes())
     said = legend_of(ax)
     assert said == ["kept", "removed"]
-    text = pixels.figure(runs, "pixels") + "".join(pixels.text_lines(runs))
+    (drawing,) = pixels.drawn(runs, "pixels")
+    text = "".join([*drawing, *pixels.text_lines(runs)])
     assert "planted" not in text
     assert "noise" not in text
     assert "left kept 7 of 8 pixels; right kept 8 of 8 pixels" in text
@@ -123,5 +124,5 @@ def test_parties_with_pixels_all_over_the_image_are_named_apart(runs):
 )
 def test_there_is_no_picture_of_anything_else(runs):
     assert pixels.picture(runs) is None
-    assert pixels.figure(runs, "pixels") == ""
+    assert pixels.drawn(runs, "pixels") == []
     assert not list(pixels.text_lines(runs))

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures, selection_figures, tables
+from lessvfl.report import figures, selection_figures, verdicts
 from lessvfl.report.reasons import SAID
 
 pytestmark = pytest.mark.usefixtures("no_window")
@@ -95,7 +95,7 @@ def test_a_feature_kept_in_a_pair_has_the_bar_of_its_pair(by_shadows):
 
 def test_a_few_features_are_the_strongest_that_were_kept(by_shadows):
     _, bars = drawn(by_shadows, most=4)
-    kept = [one.value for one in tables.strengths(by_shadows) if one.is_kept]
+    kept = [one.value for one in verdicts.strengths(by_shadows) if one.is_kept]
     longest = [min(value, selection_figures.LONGEST) for value in sorted(kept)[-4:]]
     assert sorted(width for _, _, width, *_ in bars) == longest
 
@@ -118,7 +118,7 @@ def test_removed_features_say_why_they_went(by_shadows):
         "chance": "",
     }
     notes = {}
-    for one in tables.strengths(by_shadows):
+    for one in verdicts.strengths(by_shadows):
         if not one.is_kept:
             why = by_shadows["selection"][one.party]["why"][one.feature]
             assert one.note == went[why]

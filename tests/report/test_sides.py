@@ -10,7 +10,7 @@ from tests.report.sides import party_record, server_record
 
 from lessvfl import report, terms
 from lessvfl.errors import ConfigError
-from lessvfl.report import bill, operator, parts, server, tables
+from lessvfl.report import bill, operator, parts, sentences, server, tables
 from lessvfl.report.verdicts import features_csv, reasons_by_party, verdicts
 
 
@@ -378,7 +378,9 @@ def test_a_server_shows_score_curve_bill_and_components(whole):
     record = server_record(whole)
     text = report.page(record)
     words = "|".join(read_whole(text).words)
-    assert tables.headline(record).startswith("less-vfl-auto with 3 parties; test acc")
+    assert sentences.headline(record).startswith(
+        "less-vfl-auto with 3 parties; test acc"
+    )
     assert "|Test accuracy|" in words
     assert "|bytes of frames, up|" in words
     assert "|bytes sent twice after a break|" in words
@@ -459,7 +461,7 @@ def test_a_run_that_scored_nothing_does_not_blame_the_rows(whole):
     record = server_record(whole)
     for run in record.runs:
         run |= {"accuracy": None, "r2": None, "curve": []}
-    assert "Nothing was scored." in tables.remarks(record)
+    assert "Nothing was scored." in sentences.remarks(record)
 
 
 # ------------------------------------------------------------------------------ compare

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lessvfl.report import page, tables
+from lessvfl.report import page, sentences, tables
 from lessvfl.run.record import RunRecord
 
 
@@ -65,18 +65,18 @@ def test_unfinished_record_says_so_in_its_row(odd_records):
     ],
 )
 def test_headline(odd_records, case, start):
-    assert tables.headline(odd_records[case]).startswith(start)
+    assert sentences.headline(odd_records[case]).startswith(start)
 
 
 def test_headline_ends_with_cost_and_seeds(odd_records, make_record):
-    sentence = tables.headline(odd_records["ordinary"])
+    sentence = sentences.headline(odd_records["ordinary"])
     assert sentence.endswith(" MB sent (mean of 3 seeds)")
-    assert "R²" in tables.headline(odd_records["regression"])
-    assert "no test score" in tables.headline(odd_records["no test rows"])
+    assert "R²" in sentences.headline(odd_records["regression"])
+    assert "no test score" in sentences.headline(odd_records["no test rows"])
     private = make_record(n_seeds=1)
     private.runs[0] |= {"features": None, "communication": None}
-    assert tables.headline(private).startswith("LESS-VFL with 3 parties; test acc")
-    assert "sent" not in tables.headline(private)
+    assert sentences.headline(private).startswith("LESS-VFL with 3 parties; test acc")
+    assert "sent" not in sentences.headline(private)
     assert tables.method_title("mine") == "mine"
 
 
@@ -170,12 +170,14 @@ def test_nouns_follow_their_count():
 def test_selection_in_words():
     how: dict[str, Any] = {"scores": dict.fromkeys("axy", 0.5), "rule": "elimination"}
     how |= {"shadow_share": 0.02, "false_share": 0.04, "pairs": [["x", "y", 3.0]]}
-    assert tables.selection_words("clinic", how, 3) == (
+    assert sentences.selection_words("clinic", how, 3) == (
         "clinic keeps 3 of 3 features. Of the scrambled copies of its columns 2.0 % "
         "passed the same mark; about 0.1 of those kept may be useless. Features that "
         "add nothing to those kept were removed, too. x and y matter together."
     )
-    assert tables.selection_words("clinic", how | {"false_share": None}, 3).startswith(
+    assert sentences.selection_words(
+        "clinic", how | {"false_share": None}, 3
+    ).startswith(
         "clinic keeps 3 of 3 features. Of the scrambled copies of its columns 2.0 % "
         "passed the same mark; no estimate of how many of those kept may be useless. "
     )
@@ -186,20 +188,20 @@ def test_flags_average_to_a_share():
 
 
 def test_remarks(odd_records):
-    assert tables.remarks(odd_records["empty party"]) == [
+    assert sentences.remarks(odd_records["empty party"]) == [
         "bank kept none of its features in 3 of 3 seeds."
     ]
-    assert "no test rows" in tables.remarks(odd_records["no test rows"])[0]
-    assert tables.remarks(odd_records["no seed"]) == []
+    assert "no test rows" in sentences.remarks(odd_records["no test rows"])[0]
+    assert sentences.remarks(odd_records["no seed"]) == []
 
 
 def test_scores_that_do_not_exist_are_named_with_the_reason(make_record):
     record = make_record()
-    assert tables.undefined(record) == []
+    assert sentences.undefined(record) == []
     why = "the test rows are all of one class"
     record.runs[0]["undefined"] = {"auc": why}
     said = f"Test AUC is not defined in 1 of 3 seeds: {why}."
-    assert tables.undefined(record) == [said]
+    assert sentences.undefined(record) == [said]
     assert said in page(record)
 
 

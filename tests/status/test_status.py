@@ -464,7 +464,7 @@ def test_the_page_escapes_every_name() -> None:
             change(evil)
             _, text = ask(running, "/")
             assert "<b>" not in text
-            assert "&lt;b&gt;&amp;&quot;&#x27;$x&lt;/b&gt;" in text
+            assert "&lt;b&gt;&amp;&#34;&#39;$x&lt;/b&gt;" in text
 
 
 def test_the_page_of_every_state_says_what_is_up(status) -> None:
@@ -485,7 +485,7 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     status.ended("Party 'clinic' stayed away.")
     text = page.render(status.snapshot())
     assert "<h1>failed at pre-training: step 40 of 100</h1>" in text
-    assert "Party &#x27;clinic&#x27; stayed away." in text
+    assert "Party &#39;clinic&#39; stayed away." in text
 
 
 def test_the_page_has_the_colours_of_the_report() -> None:

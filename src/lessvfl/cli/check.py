@@ -128,7 +128,7 @@ def _check_config(path: Path) -> TableReport:
 def _print(report: TableReport) -> None:
     """Print what is done about columns, then what stops a run, the verdict last."""
     from lessvfl.data import task_sentence
-    from lessvfl.report.tables import seen_words
+    from lessvfl.report.sentences import seen_words
 
     rows = [
         (_short(one.column), party or "", one.what, one.done)

@@ -57,20 +57,20 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_summary(records: list[RunRecord]) -> None:
     """Print the key numbers of records, one column each."""
-    from lessvfl.report import tables, verdicts
+    from lessvfl.report import sentences, verdicts
 
     for record in records:
-        say(tables.headline(record))
+        say(sentences.headline(record))
         for note in record.header["notes"]:
             say(f"Note: {note}", dim=True)
         for sentence in (
             *verdicts.dwarfing(record),
-            *tables.chance(record),
-            *tables.seen(record),
-            *tables.undefined(record),
+            *sentences.chance(record),
+            *sentences.seen(record),
+            *sentences.undefined(record),
         ):
             say(sentence)
-        if predicted := tables.predicted_words(record):
+        if predicted := sentences.predicted_words(record):
             say(f"{predicted}.", dim=True)
     _print_numbers(records)
 
@@ -81,7 +81,7 @@ def _print_numbers(
     from rich.console import Console
     from rich.table import Table
 
-    from lessvfl.report import tables
+    from lessvfl.report import sentences, tables
 
     heads, rows = tables.summary_rows(records)
     for row, title in zip(rows, titles or (), strict=titles is not None):
@@ -91,7 +91,7 @@ def _print_numbers(
         table.add_row(head, *cells)
     Console().print(table)
     if "paper MiB" in heads:
-        say(tables.PAPER_MIB, dim=True)
+        say(sentences.PAPER_MIB, dim=True)
 
 
 def print_comparison(records: Mapping[str, RunRecord]) -> None:
@@ -113,10 +113,10 @@ def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
     from lessvfl.report import tables, verdicts
 
-    found = tables.recommendations(record)
+    found = verdicts.recommendations(record)
     if not found:
         return
-    say(tables.recommended_words(len(record.runs)))
+    say(verdicts.recommended_words(len(record.runs)))
     counts = (f"{len(one.features):,} of {one.n_held:,}" for one in found)
     names = (one.text(MOST_NAMES) for one in found)
     parties = [one.party for one in found]
@@ -164,9 +164,9 @@ def tell_server(record: RunRecord) -> None:
     """Say how a run ended for the server: tables, or lines where nobody looks on."""
     from rich.console import Console
 
-    from lessvfl.report import server, tables
+    from lessvfl.report import sentences, server, tables
 
-    if rows_said := tables.label_words(record):
+    if rows_said := sentences.label_words(record):
         say(f"{rows_said}.")
     if Console().is_terminal:
         print_summary([record])
@@ -179,7 +179,7 @@ def tell_server(record: RunRecord) -> None:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
         tell_bill(record)
         return
-    say(tables.headline(record))
+    say(sentences.headline(record))
     for run in record.runs:
         finals = (
             f"{tables.score_word(score)} {value:.4f}"
@@ -188,7 +188,7 @@ def tell_server(record: RunRecord) -> None:
         )
         if scores := ", ".join(finals):
             say(f"seed {run['seed']}: {scores}")
-    for sentence in (*tables.chance(record), *tables.undefined(record)):
+    for sentence in (*sentences.chance(record), *sentences.undefined(record)):
         say(sentence)
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
@@ -201,7 +201,7 @@ def tell_party(record: RunRecord) -> None:
     from rich.console import Console
 
     from lessvfl.report import operator, verdicts
-    from lessvfl.terms import bytes_text
+    from lessvfl.terms import bytes_text, listed
 
     is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
     say(f"{operator.headline(record)}.")
@@ -214,9 +214,8 @@ def tell_party(record: RunRecord) -> None:
             say(f"{title}:")
             _print_verdicts(some)
         elif some:
-            names = [one.feature for one in some[:MOST_NAMES]]
-            more = f" and {len(some) - len(names):,} more" * (len(some) > len(names))
-            say(f"{title}: {', '.join(names)}{more}")
+            names = listed([one.feature for one in some], MOST_NAMES)
+            say(f"{title}: {names}")
     if is_terminal:
         for caution in operator.cautions(record):
             say(caution)

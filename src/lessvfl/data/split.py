@@ -281,13 +281,42 @@ def split_rows(
         if in_order:
             return train, test
         return rng.permutation(train), rng.permutation(test)
-    from sklearn.model_selection import train_test_split
+    state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
+    train, test = _shuffle_split(n, n_train, classes, state)
+    return (np.sort(train), np.sort(test)) if in_order else (train, test)
 
-    sizes = {"train_size": n_train, "test_size": n - n_train}
-    state = stream_seed(seed, "split") % 2**32
-    parts = train_test_split(rows, **sizes, stratify=classes, random_state=state)
-    order = np.sort if in_order else np.asarray
-    return order(parts[0]), order(parts[1])
+
+def _shuffle_split(
+    n: int, n_train: int, classes: Places | None, state: np.random.RandomState
+) -> tuple[Places, Places]:
+    """Draw rows as scikit-learn's ``train_test_split`` does, without its import."""
+    if classes is None:
+        order = state.permutation(n)
+        return order[n - n_train :], order[: n - n_train]
+    counts = np.unique(classes, return_counts=True)[1]
+    members = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
+    n_each = _draw_counts(counts, n_train, state)
+    _draw_counts(counts - n_each, n - n_train, state)  # all that are left; it may draw
+    shuffled = [own[state.permutation(len(own))] for own in members]
+    halves = [np.split(own, [n]) for own, n in zip(shuffled, n_each, strict=True)]
+    train, test = (np.concatenate(half) for half in zip(*halves, strict=True))
+    return state.permutation(train), state.permutation(test)
+
+
+def _draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places:
+    """Share out `n` by the counts of classes, what remains to the largest remainders.
+
+    Of classes with equal remainders some are drawn.
+    """
+    shares = counts / counts.sum() * n
+    found: Places = np.floor(shares).astype(np.int64)
+    remainders = shares - found
+    for remainder in np.unique(remainders)[::-1]:
+        if not (n_left := int(n - found.sum())):
+            break
+        equal = np.flatnonzero(remainders == remainder)
+        found[state.choice(equal, min(len(equal), n_left), replace=False)] += 1
+    return found
 
 
 def _both_sides(dataset: Dataset, train: Places, test: Places) -> tuple[Places, Places]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl import terms
-from lessvfl.report import parts, tables
+from lessvfl.report import parts, sentences, tables
 from lessvfl.run.record import RunRecord
 
 CARD_NAME = "MODEL_CARD.md"
@@ -145,9 +145,7 @@ def _features(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
     rows, estimates = [], []
     for party, names in tables.revealed(run).items():
         kept, n_held = names["kept"], len(names["kept"]) + len(names["removed"])
-        shown = ", ".join(kept[:MOST_NAMES]) or "none"
-        if len(kept) > MOST_NAMES:
-            shown += f" and {len(kept) - MOST_NAMES:,} more"
+        shown = terms.listed(kept, MOST_NAMES) or "none"
         rows.append((party, f"{len(kept):,} of {n_held:,}", shown))
         share = tables.number(run, "selection", party, "false_share")
         if share is not None:
@@ -158,7 +156,7 @@ def _features(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
     yield from _table(heads, rows)
     if estimates:
         yield ""
-        yield f"Perhaps useless: {', '.join(estimates)}. {tables.ESTIMATED}"
+        yield f"Perhaps useless: {', '.join(estimates)}. {sentences.ESTIMATED}"
 
 
 def _communication(run: tables.RunNumbers) -> Iterator[str]:

@@ -6,12 +6,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures, parts, pixels, tables
+from lessvfl.report import figures, parts, pixels, sentences, tables
 from lessvfl.report.finding import finding
 from lessvfl.report.folder import REPORT_NAME
 from lessvfl.report.page import banner, data_words
@@ -135,30 +135,28 @@ def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> s
     for name, record in records.items():
         key = json.dumps(record.header.get("data"), sort_keys=True)
         groups.setdefault(key, {})[name] = record
-    n_runs = tables.plural(len(records), "run")
     sets = [data_words(json.loads(data)) for data in groups]
     several = len(groups) > 1
     first = next(iter(records.values()))
     of_party = first.side == "party"
     whose = f" of {first.header['party']}" if of_party else ""
-    about = f"{n_runs}{whose} on {f'{len(groups)} data sets' if several else sets[0]}"
+    about = f"{tables.plural(len(records), 'run')}{whose} on "
+    about += f"{len(groups)} data sets" if several else sets[0]
     found = "" if several or of_party else _finding(records)
-    body = [parts.header([about] if found else [], found or about)]
-    if several:
-        body.append(
-            '<p class="banner" role="note">These runs are over different data sets, so '
-            "they are grouped; compare numbers within a group only.</p>"
-        )
-    for name, record in records.items():
-        body.append(banner(record, f"The run in {name}"))
-    for i, (words, group) in enumerate(zip(sets, groups.values(), strict=True)):
-        said = _finding(group) if several and not of_party else ""
-        body.append(_group(f"set{i}", words, said, group, links))
     headers = [record.header for record in records.values()]
-    body.append(parts.notes_card(n for h in headers for n in h.get("notes") or []))
     versions = dict.fromkeys(str(header.get("lessvfl")) for header in headers)
-    footer = f"Made by lessvfl from records of version {escape(', '.join(versions))}."
-    return parts.document(found or about, body, footer)
+    return parts.page(
+        "comparison.html.j2",
+        title=found or about,
+        line=[about] if found else [],
+        banners=[banner(one, f"The run in {name}") for name, one in records.items()],
+        groups=[
+            _group(f"set{i}", words, several, group, links)
+            for i, (words, group) in enumerate(zip(sets, groups.values(), strict=True))
+        ],
+        notes=[note for header in headers for note in header.get("notes") or []],
+        footer=f"Made by lessvfl from records of version {', '.join(versions)}.",
+    )
 
 
 def _finding(group: Mapping[str, RunRecord]) -> str:
@@ -169,33 +167,32 @@ def _finding(group: Mapping[str, RunRecord]) -> str:
 def _group(
     key: str,
     words: str,
-    found: str,
+    several: bool,
     group: Mapping[str, RunRecord],
     links: Mapping[str, str],
-) -> str:
+) -> dict[str, Any]:
     """Return what runs over one data set found, their table and figures."""
     of_party = any(record.side == "party" for record in group.values())
-    runs, n_seeds = _table(group, links), max(len(r.runs) for r in group.values())
-    said = []
-    if n_seeds > 1:
-        said.append("Means over seeds ± the sample standard deviation.")
+    found = _finding(group) if several and not of_party else ""
+    about = []
+    if max(len(record.runs) for record in group.values()) > 1:
+        about.append("Means over seeds ± the sample standard deviation.")
     if not of_party:
-        said.append("Scores are the final ones on test rows.")
+        about.append("Scores are the final ones on test rows.")
     if any("paper MiB" in tables.summary(record) for record in group.values()):
-        said.append(tables.PAPER_MIB)
-    inner = f"<p>{escape(found)}.</p>" if found else ""
-    inner += f'<p class="soft">{" ".join(said)}</p>' if said else ""
-    title = words if found or of_party else "In numbers"
-    card = parts.card(title, inner + parts.scroll("Runs", runs), "div")
-    if of_party:
-        return f"<section>{card}{_by_feature(group)}</section>"
-    pictures, curves, kept = _figures(key, group)
-    if len(group) <= FEW:
-        return parts.columns(card + kept, pictures + curves)
-    return f"<section>{card}</section>{parts.columns(curves, pictures + kept)}"
+        about.append(sentences.PAPER_MIB)
+    return {
+        "title": words if found or of_party else "In numbers",
+        "finding": found,
+        "about": about,
+        "few": len(group) <= FEW,
+        "features": _by_feature(group) if of_party else None,
+        **_table(group, links),
+        **({} if of_party else _figures(key, group)),
+    }
 
 
-def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
+def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> dict[str, Any]:
     """Return the numbers of runs, few of them in columns and many in lines."""
     header, rows = tables.summary_rows(list(group.values()))
     runs: list[dict[str, str | parts.Link]] = []
@@ -207,42 +204,33 @@ def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
         del runs[-1]["data"]
         runs[-1].pop("features kept", None)
     if len(runs) > FEW:
-        return parts.number_table(runs, ("method", "profile", "folder"))
-    titles, lines = titles_of(group).values(), []
-    for label in runs[0]:
-        line: dict[str, str | parts.Link] = {"": label}
-        line.update(zip(titles, (run[label] for run in runs), strict=True))
-        lines.append(line)
-    return parts.number_table(lines, ("",))
+        return {"lines": runs, "words": ("method", "profile", "folder")}
+    titles = titles_of(group).values()
+    lines = [
+        {"": label, **dict(zip(titles, (run[label] for run in runs), strict=True))}
+        for label in runs[0]
+    ]
+    return {"lines": lines, "words": ("",)}
 
 
-def _by_feature(group: Mapping[str, RunRecord]) -> str:
+def _by_feature(group: Mapping[str, RunRecord]) -> dict[str, Any]:
     """Return which runs of one party kept which of its features."""
-    titles = titles_of(group)
-    found = {name: verdicts(record) for name, record in group.items()}
-    kept = {
-        (name, one.feature): "kept" if one.is_kept else "removed"
-        for name, some in found.items()
-        for one in some
-    }
-    features = dict.fromkeys(one.feature for some in found.values() for one in some)
-
-    def n_removed(feature: str) -> int:
-        return sum(kept.get((name, feature)) != "kept" for name in group)
-
-    lines = []
-    for feature in sorted(features, key=n_removed):
-        texts = [kept.get((name, feature), tables.MISSING) for name in group]
-        lines.append(parts.line(feature, texts))
-    table = parts.table(("Feature", *titles.values()), lines)
-    said = '<p class="soft">Kept: by at least half of the seeds of a run.</p>'
-    inner = said + parts.scroll("Features by run", table, tall=True)
-    return parts.card("Features by run", inner)
+    found: dict[str, dict[str, str]] = {}
+    for name, record in group.items():
+        for one in verdicts(record):
+            state = "kept" if one.is_kept else "removed"
+            found.setdefault(one.feature, {})[name] = state
+    rows = [
+        (feature, *(by_run.get(name, tables.MISSING) for name in group))
+        for feature, by_run in found.items()
+    ]
+    rows.sort(key=lambda row: -row[1:].count("kept"))
+    return {"names": ("Feature", *titles_of(group).values()), "rows": rows}
 
 
-def _figures(key: str, group: Mapping[str, RunRecord]) -> tuple[str, str, str]:
+def _figures(key: str, group: Mapping[str, RunRecord]) -> dict[str, Any]:
     """Return the pictures of pixels, the curves and the bars of features."""
-    titles, finals, counts, pictures = titles_of(group), [], [], ""
+    titles, finals, counts, pictures = titles_of(group), [], [], []
     with figures.page_style():
         ax = figures.new_axes(3.2 + 0.2 * len(group))
         for i, (name, record) in enumerate(group.items()):
@@ -250,18 +238,18 @@ def _figures(key: str, group: Mapping[str, RunRecord]) -> tuple[str, str, str]:
             dashes = figures.DASHES[row % len(figures.DASHES)]
             look = {"color": figures.CYCLE[column], "dashes": dashes}
             figures.plot_curve(record.runs, ax, name=titles[name], **look)
-            finals.append(f"{titles[name]}: {tables.headline(record)}")
+            finals.append(f"{titles[name]}: {sentences.headline(record)}")
             if c := tables.mean_total(record.runs):
                 counts.append(f"{titles[name]} kept {c.kept:g} of {c.held:g}")
-            pictures += pixels.figure(record.runs, f"{key}-pixels{i}", titles[name])
+            pictures += pixels.drawn(record.runs, f"{key}-pixels{i}", titles[name])
         if not ax.lines:
             figures.plot_curve([], ax)
         title = "Test score against megabytes sent"
         about = _curve_words(group)
         curves = parts.figure(ax, f"{key}-curve", title, about, "; ".join(finals))
         runs = {titles[name]: record.runs for name, record in group.items()}
-        kept = _kept(key, runs, "; ".join(counts)) if counts else ""
-    return pictures, curves, kept
+        kept = [_kept(key, runs, "; ".join(counts))] if counts else []
+    return {"pictures": pictures, "curves": curves, "kept": kept}
 
 
 def _curve_words(group: Mapping[str, RunRecord]) -> str:
@@ -279,7 +267,9 @@ def _curve_words(group: Mapping[str, RunRecord]) -> str:
     return " ".join(said)
 
 
-def _kept(key: str, runs: Mapping[str, Sequence[RunNumbers]], alt: str) -> str:
+def _kept(
+    key: str, runs: Mapping[str, Sequence[RunNumbers]], alt: str
+) -> parts.Drawing:
     totals = [total for some in runs.values() if (total := tables.mean_total(some))]
     about = "All parties together."
     if tables.with_planted(totals):

@@ -7,14 +7,11 @@ hatching repeats what they say.
 from __future__ import annotations
 
 import contextlib
-import io
-import re
 import statistics
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
-from xml.etree import ElementTree
 
 from lessvfl import terms
 from lessvfl.report import tables
@@ -352,15 +349,20 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
         return say(ax, "no bytes were recorded")
     titles = [tables.stage_title(s) + "*" * (s == "evaluate") for s in stages]
     prepare_bars(ax, titles, whole=False)
-    longest = _most_paid(runs, stages)
-    for direction, shift, color, words in DIRECTIONS:
-        paths = (f"communication.by_stage.{stage}.{direction}" for stage in stages)
-        means = (tables.over_seeds(runs, path) for path in paths)
-        sizes = [mean.mean if mean else 0.0 for mean in means]
+    sizes = {
+        (stage, way): mean.mean if mean else 0.0
+        for stage in stages
+        for way, *_ in DIRECTIONS
+        for mean in [tables.over_seeds(runs, f"communication.by_stage.{stage}.{way}")]
+    }
+    paid = [size for (stage, _), size in sizes.items() if stage != "evaluate"]
+    longest = max(paid or sizes.values())  # evaluation costs nothing
+    for way, shift, color, words in DIRECTIONS:
         rows = [y + shift for y in range(len(stages))]
-        sent = [min(size, longest) / 1e6 for size in sizes]
+        sent = [min(sizes[stage, way], longest) / 1e6 for stage in stages]
         bars = ax.barh(rows, sent, height=0.36, color=color, label=words)
-        for stage, y, size, bar in zip(stages, rows, sizes, bars, strict=True):
+        for stage, y, bar in zip(stages, rows, bars, strict=True):
+            size = sizes[stage, way]
             said = terms.bytes_text(size) if size else "0"
             if stage == "evaluate":
                 bar.set_alpha(0.4)
@@ -371,14 +373,6 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("MB" + mean_of(run) + apart)
     legend(ax)
     return ax
-
-
-def _most_paid(runs: Sequence[RunNumbers], stages: Sequence[str]) -> float:
-    """Return the bytes of the dearest stage and direction; evaluation costs nothing."""
-    paid = [stage for stage in stages if stage != "evaluate"] or stages
-    paths = (f"communication.by_stage.{s}.{d}" for s in paid for d, *_ in DIRECTIONS)
-    means = (tables.over_seeds(runs, path) for path in paths)
-    return max((mean.mean for mean in means if mean), default=0.0)
 
 
 def mean_of(run: OneOrMore) -> str:
@@ -441,31 +435,3 @@ def save(ax: Axes, to: IO[Any] | Path, ending: str, **options: Any) -> None:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         root.savefig(to, format=ending, **options)
     root.set_layout_engine("none")
-
-
-def to_svg(ax: Axes, name: str) -> str:
-    """Return a figure as an SVG element; every id in it begins with `name`."""
-    stream = io.StringIO()
-    save(ax, stream, "svg", metadata={"Date": None}, transparent=True)
-    root = ElementTree.fromstring(stream.getvalue())
-    for element in root.iter():
-        for child in list(element):
-            if child.tag.endswith(("}metadata", "}style")):
-                element.remove(child)
-        element.tag = element.tag.rpartition("}")[2]
-        named = [(k.rpartition("}")[2], v) for k, v in element.attrib.items()]
-        element.attrib = {key: _rename(key, value, name) for key, value in named}
-    for size in ("width", "height"):
-        del root.attrib[size]
-    root.attrib["aria-hidden"] = "true"
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _rename(key: str, value: str, name: str) -> str:
-    """Keep ids apart, and let the page choose the font."""
-    if key == "id":
-        return f"{name}-{value}"
-    if key == "href":
-        return value.replace("#", f"#{name}-", 1)
-    value = value.replace("url(#", f"url(#{name}-")
-    return re.sub(r"(font: [^']*?px) '.*?(;|$)", r"\1 system-ui, sans-serif\2", value)

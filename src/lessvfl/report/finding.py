@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lessvfl import terms
-from lessvfl.report import tables
+from lessvfl.report import sentences, tables
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PairedGap
 
@@ -27,7 +27,7 @@ def finding(records: Mapping[str, RunRecord]) -> str:
     """
     done = {name: record for name, record in records.items() if record.runs}
     if len(done) < 2:
-        return "".join(tables.headline(record) for record in done.values())
+        return "".join(sentences.headline(record) for record in done.values())
     name, *others = sorted(done, key=lambda name: _rank(done[name]))
     if len(others) == 1:
         return _against(done, name, others[0])

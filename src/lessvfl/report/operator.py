@@ -7,13 +7,12 @@ from it: the settings, the bill, and what ``reveal`` and ``align`` allowed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lessvfl import terms
-from lessvfl.report import page, parts, tables
-from lessvfl.report.tables import MISSING, at, number, plural
+from lessvfl.report import page, parts, sentences, tables
+from lessvfl.report.tables import at, number, plural
 from lessvfl.report.verdicts import (
     FEATURES_NAME,
     NEEDED,
@@ -25,7 +24,7 @@ from lessvfl.report.verdicts import (
     reasons,
     verdicts,
 )
-from lessvfl.run.record import FILE_NAME, RunRecord
+from lessvfl.run.record import RunRecord
 
 BITS = {"float32": 32, "float64": 64}  # of a value that is not rounded
 ALIGNED = {  # what the server learnt from the alignment of rows
@@ -41,7 +40,7 @@ def headline(record: RunRecord) -> str:
     """Say in one sentence how many columns can go, and why."""
     found = verdicts(record)
     if not found:
-        return tables.headline(record)
+        return sentences.headline(record)
     n_held, counts = len(found), Counter(one.verdict for one in found)
     gone = [one for one in found if one.verdict == NOT_NEEDED]
     if record.header.get("method") == "plain":
@@ -239,22 +238,35 @@ def _width(record: RunRecord, party: str) -> str:
 
 def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:
     """Return the page of a party's record, and predictions since, as one document."""
-    title, found = headline(record), verdicts(record)
-    body = [page.banner(record), parts.header(_line(record), title)]
-    if found:
-        said = [*dwarfing(record), *cautions(record)]
-        body += [_lists(found), parts.notes_card(said, "Bear in mind")]
-        body += [_revealed(record, since), _sent(record)]
-    body += [
-        parts.notes_card(record.header.get("notes") or []),
-        page.settings_section(record),
-    ]
-    version = escape(str(record.header.get("lessvfl", "")))
-    footer = (
-        f"Made by lessvfl {version} from {FILE_NAME}, for the eyes of this party. The "
-        f"lists are in {FEATURES_NAME}, too."
+    lists: dict[str, list[FeatureVerdict]] = {}
+    if found := verdicts(record):
+        lists = {
+            verdict: [one for one in found if one.verdict == verdict]
+            for verdict in (NOT_NEEDED, NEEDED, UNDECIDED)
+        }
+    said = f"{page.made_by(record)}, for the eyes of this party. "
+    return parts.page(
+        "operator.html.j2",
+        title=headline(record),
+        line=_line(record),
+        banner=page.banner(record),
+        lists=lists,
+        cautions=[*dwarfing(record), *cautions(record)] if found else [],
+        revealed=revealed(record, since),
+        sent=[
+            {
+                "stage": row.title,
+                "to the server": terms.bytes_text(row.up),
+                "from the server": terms.bytes_text(row.down),
+                "rounds": f"{row.rounds:,.0f}",
+            }
+            for row in sent(record)
+        ],
+        n_runs=len(record.runs),
+        notes=record.header.get("notes") or [],
+        settings=page.settings(record),
+        footer=f"{said}The lists are in {FEATURES_NAME}, too.",
     )
-    return parts.document(title, body, footer)
 
 
 def _line(record: RunRecord) -> list[str]:
@@ -269,84 +281,3 @@ def _line(record: RunRecord) -> list[str]:
     if started := header.get("started"):
         words.append(str(started)[:10])
     return words
-
-
-def _lists(found: Sequence[FeatureVerdict]) -> str:
-    """Return the three lists: what is not needed, what is, what is undecided."""
-    lists = {
-        verdict: [one for one in found if one.verdict == verdict]
-        for verdict in (NOT_NEEDED, NEEDED, UNDECIDED)
-    }
-    left = _list("Not needed by this model", lists[NOT_NEEDED], "None for certain.")
-    if lists[UNDECIDED]:
-        left += _list("Undecided", lists[UNDECIDED], "")
-    return parts.columns(left, _list("Needed", lists[NEEDED], "Nothing was kept."))
-
-
-def _list(title: str, found: Sequence[FeatureVerdict], nothing: str) -> str:
-    if not found:
-        return parts.card(title, f'<p class="soft">{nothing}</p>', "div")
-    with_strength = any(one.strength is not None for one in found)
-    lines = []
-    for one in found:
-        often = f"kept in {one.n_kept} of {one.n_runs}" if one.n_runs > 1 else ""
-        side = f"{_bar(one.decisive) if with_strength else ''}<small>{often}</small>"
-        lines.append(
-            f'<tr><th scope="row">{escape(one.feature)}'
-            f"<small>{escape(one.words)}</small></th><td>{side}</td></tr>"
-        )
-    last = "Strength" if with_strength else "Runs" if found[0].n_runs > 1 else ""
-    table = parts.table(("Feature", last), lines, look=' class="verdicts"')
-    said = ""
-    if with_strength:
-        said = (
-            '<p class="soft">Strength: 1 is the mark, what scrambled copies of your '
-            "columns reach by chance.</p>"
-        )
-    heading = f"{title} ({len(found):,})"
-    return parts.card(heading, said + parts.scroll(title, table, tall=True), "div")
-
-
-LONGEST = 3.0  # in marks; a longer bar is cut
-
-
-def _bar(strength: float | None) -> str:
-    """Return a strength as a number and a bar with the mark on it."""
-    if strength is None:
-        return MISSING
-    width = 100 * min(strength, LONGEST) / LONGEST
-    style = f"width:{width:.0f}%"
-    return (
-        f'{strength:.2f}<span class="strength" aria-hidden="true">'
-        f'<span style="{style}"></span></span>'
-    )
-
-
-def _revealed(record: RunRecord, since: Mapping[str, Any] | None) -> str:
-    lines = [parts.line(whom, [what]) for whom, what in revealed(record, since)]
-    table = parts.table(("To", "What"), lines, look=' class="revealed"')
-    said = (
-        '<p class="soft">Cells, networks and strengths stayed here. Embeddings are '
-        "computed from your columns: whoever has them learns something about your "
-        "rows (docs/threat-model.md).</p>"
-    )
-    return parts.card("What was revealed, and to whom", said + table)
-
-
-def _sent(record: RunRecord) -> str:
-    rows = sent(record)
-    if not rows:
-        return ""
-    lines = [
-        {
-            "stage": row.title,
-            "to the server": terms.bytes_text(row.up),
-            "from the server": terms.bytes_text(row.down),
-            "rounds": f"{row.rounds:,.0f}",
-        }
-        for row in rows
-    ]
-    together = f" of {len(record.runs)} runs together" if len(record.runs) > 1 else ""
-    said = f'<p class="soft">Bytes of payload{together}, evaluation included.</p>'
-    table = parts.scroll("Bytes by stage", parts.number_table(lines, ("stage",)))
-    return parts.card("What was sent", said + table)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
 from lessvfl.report import (
     bill,
     figures,
+    measures,
     parts,
     pixels,
     selection_figures,
+    sentences,
     server,
     tables,
+    verdicts,
 )
+from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING, RunNumbers, at
-from lessvfl.report.verdicts import dwarfing, reasons_by_party, verdicts
+from lessvfl.report.verdicts import dwarfing, reasons_by_party
 from lessvfl.run.record import FILE_NAME, RunRecord
 
 if TYPE_CHECKING:
@@ -34,21 +37,25 @@ SHAPE = (  # of the data: key, one, many
 
 def run_page(record: RunRecord) -> str:
     """Return the page of a whole run or of a server as one HTML document."""
-    title = tables.headline(record)
-    body = [
-        banner(record),
-        parts.header(_line(record), title),
-        _cards(record),
-        parts.notes_card(_notes(record)),
-    ]
-    if record.runs:
-        body += [_parties(record), _bill(record), _recommended(record), _missed(record)]
-        body += [_figures(record.runs), _selection(record.runs[0])]
-        body += [_features(record), _seeds(record.runs)]
-    body.append(settings_section(record))
-    version = escape(str(record.header.get("lessvfl", "")))
-    footer = f"Made by lessvfl {version} from {FILE_NAME}; every number is in it."
-    return parts.document(title, body, footer)
+    title, runs = sentences.headline(record), record.runs
+    values: dict[str, Any] = {"n_runs": len(runs), "cards": _cards(record)}
+    if runs:
+        values |= _figures(runs) | _tables(record)
+    return parts.page(
+        "run.html.j2",
+        title=title,
+        line=_line(record),
+        banner=banner(record),
+        notes=_notes(record),
+        settings=settings(record),
+        footer=f"{made_by(record)}; every number is in it.",
+        **values,
+    )
+
+
+def made_by(record: RunRecord) -> str:
+    """Say what a page was made by and of."""
+    return f"Made by lessvfl {record.header.get('lessvfl', '')} from {FILE_NAME}"
 
 
 def banner(record: RunRecord, name: str = "This run") -> str:
@@ -59,7 +66,7 @@ def banner(record: RunRecord, name: str = "This run") -> str:
     text = f"{name} is not complete: {record.status}. Numbers are of {n_runs}."
     if record.message:
         text += f" {record.message}"
-    return f'<p class="banner" role="status">{escape(text)}</p>'
+    return text
 
 
 def _line(record: RunRecord) -> list[str]:
@@ -93,13 +100,14 @@ def _notes(record: RunRecord) -> list[str]:
     task, reason = (at(record.header, "data", key) for key in ("task", "task_reason"))
     said = [terms.labels_text(task, reason)] if task and reason else []
     if at(record.header, "data", "classes"):
-        words = (tables.label_words(record), tables.predicted_words(record))
+        words = (sentences.label_words(record), sentences.predicted_words(record))
         said += [f"{one}." for one in words if one]
     notes = record.header.get("notes") or []
-    return [*dwarfing(record), *said, *notes, *tables.remarks(record)]
+    return [*dwarfing(record), *said, *notes, *sentences.remarks(record)]
 
 
-def _cards(record: RunRecord) -> str:
+def _cards(record: RunRecord) -> list[tuple[str, str, str, str]]:
+    """Return the key numbers: label, mean, standard deviation, one thing more."""
     details, cards = _details(record), []
     for label, text in tables.summary(record).items():
         if label == "features kept":  # "24 ± 1 of 45" is two lines of a card
@@ -107,26 +115,16 @@ def _cards(record: RunRecord) -> str:
             details[label] = f"of {held}"
         cards.append((label, text, details.get(label, "")))
     cards += _target(record.runs)
-    if not cards:
-        return ""
-    items = []
+    found = []
     for label, text, detail in cards:
-        value, _, pm = text.partition(" ± ")
-        small = f' <small class="soft">± {escape(pm)}</small>' if pm else ""
-        more = f'<dd class="detail">{escape(detail)}</dd>' if detail else ""
-        items.append(
-            f"<div><dt>{escape(label[0].upper() + label[1:])}</dt>"
-            f'<dd class="value">{escape(value)}{small}</dd>{more}</div>'
-        )
-    said = "One seed, so nothing to average."
-    if len(record.runs) > 1:
-        said = f"Mean ± sample standard deviation over {len(record.runs)} seeds."
-    return (
-        '<section aria-label="Key numbers">'
-        f'<dl class="numbers">{"".join(items)}</dl>'
-        f'<p class="soft">{said} 1 MB is 1,000,000 bytes of payload; evaluation is '
-        "never in the cost.</p></section>"
-    )
+        mean, _, spread = text.partition(" ± ")
+        found.append((capital(label), mean, spread, detail))
+    return found
+
+
+def capital(words: str) -> str:
+    """Begin words with a capital, and leave the others as they are."""
+    return words[:1].upper() + words[1:]
 
 
 def _details(record: RunRecord) -> dict[str, str]:
@@ -188,40 +186,13 @@ FIGURES = {  # title, caption
 }
 
 
-def _figure(ax: Axes, name: str, alt: str, more: str = "") -> str:
+def _figure(ax: Axes, name: str, alt: str, more: str = "") -> Drawing:
     title, caption = FIGURES[name]
     return parts.figure(ax, name, title, f"{caption}{more}", alt)
 
 
-def _parties(record: RunRecord) -> str:
-    """Return what a server knows of each party; of a whole run, the figures say it."""
-    if record.side != "server":
-        return ""
-    said = (
-        '<p class="soft">Components and features kept; what a party reveals of the '
-        "latter is its own choice. Bytes of payload without evaluation.</p>"
-    )
-    if power := server.power_words(record):
-        said += f'<p class="soft">{escape(power)}</p>'
-    table = parts.number_table(server.party_rows(record), ("party",))
-    return parts.card("Parties", said + parts.scroll("Parties", table))
-
-
-def _bill(record: RunRecord) -> str:
-    """Return the whole bill of a run between machines."""
-    found = bill.rows(record)
-    if not found:
-        return ""
-    said = (
-        '<p class="soft">Both directions, all parties. Frames: messages with all that '
-        "says what they are; the socket has TLS and the engine's own frames besides."
-        "</p>"
-    )
-    table = parts.scroll("Whole bill", parts.number_table(found, ("part",)))
-    return parts.card("Whole bill", said + table)
-
-
-def _figures(runs: Sequence[RunNumbers]) -> str:
+def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
+    """Return the figures in their columns, and how parties chose by shadows."""
     counts, kept = tables.mean_counts(runs), tables.component_counts(runs)
     stages = tables.stages_billed(runs)
     titles = [tables.stage_title(stage, billed=True) for stage in stages]
@@ -229,27 +200,29 @@ def _figures(runs: Sequence[RunNumbers]) -> str:
         f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
     ]
     of_components = [f"{party} {k:g} of {n:g}" for party, (k, n) in kept.items()]
+    left, right = [], []
     with figures.page_style():
-        features = ""
         if counts:  # a server is told of them by some parties, or by none
             ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
             more = f" {PLANTED}" * tables.with_planted(counts.values())
-            features = _figure(ax, "features", "; ".join(of_features), more)
-        ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
-        alt = "; ".join(of_components) or "No components were recorded."
-        components = _figure(ax, "components", alt)
+            right.append(_figure(ax, "features", "; ".join(of_features), more))
         ax = figures.plot_bytes(runs, figures.bar_axes(2 * len(stages)))
         alt = f"Bytes of {', '.join(titles) or 'no stage'}; "
-        sent = _figure(ax, "bytes", f"{alt}the same numbers are in the table of seeds.")
-        left = pixels.figure(runs, "pixels") + _curve_figure(runs) + components
-    return parts.columns(left, features + sent, ' aria-label="Figures"')
+        alt += "the same numbers are in the table of seeds."
+        right.append(_figure(ax, "bytes", alt))
+        left += [*pixels.drawn(runs, "pixels"), _curve_figure(runs)]
+        ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
+        alt = "; ".join(of_components) or "No components were recorded."
+        left.append(_figure(ax, "components", alt))
+        selection = _selection(runs[0]) if runs[0].get("selection") else None
+    return {"left": left, "right": right, "selection": selection}
 
 
-def _curve_figure(runs: Sequence[RunNumbers]) -> str:
+def _curve_figure(runs: Sequence[RunNumbers]) -> Drawing:
     alt, title = "No score was recorded.", "Test score against megabytes sent"
     if score := figures.score_of(runs):
         key, words = score
-        title = f"{words[0].upper()}{words[1:]} against megabytes sent"
+        title = f"{capital(words)} against megabytes sent"
         if mean := figures.mean_curve(runs, key):
             (x0, y0), (x1, y1) = mean[0], mean[-1]
             alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
@@ -258,198 +231,130 @@ def _curve_figure(runs: Sequence[RunNumbers]) -> str:
     return parts.figure(ax, "curve", title, caption, f"{title}. {alt}")
 
 
-def _selection(run: RunNumbers) -> str:
+def _selection(run: RunNumbers) -> dict[str, Any]:
     """Return how the parties of a run chose by shadows, in words and figures."""
-    selection = run.get("selection")
-    if not selection:
-        return ""
-    n_scores, most = len(tables.strengths(run)), selection_figures.MOST_FEATURES
-    items = ""
-    for party, how in selection.items():
-        n_kept = len(tables.revealed(run)[party]["kept"])
-        items += f"<li>{escape(tables.selection_words(party, how, n_kept))}</li>"
-    with figures.page_style():
-        n_rows = min(n_scores, most) + len(selection)  # and the parties' names
-        ax = selection_figures.plot_selection(run, figures.bar_axes(n_rows))
-        noted = [one for one in tables.strengths(run) if one.note]
-        words = "; ".join(f"{one.feature}: {one.note}" for one in noted[:most])
-        alt = f"Strength of up to {most} features against shadows. {words}"
-        scores = _figure(ax, "scores", alt)
-        ax = selection_figures.plot_path(run, figures.new_axes())
-        alt = "Features and share of shadows kept along the lambdas, by party."
-        path = _figure(ax, "path", alt)
-    said = (
-        "<p>Each party scrambled copies of its own columns and kept what is stronger "
-        f"than these (seed {escape(str(run.get('seed', '')))}).</p><ul>{items}</ul>"
-        f'<p class="soft">{escape(tables.ESTIMATED)}</p>'
-    )
-    card = parts.card("How features were chosen", said, "div")
-    return parts.columns(card + path, scores, ' aria-label="Selection"')
+    selection, strengths = run["selection"], verdicts.strengths(run)
+    most = selection_figures.MOST_FEATURES
+    n_rows = min(len(strengths), most) + len(selection)  # and the parties' names
+    ax = selection_figures.plot_selection(run, figures.bar_axes(n_rows))
+    noted = [f"{one.feature}: {one.note}" for one in strengths if one.note]
+    alt = f"Strength of up to {most} features against shadows. "
+    scores = _figure(ax, "scores", alt + "; ".join(noted[:most]))
+    ax = selection_figures.plot_path(run, figures.new_axes())
+    alt = "Features and share of shadows kept along the lambdas, by party."
+    said = [
+        sentences.selection_words(party, how, len(tables.revealed(run)[party]["kept"]))
+        for party, how in selection.items()
+    ]
+    path = _figure(ax, "path", alt)
+    seed = run.get("seed", "")
+    return {"seed": seed, "sentences": said, "path": path, "scores": scores}
 
 
 # -- tables ----------------------------------------------------------------------------
 
 
 MOST_NAMES = 40  # of one party that are named before the list of every feature
+STATES = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
 
 
-def _recommended(record: RunRecord) -> str:
-    """Return the answer of all seeds: the features each party should use."""
-    found = tables.recommendations(record)
-    if not found:
-        return ""
-    why = reasons_by_party(record)
-    lines = [
-        parts.line(
-            one.party,
-            [
+def _tables(record: RunRecord) -> dict[str, Any]:
+    """Return the rows of all tables; empty where a record has none."""
+    why, of_server = reasons_by_party(record), record.side == "server"
+    recommended = verdicts.recommendations(record)
+    return {
+        # Of a whole run, the figures say it.
+        "parties": server.party_rows(record) if of_server else [],
+        "power": server.power_words(record) if of_server else "",
+        "bill": bill.rows(record),
+        "recommended_words": verdicts.recommended_words(len(record.runs)),
+        "recommended": [
+            (
+                one.party,
                 f"{len(one.features):,} of {one.n_held:,}",
                 one.text(MOST_NAMES),
                 why.get(one.party, "nothing was removed"),
-            ],
-        )
-        for one in found
-    ]
-    names = ("Party", "Recommended", "Features", "Why not the others")
-    table = parts.table(names, lines, look=' class="recommended"')
-    words = escape(tables.recommended_words(len(record.runs)))
-    said = f'<p class="soft">{words} Every feature is in the list below.</p>'
-    inner = said + parts.scroll("Recommended features", table, tall=True)
-    return parts.card("Recommended features", inner)
+            )
+            for one in recommended
+        ],
+        "score": capital(tables.first_score(record)[1]),
+        "missed": [
+            (party, f"{without:.3f} instead of {whole:.3f}")
+            for party, (without, whole) in tables.missed(record).items()
+        ],
+        "estimated": sentences.ESTIMATED,
+        "features": _features(record, recommended),
+        "seeds": _seeds(record.runs),
+    }
 
 
-def _missed(record: RunRecord) -> str:
-    """Return what the score would be without each party."""
-    found = tables.missed(record)
-    if not found:
-        return ""
-    lines = [
-        parts.line(party, [f"{without:.3f} instead of {whole:.3f}"])
-        for party, (without, whole) in found.items()
-    ]
-    _, word = tables.first_score(record)
-    names = ("Party", f"{word[0].upper()}{word[1:]} without it")
-    table = parts.table(names, lines, look=' class="missed"')
-    mean_of = f"; mean of {len(record.runs)} seeds" * (len(record.runs) > 1)
-    said = (
-        '<p class="soft">How much worse the final model scores when the embedding of '
-        f"one party is replaced by its mean over the training rows{mean_of}. A model "
-        "trained without the party may make up for some of the loss.</p>"
-    )
-    inner = said + parts.scroll("Score without each party", table, tall=True)
-    return parts.card("Who would be missed", inner)
-
-
-def _features(record: RunRecord) -> str:
+def _features(
+    record: RunRecord, recommended: Iterable[verdicts.Recommendation]
+) -> dict[str, Any] | None:
+    """Return the list of every feature, its columns, and by what it is filtered."""
     rows = tables.feature_rows(record.runs)
     if not rows:
-        return ""
-    recommended = {
-        (one.party, row.feature)
-        for one in tables.recommendations(record)
-        for row in one.features
-    }
-    with_mark = bool(recommended) and len(record.runs) > 1  # one run says it all
+        return None
+    marked = {(one.party, row.feature) for one in recommended for row in one.features}
+    why = {(one.party, one.feature): one.words for one in verdicts.verdicts(record)}
+    lines = [
+        {
+            "party": row.party,
+            "feature": row.feature,
+            "state": row.state,
+            "kind": "planted" if tables.is_planted(row.party, row.feature) else "real",
+            "share": f"{row.n_kept / row.n_runs:g}",
+            "often": f"{row.n_kept} of {row.n_runs} runs",
+            "why": why[row.party, row.feature],
+            "is_recommended": (row.party, row.feature) in marked,
+            "norm": MISSING if row.importance is None else f"{row.importance:.3f}",
+            "norm_sort": f"{-1 if row.importance is None else row.importance:g}",
+        }
+        for row in rows
+    ]
+    with_kind = any(line["kind"] == "planted" for line in lines)
+    with_mark = bool(marked) and len(record.runs) > 1  # one run says it all
     with_norms = any(row.importance is not None for row in rows)
-    with_kind = any(tables.is_planted(row.party, row.feature) for row in rows)
-    parties = dict.fromkeys(row.party for row in rows)
-    words = {"kept": "kept", "some": "in some seeds", "removed": "removed"}
-    why = {(one.party, one.feature): one.words for one in verdicts(record)}
     names = ["Party", "Feature", "Kept in", "Outcome", "Why", *["Kind"] * with_kind]
-    names += ["Recommended"] if with_mark else []
-    names += ["Norm"] if with_norms else []
-    lines = []
-    for row in rows:
-        kind = "planted" if tables.is_planted(row.party, row.feature) else "real"
-        tag = '<span class="tag planted">planted</span>' if kind == "planted" else kind
-        share = row.n_kept / row.n_runs
-        cells = (
-            f"<td>{escape(row.party)}</td>"
-            f'<td class="name">{escape(row.feature)}</td>'
-            f'<td data-sort="{share:g}">{row.n_kept} of {row.n_runs} runs</td>'
-            f'<td><span class="tag {row.state}">{words[row.state]}</span></td>'
-            f"<td>{escape(why[row.party, row.feature])}</td>"
-        )
-        if with_kind:
-            cells += f"<td>{tag}</td>"
-        if with_mark:
-            is_so = (row.party, row.feature) in recommended
-            cells += f"<td>{'<b>recommended</b>' if is_so else 'no'}</td>"
-        if with_norms:
-            norm = row.importance
-            text = MISSING if norm is None else f"{norm:.3f}"
-            cells += f'<td data-sort="{-1 if norm is None else norm:g}">{text}</td>'
-        lines.append(
-            f'<tr data-party="{escape(row.party)}" data-state="{row.state}" '
-            f'data-kind="{kind}">{cells}</tr>'
-        )
-    features = parts.table(names, lines, look=' class="features" id="features"')
-    inner = parts.scroll("List of features", features, tall=True)
-    return parts.card("Every feature", _controls(parties, words, with_kind) + inner)
+    return {
+        "names": [*names, *["Recommended"] * with_mark, *["Norm"] * with_norms],
+        "rows": lines,
+        "parties": {row.party: row.party for row in rows},
+        "states": STATES,
+        "with_kind": with_kind,
+        "with_mark": with_mark,
+        "with_norms": with_norms,
+    }
 
 
-def _controls(
-    parties: Iterable[str], states: Mapping[str, str], with_kind: bool
-) -> str:
-    """Return the search box and the filters; the script shows them."""
-
-    def choice(name: str, title: str, options: Iterable[tuple[str, str]]) -> str:
-        items = "".join(
-            f'<option value="{escape(value)}">{escape(text)}</option>'
-            for value, text in [("", "all"), *options]
-        )
-        return f'<label>{title}<select id="by-{name}">{items}</select></label>'
-
-    kinds = choice("kind", "Kind", [("real", "real"), ("planted", "planted")])
-    return (
-        '<div class="controls" id="controls" hidden>'
-        '<label class="wide">Search<input type="search" id="search" '
-        'placeholder="party or feature" autocomplete="off"></label>'
-        f"{choice('party', 'Party', [(party, party) for party in parties])}"
-        f"{choice('state', 'Outcome', states.items())}"
-        f"{kinds if with_kind else ''}"
-        '</div><p class="soft" id="shown" role="status"></p>'
-    )
-
-
-def _seeds(runs: Sequence[RunNumbers]) -> str:
-    """Return every number of every seed, each cell with its place in the record."""
+def _seeds(runs: Sequence[RunNumbers]) -> dict[str, Any]:
+    """Return every number of every seed by group, and its place in the record."""
     several = len(runs) > 1
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for group, label, path, kind in measures.measures(runs):
+        values = [tables.value_at(run, path) for run in runs]
+        cells = [
+            (None if value is None else repr(value), tables.value_text(value, kind))
+            for value in values
+        ]
+        mean = tables.spread_text(tables.spread(values), kind)
+        line = {"label": label, "path": path, "mean": mean, "cells": cells}
+        groups.setdefault(group, []).append(line)
     names = ["", *["mean ± std"] * several, *(f"seed {run['seed']}" for run in runs)]
-    groups: dict[str, list[str]] = {}
-    for measure in tables.measures(runs):
-        values = [tables.value_at(run, measure.path) for run in runs]
-        cells = []
-        for i, value in enumerate(values):
-            data = "" if value is None else f' data-value="{value!r}"'
-            text = escape(tables.value_text(value, measure.kind))
-            path = escape(f"runs.{i}.{measure.path}")
-            cells.append(f'<td data-path="{path}"{data}>{text}</td>')
-        if several:
-            mean = tables.spread_text(tables.spread(values), measure.kind)
-            where = escape(measure.path)
-            cells.insert(0, f'<td class="mean" data-mean="{where}">{escape(mean)}</td>')
-        span, label = f'scope="rowgroup" colspan="{len(names)}"', escape(measure.label)
-        group = f"<tr><th {span}>{escape(measure.group)}</th></tr>"
-        line = f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>'
-        groups.setdefault(measure.group, [group]).append(line)
-    numbers = parts.table(names, *groups.values(), look=' class="seeds"')
-    scroll = parts.scroll("Numbers of every seed", numbers, tall=True)
-    return parts.card("Every seed", scroll)
+    return {"names": names, "groups": groups}
 
 
-def _pairs(title: str, pairs: Mapping[str, Any]) -> str:
-    lines = ""
+def _pairs(pairs: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = []
     for key, value in pairs.items():
         text = MISSING if value is None else value
         if not isinstance(text, str):
             text = json.dumps(value, ensure_ascii=False)
-        lines += parts.line(str(key), [text])
-    inner = parts.scroll(title, f"<table>{lines}</table>", tall=True)
-    return parts.card(title, inner, "div") if lines else ""
+        found.append((str(key), text))
+    return found
 
 
-def settings_section(record: RunRecord) -> str:
+def settings(record: RunRecord) -> dict[str, list[tuple[str, str]]]:
     """Return what a record was made with: settings, data, versions."""
     header = record.header
     names = ("method", "profile", "device", "started")
@@ -458,9 +363,9 @@ def settings_section(record: RunRecord) -> str:
     made_with |= {f"version of {name}": text for name, text in versions.items()}
     known = (header.get("data") or {}).items()  # a server knows no features
     data = {name: value for name, value in known if value is not None}
-    config = _pairs("Settings", header.get("config") or {})
-    column = _pairs("Data", data) + _pairs("Made with", made_with)
-    return (
-        f'<section class="settings">{config}<div class="column">{column}</div>'
-        "</section>"
-    )
+    found = {
+        "Settings": header.get("config") or {},
+        "Data": data,
+        "Made with": made_with,
+    }
+    return {title: _pairs(pairs) for title, pairs in found.items()}

@@ -119,13 +119,15 @@ def text_lines(runs: Sequence[RunNumbers]) -> Iterator[str]:
     yield "   ".join(f"{BLOCKS[state]} {word}" for state, word in words.items())
 
 
-def figure(runs: Sequence[RunNumbers], name: str, method: str = "") -> str:
+def drawn(
+    runs: Sequence[RunNumbers], name: str, method: str = ""
+) -> list[parts.Drawing]:
     """Return the picture for a page; nothing where there is none to draw."""
     if (shown := picture(runs)) is None:
-        return ""
+        return []
     ax = plot_pixels(runs, figures.new_axes(shown.height))
     title = "Pixels kept and removed" + (f" by {method}" if method else "")
-    return parts.figure(ax, name, title, caption(runs), words(runs))
+    return [parts.figure(ax, name, title, caption(runs), words(runs))]
 
 
 def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:

@@ -6,9 +6,10 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from lessvfl.errors import ConfigError
-from lessvfl.report import figures, server, tables
+from lessvfl.report import figures, server, tables, verdicts
 from lessvfl.report.figures import BLACK, BLUE, CYCLE, VERMILION
-from lessvfl.report.tables import RunNumbers, Strength
+from lessvfl.report.tables import RunNumbers
+from lessvfl.report.verdicts import Strength
 from lessvfl.run.record import RunRecord
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def plot_selection(
     -------
     matplotlib Axes
     """
-    measured = tables.strengths(run)
+    measured = verdicts.strengths(run)
     found = measured or _norms(run)
     first = sorted(found, key=lambda one: (not one.is_kept, -one.value))[:most]
     places = {party: place for place, party in enumerate(run["features"] or ())}
@@ -89,10 +90,8 @@ def plot_selection(
 def _norms(run: RunNumbers) -> list[Strength]:
     """Return the norms of the features' weights; a feature that went has none."""
     return [
-        Strength(
-            row.party, row.feature, row.importance or 0.0, bool(row.n_kept), False, ""
-        )
-        for row in tables.feature_rows([run])
+        Strength(party, feature, norm or 0.0, bool(n_kept), "group lasso", None)
+        for party, feature, n_kept, _, norm in tables.feature_rows([run])
     ]
 
 

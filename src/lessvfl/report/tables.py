@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lessvfl import terms
-from lessvfl.report.reasons import RULES, SAID
 from lessvfl.run.record import RunRecord
 
 RunNumbers = Mapping[str, Any]  # one of RunRecord.runs
 
 MISSING = "–"
-MOST_CLASSES = 3  # that are counted in a sentence
 METHOD_TITLES = {
     "less-vfl": "LESS-VFL",
     "less-vfl-auto": "less-vfl-auto",
@@ -24,17 +21,13 @@ METHOD_TITLES = {
     "group-lasso": "Group lasso",
     "plain": "Plain VFL",
 }
-ESTIMATED = (
-    "How many of those kept may be useless is an estimate: scrambled copies of a "
-    "column stand for useless ones; it does not count columns that matter only through "
-    "others."
-)
-PAPER_MIB = (
-    "Paper MiB count embeddings to the server alone, at 4 bytes a value even where "
-    "fewer were sent."
-)
-MOST_PAIRS = 3  # that a sentence names
-MANY_SEEN = 0.01  # of the test rows that equal a training row, from where it matters
+SCORES = {
+    "accuracy": "Test accuracy",
+    "balanced_accuracy": "Balanced test accuracy",
+    "auc": "Test AUC",
+    "average_precision": "Average precision, test",
+    "r2": "Test R²",
+}
 MOMENTS = {
     "pretrained": "after pre-training",
     "selected": "right after selection",
@@ -242,60 +235,6 @@ class FeatureRow(NamedTuple):
         return "some" if self.n_kept else "removed"
 
 
-class Strength(NamedTuple):
-    """How strong a feature is against its party's shadows; 1 is the mark."""
-
-    party: str
-    feature: str
-    value: float
-    is_kept: bool
-    in_pair: bool  # the strength is that of its strongest pair
-    note: str  # why it stayed or went, where that is not what the strength says
-
-
-def strengths(run: RunNumbers) -> list[Strength]:
-    """List the features of a run that were measured against shadows.
-
-    What stays is at the mark or beyond, and what goes is below it, or a note says why.
-    """
-    found = []
-    for party, how in (at(run, "selection") or {}).items():
-        kept = set(revealed(run).get(party, {"kept": ()})["kept"])
-        pairs: dict[str, tuple[float, str]] = {}
-        for a, b, value in how["pairs"]:
-            for one, other in ((a, b), (b, a)):
-                pairs[one] = max(pairs.get(one, (0.0, "")), (value, other))
-        for name, value in how["scores"].items():
-            reason = how["why"][name]
-            note, in_pair = SAID[reason].note, reason == "pair"
-            if in_pair:
-                value, other = pairs[name]
-                note = "squared" if other == name else f"with {other}"
-            found.append(Strength(party, name, value, name in kept, in_pair, note))
-    return found
-
-
-def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
-    """Say in plain words what a party's selection by shadows found."""
-    false_share = how["false_share"]
-    useless = "no estimate of how many of those kept may be useless"
-    if false_share is not None:
-        useless = f"about {false_share * n_kept:.1f} of those kept may be useless"
-    words = [
-        f"{party} keeps {n_kept} of {plural(len(how['scores']), 'feature')}.",
-        f"Of the scrambled copies of its columns {100 * how['shadow_share']:.1f} % "
-        f"passed the same mark; {useless}.",
-        RULES[how["rule"]] if n_kept else "",
-    ]
-    for a, b, _ in how["pairs"][:MOST_PAIRS]:
-        words += [
-            f"{a} matters squared." if a == b else f"{a} and {b} matter together."
-        ]
-    if (n_more := len(how["pairs"]) - MOST_PAIRS) > 0:
-        words.append(f"And {plural(n_more, 'more such pair')}.")
-    return " ".join(filter(None, words))
-
-
 def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
     """List every feature of every party, in the order of the record."""
     found: dict[tuple[str, str], list[tuple[bool, float | None]]] = {}
@@ -315,62 +254,18 @@ def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
     return sorted(rows, key=lambda row: (parties.index(row.party), -row.n_kept))
 
 
-class Recommendation(NamedTuple):
-    """What the runs of a record recommend to one party, the most kept first."""
-
-    party: str
-    features: list[FeatureRow]
-    n_held: int
-
-    def text(self, most: int) -> str:
-        """Name up to so many features, with how often where it was not always."""
-        names = []
-        for row in self.features[:most]:
-            often = f" ({row.n_kept} of {row.n_runs})"
-            names.append(row.feature + often * (row.n_kept < row.n_runs))
-        text = ", ".join(names) or "none"
-        n_more = len(self.features) - most
-        return f"{text} and {n_more:,} more" if n_more > 0 else text
-
-
-def recommendations(record: RunRecord) -> list[Recommendation]:
-    """Return what a record recommends, by party; nothing where nothing is selected."""
-    if record.header.get("method") == "plain":
-        return []
-    rows = {(row.party, row.feature): row for row in feature_rows(record.runs)}
-    n_held = Counter(party for party, _ in rows)
-    return [
-        Recommendation(
-            party, [rows[party, name] for name in one["recommended"]], n_held[party]
-        )
-        for party, one in record.consensus.items()
-    ]
-
-
-def recommended_words(n_runs: int) -> str:
-    """Say what makes a feature a recommended one."""
-    if n_runs == 1:
-        return "Kept in the only run; run more seeds to see how stable the choice is."
-    return (
-        f"Kept in at least half of the {n_runs} runs; a feature without a count was "
-        "kept in every run."
-    )
-
-
 # -- components and communication ------------------------------------------------------
-
-
-def _pair_at(value: Any, *names: str) -> Counts:
-    """Return two numbers of a mapping, or nothing where one is missing."""
-    found = [n for name in names if (n := number(value, name)) is not None]
-    return found if len(found) == len(names) else ()
 
 
 def components(run: RunNumbers) -> dict[str, Counts]:
     """Return (kept, of) of each party's embedding components in one run."""
     by_party = (at(run, "components") or {}).items()
-    found = {party: _pair_at(counts, "kept", "of") for party, counts in by_party}
-    return {party: counts for party, counts in found.items() if counts}
+    return {p: (n["kept"], n["of"]) for p, n in by_party if _is_known(n)}
+
+
+def _is_known(value: Any) -> bool:
+    """Tell whether there is a value, and nothing missing in it."""
+    return None not in (value.values() if isinstance(value, Mapping) else [value])
 
 
 def component_counts(runs: Iterable[RunNumbers]) -> dict[str, list[float]]:
@@ -378,24 +273,23 @@ def component_counts(runs: Iterable[RunNumbers]) -> dict[str, list[float]]:
     return _mean_by_party(map(components, runs))
 
 
-def _sum(values: Iterable[float]) -> float | None:
-    return sum(found) if (found := list(values)) else None
-
-
-SUMS: dict[str, Callable[[RunNumbers], float | None]] = {
-    "features.*.kept": lambda run: (total := total_counts(run)) and total.kept,
-    "features.*.*": lambda run: (total := total_counts(run)) and total.held,
-    "components.*.kept": lambda run: _sum(kept for kept, _ in components(run).values()),
-    "components.*.of": lambda run: _sum(of for _, of in components(run).values()),
-    "communication.payload_bytes.*": lambda run: _sum(
-        _pair_at(at(run, "communication", "payload_bytes"), "up", "down")
-    ),
-}
-
-
 def value_at(run: RunNumbers, path: str) -> float | None:
-    """Return the finite number at a dotted path of a run, or a sum of ``SUMS``."""
-    return SUMS[path](run) if path in SUMS else number(run, *path.split("."))
+    """Return the finite number at a dotted path of a run.
+
+    ``*`` adds up what is known below it, and a list counts for its length.
+    """
+    return _walk(run, path.split("."))
+
+
+def _walk(value: Any, names: Sequence[str]) -> float | None:
+    if not names:
+        return len(value) if isinstance(value, list) else number(value)
+    first, *rest = names
+    if first != "*":
+        return _walk(at(value, first), rest)
+    below = (_walk(one, rest) for one in (value or {}).values() if _is_known(one))
+    known = [one for one in below if one is not None]
+    return sum(known) if known else None
 
 
 def over_seeds(runs: Sequence[RunNumbers], path: str) -> SeedSpread | None:
@@ -403,7 +297,8 @@ def over_seeds(runs: Sequence[RunNumbers], path: str) -> SeedSpread | None:
     return spread([value_at(run, path) for run in runs])
 
 
-def _in_order(stages: set[str]) -> list[str]:
+def in_order(stages: set[str]) -> list[str]:
+    """Put stages into the order of a run."""
     known = [stage for stage in terms.STAGE_TEXTS if stage in stages]
     return known + sorted(stages - set(known))
 
@@ -411,7 +306,7 @@ def _in_order(stages: set[str]) -> list[str]:
 def stages_billed(runs: Sequence[RunNumbers]) -> list[str]:
     """List the stages of the bills of these runs, in the order of a run."""
     bills = (at(run, "communication", "by_stage") or {} for run in runs)
-    return _in_order({stage for bill in bills for stage in bill})
+    return in_order({stage for bill in bills for stage in bill})
 
 
 def stage_title(stage: str, *, billed: bool = False) -> str:
@@ -426,10 +321,11 @@ def stage_title(stage: str, *, billed: bool = False) -> str:
 def is_regression(record: RunRecord) -> bool:
     """Tell whether the score of a record is R² rather than accuracy."""
     n_classes = at(record.header, "data", "n_classes")
-    return _scored(record, "r2") or n_classes is None or n_classes < 2
+    return is_scored(record, "r2") or n_classes is None or n_classes < 2
 
 
-def _scored(record: RunRecord, *scores: str) -> bool:
+def is_scored(record: RunRecord, *scores: str) -> bool:
+    """Tell whether any seed has one of these scores."""
     paths = [(score, moment) for score in scores for moment in MOMENTS]
     return any(number(run, *p) is not None for run in record.runs for p in paths)
 
@@ -461,58 +357,6 @@ def shared_score(records: Sequence[RunRecord]) -> tuple[str, str] | None:
     return None
 
 
-def score_words(record: RunRecord) -> str:
-    """Say the leading score, and what one prediction for all rows has.
-
-    Beside a score that is no accuracy, accuracy is said, too.
-    """
-    name, word = first_score(record)
-    final = over_seeds(record.runs, f"{name}.final")
-    if not final:
-        return "no test score"
-    said = f"test {word} {final.mean:.3f}"
-    hits = over_seeds(record.runs, "accuracy.final")
-    level = over_seeds(record.runs, "baseline.accuracy")
-    if not hits or not level:
-        return said
-    beside = f"always the most frequent class: {level.mean:.3f}"
-    if name != "accuracy":
-        beside = f"accuracy {hits.mean:.3f}; {beside}"
-    return f"{said} ({beside})"
-
-
-def label_words(record: RunRecord) -> str:
-    """Say how many rows all sides have, and how many are of each class."""
-    data = at(record.header, "data") or {}
-    n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)
-    if not n_rows:
-        return ""
-    said = f"{plural(n_rows, 'row')} of all sides"
-    classes = data.get("classes") or {}
-    if not classes:
-        return said
-    rarest = sorted(classes.items(), key=lambda item: item[1])[:MOST_CLASSES]
-    counts = (f"{name} {n:,} ({100 * n / n_rows:.2g} %)" for name, n in rarest)
-    more = f" and {plural(len(classes) - MOST_CLASSES, 'class', 'classes')} more"
-    return f"{said}: {', '.join(counts)}{more * (len(classes) > MOST_CLASSES)}"
-
-
-def predicted_words(record: RunRecord) -> str:
-    """Say how often the rarer of two classes is predicted on test rows."""
-    classes = at(record.header, "data", "classes") or {}
-    if len(classes) != 2:
-        return ""
-    name = min(classes, key=lambda name: classes[name])
-    shares = spread([number(run, "predicted", name) for run in record.runs])
-    if shares is None:
-        return ""
-    true = classes[name] / max(1, sum(classes.values()))
-    return (
-        f"{name} is predicted for {100 * shares.mean:.2g} % of the test rows; "
-        f"{100 * true:.2g} % of all rows are"
-    )
-
-
 def missed(record: RunRecord) -> dict[str, list[float]]:
     """Return by party the mean score without it and of all, the most missed first."""
     name, _ = first_score(record)
@@ -536,99 +380,6 @@ def _without(run: RunNumbers, name: str) -> dict[str, Counts]:
 def method_title(method: Any) -> str:
     """Name a method as a reader knows it."""
     return METHOD_TITLES.get(str(method), str(method))
-
-
-def selected_words(record: RunRecord) -> str:
-    """Say how many features a method kept, of how many, at how many parties."""
-    title, runs = method_title(record.header.get("method")), record.runs
-    kept, held = (over_seeds(runs, f"features.*.{name}") for name in ("kept", "*"))
-    if kept and held:
-        n_parties = plural(len(mean_counts(runs)), "party", "parties")
-        n_kept = f"kept {_count(kept.mean, None) if kept.mean else 'none'} of"
-        if record.header.get("method") == "plain" and kept.mean == held.mean:
-            n_kept = "used all"
-        return f"{title} {n_kept} {plural(held.mean, 'feature')} at {n_parties}"
-    n_all = at(record.header, "data", "n_parties")
-    return f"{title} with {plural(n_all, 'party', 'parties')}" if n_all else title
-
-
-def headline(record: RunRecord) -> str:
-    """Say in one sentence what came out of a record."""
-    runs = record.runs
-    if not runs:
-        title = method_title(record.header.get("method"))
-        return f"{title}: no seed has finished"
-    parts = [selected_words(record), score_words(record)]
-    if sent := over_seeds(runs, "communication.payload_bytes.*"):
-        parts.append(f"{terms.bytes_text(sent.mean)} sent")
-    mean_of = f" (mean of {len(runs)} seeds)" if len(runs) > 1 else ""
-    return "; ".join(parts) + mean_of
-
-
-def emptied(record: RunRecord) -> list[str]:
-    """Say which parties kept nothing."""
-    n_runs, sentences = len(record.runs), []
-    counted = [item for run in record.runs for item in feature_counts(run).items()]
-    empty = Counter(party for party, c in counted if c.held and not c.kept)
-    for party, n_empty in empty.items():
-        when = f" in {n_empty} of {n_runs} seeds" if n_runs > 1 else ""
-        sentences.append(f"{party} kept none of its features{when}.")
-    return sentences
-
-
-def undefined(record: RunRecord) -> list[str]:
-    """Say which scores do not exist, and why."""
-    n_runs, sentences = len(record.runs), []
-    is_scored = _scored(record, "accuracy", "r2")
-    if n_runs and not is_scored and at(record.header, "data", "n_test") == 0:
-        return ["There were no test rows, so nothing was scored."]
-    all_reasons = (run.get("undefined") or {} for run in record.runs)
-    found = Counter(item for reasons in all_reasons for item in reasons.items())
-    for (score, why), n in found.items():
-        if title := SCORES.get(score):
-            when = f" in {n} of {n_runs} seeds" if n_runs > 1 else ""
-            sentences.append(f"{title} is not defined{when}: {why}.")
-    if n_runs and not is_scored and not sentences:
-        sentences.append("Nothing was scored.")
-    return sentences
-
-
-def chance(record: RunRecord) -> list[str]:
-    """Say where a model is no better than one prediction for all rows."""
-    told = [run.get("above_baseline") for run in record.runs]
-    known = [above for above in told if above is not None]
-    if not known or 2 * sum(known) >= len(known):
-        return []
-    when = f" in {known.count(False)} of {len(known)} seeds" * (len(known) > 1)
-    _, word = first_score(record)
-    what = "the mean of the labels" if is_regression(record) else "the same class"
-    return [
-        f"The test rows do not show that the model is better than chance{when}: its "
-        f"{word} there is hardly above that of predicting {what} for every row."
-    ]
-
-
-def seen_words(share: float) -> str:
-    """Say how many test rows equal a training row, and what that means for scores."""
-    said = f"{100 * share:.2g} % of the test rows equal a training row in every column"
-    if share < MANY_SEEN:
-        return f"{said}."
-    return (
-        f"{said}: scores are in part those of rows seen in training. "
-        "equal_rows=distinct runs on distinct rows only."
-    )
-
-
-def seen(record: RunRecord) -> list[str]:
-    """Say where more than a few test rows equal a training row."""
-    share = over_seeds(record.runs, "test_rows_seen")
-    many = share is not None and share.mean >= MANY_SEEN
-    return [seen_words(share.mean)] if share and many else []
-
-
-def remarks(record: RunRecord) -> list[str]:
-    """Say what a reader should know beyond the notes of the record."""
-    return chance(record) + seen(record) + emptied(record) + undefined(record)
 
 
 SUMMARY = {  # label: where in a run, and the kind of number
@@ -687,86 +438,3 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
         numbers = [texts.get(label, MISSING) for label in labels]
         rows.append([method, *about, str(len(record.runs)), *numbers])
     return ["method", "data", "profile", "seeds", *labels], rows
-
-
-# -- every number of every seed --------------------------------------------------------
-
-
-class Measure(NamedTuple):
-    """One number that every seed may have: its words, where it is, its kind."""
-
-    group: str
-    label: str
-    path: str
-    kind: str
-
-
-SCORES = {
-    "accuracy": "Test accuracy",
-    "balanced_accuracy": "Balanced test accuracy",
-    "auc": "Test AUC",
-    "average_precision": "Average precision, test",
-    "r2": "Test R²",
-}
-BILL = {"up": "bytes up", "down": "bytes down", "rounds": "rounds"}
-COUNTED = {  # group: label, path and kind of its numbers
-    "Test rows": (("share that equal a training row", "test_rows_seen", "share"),),
-    "Features": (
-        ("kept", "features.*.kept", "count"),
-        ("held", "features.*.*", "count"),
-    ),
-    "Planted spurious features": (
-        ("planted", "spurious.planted", "count"),
-        ("removed", "spurious.removed", "count"),
-        ("share removed", "spurious.removed_share", "share"),
-        ("share of real features kept", "spurious.real_kept_share", "share"),
-    ),
-    "Embedding components": (
-        ("kept", "components.*.kept", "count"),
-        ("of", "components.*.of", "count"),
-    ),
-    "Communication": (
-        ("bytes, parties to server", "communication.payload_bytes.up", "count"),
-        ("bytes, server to parties", "communication.payload_bytes.down", "count"),
-        ("bytes, both ways", "communication.payload_bytes.*", "count"),
-        ("rounds", "communication.rounds", "count"),
-        ("MiB as the paper counts", "communication.paper_mib", "size"),
-        ("bytes of frames, up", "communication.wire_bytes.up", "count"),
-        ("bytes of frames, down", "communication.wire_bytes.down", "count"),
-        ("bytes sent twice after a break", "communication.resent_bytes", "count"),
-    ),
-}
-TARGET = (
-    Measure("Target", "accuracy to reach", "target.accuracy", "score"),
-    Measure("Target", "reached", "target.reached", "flag"),
-    Measure("Target", "bytes until then", "target.payload_bytes", "count"),
-    Measure("Target", "rounds until then", "target.rounds", "count"),
-    Measure("Target", "paper MiB until then", "target.paper_mib", "size"),
-)
-
-
-def _all_measures(runs: Sequence[RunNumbers]) -> Iterator[Measure]:
-    for score, title in SCORES.items():
-        for moment, label in MOMENTS.items():
-            yield Measure(title, label, f"{score}.{moment}", "score")
-    for group, rows in COUNTED.items():
-        for row in rows:
-            yield Measure(group, *row)
-    for stage in stages_billed(runs):
-        for key, words in BILL.items():
-            label = f"{stage_title(stage, billed=True)}: {words}"
-            path = f"communication.by_stage.{stage}.{key}"
-            yield Measure("Communication by stage", label, path, "count")
-    yield from TARGET
-    timed = {stage for run in runs for stage in at(run, "seconds") or {}}
-    for stage in [*_in_order(timed - {"total"}), "total"]:
-        yield Measure("Seconds", stage_title(stage), f"seconds.{stage}", "size")
-
-
-def measures(runs: Sequence[RunNumbers]) -> list[Measure]:
-    """List the numbers that at least one of these runs has."""
-    return [
-        measure
-        for measure in _all_measures(runs)
-        if any(value_at(run, measure.path) is not None for run in runs)
-    ]

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lessvfl import terms
 from lessvfl.report import parts, tables
 from lessvfl.report.reasons import SAID, AnyReason
-from lessvfl.report.tables import RunNumbers, at
+from lessvfl.report.tables import FeatureRow, RunNumbers, at
 from lessvfl.run.record import RunRecord
 
 FEATURES_NAME = "features.csv"
@@ -18,6 +19,54 @@ NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
 DWARFS = 3.0  # times the next feature's strength, or the mark
 LEAKS = 0.5  # strength as a correlation from which such a feature is suspicious
 SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
+
+
+class Strength(NamedTuple):
+    """How strong a feature of one run is against its party's shadows; 1 is the mark."""
+
+    party: str
+    feature: str
+    score: float  # alone
+    is_kept: bool
+    why: AnyReason
+    pair: tuple[str, float] | None  # what it matters most with, and their strength
+
+    @property
+    def in_pair(self) -> bool:
+        """Tell whether it is kept for its strongest pair."""
+        return self.why == "pair"
+
+    @property
+    def value(self) -> float:
+        """Return the strength that decided."""
+        return self.pair[1] if self.in_pair and self.pair else self.score
+
+    @property
+    def note(self) -> str:
+        """Say why it stayed or went, where that is not what the strength says."""
+        if self.in_pair and self.pair:
+            other = self.pair[0]
+            return "squared" if other == self.feature else f"with {other}"
+        return SAID[self.why].note
+
+
+def strengths(run: RunNumbers) -> list[Strength]:
+    """List the features of a run that were measured against shadows.
+
+    What stays is at the mark or beyond, and what goes is below it, or a note says why.
+    """
+    found = []
+    for party, how in (at(run, "selection") or {}).items():
+        kept = set(tables.revealed(run)[party]["kept"])
+        pairs: dict[str, tuple[str, float]] = {}
+        for a, b, value in how["pairs"]:
+            for one, other in ((a, b), (b, a)):
+                if one not in pairs or pairs[one][1] < value:
+                    pairs[one] = (other, value)
+        for name, score in how["scores"].items():
+            about = (name in kept, how["why"][name], pairs.get(name))
+            found.append(Strength(party, name, score, *about))
+    return found
 
 
 class FeatureVerdict(NamedTuple):
@@ -87,15 +136,17 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
         without = "no selection"
     elif (record.side, method) == ("server", "less-vfl-auto"):
         without = "not revealed"
-    looks, found = _looks(record.runs), []
-    rows = tables.feature_rows(record.runs)
-    for party, feature, n_kept, n_runs, norm in rows:
+    by_feature: dict[tuple[str, str], list[Strength]] = {}
+    for one in (one for run in record.runs for one in strengths(run)):
+        by_feature.setdefault((one.party, one.feature), []).append(one)
+    found = []
+    for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
         stays = 2 * n_kept >= n_runs
-        seen = looks.get((party, feature), [])
-        reasons = Counter(why for is_kept, why, _, _ in seen if is_kept == stays)
+        seen = by_feature.get((party, feature), [])
+        reasons = Counter(one.why for one in seen if one.is_kept == stays)
         why = reasons.most_common(1)[0][0] if reasons else without
-        pairs = [pair for _, _, _, pair in seen if pair]
-        strength = tables.spread([score for _, _, score, _ in seen])
+        pairs = [one.pair for one in seen if one.pair]
+        strength = tables.spread([one.score for one in seen])
         found.append(
             FeatureVerdict(
                 party,
@@ -213,27 +264,6 @@ def _undecided(gone: Sequence[FeatureVerdict]) -> str:
     return f" ({some} undecided: too little data to rule them out)"
 
 
-_Pair = tuple[str, float]
-_Look = tuple[bool, AnyReason, float | None, _Pair | None]  # kept, why, strength, pair
-
-
-def _looks(runs: Sequence[RunNumbers]) -> dict[tuple[str, str], list[_Look]]:
-    """Return what each run with shadows says of every feature."""
-    found: dict[tuple[str, str], list[_Look]] = {}
-    for run in runs:
-        for party, how in (at(run, "selection") or {}).items():
-            kept = set(tables.revealed(run)[party]["kept"])
-            pairs: dict[str, _Pair] = {}
-            for a, b, value in how["pairs"]:
-                for one, other in ((a, b), (b, a)):
-                    if one not in pairs or pairs[one][1] < value:
-                        pairs[one] = (other, value)
-            for name, score in how["scores"].items():
-                look = (name in kept, how["why"][name], score, pairs.get(name))
-                found.setdefault((party, name), []).append(look)
-    return found
-
-
 def as_columns(record: RunRecord) -> dict[str, list[Any]]:
     """Return every feature of one run as columns of a table, in the order of verdicts.
 
@@ -253,6 +283,46 @@ def as_columns(record: RunRecord) -> dict[str, list[Any]]:
         for one in verdicts(record)
     ]
     return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+class Recommendation(NamedTuple):
+    """What the runs of a record recommend to one party, the most kept first."""
+
+    party: str
+    features: list[FeatureRow]
+    n_held: int
+
+    def text(self, most: int) -> str:
+        """Name up to so many features, with how often where it was not always."""
+        names = [
+            row.feature + f" ({row.n_kept} of {row.n_runs})" * (row.n_kept < row.n_runs)
+            for row in self.features
+        ]
+        return terms.listed(names, most) or "none"
+
+
+def recommendations(record: RunRecord) -> list[Recommendation]:
+    """Return what a record recommends, by party; nothing where nothing is selected."""
+    if record.header.get("method") == "plain":
+        return []
+    rows = {(row.party, row.feature): row for row in tables.feature_rows(record.runs)}
+    n_held = Counter(party for party, _ in rows)
+    return [
+        Recommendation(
+            party, [rows[party, name] for name in one["recommended"]], n_held[party]
+        )
+        for party, one in record.consensus.items()
+    ]
+
+
+def recommended_words(n_runs: int) -> str:
+    """Say what makes a feature a recommended one."""
+    if n_runs == 1:
+        return "Kept in the only run; run more seeds to see how stable the choice is."
+    return (
+        f"Kept in at least half of the {n_runs} runs; a feature without a count was "
+        "kept in every run."
+    )
 
 
 def features_csv(record: RunRecord) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -195,23 +194,23 @@ def _page(results: Mapping[str, Any]) -> str:
         tables.plural(len(results["seeds"]), "seed"),
         f"planted noise {results['spurious']:g} of every party's columns",
     ]
-    body = [parts.header(words, title), f'<p class="soft">{escape(LEGEND)}</p>']
-    body.append(parts.notes_card(sentences(results), "What the tables say"))
-    if results["breakdown"]:
-        inner = parts.scroll(
-            "Factors", parts.number_table(factors(results), ("data", "accuracy"))
-        )
-        inner = f'<p class="soft">{escape(FACTORS_LEGEND)}</p>{inner}'
-        body.append(parts.card("From the paper's bytes to ours", inner))
-    for transport in transports(results):
-        rows = [_starred(row) for row in shown(results, transport)]
-        inner = parts.scroll("Methods", parts.number_table(rows, WORDS))
-        body.append(parts.card(TITLES[transport], inner))
-    footer = (
-        f"Made from {NAME}.json with lessvfl {escape(results['lessvfl'])}; every "
-        "number is in it."
+    made_with = f"lessvfl {results['lessvfl']}"
+    return parts.page(
+        "equal.html.j2",
+        "lessvfl_bench.pages",
+        title=title,
+        line=words,
+        legend=LEGEND,
+        sentences=sentences(results),
+        factors_legend=FACTORS_LEGEND,
+        factors=factors(results) if results["breakdown"] else [],
+        tables=[
+            (TITLES[transport], [_starred(row) for row in shown(results, transport)])
+            for transport in transports(results)
+        ],
+        words=WORDS,
+        footer=f"Made from {NAME}.json with {made_with}; every number is in it.",
     )
-    return parts.document(title, body, footer)
 
 
 def _starred(row: Mapping[str, str]) -> dict[str, str]:

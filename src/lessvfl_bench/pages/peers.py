@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,41 +136,41 @@ def _page(results: Mapping[str, Any]) -> str:
         f"planted noise {results['spurious']:g} of every party's columns",
         str(results["device"]),
     ]
-    body = [parts.header(words, title), f'<p class="soft">{escape(LEGEND)}</p>']
-    for index, name in enumerate(results["data"]):
-        body.append(_section(f"set{index}", name, rows_of(results, name)))
     notes = [note for many in results["notes"].values() for note in many]
     notes += filter(None, (row["skipped"] for row in results["results"]))
-    set_to = results["settings"].items()
-    lines = (parts.line(TITLES.get(name, name), [text]) for name, text in set_to)
-    settings = parts.scroll("Settings", f"<table>{''.join(lines)}</table>")
-    body += [parts.notes_card(notes), parts.card("How each method was set", settings)]
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
-    footer = f"Made from {NAME}.json with {escape(versions)}; every number is in it."
-    return parts.document(title, body, footer)
+    return parts.page(
+        "peers.html.j2",
+        "lessvfl_bench.pages",
+        title=title,
+        line=words,
+        legend=LEGEND,
+        heads=HEADS,
+        sets=[
+            _section(f"set{index}", name, rows_of(results, name))
+            for index, name in enumerate(results["data"])
+        ],
+        notes=notes,
+        settings=[
+            (TITLES.get(name, name), text) for name, text in results["settings"].items()
+        ],
+        footer=f"Made from {NAME}.json with {versions}; every number is in it.",
+    )
 
 
-def _section(key: str, name: str, rows: Sequence[Result]) -> str:
+def _section(key: str, name: str, rows: Sequence[Result]) -> dict[str, Any]:
+    """Return the table of one data set, and its figures."""
     lines = []
     for row in rows:
         title, *values = cells(row)
-        look = "number"
-        if row["skipped"] is not None:
-            look = f'word" colspan="{len(COLUMNS)}'
-        numbers = (f'<td class="{look}">{escape(value)}</td>' for value in values)
-        word = f'<td class="word">{escape(title)}</td>'
-        lines.append(f"<tr>{word}{''.join(numbers)}</tr>")
-    table = parts.table(HEADS, lines, look=' class="runs"', words=["method"])
-    card = parts.card(name, parts.scroll("Methods", table), "div")
-    return f"<section>{card}{_figures(key, rows)}</section>"
+        lines.append((title, values, row["skipped"] is not None))
+    return {"name": name, "rows": lines, "figures": _figures(key, rows)}
 
 
-def _figures(key: str, rows: Sequence[Result]) -> str:
+def _figures(key: str, rows: Sequence[Result]) -> list[parts.Drawing]:
     done = [row for row in rows if row["skipped"] is None]
-    if not done:
-        return ""
     drawn = []
-    for part, (title, caption, marks) in FIGURES.items():
+    for part, (title, caption, marks) in FIGURES.items() if done else ():
         known = [mark for mark in marks if any(row[mark[0]] for row in done)]
         said = []
         for row in done:
@@ -183,7 +182,7 @@ def _figures(key: str, rows: Sequence[Result]) -> str:
             _dots(ax, done, known)
             alt = "; ".join(said)
             drawn.append(parts.figure(ax, f"{key}-{part}", title, caption, alt))
-    return f'<div class="figures">{"".join(drawn)}</div>'
+    return drawn
 
 
 def _dots(ax: Axes, rows: Sequence[Result], marks: Marks) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +96,8 @@ def _lines(results: Results) -> Iterator[list[Any]]:
                 yield [*about, *run, int(hit)]
 
 
-def _draw(results: Results, folder: Path) -> dict[str, str]:
-    """Write every figure as PNG and SVG, and return each as a piece of the page."""
+def _draw(results: Results, folder: Path) -> dict[str, parts.Drawing]:
+    """Write every figure as PNG and SVG, and return each for the page."""
     drawn = {}
     files: Any = {"png": {"dpi": 160}, "svg": {"metadata": {"Date": None}}}
     for name, (title, caption) in FIGURES.items():
@@ -195,7 +194,7 @@ def _line(
         ax.plot([size], [mean], marker=marker, ms=4.5, mfc=face, mec=color, ls="")
 
 
-def _page(results: Results, drawn: Mapping[str, str]) -> str:
+def _page(results: Results, drawn: Mapping[str, parts.Drawing]) -> str:
     sizes, lam = results["n"], results["lambda"]
     title = "The theory, checked: LESS-VFL and its baselines against N"
     words = [
@@ -207,28 +206,28 @@ def _page(results: Results, drawn: Mapping[str, str]) -> str:
         f"group lasso {lam['joint']:g} N^(-1/4)",
         f"{results['seconds']:.0f} s on {results['device']}",
     ]
-    halves = ("".join(drawn.get(name, "") for name in half) for half in (LEFT, RIGHT))
+    left, right = ([drawn[n] for n in half if n in drawn] for half in (LEFT, RIGHT))
     rates = (
         "Least squares of log mean against log N; intervals by a bootstrap over seeds. "
         "The theorem bounds from above: a slope below its rate agrees with it. With "
         f"its logarithm the bound has slope {results['bound_slope']:.3f} at these N."
     )
     every_n = "Means over seeds; the share recovered with Wilson's 95 % interval."
-    body = [
-        parts.header(words, title),
-        parts.notes_card(results["verdict"], "What the numbers say"),
-        parts.columns(*halves),
-        _table("Fitted rates", rates, _rates(results)),
-        _table("Every N", every_n, _sizes(results)),
-    ]
-    footer = "Made by lessvfl from theory.json; every number is in it."
-    return parts.document(title, body, footer)
-
-
-def _table(title: str, words: str, rows: Iterator[Mapping[str, str]]) -> str:
-    table = parts.number_table(list(rows), WORDED)
-    said = f'<p class="soft">{escape(words)}</p>'
-    return parts.card(title, said + parts.scroll(title, table, tall=True))
+    return parts.page(
+        "theory.html.j2",
+        "lessvfl_bench.pages",
+        title=title,
+        line=words,
+        verdict=results["verdict"],
+        left=left,
+        right=right,
+        tables=[
+            ("Fitted rates", rates, list(_rates(results))),
+            ("Every N", every_n, list(_sizes(results))),
+        ],
+        words=WORDED,
+        footer="Made by lessvfl from theory.json; every number is in it.",
+    )
 
 
 def _title(name: str) -> str:
