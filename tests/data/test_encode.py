@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lessvfl.data import frame_of
+from lessvfl.data.column import EncodedColumn, Reading
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.frame import Reading
-from lessvfl.data.learn import EncodedColumn
 from lessvfl.errors import ConfigError, DataError
 
 NAN = math.nan

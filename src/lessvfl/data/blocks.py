@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import DataConfig, Dataset, Finding, Floats, Frame, Places
-from lessvfl.data.labels import one_each, take_column
+from lessvfl.data.column import Finding
+from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, Places
 from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import DataError
 from lessvfl.terms import plural
@@ -214,7 +214,7 @@ def _columns(
             frame.texts(index) if is_text else frame.numeric[:, index]
             for frame in frames
         ]
-        is_number = not is_text and index not in head.boolean
+        is_number = not is_text and head.columns[index].kind != "boolean"
         yield _bits(np.concatenate(cells)), is_number
 
 
@@ -226,36 +226,3 @@ def _bits(cells: NDArray[Any]) -> Bits:
     numbers: Floats = cells + 0.0  # one zero, and below one NaN
     numbers[np.isnan(numbers)] = np.nan
     return numbers.view(np.uint64)
-
-
-# -------------------------------------------------------------------------------- units
-
-
-def check_units(cells: Any, n_rows: int, owner: str) -> Places:
-    """Return whom every row is of as numbers, or refuse what names nobody."""
-    allowed = f"The groups of rows of {owner} must be named in every row"
-    named = one_each(cells, n_rows, f"{allowed}.").tolist()
-    n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
-    if n_missing:
-        raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")
-    code: dict[Any, int] = {}
-    found = [code.setdefault(cell, len(code)) for cell in named]
-    if len(code) < 2:
-        raise DataError(f"{allowed}, with two names or more. Got one for all rows.")
-    return np.array(found, dtype=np.int64)
-
-
-def take_units(
-    dataset: Dataset,
-    column: str,
-    cells_of: Callable[[str], NDArray[Any]] | None = None,
-) -> Dataset:
-    """Return a data set whose rows are grouped by a column, which is no feature.
-
-    `cells_of` gives the cells of a column as they came, where that is known.
-    """
-    left, cells = take_column(dataset, column, "groups of rows")
-    if cells_of is not None:
-        cells = cells_of(column)
-    owner = f"'{dataset.name}' (column '{column}')"
-    return replace(left, units=check_units(cells, dataset.X.n_rows, owner))

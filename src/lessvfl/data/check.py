@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,12 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, files, leaks, relations, split, table
-from lessvfl.data.blocks import find_blocks, take_units
+from lessvfl.data import columns, files, leaks, readers, relations, split, table
+from lessvfl.data.blocks import find_blocks
+from lessvfl.data.column import KIND_WORDS, Finding
 from lessvfl.data.encode import Encoding
-from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame, Problem
-from lessvfl.data.labels import take_weights
-from lessvfl.data.problem import features_of, prepare
+from lessvfl.data.frame import DataConfig, Dataset, Frame
+from lessvfl.data.problem import Problem, prepare
+from lessvfl.data.roles import take_units, take_weights
 from lessvfl.data.sentinels import MarksByColumn, blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
@@ -154,7 +156,7 @@ def check_table(
     for party, names in (held or {}).items():
         attempt(partial(columns.usable, party, names, X))
     if held is not None and groups:
-        attempt(lambda: features_of(held, groups))
+        attempt(lambda: split.features_of(held, groups))
     y = dataset.y if has_labels else None
     found = (
         [(None, one) for one in dataset.findings]
@@ -182,7 +184,9 @@ def check_table(
     flags = partial(_flagged, problem, mine, marks, config)
     flagged = set() if problems else attempt(flags) or set()
     is_class = dataset.task != "regression"
-    grouped = features_of(held, groups) if held and groups and not problems else {}
+    grouped = (
+        split.features_of(held, groups) if held and groups and not problems else {}
+    )
     found += [
         (owner.get(one.column or ""), one)
         for one in columns.remarks(blank(mine, marks), y, is_class, flagged, grouped)
@@ -252,7 +256,7 @@ def _flagged(
     if problem is not None:
         encodings = [party.encoding for party in problem.parties]
     else:
-        names = [n for i, n in enumerate(frame.names) if i not in frame.left_out]
+        names = [frame.names[index] for index in frame.used]
         if np.isinf(frame.numeric).any() or not names:
             return set()
         missing = config.missing
@@ -308,7 +312,7 @@ def _load(
         unsaid = (f"{NO_LABEL}, perhaps --label '{files.likely_label(raw.names)}'.",)
     else:
         target = attempt(lambda: files.label_column(raw.names, label, path))
-    labels = None if target is None else attempt(lambda: files.label_cells(raw, target))
+    labels = None if target is None else attempt(lambda: files.read_labels(raw, target))
     frame = raw.frame([name for name in raw.names if name != target])
     known = None
     if labels is not None:
@@ -324,29 +328,23 @@ def _load(
 
 
 def _arrays(path: Path) -> Mapping[str, Any]:
-    files.check_file(path)
-    return files.read_npz(path, [])
+    readers.check_file(path)
+    return readers.read_npz(path, [])
 
 
-def _read(path: Path) -> files.RawTable:
-    files.check_file(path)
-    return files.read_table(path)
+def _read(path: Path) -> readers.RawTable:
+    readers.check_file(path)
+    return readers.read_table(path)
 
 
 def _without_labels(frame: Frame, name: str) -> Dataset:
     """Return a data set whose columns can be judged, and nothing else."""
-    settled, findings = columns.settle(frame)
+    inferred, findings = columns.infer_columns(frame)
     nothing = np.empty(0, dtype=np.int64)
-    return Dataset(name, settled, nothing, "binary", findings=findings)
+    return Dataset(name, inferred, nothing, "binary", findings=findings)
 
 
 def kinds_of(frame: Frame) -> dict[str, int]:
     """Count the columns that are used by what they are."""
-    used = set(range(len(frame.names))) - set(frame.left_out)
-    special = {
-        "truth values": used & frame.boolean,
-        "dates": used & frame.dates,
-        "categories": used & set(frame.text),
-    }
-    rest = used.difference(*special.values())
-    return {"numbers": len(rest)} | {name: len(own) for name, own in special.items()}
+    counts = Counter(column.kind for column in frame.columns if not column.left_out)
+    return {words: counts[kind] for kind, words in KIND_WORDS.items()}

@@ -6,20 +6,21 @@ applied by column name, so that a table for prediction needs just the columns in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Floats, Frame, Reading, Table
+from lessvfl.data.column import KIND_WORDS, EncodedColumn, Reading
+from lessvfl.data.frame import Floats, Frame, Table
 from lessvfl.data.learn import (
     AS_IS_FILL,
     CHUNK,
     Bounds,
-    EncodedColumn,
-    How,
+    EncodingOptions,
     infinite,
     learner_of,
     wrong,
@@ -35,7 +36,6 @@ PLAIN: dict[str, Reading] = {
     "boolean": Reading("truth"),
     "date": Reading("date"),
 }
-WORDS = {"numeric": "numbers", "boolean": "truth values", "date": "dates"}
 LARGEST = float(np.finfo(np.float32).max)  # that a network can be given
 DAYS = (-719162.0, 2932896.0)  # of the years 1 to 9999
 
@@ -109,40 +109,38 @@ class Encoding:
         missing cell (`marks_of`), `groups` maps a column to its feature, and columns
         `as_is` (numbers, none missing) stay as they are.
         """
-        how = How(party, scale, bounds, max_categories, missing)
+        options = EncodingOptions(party, scale, bounds, max_categories, missing)
         marks = marks or {}
-        look = table.look.select(names)
-        place = {name: index for index, name in enumerate(names)}
-        found: dict[str, EncodedColumn] = {}
+        source = {column.name: column for column in table.look.columns}
+        learnt: dict[str, EncodedColumn] = {}
         for some in table.together(names):
             learners = {
-                name: learner_of(how, look, place[name], table.n_rows, name in as_is)
+                name: learner_of(options, source[name], table.n_rows, name in as_is)
                 for name in some
             }
             for places, raw in table.batches(some, CHUNK):
                 frame = blank(raw, marks)
                 for index, learner in enumerate(learners.values()):
-                    texts = learner.of_texts
-                    cells = frame.texts(index) if texts else frame.numeric[:, index]
+                    is_text = learner.source.is_text
+                    cells = frame.texts(index) if is_text else frame.numeric[:, index]
                     learner.see(places, cells)
             unsure = [name for name in some if learners[name].unsure]
             for _, raw in table.batches(unsure, CHUNK) if unsure else ():
                 frame = blank(raw, marks)
                 for index, name in enumerate(unsure):
                     learners[name].see_again(frame.numeric[:, index])
-            found |= {name: learner.column() for name, learner in learners.items()}
-        order: dict[str, list[EncodedColumn]] = {}
-        for index, name in enumerate(names):
+            learnt |= {name: learner.column() for name, learner in learners.items()}
+        by_feature: dict[str, list[EncodedColumn]] = {}
+        for name in names:
             feature = (groups or {}).get(name, name)
-            reading = look.readings.get(index)
             own = tuple(marks.get(name, ()))
-            column = replace(found[name], feature=feature, reading=reading, missing=own)
-            order.setdefault(feature, []).append(column)
-        return cls(party, tuple(column for many in order.values() for column in many))
+            column = replace(learnt[name], feature=feature, missing=own)
+            by_feature.setdefault(feature, []).append(column)
+        return cls(party, tuple(itertools.chain(*by_feature.values())))
 
     def with_planted(self, names: Sequence[str]) -> Encoding:
         """Return this encoding with columns of noise at the end, taken as they are."""
-        noise = (EncodedColumn(name, name, "numeric", AS_IS_FILL) for name in names)
+        noise = (EncodedColumn(n, feature=n, fill=AS_IS_FILL) for n in names)
         return Encoding(self.party, (*self.columns, *noise))
 
     @property
@@ -226,24 +224,23 @@ class Encoding:
         """Return the cells of all columns as numbers, read as in training."""
         cells = own.numeric
         for i, column in enumerate(self.columns):  # missing cells are of any kind
-            has_texts = any(text is not None for text in own.text.get(i, ()))
+            source, got = own.columns[i], ""
             has_numbers = not np.isnan(own.numeric[:, i]).all()
-            if i in own.left_out:
-                got = own.left_out[i]
+            if source.left_out:
+                got = source.left_out
             elif column.kind == "categorical":
                 got = "numbers" if has_numbers else ""
-            elif has_texts:
+            elif any(text is not None for text in own.text.get(i, ())):
                 read = _read_column(column, own.text[i])
                 got = "texts" if read is None else ""
                 if read is not None:
                     cells = cells.copy() if cells is own.numeric else cells
                     cells[:, i] = read
-            else:
-                is_date = i in own.dates
-                differs = has_numbers and is_date != (column.kind == "date")
-                got = ("dates" if is_date else "numbers") if differs else ""
+            elif has_numbers and (source.kind == "date") != (column.kind == "date"):
+                got = "dates" if source.kind == "date" else "numbers"
             if got:
-                must = f"hold {WORDS.get(column.kind, 'texts')}, as in training"
+                words = "texts" if column.is_text else KIND_WORDS[column.kind]
+                must = f"hold {words}, as in training"
                 raise wrong(self.party, column.name, must, got)
         return cells
 
@@ -259,19 +256,12 @@ class Encoding:
 
     def to_json(self) -> dict[str, Any]:
         """Return the encoding as a value that ``json.dumps`` takes, without loss."""
-        return {"party": self.party, "columns": [asdict(c) for c in self.columns]}
+        return {"party": self.party, "columns": [c.to_json() for c in self.columns]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Encoding:
         """Rebuild an encoding from what `to_json` returned."""
-        lists = ("categories", "knots", "levels", "missing")
-        columns = []
-        for column in value["columns"]:
-            more: dict[str, Any] = {name: tuple(column.get(name, ())) for name in lists}
-            more["parts"] = tuple(map(tuple, column.get("parts", ())))
-            if column.get("reading") is not None:
-                more["reading"] = Reading(**column["reading"])
-            columns.append(EncodedColumn(**column | more))
+        columns = map(EncodedColumn.from_json, value["columns"])
         return cls(value["party"], tuple(columns))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Finding, Floats, Frame, Places
+from lessvfl.data.column import Finding
+from lessvfl.data.frame import Floats, Frame, Places
 from lessvfl.data.learn import exponent_of
 from lessvfl.data.readings import calendar
 
@@ -117,9 +118,9 @@ def _blocks(
     A date comes as its four parts. Columns with infinite cells are not looked at.
     """
     most = max(1, AT_ONCE // len(rows))
-    used = [i for i in range(len(frame.names)) if i not in frame.left_out]
-    special = [i for i in used if i in frame.dates or i in frame.text]
-    plain = [i for i in used if i not in frame.dates and i not in frame.text]
+    kinds = ("numeric", "boolean")
+    plain = [i for i in frame.used if frame.columns[i].kind in kinds]
+    special = [i for i in frame.used if frame.columns[i].kind not in kinds]
     for start in range(0, len(plain), most):
         some = plain[start : start + most]
         cells = frame.numeric[rows[:, None], some]

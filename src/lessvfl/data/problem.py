@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,10 @@ from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
 from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
+from lessvfl.data.column import Column
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.frame import (
-    DataConfig,
-    Dataset,
-    Floats,
-    Frame,
-    PartyTable,
-    Places,
-    Problem,
-)
+from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, Places
 from lessvfl.data.labels import (
     LabelConfig,
     bend_of,
@@ -34,8 +27,75 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
-from lessvfl.errors import ConfigError, DataError, warn
-from lessvfl.terms import listed, plural, stream_seed
+from lessvfl.errors import DataError, warn
+from lessvfl.terms import Task, listed, plural, stream_seed
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """What one party holds for one seed: rows to train on, rows to test on."""
+
+    name: str
+    X_train: Floats  # (N, d), encoded, imputed, scaled
+    X_test: Floats
+    features: tuple[str, ...]
+    groups: NDArray[np.int64]  # (d,), the feature of each encoded column
+    spurious: NDArray[np.bool_]  # (n_features,), True where planted
+    significant: NDArray[np.bool_] | None  # (n_features,), where the truth is known
+    encoding: Encoding  # how these rows came from its columns
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One data set, split among parties and into train and test, for one seed."""
+
+    name: str
+    task: Task
+    parties: tuple[PartyTable, ...]
+    y_train: NDArray[Any]
+    y_test: NDArray[Any]
+    label_names: tuple[str, ...]
+    n_real: int
+    notes: tuple[str, ...] = ()
+    label_shift: float = 0.0  # of regression: what was taken off the labels
+    label_scale: float = 1.0  # and what they were divided by
+    imputed: int = 0  # missing cells filled in, train and test
+    flagged: int = 0  # of these, those that a flag tells of
+    unseen: int = 0  # cells of test rows whose category no training row has
+    bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
+    sample_weight: Floats | None = None  # of the training rows, as they came
+    weight: Floats | None = None  # with that of the classes, mean 1; None: all alike
+    bend: float | None = None  # of the Huber loss; None: squared error
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
+    score: str = "accuracy"  # the one that leads
+    score_reason: str = ""
+    positive: int = 1  # of two classes the one that the average precision is of
+    blocks: Places | None = None  # of the training rows; None: every row is alone
+    n_blocks: int | None = None  # of all rows; None: every row is alone
+    n_equal: int = 0  # of all rows, those that equal another
+    # The share of test rows that equal a training row; None: there are none, or nobody
+    # knows.
+    test_rows_seen: float | None = None
+    task_reason: str = ""
+    # The raw train and test rows, where `prepare` had them.
+    frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def n_classes(self) -> int:
+        """Return the number of classes, 0 for regression."""
+        return len(self.label_names)
+
+    @property
+    def largest_table(self) -> int:
+        """Return how many values the largest training table of a party has."""
+        return max((party.X_train.size for party in self.parties), default=0)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features of all parties, planted ones included."""
+        return sum(len(party.features) for party in self.parties)
+
 
 AS_THEY_ARE = LabelConfig()
 
@@ -91,7 +151,7 @@ def prepare(
     count = dataset.own_parties if parties is None else parties
     dealt = split.deal_columns(names, count, config, seed, dataset.X.unused)
     shares = plant.shares_of(spurious, len(dealt))
-    feature_of = features_of(dealt, groups)
+    feature_of = split.features_of(dealt, groups)
     held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
     marks = marks_of(dataset.X, config.missing_values)
     warn_of_absent(dataset.X, config.missing_values)
@@ -145,7 +205,7 @@ def prepare(
         )
         tables.append(_table(dataset, encoding, planted, (X_train, X_test)))
 
-    return dataclasses.replace(
+    return replace(
         labels_alone(dataset, own, config, labels),
         parties=tuple(tables),
         n_real=sum(len(encoding.features) for encoding in encodings),
@@ -161,7 +221,7 @@ def prepare(
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LabelRows:
     """The labels of training and test rows, and the weights of the training rows."""
 
@@ -187,9 +247,7 @@ def label_rows(
 
 def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
     own = some_blocks(blocks.of_row, train)
-    return dataclasses.replace(
-        rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal
-    )
+    return replace(rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal)
 
 
 def labels_alone(
@@ -207,7 +265,7 @@ def labels_alone(
     n_classes = 0 if task == "regression" else len(classes)
     counts = class_counts(rows.y_train, rows.y_test, n_classes)
     score, reason = leading_score(task, counts, labels)
-    return dataclasses.replace(
+    return replace(
         Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
         sample_weight=rows.weight,
         weight=weight,
@@ -241,21 +299,19 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
     """
     assert problem.frames is not None, "a problem that `prepare` made"
     n_planted = int(table.spurious.sum())
-    kinds = [column.kind for column in table.encoding.columns]
-    real = kinds[: len(kinds) - n_planted]
-    names = table.encoding.names
-    parts = [frame.select(names[: len(real)]) for frame in problem.frames]
+    columns = table.encoding.columns
+    real = [Column(c.name, c.kind) for c in columns[: len(columns) - n_planted]]
+    parts = [frame.select([column.name for column in real]) for frame in problem.frames]
     encoded = np.vstack([table.X_train, table.X_test])
     planted = encoded[:, encoded.shape[1] - n_planted :]
     numeric = np.hstack([np.vstack([part.numeric for part in parts]), planted])
     texts = {
         i: np.concatenate([part.texts(i) for part in parts])
-        for i, kind in enumerate(real)
-        if kind == "categorical"
+        for i, column in enumerate(real)
+        if column.is_text
     }
-    boolean = frozenset(i for i, kind in enumerate(real) if kind == "boolean")
-    dates = frozenset(i for i, kind in enumerate(real) if kind == "date")
-    return Frame(names, numeric, texts, boolean, dates)
+    noise = [Column(column.name) for column in columns[len(real) :]]
+    return Frame((*real, *noise), numeric, texts)
 
 
 def _rows(
@@ -271,7 +327,7 @@ def _rows(
         if blocks is not None:
             own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
             n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
-            own = dataclasses.replace(own, n_blocks=n_blocks)
+            own = replace(own, n_blocks=n_blocks)
         parts = dataset.X, dataset.X_test, own
     else:
         of_row = None if blocks is None else blocks.of_row
@@ -286,41 +342,11 @@ def _rows(
     return parts
 
 
-def features_of(
-    held: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]] | None
-) -> dict[str, str]:
-    """Return the feature of each column that a group names."""
-    owner = {column: party for party, columns in held.items() for column in columns}
-    feature_of: dict[str, str] = {}
-    for feature, patterns in (groups or {}).items():
-        columns = split.match_columns(list(owner), patterns, f"feature '{feature}'")
-        holders = sorted({owner[column] for column in columns})
-        if len(holders) > 1:
-            raise ConfigError(
-                f"The columns of feature '{feature}' must belong to one party. "
-                f"Got columns of {' and '.join(repr(party) for party in holders)}."
-            )
-        for column in columns:
-            if column in feature_of:
-                raise ConfigError(
-                    f"Column '{column}' must belong to one feature. "
-                    f"Got '{feature_of[column]}' and '{feature}'."
-                )
-            feature_of[column] = feature
-    for feature in feature_of.values():
-        if feature in owner and feature_of.get(feature) != feature:
-            raise ConfigError(
-                f"The feature '{feature}' must not be named like a column outside it. "
-                f"Got a column '{feature}' of party '{owner[feature]}'."
-            )
-    return feature_of
-
-
 def _bounds(
     train: Frame, test: Frame, held: Mapping[str, Sequence[str]]
 ) -> tuple[float, float]:
     """Return least and greatest number of all parties, train and test together."""
-    days = {train.names[index] for index in train.dates}
+    days = {column.name for column in train.columns if column.kind == "date"}
     columns = {name for names in held.values() for name in names} - days
     values = np.concatenate(
         [part.select([*columns]).numeric.ravel() for part in (train, test)]

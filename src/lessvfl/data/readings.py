@@ -1,7 +1,9 @@
 """Readings: how the texts of a column become numbers, truth values or days.
 
 A reading is found once, from all cells of a column, and kept with the model, so that
-a table of a few rows is read by the same rule.
+a table of a few rows is read by the same rule. The rules are ours, since the inference
+of pyarrow and pandas leaves ``1.234,5``, ``$ 5``, ``31/12/2024`` and ``yes`` texts, and
+keeps no rule for later rows.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Floats, Reading
+from lessvfl.data.column import Reading
+from lessvfl.data.frame import Floats
 
 if TYPE_CHECKING:
     import pyarrow

@@ -183,6 +183,36 @@ def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]
     return {name: found[name] for name in names if name in found and name not in held}
 
 
+def features_of(
+    held: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]] | None
+) -> dict[str, str]:
+    """Return the feature of each column that a group names."""
+    owner = {column: party for party, columns in held.items() for column in columns}
+    feature_of: dict[str, str] = {}
+    for feature, patterns in (groups or {}).items():
+        columns = match_columns(list(owner), patterns, f"feature '{feature}'")
+        holders = sorted({owner[column] for column in columns})
+        if len(holders) > 1:
+            raise ConfigError(
+                f"The columns of feature '{feature}' must belong to one party. "
+                f"Got columns of {' and '.join(repr(party) for party in holders)}."
+            )
+        for column in columns:
+            if column in feature_of:
+                raise ConfigError(
+                    f"Column '{column}' must belong to one feature. "
+                    f"Got '{feature_of[column]}' and '{feature}'."
+                )
+            feature_of[column] = feature
+    for feature in feature_of.values():
+        if feature in owner and feature_of.get(feature) != feature:
+            raise ConfigError(
+                f"The feature '{feature}' must not be named like a column outside it. "
+                f"Got a column '{feature}' of party '{owner[feature]}'."
+            )
+    return feature_of
+
+
 UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
 
 

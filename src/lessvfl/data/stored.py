@@ -22,23 +22,22 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lessvfl.data.columns import follow
+from lessvfl.data.columns import apply_columns
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.files import (
+from lessvfl.data.files import load_columns, load_ids
+from lessvfl.data.frame import Frame, Places, Table, are_all, are_in_order
+from lessvfl.data.learn import CHUNK
+from lessvfl.data.readers import (
     ARROW,
     RawTable,
     arrow_files,
     check_file,
     is_array,
-    load_columns,
-    load_ids,
     read_array,
     release_unused,
     same_columns,
     unreadable,
 )
-from lessvfl.data.frame import Frame, Places, Table, are_all, are_in_order
-from lessvfl.data.learn import CHUNK
 from lessvfl.data.table import checked_names, frame_of
 from lessvfl.errors import DataError
 
@@ -171,7 +170,7 @@ class StoredTable:
         names = tuple(name for name in source.names if name != without)
         if not names:
             raise DataError(f"The data file '{path}' must have columns. Got none.")
-        whole = cls(path, source, Frame(names, np.empty((0, len(names)))))
+        whole = cls(path, source, Frame.of_numbers(names, np.empty((0, len(names)))))
         return replace(whole, look=whole._spaced())
 
     def _spaced(self) -> Frame:
@@ -195,8 +194,8 @@ class StoredTable:
         """Return the number of rows."""
         return self.source.n_rows if self.rows is None else len(self.rows)
 
-    def settled(self, look: Frame) -> StoredTable:
-        """Return the same table, its texts read as in `look`."""
+    def with_look(self, look: Frame) -> StoredTable:
+        """Return the same table, its columns as they were inferred from its look."""
         return replace(self, look=look)
 
     def take(self, rows: Places) -> StoredTable:
@@ -228,7 +227,7 @@ class StoredTable:
             own = frame.take(rows[first:last] - start)
         if self.look.n_rows:  # texts are read as those of the look were; before it, raw
             where = f"rows {start + 1:,} to {end:,} of '{self.path.name}'"
-            own = follow(own, self.look, where)
+            own = apply_columns(own, self.look.columns, where)
         places = np.arange(first, last, dtype=np.int64)
         return places if order is None else order[places], own
 
@@ -339,24 +338,14 @@ def _below(frames: Sequence[Frame]) -> Frame:
 
 def _beside(frames: Sequence[Frame]) -> Frame:
     """Return the columns of tables with the same rows, side by side."""
+    columns = tuple(column for frame in frames for column in frame.columns)
     starts = np.cumsum([0, *(len(frame.names) for frame in frames)]).tolist()
-    pairs = list(zip(frames, starts, strict=False))
-
-    def marked(name: str) -> frozenset[int]:
-        return frozenset(i + at for one, at in pairs for i in getattr(one, name))
-
-    def mapped(name: str) -> dict[int, Any]:
-        return {i + at: v for one, at in pairs for i, v in getattr(one, name).items()}
-
-    return Frame(
-        tuple(name for frame in frames for name in frame.names),
-        np.concatenate([frame.numeric for frame in frames], axis=1),
-        mapped("text"),
-        marked("boolean"),
-        marked("dates"),
-        marked("categories"),
-        left_out=mapped("left_out"),
-    )
+    text = {
+        start + index: cells
+        for frame, start in zip(frames, starts, strict=False)
+        for index, cells in frame.text.items()
+    }
+    return Frame(columns, np.concatenate([f.numeric for f in frames], axis=1), text)
 
 
 def _joined(pieces: Sequence[tuple[Places, Frame]]) -> tuple[Places, Frame]:

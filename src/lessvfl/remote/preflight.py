@@ -37,7 +37,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     if opened is None:
         return check.nothing_read(stem, problems)
     table, ids = opened
-    look, findings = data.settle(table.look)
+    look, findings = data.infer_columns(table.look)
     whose = f"party '{name}'"
     patterns = list(config.columns)
     held = attempt(lambda: data.match_columns(table.names, patterns, whose))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import files
+from lessvfl.data import files, readers
 from lessvfl.data.frame import Dataset
 from lessvfl.data.sets import published
 from lessvfl.errors import ConfigError, DataError
@@ -174,7 +174,7 @@ def read_mfeat(given: SourceFiles) -> NamedArrays:
 
 def read_credit(given: SourceFiles) -> NamedArrays:
     """Read the workbook, or a .csv of it: ID, 23 columns, label."""
-    raw = files.read_table(given.one(".xls", ".xlsx", ".csv"))
+    raw = readers.read_table(given.one(".xls", ".xlsx", ".csv"))
     names, columns = raw.names, [raw.cells(name) for name in raw.names]
     if "LIMIT_BAL" not in names:  # the workbook has a line above its names
         names = [str(column[0]) for column in columns]
@@ -292,7 +292,7 @@ def _arrays(
     except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
-        raise files.unreadable(source, error) from None
+        raise readers.unreadable(source, error) from None
     return arrays, came | given.taken
 
 
