@@ -107,3 +107,4 @@ class Finding:
     what: str
     done: str
     level: Literal["stops", "left out", "changed", "kept"]
+    party: str | None = None  # that holds the column, where it is known

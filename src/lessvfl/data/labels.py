@@ -168,13 +168,13 @@ def code_labels(
     asked = None if task == "auto" else task
     reason = "as was asked for"
     numbers = _numbers(cells)
-    if numbers is None and asked == "regression":
-        raise DataError(f"The labels of '{name}' must be numbers for regression.")
-    if numbers is not None and not np.isfinite(numbers).all():
-        raise DataError(f"The labels of '{name}' must be finite numbers.")
     if numbers is None:
+        if asked == "regression":
+            raise DataError(f"The labels of '{name}' must be numbers for regression.")
         distinct: Sequence[Any] | Floats = sorted(set(cells))
         check_texts(distinct, f"The labels of '{name}'")
+    elif not np.isfinite(numbers).all():
+        raise DataError(f"The labels of '{name}' must be finite numbers.")
     else:
         values, rows = np.unique(numbers, return_counts=True)
         amounts, place = np.unique(values.astype(np.float64), return_inverse=True)
@@ -212,12 +212,11 @@ def code_labels(
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
     names = [label_name(bool(value) if of_truth else value) for value in distinct]
-    coded = [str(code) for code in range(len(names))]
-    if given_names is not None and names == coded and len(given_names) == len(coded):
-        check_texts(given_names, f"The names of the classes of '{name}'")
-        names = list(given_names)
-    kind: Task = "binary" if len(distinct) == 2 else "multiclass"
-    return codes, kind, tuple(names), reason
+    if given_names is not None and len(given_names) == len(names):
+        if names == [str(code) for code in range(len(names))]:
+            check_texts(given_names, f"The names of the classes of '{name}'")
+            names = list(given_names)
+    return codes, "binary" if len(names) == 2 else "multiclass", tuple(names), reason
 
 
 def label_name(cell: Any) -> str:

@@ -177,23 +177,46 @@ def prepare(
             marks=marks,
             groups=feature_of,
         )
-        X_train, of_train = encoding.apply(train)
-        X_test, of_test = encoding.apply(test)
+        both, met = zip(*map(encoding.apply, (train, test)), strict=True)
         encodings.append(encoding)
-        matrices.append((X_train, X_test))
-        counts += of_train + of_test
+        matrices.append(both)
+        counts = sum(met, counts)
     if config.scale != "none":
         _warn_constant(encodings)
-    if blocks is not None and (one := blocks.finding()):
-        warn(f"{one.what}: {one.done}.")
+    if blocks is not None and (copies := blocks.finding()):
+        warn(f"{copies.what}: {copies.done}.")
+    tables = _planted(dataset, encodings, matrices, shares, config.noise, seed)
+    notes = _notes(dataset.X, dealt, count, counts)
+    return replace(
+        labels_alone(dataset, own, config, labels),
+        parties=tables,
+        n_real=sum(len(encoding.features) for encoding in encodings),
+        notes=(*dataset.notes, *notes, *(blocks.sentences() if blocks else ())),
+        imputed=counts.imputed,
+        flagged=counts.flagged,
+        unseen=counts.unseen,
+        bounds=bounds,
+        test_rows_seen=seen_share(blank(train, marks), blank(test, marks), used),
+        frames=(train, test),
+    )
 
-    both = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
-    spreads = [plant.spread_of(part, config.noise) for part in both]
+
+def _planted(
+    dataset: Dataset,
+    encodings: Sequence[Encoding],
+    matrices: Sequence[tuple[Floats, ...]],
+    shares: Sequence[float],
+    noise: str,
+    seed: int,
+) -> tuple[PartyTable, ...]:
+    """Put every party's table together: its rows of training and test, and noise."""
+    parts = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
+    spreads = [plant.spread_of(part, noise) for part in parts]
     tables = []
     for encoding, pair, share in zip(encodings, matrices, shares, strict=True):
         n_planted = int(share * len(encoding.columns) + 1e-9)
         planted = [f"spurious_{encoding.party}_{i}" for i in range(n_planted)]
-        if taken := sorted(set(planted) & set(names)):
+        if taken := sorted(set(planted) & set(dataset.X.names)):
             raise DataError(
                 f"Names of planted columns must be free. "
                 f"Got a column '{taken[0]}' in the table; rename it."
@@ -203,22 +226,16 @@ def prepare(
             np.hstack([matrix, rng.normal(*spread, size=(len(matrix), n_planted))])
             for matrix, spread in zip(pair, spreads, strict=True)
         )
-        tables.append(_table(dataset, encoding, planted, (X_train, X_test)))
-
-    return replace(
-        labels_alone(dataset, own, config, labels),
-        parties=tuple(tables),
-        n_real=sum(len(encoding.features) for encoding in encodings),
-        notes=dataset.notes
-        + _notes(dataset.X, dealt, count, counts)
-        + (() if blocks is None else blocks.sentences()),
-        imputed=counts.imputed,
-        flagged=counts.flagged,
-        unseen=counts.unseen,
-        bounds=bounds,
-        test_rows_seen=seen_share(blank(train, marks), blank(test, marks), used),
-        frames=(train, test),
-    )
+        whole, significant = encoding.with_planted(planted), None
+        features = whole.features
+        if dataset.significant is not None:
+            truth = dict(zip(dataset.X.names, dataset.significant, strict=True))
+            matter = {c.feature for c in encoding.columns if truth[c.name]}
+            significant = np.array([f in matter for f in features], dtype=bool)
+        spurious = np.arange(len(features)) >= len(encoding.features)
+        shape = (features, whole.groups, spurious, significant)
+        tables.append(PartyTable(whole.party, X_train, X_test, *shape, whole))
+    return tuple(tables)
 
 
 @dataclass(frozen=True)
@@ -353,23 +370,6 @@ def _bounds(
     )
     present = values[np.isfinite(values)]  # others are refused by name later
     return (float(present.min()), float(present.max())) if present.size else (0.0, 1.0)
-
-
-def _table(
-    dataset: Dataset, encoding: Encoding, planted: Sequence[str], pair: tuple[Any, Any]
-) -> PartyTable:
-    """Put one party's table together; `pair` is its rows of training and of test."""
-    whole = encoding.with_planted(planted)
-    features = whole.features
-    spurious = np.arange(len(features)) >= len(encoding.features)
-    significant = None
-    if dataset.significant is not None:
-        truth = dict(zip(dataset.X.names, dataset.significant, strict=True))
-        matter = {column.feature for column in encoding.columns if truth[column.name]}
-        significant = np.array([feature in matter for feature in features], dtype=bool)
-    return PartyTable(
-        whole.party, *pair, features, whole.groups, spurious, significant, whole
-    )
 
 
 def _warn_constant(encodings: Sequence[Encoding]) -> None:

@@ -8,7 +8,7 @@ import io
 import logging
 import re
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -196,23 +196,78 @@ def read_table(
 def _read_arrow(path: Path, only: str | None) -> RawTable:
     """Read a Parquet or Arrow file, or a folder of them, or one column."""
     import pyarrow
-    from pyarrow import feather, ipc, parquet
 
     tables, paths = [], arrow_files(path)
-    for one in paths:
-        if one.suffix.lower() == ".parquet":
-            file = parquet.ParquetFile(one)
-            names = [only] if only in file.schema_arrow.names else None
-            tables.append(file.read(columns=names))
-        else:
-            with pyarrow.memory_map(str(one)) as mapped:
-                names = ipc.open_file(mapped).schema.names
-            chosen = [only] if only in names else None
-            tables.append(feather.read_table(one, columns=chosen))
+    for part in paths:
+        with ArrowFile(part, path) as file:
+            names = [only] if only and only in file.schema.names else None
+            tables.append(file.read(names))
     if len(tables) == 1:
         return RawTable(tables[0])
     same_columns(paths, [table.schema for table in tables])
     return RawTable(pyarrow.concat_tables(tables, promote_options="permissive"))
+
+
+class ArrowFile:
+    """One Parquet or Arrow IPC file, mapped into memory.
+
+    Errors name `owner`, the folder that it is of, where one is given. A scanner of
+    ``pyarrow.dataset`` holds whole row groups, which by default are a million rows;
+    this reads pages as they are asked for.
+    """
+
+    def __init__(self, path: Path, owner: Path | None = None) -> None:
+        import pyarrow
+        from pyarrow import ipc, parquet
+
+        self._path, self._owner = path, owner or path
+        try:
+            if path.suffix.lower() == ".parquet":
+                self._file: Any = parquet.ParquetFile(path, memory_map=True)
+                self.schema = self._file.schema_arrow
+                self.n_rows = self._file.metadata.num_rows
+            else:
+                self._file = ipc.open_file(pyarrow.memory_map(str(path)))
+                self.schema = self._file.schema
+                sizes = range(self._file.num_record_batches)
+                self.n_rows = sum(self._file.get_batch(i).num_rows for i in sizes)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(self._owner, error) from None
+
+    def __enter__(self) -> ArrowFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        close = getattr(self._file, "close", None)
+        if close is not None:
+            close()
+
+    def read(self, names: list[str] | None) -> Any:
+        """Return a table of some columns, or of all, in memory."""
+        from pyarrow import feather
+
+        if hasattr(self._file, "iter_batches"):
+            return self._file.read(columns=names)
+        return feather.read_table(self._path, columns=names)
+
+    def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
+        """Yield some columns of so many rows at a time, or fewer."""
+        import pyarrow
+
+        try:
+            for batch in self._read(list(names), n_rows):
+                yield pyarrow.Table.from_batches([batch]).select(list(names))
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(self._owner, error) from None
+
+    def _read(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        if hasattr(self._file, "iter_batches"):
+            yield from self._file.iter_batches(n_rows, columns=names, use_threads=False)
+            return
+        for number in range(self._file.num_record_batches):
+            batch = self._file.get_batch(number).select(names)
+            for start in range(0, batch.num_rows, n_rows):
+                yield batch.slice(start, n_rows)
 
 
 def _read_csv(path: Path, texts: Collection[str]) -> RawTable:

@@ -29,6 +29,7 @@ from lessvfl.data.frame import Frame, Places, Table, are_all, are_in_order
 from lessvfl.data.learn import CHUNK
 from lessvfl.data.readers import (
     ARROW,
+    ArrowFile,
     RawTable,
     arrow_files,
     check_file,
@@ -36,7 +37,6 @@ from lessvfl.data.readers import (
     read_array,
     release_unused,
     same_columns,
-    unreadable,
 )
 from lessvfl.data.table import checked_names, frame_of
 from lessvfl.errors import DataError
@@ -64,7 +64,7 @@ class _ArrowFiles:
         self.paths = paths
         schemas, self.n_rows = [], 0
         for path in paths:
-            with _Opened(path) as file:
+            with ArrowFile(path) as file:
                 schemas.append(file.schema)
                 self.n_rows += file.n_rows
         same_columns(paths, schemas)
@@ -73,62 +73,9 @@ class _ArrowFiles:
     def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
         """Yield raw rows, file by file."""
         for path in self.paths:
-            with _Opened(path) as file:
+            with ArrowFile(path) as file:
                 for table in file.batches(names, n_rows):
                     yield RawTable(table).frame(names)
-
-
-class _Opened:
-    """One Parquet or Arrow IPC file, mapped into memory.
-
-    A scanner of ``pyarrow.dataset`` holds whole row groups, which by default are a
-    million rows; this reads pages as they are asked for.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow
-        from pyarrow import ipc, parquet
-
-        self._path = path
-        try:
-            if path.suffix.lower() == ".parquet":
-                self._file: Any = parquet.ParquetFile(path, memory_map=True)
-                self.schema = self._file.schema_arrow
-                self.n_rows = self._file.metadata.num_rows
-            else:
-                self._file = ipc.open_file(pyarrow.memory_map(str(path)))
-                self.schema = self._file.schema
-                sizes = range(self._file.num_record_batches)
-                self.n_rows = sum(self._file.get_batch(i).num_rows for i in sizes)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise unreadable(path, error) from None
-
-    def __enter__(self) -> _Opened:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        close = getattr(self._file, "close", None)
-        if close is not None:
-            close()
-
-    def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield some columns of so many rows at a time, or fewer."""
-        import pyarrow
-
-        try:
-            for batch in self._read(list(names), n_rows):
-                yield pyarrow.Table.from_batches([batch]).select(list(names))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise unreadable(self._path, error) from None
-
-    def _read(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        if hasattr(self._file, "iter_batches"):
-            yield from self._file.iter_batches(n_rows, columns=names, use_threads=False)
-            return
-        for number in range(self._file.num_record_batches):
-            batch = self._file.get_batch(number).select(names)
-            for start in range(0, batch.num_rows, n_rows):
-                yield batch.slice(start, n_rows)
 
 
 class _Array:
