@@ -52,12 +52,12 @@ class Blocks:
 
     def sentences(self) -> tuple[str, ...]:
         """Return what a record says of them."""
-        one = self.finding()
-        found = [f"{one.what}: {one.done}."] if one else []
+        copies = self.finding()
+        said = [f"{copies.what}: {copies.done}."] if copies else []
         if self.n_units:
             rows = plural(len(self.of_row), "row")
-            found.append(f"{rows} are of {self.n_units:,} units, each kept together.")
-        return tuple(found)
+            said.append(f"{rows} are of {self.n_units:,} units, each kept together.")
+        return tuple(said)
 
 
 def find_blocks(dataset: Dataset, config: DataConfig) -> Blocks | None:
@@ -91,16 +91,16 @@ def some_blocks(blocks: Places | None, rows: Places) -> Places | None:
     return None if len(own) == 0 or own.max() + 1 == len(own) else own
 
 
-def _joined(one: Places, other: Places) -> Places:
+def _joined(first: Places, second: Places) -> Places:
     """Return the parts of rows that are connected by either of two kinds of parts."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n_one = int(one.max()) + 1
-    n = n_one + int(other.max()) + 1
-    edges = coo_array((np.ones(len(one)), (one, n_one + other)), shape=(n, n))
+    n_first = int(first.max()) + 1
+    n = n_first + int(second.max()) + 1
+    edges = coo_array((np.ones(len(first)), (first, n_first + second)), shape=(n, n))
     _, parts = connected_components(edges, directed=False)
-    return in_order(parts[one])
+    return in_order(parts[first])
 
 
 # --------------------------------------------------------------------------- equal rows
@@ -162,7 +162,7 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
     if len(first) == len(numbers):
         return dataset
     n_train, n_other = dataset.X.n_rows, int((y != y[first[numbers]]).sum())
-    found = dataset.take(first[first < n_train])
+    kept = dataset.take(first[first < n_train])
     if X_test is not None and y_test is not None:
         rows = first[first >= n_train] - n_train
         if not len(rows):
@@ -170,13 +170,13 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
                 f"With equal_rows=distinct a test row of '{dataset.name}' must differ "
                 "from its training rows. Got none that does."
             )
-        found = replace(found, X_test=X_test.take(rows), y_test=y_test[rows])
+        kept = replace(kept, X_test=X_test.take(rows), y_test=y_test[rows])
     left = len(numbers) - len(first)
     note = (
         f"{left:,} of {plural(len(numbers), 'row')} equal an earlier one and are left "
         f"out; {n_other:,} of them have another label than the row that is kept."
     )
-    return replace(found, notes=(*dataset.notes, note))
+    return replace(kept, notes=(*dataset.notes, note))
 
 
 def _numbered(columns: Callable[[], Iterable[tuple[Bits, bool]]]) -> Places:

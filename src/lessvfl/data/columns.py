@@ -251,19 +251,19 @@ def remarks(
     `flagged` the columns that get a flag of missing cells, and `grouped` those of a
     feature of several columns.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     twins: dict[bytes, str] = {}
     for index in frame.used:
         name, cells = frame.names[index], _codes(frame, index)
-        looks = _look(frame, index, cells, name in flagged)
-        found += (replace(finding, column=name) for finding in looks)
+        looks = _remarks_on(frame, index, cells, name in flagged)
+        findings += (replace(finding, column=name) for finding in looks)
         key = xxhash.xxh3_128(cells.tobytes()).digest()
         twin = twins.setdefault(key, name)
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
             what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
-            found.append(Finding(name, what, done, "kept"))
-    found += relations(frame, grouped)
-    return found if y is None else found + giveaways(frame, y, is_class)
+            findings.append(Finding(name, what, done, "kept"))
+    findings += relations(frame, grouped)
+    return findings if y is None else findings + giveaways(frame, y, is_class)
 
 
 def _texts_of(frame: Frame, name: str) -> list[Any]:
@@ -277,7 +277,9 @@ def _codes(frame: Frame, index: int) -> Floats:
     return text_codes(frame.text[index])
 
 
-def _look(frame: Frame, index: int, cells: Floats, flag: bool) -> Iterator[Finding]:
+def _remarks_on(
+    frame: Frame, index: int, cells: Floats, flag: bool
+) -> Iterator[Finding]:
     """Yield what is to be said of one column on its own."""
     empty = np.isnan(cells)
     present = cells[~empty]

@@ -123,12 +123,12 @@ class Encoding:
                 for index, learner in enumerate(learners.values()):
                     is_text = learner.source.is_text
                     cells = frame.texts(index) if is_text else frame.numeric[:, index]
-                    learner.see(places, cells)
-            unsure = [name for name in some if learners[name].unsure]
+                    learner.first_pass(places, cells)
+            unsure = [name for name in some if learners[name].needs_second_pass]
             for _, raw in table.batches(unsure, CHUNK) if unsure else ():
                 frame = blank(raw, marks)
                 for index, name in enumerate(unsure):
-                    learners[name].see_again(frame.numeric[:, index])
+                    learners[name].second_pass(frame.numeric[:, index])
             learnt |= {name: learner.column() for name, learner in learners.items()}
         by_feature: dict[str, list[EncodedColumn]] = {}
         for name in names:

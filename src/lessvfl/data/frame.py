@@ -156,10 +156,10 @@ class Frame:
         """Return a digest of all cells, or of the files that hold them."""
         if self.source:
             return self.source
-        found = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8).data)
+        content = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8).data)
         for place in sorted(self.text):
-            found.update(digest_of(self.text[place]))
-        return found.hexdigest()
+            content.update(digest_of(self.text[place]))
+        return content.hexdigest()
 
     def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
         """Yield all columns at once: they are in memory."""
@@ -246,12 +246,12 @@ class Dataset:
     @property
     def checksum(self) -> str:
         """Return the SHA-256 of its cells and labels, test rows after the others."""
-        found = hashlib.sha256()
+        content = hashlib.sha256()
         for table, labels in ((self.X, self.y), (self.X_test, self.y_test)):
             if table is not None and labels is not None:
-                found.update(np.ascontiguousarray(table.numeric).tobytes())
-                found.update(np.ascontiguousarray(labels).tobytes())
-        return found.hexdigest()
+                content.update(np.ascontiguousarray(table.numeric).tobytes())
+                content.update(np.ascontiguousarray(labels).tobytes())
+        return content.hexdigest()
 
     def take(self, rows: Places) -> Dataset:
         """Return the data set of these rows, in this order; test rows stay."""
@@ -282,13 +282,13 @@ class DatasetInfo:
 
 def read_marks(pairs: Iterable[str]) -> dict[str, list[str]]:
     """Read which values of columns stand for a missing cell, as in income=-999."""
-    found: dict[str, list[str]] = {}
+    marks: dict[str, list[str]] = {}
     for pair in pairs:
         name, _, value = (part.strip() for part in pair.rpartition("="))
         if not (name and value):
             raise ValueError(pair)
-        found.setdefault(name, []).append(value)
-    return found
+        marks.setdefault(name, []).append(value)
+    return marks
 
 
 def marks_by_column() -> Kind:

@@ -46,8 +46,8 @@ class _Labels:
 
     @property
     def one_hot(self) -> Floats:
-        found: Floats = np.eye(int(self.y.max()) + 1)[self.y]
-        return found
+        rows: Floats = np.eye(int(self.y.max()) + 1)[self.y]
+        return rows
 
 
 def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
@@ -58,7 +58,7 @@ def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
     labels = _take_rows(y, is_class)
     if labels is None:
         return []
-    found: dict[int, float] = {}
+    scores: dict[int, float] = {}
     for indices, cells, is_code in _blocks(frame, labels.rows):
         ranks = _ranks(cells)
         places = _places(cells, ranks, is_code, labels.n_bins)
@@ -75,10 +75,10 @@ def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
             if score < TOLD:
                 own = np.where(np.isnan(cells[:, at]), np.nan, ranks[:, at])
                 score = max(score, _judge(own, places[:, at], labels))
-            found[indices[at]] = max(score, found.get(indices[at], 0.0))
+            scores[indices[at]] = max(score, scores.get(indices[at], 0.0))
     return [
         Finding(frame.names[index], _what(score, is_class), DONE, "kept")
-        for index, score in sorted(found.items())
+        for index, score in sorted(scores.items())
         if score >= TOLD
     ]
 
@@ -106,7 +106,7 @@ def _take_rows(y: NDArray[Any], is_class: bool) -> _Labels | None:
     if len(y) < ENOUGH_ROWS or len(kept) < 2:
         return None
     most = max(MOST_ROWS // len(kept), ENOUGH_ROWS)
-    rows = np.sort(np.concatenate([order[y[order] == one][:most] for one in kept]))
+    rows = np.sort(np.concatenate([order[y[order] == label][:most] for label in kept]))
     return _Labels(rows, np.searchsorted(kept, y[rows]), True)
 
 
@@ -192,9 +192,9 @@ def _auc_of_bins(places: NDArray[np.int64], y: NDArray[np.int64]) -> Floats:
     counts = np.bincount(flat.ravel(), minlength=np.prod(shape)).reshape(shape)
     in_bin = counts.sum(axis=2)
     total = np.zeros(n_columns)
-    for one in range(n_classes):
-        order = np.argsort(counts[:, :, one] / np.maximum(in_bin, 1), axis=1)
-        own = np.take_along_axis(counts[:, :, one], order, axis=1)
+    for label in range(n_classes):
+        order = np.argsort(counts[:, :, label] / np.maximum(in_bin, 1), axis=1)
+        own = np.take_along_axis(counts[:, :, label], order, axis=1)
         others = np.take_along_axis(in_bin, order, axis=1) - own
         below = np.cumsum(others, axis=1) - others / 2
         total += (own * below).sum(axis=1) / (own.sum(axis=1) * others.sum(axis=1))

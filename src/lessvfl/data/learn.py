@@ -54,23 +54,23 @@ class EncodingOptions:
 
 @dataclass
 class Learner:
-    """What learns one column; one pass over its rows tells all, unless it is unsure."""
+    """What learns one column; one or two passes over its rows tell all."""
 
     options: EncodingOptions
     source: Column
     n_rows: int
     n_missing: int = 0
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         """Look at some rows, in the first pass."""
         raise NotImplementedError
 
     @property
-    def unsure(self) -> bool:
-        """Tell whether a second pass is needed, once the first is over."""
+    def needs_second_pass(self) -> bool:
+        """Tell whether the first pass was not enough, once it is over."""
         return False
 
-    def see_again(self, cells: NDArray[Any]) -> None:
+    def second_pass(self, cells: NDArray[Any]) -> None:
         """Look at the same rows, in the second pass."""
         raise AssertionError("one pass tells all")
 
@@ -159,16 +159,16 @@ def exponent_of(values: Floats) -> Any:
 
 def spread_of(values: Floats) -> Spread:
     """Return number, mean and variance of values."""
-    found = Spread()
-    found.add(values)
-    return found
+    spread = Spread()
+    spread.add(values)
+    return spread
 
 
 @dataclass
 class _AsIs(Learner):
     """A column of numbers that is taken as it is."""
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         if np.isnan(cells).any():
             must = "hold a number in every training row to be taken as it is"
             raise self.refuse(must, "missing cells or texts")
@@ -186,7 +186,7 @@ class _Values(Learner):
     low: float = math.inf
     high: float = -math.inf
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         present = cells[~np.isnan(cells)]
         self.n_missing += len(cells) - len(present)
         self.present.add(present)
@@ -208,15 +208,15 @@ class _Number(_Values):
     knots: tuple[float, ...] = ()
     levels: tuple[float, ...] = ()
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         if np.isinf(cells).any():
             raise infinite(self.options.party, self.source.name)
-        super().see(places, cells)
+        super().first_pass(places, cells)
         stride = -(-self.n_rows // CHUNK)
         self.sample.append(cells[~np.isnan(cells) & (places % stride == 0)])
 
     @property
-    def unsure(self) -> bool:
+    def needs_second_pass(self) -> bool:
         if math.isnan(self.fill):
             self._decide()
         scaled = self.options.scale in ("auto", "standardize") and not self.is_constant
@@ -239,14 +239,14 @@ class _Number(_Values):
             self.knots, self.levels = _normal_scores(sample)
         self.sample.clear()
 
-    def see_again(self, cells: NDArray[Any]) -> None:
+    def second_pass(self, cells: NDArray[Any]) -> None:
         full = np.where(np.isnan(cells), self.fill, cells)
         if self.knots:
             full = np.interp(full, self.knots, self.levels)
         self.whole.add(full)
 
     def column(self) -> EncodedColumn:
-        spread = self.whole if self.unsure else self.present
+        spread = self.whole if self.needs_second_pass else self.present
         shift, width = 0.0, 1.0
         if self.options.scale == "global":
             low, high = self.options.bounds
@@ -268,7 +268,7 @@ class _Text(Learner):
 
     tally: Counter[str] = field(default_factory=Counter)
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         present = [cell for cell in cells if cell is not None]
         self.n_missing += len(cells) - len(present)
         self.tally.update(present)
@@ -292,7 +292,7 @@ class _Date(_Values):
     highs: list[Floats] = field(default_factory=list)
 
     @property
-    def unsure(self) -> bool:
+    def needs_second_pass(self) -> bool:
         if self.present.n == 0:
             raise self.refuse(*ALL_MISSING)
         return True
@@ -301,7 +301,7 @@ class _Date(_Values):
     def fill(self) -> float:
         return float(np.round(self.present.mean))
 
-    def see_again(self, cells: NDArray[Any]) -> None:
+    def second_pass(self, cells: NDArray[Any]) -> None:
         values = calendar(np.where(np.isnan(cells), self.fill, cells), self.low)
         self.whole.add(values)
         self.lows.append(values.min(axis=0))

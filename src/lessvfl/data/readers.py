@@ -57,8 +57,8 @@ def arrow_files(path: Path) -> list[Path]:
     """Return the files of a table: itself, or those of a folder in order of names."""
     if not path.is_dir():
         return [path]
-    found = (one for one in path.iterdir() if one.suffix.lower() in ARROW)
-    return sorted(one for one in found if one.is_file())
+    files = (file for file in path.iterdir() if file.suffix.lower() in ARROW)
+    return sorted(file for file in files if file.is_file())
 
 
 def same_columns(paths: Sequence[Path], schemas: Sequence[Any]) -> None:
@@ -311,8 +311,8 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
         said.append(("numbers with ',' for decimals", "read as numbers"))
     if encoding != "utf8":
         said.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
-    found = (Finding(None, what, done, "changed") for what, done in said)
-    return RawTable(table, decimal, tuple(found))
+    findings = (Finding(None, what, done, "changed") for what, done in said)
+    return RawTable(table, decimal, tuple(findings))
 
 
 def _delimiter(head: str) -> str:

@@ -89,11 +89,11 @@ def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
     coded = pyarrow.array(cells, pyarrow.string()).dictionary_encode()
     different = _clean(coded.dictionary)
     present = _is_present(different)
-    found = _values(different.filter(present), reading)
-    if found is None:
+    numbers = _values(different.filter(present), reading)
+    if numbers is None:
         return None
     values = np.full(len(different) + 1, np.nan)  # the last one for a missing cell
-    values[:-1][present.to_numpy(zero_copy_only=False)] = found
+    values[:-1][present.to_numpy(zero_copy_only=False)] = numbers
     return np.asarray(values[coded.indices.fill_null(len(different)).to_numpy()])
 
 

@@ -36,10 +36,12 @@ def relations(frame: Frame, grouped: Collection[str] = ()) -> list[Finding]:
     used = [index for index in frame.used if frame.columns[index].kind in kinds]
     if frame.n_rows < ENOUGH_ROWS or not used:
         return []
-    dummies = (one for one in _dummies(frame, used) if one.column not in grouped)
-    found = [*_ids(frame, used), *_followers(frame, used), *dummies]
+    dummies = (
+        finding for finding in _dummies(frame, used) if finding.column not in grouped
+    )
+    findings = [*_ids(frame, used), *_followers(frame, used), *dummies]
     place = {name: index for index, name in enumerate(frame.names)}
-    return sorted(found, key=lambda one: place[str(one.column)])
+    return sorted(findings, key=lambda finding: place[str(finding.column)])
 
 
 def _ids(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
@@ -93,7 +95,7 @@ def _followers(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
         alike &= np.arange(start, stop)[: len(alike), None] > np.arange(alike.shape[1])
         for at in np.flatnonzero(alike.any(axis=1)):
             later = columns[start + at]
-            for earlier in (columns[one] for one in np.flatnonzero(alike[at])[:5]):
+            for earlier in (columns[index] for index in np.flatnonzero(alike[at])[:5]):
                 what = _relation(frame, earlier, later)
                 if what is not None:
                     done = "kept; one of the two is enough"

@@ -34,7 +34,7 @@ def with_roles(
     return data
 
 
-def one_each(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
+def one_cell_per_row(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
     """Return a cell for each row, or refuse other ones by the sentence `allowed`."""
     array = np.asarray(cells)
     if array.ndim == 2 and array.shape[1] == 1:
@@ -50,15 +50,15 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
     allowed = (
         f"The row weights of {owner} must be finite numbers >= 0, one for each row."
     )
-    found = np.empty(n_rows)
-    for row, cell in enumerate(one_each(weights, n_rows, allowed).tolist()):
-        found[row] = _number(cell)
-        if not 0 <= found[row] < math.inf:
+    checked = np.empty(n_rows)
+    for row, cell in enumerate(one_cell_per_row(weights, n_rows, allowed).tolist()):
+        checked[row] = _number(cell)
+        if not 0 <= checked[row] < math.inf:
             got = "nothing" if cell is None or cell != cell else repr(cell)
             raise DataError(f"{allowed} Got {got} in row {row + 1}.")
-    if not found.any():
+    if not checked.any():
         raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
-    return found
+    return checked
 
 
 def _number(cell: Any) -> float:
@@ -112,15 +112,15 @@ def take_column(
 def check_units(cells: Any, n_rows: int, owner: str) -> Places:
     """Return whom every row is of as numbers, or refuse what names nobody."""
     allowed = f"The groups of rows of {owner} must be named in every row"
-    named = one_each(cells, n_rows, f"{allowed}.").tolist()
+    named = one_cell_per_row(cells, n_rows, f"{allowed}.").tolist()
     n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
     if n_missing:
         raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")
     code: dict[Any, int] = {}
-    found = [code.setdefault(cell, len(code)) for cell in named]
+    numbers = [code.setdefault(cell, len(code)) for cell in named]
     if len(code) < 2:
         raise DataError(f"{allowed}, with two names or more. Got one for all rows.")
-    return np.array(found, dtype=np.int64)
+    return np.array(numbers, dtype=np.int64)
 
 
 def take_units(

@@ -41,7 +41,7 @@ def marks_of(
     `given` has them by name or glob, as a user writes them. What a glob finds besides
     columns that can hold its value is left alone; a column named must be one that can.
     """
-    found: dict[str, tuple[Mark, ...]] = {}
+    by_column: dict[str, tuple[Mark, ...]] = {}
     for pattern, values in (given or {}).items():
         names = match_columns(frame.names, pattern, "the 'missing_values' setting")
         places = [frame.names.index(name) for name in names]
@@ -61,8 +61,8 @@ def marks_of(
             for index, mark in marks.items():
                 name = frame.names[index]
                 if mark is not None:
-                    found[name] = (*found.get(name, ()), mark)
-    return found
+                    by_column[name] = (*by_column.get(name, ()), mark)
+    return by_column
 
 
 def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:

@@ -158,13 +158,13 @@ def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str
     if pattern in known:
         return [pattern]
     plain = pattern.removeprefix("\\") if pattern.startswith("\\!") else pattern
-    found = [name for name in known if fnmatch.fnmatchcase(name, plain)]
-    if not found and not (mark and GLOB.search(pattern)):
+    matches = [name for name in known if fnmatch.fnmatchcase(name, plain)]
+    if not matches and not (mark and GLOB.search(pattern)):
         raise ConfigError(
             f"The columns of {owner} must be in the table. "
             f"Got '{mark}{pattern}', which matches none.{near(pattern, known)}"
         )
-    return found
+    return matches
 
 
 def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]:
@@ -228,8 +228,8 @@ def yaml_problem(error: Exception) -> str:
     if mark is None:
         return " ".join(str(error).split())
     problem = str(getattr(error, "problem", None) or "it cannot be read")
-    if found := UNQUOTED.search(mark.buffer or ""):
-        name = found.group(1)
+    if unquoted := UNQUOTED.search(mark.buffer or ""):
+        name = unquoted.group(1)
         return f"'{name}' without quotes; write \"{name}\""
     return f"{problem} in line {mark.line + 1}"
 

@@ -257,12 +257,12 @@ def _n_cells(source: _Source, id_column: str | None) -> int:
 
 def _digest(path: Path) -> str:
     """Return a digest of the bytes of a file, or of all files of a folder."""
-    found = hashlib.sha256()
-    for one in arrow_files(path):
-        found.update(one.name.encode())
-        with one.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+    content = hashlib.sha256()
+    for file_path in arrow_files(path):
+        content.update(file_path.name.encode())
+        with file_path.open("rb") as file:
+            content.update(hashlib.file_digest(file, "sha256").digest())
+    return content.hexdigest()
 
 
 def _source(path: Path) -> _Source:
@@ -319,14 +319,14 @@ class Scratch:
         And what was met on the way.
         """
         width, counts = len(encoding.groups), CellCounts()
-        found = [self._new((table.n_rows, width), dtype) for table in tables]
+        encoded = [self._new((table.n_rows, width), dtype) for table in tables]
         n_rows, n_written = max(1, AT_ONCE // max(1, 4 * width)), 0
         for number, places, frame in read_together(tables, encoding.names, n_rows):
-            found[number][places], more = encoding.apply(frame)
+            encoded[number][places], more = encoding.apply(frame)
             counts += more
             n_written += len(places)
-        assert n_written == sum(map(len, found)), "every row asked for is in the file"
-        return found, counts
+        assert n_written == sum(map(len, encoded)), "every row asked for is in the file"
+        return encoded, counts
 
     @overload
     def keep(self, values: None) -> None: ...
@@ -338,28 +338,28 @@ class Scratch:
         """Return values mapped from disk; few ones, or no numbers, as they are."""
         if values is None or values.nbytes < BLOCK_BYTES or values.dtype == object:
             return values
-        found = self._new(values.shape, values.dtype)
-        found[:] = values
-        return found
+        kept = self._new(values.shape, values.dtype)
+        kept[:] = values
+        return kept
 
     def collect(self, parts: Iterable[NDArray[Any]], n_values: int) -> Places:
         """Return places that come in parts; many are mapped from disk."""
         is_small = n_values * np.dtype(np.int64).itemsize < BLOCK_BYTES
-        found = (np.zeros if is_small else self._new)((n_values,), np.int64)
+        places = (np.zeros if is_small else self._new)((n_values,), np.int64)
         start = 0
         for part in parts:
-            found[start : start + len(part)] = part
+            places[start : start + len(part)] = part
             start += len(part)
-        return found
+        return places
 
     def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
         """Return some columns of rows (N, columns), mapped from disk."""
         n_rows, columns = len(rows), np.flatnonzero(used)
-        found = self._new((n_rows, len(columns)), rows.dtype)
+        kept = self._new((n_rows, len(columns)), rows.dtype)
         step = max(1, BLOCK_BYTES // max(1, rows[:1].nbytes))
         for start in range(0, n_rows, step):
-            found[start : start + step] = rows[start : start + step, columns]
-        return found
+            kept[start : start + step] = rows[start : start + step, columns]
+        return kept
 
     def _new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return zeros in a new file; there is room for all of them."""

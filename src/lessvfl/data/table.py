@@ -192,7 +192,7 @@ def array_of(X: Any) -> NDArray[Any]:
         own = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
     else:
         is_polars = hasattr(X, "get_columns")
-        own = [_plain_array(one) for one in (X.get_columns() if is_polars else X)]
+        own = [_plain_array(column) for column in (X.get_columns() if is_polars else X)]
     if any(cells.dtype.kind not in "iufb" for cells in own):
         own = [cells.astype(object) for cells in own]
     return np.column_stack(own) if own else np.empty((X.shape[0], 0))
