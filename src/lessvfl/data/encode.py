@@ -57,24 +57,20 @@ class CellCounts:
 
     def sentences(self) -> list[str]:
         """Return in words what was done to cells; nothing where nothing was."""
-        filled = plural(self.imputed, "missing cell was", "missing cells were")
-        told = ", and a flag says where"
-        if self.flagged < self.imputed:
-            few = f"; of {self.flagged:,} of them a flag says where"
-            told = few if self.flagged else ""
-        new = plural(self.unseen, "test cell holds", "test cells hold")
-        both = (
-            (
-                self.imputed,
+        said = []
+        if self.imputed:
+            flags = ", and a flag says where" if self.flagged else ""
+            if 0 < self.flagged < self.imputed:
+                flags = f"; of {self.flagged:,} of them a flag says where"
+            filled = plural(self.imputed, "missing cell was", "missing cells were")
+            said.append(
                 f"{filled} filled in by the mean, the median or the most frequent "
-                f"value of the party's training rows{told}.",
-            ),
-            (
-                self.unseen,
-                f"{new} a category that no training row has, encoded as zeros.",
-            ),
-        )
-        return [sentence for count, sentence in both if count]
+                f"value of the party's training rows{flags}."
+            )
+        if self.unseen:
+            new = plural(self.unseen, "test cell holds", "test cells hold")
+            said.append(f"{new} a category that no training row has, encoded as zeros.")
+        return said
 
 
 @dataclass(frozen=True)

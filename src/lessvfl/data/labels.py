@@ -254,30 +254,23 @@ def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
 
 def check_labels(dataset: Dataset, config: LabelConfig) -> None:
     """Refuse settings of labels that do not go with the labels."""
-    of_classes = dataset.task != "regression"
+    of_classes, name = dataset.task != "regression", f"'{dataset.name}'"
     if of_classes and config.loss == "huber":
         raise ConfigError(
-            f"The 'loss' setting must be squared or auto for '{dataset.name}', whose "
-            f"labels are classes. Got '{config.loss}'."
+            f"The 'loss' setting must be squared or auto for {name}, whose labels are "
+            f"classes. Got '{config.loss}'."
         )
-    if config.score not in ("auto", *MEASURES[dataset.task]):
-        allowed = listed(["auto", *MEASURES[dataset.task]], 9)
+    if config.score not in (allowed := ("auto", *MEASURES[dataset.task])):
         raise ConfigError(
-            f"The 'score' setting must be one of {allowed} for '{dataset.name}', whose "
-            f"task is {dataset.task}. Got '{config.score}'."
+            f"The 'score' setting must be one of {listed(allowed, 9)} for {name}, "
+            f"whose task is {dataset.task}. Got '{config.score}'."
         )
-    if not of_classes and config.threshold is not None:
-        raise ConfigError(
-            f"The 'threshold' setting must be none for '{dataset.name}', whose labels "
-            f"are numbers to regress on. Got '{config.threshold}'."
-        )
-    if config.class_weight is None:
-        return
-    if not of_classes:
-        raise ConfigError(
-            f"The 'class_weight' setting must be none for '{dataset.name}', whose "
-            f"labels are numbers to regress on. Got {config.class_weight!r}."
-        )
+    for setting_name in () if of_classes else ("threshold", "class_weight"):
+        if (value := getattr(config, setting_name)) is not None:
+            raise ConfigError(
+                f"The '{setting_name}' setting must be none for {name}, whose labels "
+                f"are numbers to regress on. Got {value!r}."
+            )
     if isinstance(config.class_weight, Mapping):
         _weights_of(config.class_weight, dataset.label_names, dataset.name)
 

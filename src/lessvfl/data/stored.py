@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -45,16 +45,6 @@ AT_ONCE = 1 << 21  # cells of a table that are read together
 LEAST_ROWS = 1000  # that tell what columns hold, however many these are
 LARGE = 1 << 27  # cells from which on a table stays on disk: 1 GiB in memory
 BLOCK_BYTES = 1 << 20  # that are written together; fewer stay in memory
-
-
-class _Source(Protocol):
-    """A file of rows, or several that follow each other."""
-
-    names: tuple[str, ...]
-    n_rows: int
-
-    def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
-        """Yield raw rows in order, at most so many at a time."""
 
 
 class _ArrowFiles:
@@ -92,6 +82,9 @@ class _Array:
         for start in range(0, self.n_rows, n_rows):
             cells = self._cells[start : start + n_rows, columns]
             yield frame_of(cells, names)
+
+
+_Source = _ArrowFiles | _Array
 
 
 @dataclass(frozen=True)
@@ -243,16 +236,12 @@ def open_columns(
     if not readable:
         return load_columns(path, id_column)
     source = None if storage == "memory" else _source(path)
-    if source is None or (storage == "auto" and _n_cells(source, id_column) < LARGE):
+    n_cells = source.n_rows * len({*source.names} - {id_column}) if source else 0
+    if source is None or (storage == "auto" and n_cells < LARGE):
         frame, ids = load_columns(path, id_column)
         return replace(frame, source=_digest(path)), ids
     table = StoredTable.open(path, id_column, source)
     return table, None if id_column is None else load_ids(path, id_column)
-
-
-def _n_cells(source: _Source, id_column: str | None) -> int:
-    """Return the number of cells, which no row need be read for."""
-    return source.n_rows * len({*source.names} - {id_column})
 
 
 def _digest(path: Path) -> str:
