@@ -26,7 +26,8 @@ from lessvfl.data import (
 from lessvfl.data.column import Reading
 from lessvfl.data.columns import changes, infer_columns, remarks
 from lessvfl.data.leaks import giveaways
-from lessvfl.data.readings import calendar, find_reading, read_texts
+from lessvfl.data.learn import calendar
+from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
 
 NAN = np.nan

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from lessvfl.data.column import KIND_WORDS, Column, Finding, Reading
 from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.leaks import giveaways, text_codes
-from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.data.relations import relations
 from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
@@ -96,6 +95,8 @@ def read_column(
     column: Column, cells: NDArray[np.object_], reading: Reading, owner: str = ""
 ) -> tuple[Column, Floats]:
     """Return what a column of texts is once these are read, and the cells."""
+    from lessvfl.data.readings import read_texts
+
     values, kind = read_texts(cells, reading), reading.column_kind
     if values is None:
         raise DataError(
@@ -137,6 +138,8 @@ def _judge_texts(
     cells: NDArray[np.object_], decimal: str
 ) -> tuple[Finding | None, Reading | None]:
     """Say what a column of texts is; nothing of an ordinary category."""
+    from lessvfl.data.readings import find_reading, is_mark
+
     tally = Counter(cells.tolist())
     tally.pop(None, None)
     if all(map(is_mark, tally)):

@@ -21,11 +21,11 @@ from lessvfl.data.learn import (
     CHUNK,
     Bounds,
     EncodingOptions,
+    calendar,
     infinite,
     learner_of,
     wrong,
 )
-from lessvfl.data.readings import calendar, read_texts
 from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural
@@ -263,6 +263,8 @@ class Encoding:
 
 def _read_column(column: EncodedColumn, cells: NDArray[np.object_]) -> Floats | None:
     """Read texts as in training, or else as programs write numbers and dates."""
+    from lessvfl.data.readings import read_texts
+
     for reading in (column.reading, PLAIN[column.kind]):
         if reading is not None and (read := read_texts(cells, reading)) is not None:
             return read

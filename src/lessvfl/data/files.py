@@ -20,7 +20,6 @@ from lessvfl.data.readers import (
     read_table,
     release_unused,
 )
-from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.data.roles import check_units, with_roles
 from lessvfl.data.table import checked_names, frame_of, from_arrays, from_labels
 from lessvfl.errors import DataError
@@ -187,6 +186,8 @@ def likely_label(names: Sequence[str]) -> str:
 def read_labels(raw: RawTable, name: str) -> NDArray[Any]:
     """Return the label column as it is written, classes not yet coded."""
     import pyarrow
+
+    from lessvfl.data.readings import find_reading, read_texts
 
     kind = raw.table.column(name).type
     if pyarrow.types.is_temporal(kind) or pyarrow.types.is_nested(kind):

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.column import Finding
 from lessvfl.data.frame import Floats, Frame, Places
-from lessvfl.data.learn import exponent_of
-from lessvfl.data.readings import calendar
+from lessvfl.data.learn import calendar, exponent_of
 
 TOLD = 0.95  # AUC or R² from which on one column alone tells the label
 ENOUGH_ROWS = 50  # fewer rows give labels away by chance

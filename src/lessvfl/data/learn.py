@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from lessvfl.data.column import Column, EncodedColumn
 from lessvfl.data.frame import Floats, Places
-from lessvfl.data.readings import calendar
 from lessvfl.errors import DataError
 
 Bounds = tuple[float, float]
@@ -318,6 +317,19 @@ class _Date(_Values):
         parts = tuple((low, wide or 1.0) for low, wide in pairs)
         encoded = self.encoded(self.fill, self.present.n, self.is_constant)
         return replace(encoded, first=self.low, parts=parts)
+
+
+def calendar(days: Floats, first: float) -> NDArray[np.float64]:
+    """Return day, month, weekday (Monday 0) and days since the first, (N, 4)."""
+    dates = days.astype(np.int64).astype("M8[D]")
+    months = dates.astype("M8[M]")
+    parts: tuple[Any, ...] = (
+        (dates - months.astype("M8[D]")).astype(np.int64) + 1,
+        months.astype(np.int64) % 12 + 1,
+        (days + 3) % 7,  # 1970-01-01 was a Thursday
+        days - first,
+    )
+    return np.column_stack(parts).astype(np.float64)
 
 
 def is_heavy(values: Floats, deviation: float | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -160,10 +160,8 @@ def prepare(
         dataset = distinct(dataset, used, marks)
     blocks = find_blocks(dataset, config)
     train, test, own = _rows(dataset, config, seed, in_order, blocks)
-    bounds = (0.0, 1.0)
-    if config.scale == "global":
-        bounds = _bounds(blank(train, marks), blank(test, marks), held)
-
+    blanked = blank(train, marks), blank(test, marks)
+    bounds = _bounds(*blanked, used) if config.scale == "global" else (0.0, 1.0)
     encodings, matrices, counts = [], [], CellCounts()
     for party, columns in held.items():
         encoding = Encoding.fit(
@@ -196,7 +194,7 @@ def prepare(
         flagged=counts.flagged,
         unseen=counts.unseen,
         bounds=bounds,
-        test_rows_seen=seen_share(blank(train, marks), blank(test, marks), used),
+        test_rows_seen=seen_share(*blanked, used),
         frames=(train, test),
     )
 
@@ -359,15 +357,11 @@ def _rows(
     return parts
 
 
-def _bounds(
-    train: Frame, test: Frame, held: Mapping[str, Sequence[str]]
-) -> tuple[float, float]:
+def _bounds(train: Frame, test: Frame, used: Collection[str]) -> tuple[float, float]:
     """Return least and greatest number of all parties, train and test together."""
     days = {column.name for column in train.columns if column.kind == "date"}
-    columns = {name for names in held.values() for name in names} - days
-    values = np.concatenate(
-        [part.select([*columns]).numeric.ravel() for part in (train, test)]
-    )
+    numbers = [part.select([*{*used} - days]).numeric.ravel() for part in (train, test)]
+    values = np.concatenate(numbers)
     present = values[np.isfinite(values)]  # others are refused by name later
     return (float(present.min()), float(present.max())) if present.size else (0.0, 1.0)
 

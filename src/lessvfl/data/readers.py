@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from lessvfl.data.column import Finding
 from lessvfl.data.frame import Frame
-from lessvfl.data.readings import find_reading
 from lessvfl.data.table import arrow_column, checked_names, frame_of, frame_of_columns
 from lessvfl.errors import DataError
 from lessvfl.terms import listed
@@ -329,6 +328,8 @@ def _delimiter(head: str) -> str:
 def _has_decimal_commas(table: Any) -> bool:
     """Tell whether some column of texts is numbers with a comma for decimals."""
     from pyarrow import compute, types
+
+    from lessvfl.data.readings import find_reading
 
     for column in table.columns:
         if types.is_string(column.type):
