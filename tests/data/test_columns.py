@@ -378,17 +378,6 @@ def test_labels_may_be_numbers_in_text(tmp_path):
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("header", "likely"),
-    [("age,outcome,ward", "outcome"), ("a,b,c", "c"), ("a,Diagnosis,risky", "Diagno")],
-)
-def test_no_label_names_a_likely_one(tmp_path, header, likely):
-    path = tmp_path / "t.csv"
-    path.write_text(f"{header}\n1,2,3\n")
-    with pytest.raises(DataError, match=f"Got no label; .*--label '{likely}"):
-        load(path)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=40), st.sampled_from([b"", b"a;b\n", b"\xff\xfea,\x00"]))
 def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, body, head):

@@ -124,8 +124,11 @@ def test_arrow_types(tmp_path):
 
 
 def test_missing_texts_of_csv(tmp_path):
-    path = csv_file(tmp_path / "t.csv", "a,y\nu,0\n,1\nNA,1\nu,1\nNA,0\n")
-    assert list(load(path).X.text[0]) == ["u", None, "NA", "u", "NA"]
+    """Only among numbers NA means that a cell is missing."""
+    path = csv_file(tmp_path / "t.csv", "land,n,y\nNA,1,a\nDE,NA,b\n,3,a\nNA,4,b\n")
+    frame = load(path).X
+    assert frame.texts(0).tolist() == ["NA", "DE", None, "NA"]
+    assert np.isnan(frame.numeric[1, 1])
     path = csv_file(tmp_path / "t.csv", "a,y\nu,0\nnone,1\nu,1\nnone,0\n")
     assert list(load(path).X.text[0]) == ["u", "none"] * 2  # may be a category
 
@@ -271,26 +274,20 @@ def test_columns_that_cannot_be_written_are_refused(tmp_path):
     assert not path.exists()
 
 
-def test_a_category_may_be_called_na(tmp_path):
-    """Whatever the file: only among numbers it means that a cell is missing."""
-    path = tmp_path / "t.csv"
-    path.write_text("land,n,y\nNA,1,a\nDE,NA,b\n,3,a\nNA,4,b\n")
-    frame = load(path).X
-    assert frame.texts(0).tolist() == ["NA", "DE", None, "NA"]
-    assert np.isnan(frame.numeric[1, 1])
-
-
 @pytest.mark.parametrize(
     ("head", "options", "hint"),
     [
+        ("age,outcome,ward", {}, "Got no label; name it, perhaps with --label 'outc"),
+        ("a,b,c", {}, "--label 'c'"),
+        ("a,Diagnosis,risky", {}, "--label 'Diagnosis'"),
         ("age,outcome_code,risk", {}, "--label 'risk'"),
         ("age,outcome_code,z", {}, "--label 'outcome_code'"),
         ("age,risk", {"label": "Risk"}, "Did you mean 'risk'?"),
     ],
 )
 def test_the_likely_label_is_named(tmp_path, head, options, hint):
-    path = tmp_path / "t.csv"
-    path.write_text(f"{head}\n{','.join('1' for _ in head.split(','))}\n")
+    ones = ",".join("1" for _ in head.split(","))
+    path = csv_file(tmp_path / "t.csv", f"{head}\n{ones}\n")
     with pytest.raises(DataError, match=re.escape(hint)):
         load(path, **options)
 
