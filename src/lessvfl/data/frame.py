@@ -184,6 +184,32 @@ class Frame:
         return self.text.get(index, np.full(self.n_rows, None, dtype=object))
 
 
+def stack_rows(frames: Sequence[Frame]) -> Frame:
+    """Return the rows of tables with the same columns, one below the other."""
+    first = frames[0]
+    if len(frames) == 1:
+        return first
+    numeric = np.concatenate([frame.numeric for frame in frames])
+    indices = {index for frame in frames for index in frame.text}
+    text = {
+        index: np.concatenate([frame.texts(index) for frame in frames])
+        for index in sorted(indices)
+    }
+    return replace(first, numeric=numeric, text=text)
+
+
+def join_columns(frames: Sequence[Frame]) -> Frame:
+    """Return the columns of tables with the same rows, side by side."""
+    columns = tuple(column for frame in frames for column in frame.columns)
+    starts = np.cumsum([0, *(len(frame.names) for frame in frames)]).tolist()
+    text = {
+        start + index: cells
+        for frame, start in zip(frames, starts, strict=False)
+        for index, cells in frame.text.items()
+    }
+    return Frame(columns, np.concatenate([f.numeric for f in frames], axis=1), text)
+
+
 def is_missing(cell: Any) -> bool:
     """Tell whether a cell holds nothing: None, NaN, or a frame library's own mark."""
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):

@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 
 from lessvfl.data import plant, split
 from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
-from lessvfl.data.column import Column
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, Places
+from lessvfl.data.frame import (
+    DataConfig,
+    Dataset,
+    Floats,
+    Frame,
+    Places,
+    join_columns,
+    stack_rows,
+)
 from lessvfl.data.labels import (
     LabelConfig,
     bend_of,
@@ -313,20 +320,11 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
     columns stand at the end as they were drawn.
     """
     assert problem.frames is not None, "a problem that `prepare` made"
-    n_planted = int(table.spurious.sum())
-    columns = table.encoding.columns
-    real = [Column(c.name, c.kind) for c in columns[: len(columns) - n_planted]]
-    parts = [frame.select([column.name for column in real]) for frame in problem.frames]
-    encoded = np.vstack([table.X_train, table.X_test])
-    planted = encoded[:, encoded.shape[1] - n_planted :]
-    numeric = np.hstack([np.vstack([part.numeric for part in parts]), planted])
-    texts = {
-        i: np.concatenate([part.texts(i) for part in parts])
-        for i, column in enumerate(real)
-        if column.is_text
-    }
-    noise = [Column(column.name) for column in columns[len(real) :]]
-    return Frame((*real, *noise), numeric, texts)
+    names, encoded = table.encoding.names, np.vstack([table.X_train, table.X_test])
+    n_real = len(names) - int(table.spurious.sum())
+    planted = encoded[:, encoded.shape[1] - (len(names) - n_real) :]
+    real = stack_rows([frame.select(names[:n_real]) for frame in problem.frames])
+    return join_columns([real, Frame.of_numbers(names[n_real:], planted)])
 
 
 def _rows(

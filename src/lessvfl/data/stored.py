@@ -25,7 +25,15 @@ from numpy.typing import DTypeLike, NDArray
 from lessvfl.data.columns import apply_columns
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import load_columns, load_ids
-from lessvfl.data.frame import Frame, Places, Table, are_all, are_in_order
+from lessvfl.data.frame import (
+    Frame,
+    Places,
+    Table,
+    are_all,
+    are_in_order,
+    join_columns,
+    stack_rows,
+)
 from lessvfl.data.learn import CHUNK
 from lessvfl.data.readers import (
     ARROW,
@@ -121,8 +129,8 @@ class StoredTable:
         parts = []
         for names in self.together(self.names):
             few = replace(self, rows=rows).batches(names, CHUNK)
-            parts.append(_below([frame for _, frame in few]))
-        return _beside(parts)
+            parts.append(stack_rows([frame for _, frame in few]))
+        return join_columns(parts)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -258,37 +266,11 @@ def _source(path: Path) -> _Source:
     return _Array(path) if is_array(path) else _ArrowFiles(arrow_files(path))
 
 
-def _below(frames: Sequence[Frame]) -> Frame:
-    """Return the rows of tables with the same columns, one below the other."""
-    first = frames[0]
-    if len(frames) == 1:
-        return first
-    numeric = np.concatenate([frame.numeric for frame in frames])
-    indices = {index for frame in frames for index in frame.text}
-    text = {
-        index: np.concatenate([frame.texts(index) for frame in frames])
-        for index in sorted(indices)
-    }
-    return replace(first, numeric=numeric, text=text)
-
-
-def _beside(frames: Sequence[Frame]) -> Frame:
-    """Return the columns of tables with the same rows, side by side."""
-    columns = tuple(column for frame in frames for column in frame.columns)
-    starts = np.cumsum([0, *(len(frame.names) for frame in frames)]).tolist()
-    text = {
-        start + index: cells
-        for frame, start in zip(frames, starts, strict=False)
-        for index, cells in frame.text.items()
-    }
-    return Frame(columns, np.concatenate([f.numeric for f in frames], axis=1), text)
-
-
 def _joined(pieces: Sequence[tuple[Places, Frame]]) -> tuple[Places, Frame]:
     if len(pieces) == 1:
         return pieces[0]
     places = np.concatenate([places for places, _ in pieces])
-    return places, _below([frame for _, frame in pieces])
+    return places, stack_rows([frame for _, frame in pieces])
 
 
 # ------------------------------------------------------------------------- encoded rows
