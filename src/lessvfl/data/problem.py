@@ -154,15 +154,14 @@ def prepare(
     >>> [party.features for party in problem.parties]
     [('x0', 'x1', 'spurious_party0_0'), ('x2',)]
     """
-    names = dataset.X.names
-    count = dataset.own_parties if parties is None else parties
-    dealt = split.deal_columns(names, count, config, seed, dataset.X.unused)
+    count, X = dataset.own_parties if parties is None else parties, dataset.X
+    dealt = split.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))
     feature_of = split.features_of(dealt, groups)
-    held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
-    marks = marks_of(dataset.X, config.missing_values)
-    warn_of_absent(dataset.X, config.missing_values)
-    used = {column for columns in held.values() for column in columns}
+    held = {name: usable(name, columns, X) for name, columns in dealt.items()}
+    marks = marks_of(X, config.missing_values)
+    warn_of_absent(X, config.missing_values)
+    used = set(split.owners(held))
     if config.equal_rows == "distinct":
         dataset = distinct(dataset, used, marks)
     blocks = find_blocks(dataset, config)
