@@ -84,7 +84,6 @@ NEVER_IN: dict[str, set[str]] = {
 RENAMED = {
     ("cli.app", "data"): "an option of the command is named data",
     ("cli.app", "methods"): "the command is named methods",
-    ("data.files", "data.table"): "what is read there is a table",
 }
 
 # Type names that several modules define, and in which room alone.

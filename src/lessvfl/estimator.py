@@ -208,7 +208,7 @@ class _LessVFL(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         check_consistent_length(frame.numeric, y)
         names = tuple(labels.values())
-        X, findings = data.settle(frame)
+        X, findings = data.infer_columns(frame)
         dataset = Dataset("table", X, y, task, names, n_parties=2, scale="none")
         dataset = dataclasses.replace(dataset, findings=findings)
         for sentence in data.left_out_sentences(X):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -75,6 +76,23 @@ def kind(
 
     def add(make: Maker) -> Maker:
         KINDS[make.__name__] = Kind(make, n_seeds, tasks, ways)
+        return make
+
+    return add
+
+
+Change = Callable[[Table, Rng, int], Table]
+
+
+def change(*settings: Any, **more: Any) -> Callable[[Change], Change]:
+    """Add a kind of table that is the base with a change."""
+
+    def add(make: Change) -> Change:
+        @functools.wraps(make)
+        def from_base(rng: Rng, task: Task, turn: int) -> Table:
+            return make(base(rng, task), rng, turn)
+
+        kind(*settings, **more)(from_base)
         return make
 
     return add
@@ -165,10 +183,9 @@ def clean(rng: Rng, task: Task, turn: int) -> Table:
 # --------------------------------------------------------------------------- dependence
 
 
-@kind()
-def copies_within(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def copies_within(table: Table, rng: Rng, turn: int) -> Table:
     """Copies of a planted column and of a useless one, at the same party."""
-    table = base(rng, task)
     X = table.X
     X = X.assign(a4=X["a0"], a5=X["a2"])[[*"a0 a4 a1 a2 a5 a3".split(), *X.columns[4:]]]
     X = X.assign(b4=X["b3"], b5=X["b0"])
@@ -176,10 +193,9 @@ def copies_within(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X, planted=planted, parties=[6, 6])
 
 
-@kind()
-def copies_across(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def copies_across(table: Table, rng: Rng, turn: int) -> Table:
     """Both parties hold a planted column, and a useless one."""
-    table = base(rng, task)
     X = table.X.assign(b4=table.X["a0"], b5=table.X["a3"])
     X.insert(4, "a4", X["b0"])
     X.insert(5, "a5", X["b1"])
@@ -187,10 +203,9 @@ def copies_across(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X, planted=both, parties=[6, 6])
 
 
-@kind()
-def sums_within(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def sums_within(table: Table, rng: Rng, turn: int) -> Table:
     """A useless column is the sum of two others, to the bit; shares sum to 1."""
-    table = base(rng, task)
     shares = rng.dirichlet(np.ones(3), size=N_ROWS)
     X = table.X.assign(a3=table.X["a2"] * 2 - 1)
     X = X.assign(
@@ -199,10 +214,9 @@ def sums_within(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X, parties=[4, 7])
 
 
-@kind()
-def sums_across(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def sums_across(table: Table, rng: Rng, turn: int) -> Table:
     """One party's column is a combination of the other's."""
-    table = base(rng, task)
     X = table.X.assign(b3=table.X["a2"] - 3 * table.X["a3"])
     X = X.assign(b2=X["a0"] + X["a1"])
     return replace(table, X=X)
@@ -256,10 +270,9 @@ def one_hot_across(rng: Rng, task: Task, turn: int) -> Table:
     return replace(beside(table, first, second), planted=planted)
 
 
-@kind(n_seeds=2)
-def one_hot_of_40(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=2)
+def one_hot_of_40(table: Table, rng: Rng, turn: int) -> Table:
     """Useless, and more columns than a base has."""
-    table = base(rng, task)
     return beside(table, one_hot(rng.integers(40, size=N_ROWS), "is_"), {})
 
 
@@ -331,56 +344,49 @@ def nearly_constant(rng: Rng, task: Task, turn: int) -> Table:
     return with_column(table, "bit", bit, 9)
 
 
-@kind()
-def scales(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def scales(table: Table, rng: Rng, turn: int) -> Table:
     """Columns from 1e-30 to 1e30 in one table."""
-    table = base(rng, task)
     return replace(table, X=table.X * np.logspace(-30, 30, 8))
 
 
-@kind(n_seeds=2)
-def tiny_columns(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=2)
+def tiny_columns(table: Table, rng: Rng, turn: int) -> Table:
     """Squares of these numbers are zero."""
-    table = base(rng, task)
     factors = np.array([1e-170, 1, 1, 1e-200, 1e-170, 1, 1e-300, 1])
     return replace(table, X=table.X * factors)
 
 
-@kind(n_seeds=2)
-def huge_columns(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=2)
+def huge_columns(table: Table, rng: Rng, turn: int) -> Table:
     """Squares of these numbers overflow; above 3.4e38 they are no float32."""
-    table = base(rng, task)
     factors = np.array([1e170, 1, 1, 1e200, 1e60, 1, 1e300, 1])
     return replace(table, X=table.X * factors, refusal=r"Column '[ab]\d'")
 
 
-@kind(n_seeds=3)
-def no_data_marks(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=3)
+def no_data_marks(table: Table, rng: Rng, turn: int) -> Table:
     """A useless column has the lowest float for what is missing."""
-    table = base(rng, task)
     X = table.X.copy()
     X.loc[rng.random(N_ROWS) < 0.2, "a2"] = -1.797e308
     return replace(table, X=X, refusal="Column 'a2'")
 
 
-@kind(n_seeds=2)
-def infinite_cells(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=2)
+def infinite_cells(table: Table, rng: Rng, turn: int) -> Table:
     X = table.X.copy()
     X.loc[5, "b3"] = np.inf
     return legal(table, X=X, refusal="Column 'b3'.*finite", must_refuse=True)
 
 
-@kind()
-def far_from_zero(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change()
+def far_from_zero(table: Table, rng: Rng, turn: int) -> Table:
     return replace(table, X=table.X + np.array([1e6, -1e6, 1e9, 0, 1e6, 0, 1e12, 3]))
 
 
-@kind()
-def large_integers(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def large_integers(table: Table, rng: Rng, turn: int) -> Table:
     """Whole numbers beyond 2**53: planted ones far apart, useless ones close."""
-    table = base(rng, task)
     X = table.X.copy()
     X["a0"] = (X["a0"] * 2**56).astype(np.int64) + 2**60
     X["a3"] = 2**53 + rng.integers(0, 3, size=N_ROWS)
@@ -388,10 +394,9 @@ def large_integers(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X)
 
 
-@kind()
-def zero_inflated(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def zero_inflated(table: Table, rng: Rng, turn: int) -> Table:
     """Mostly 0 with a few large values, or with a mark of 999999; two are planted."""
-    table = base(rng, task)
     X = table.X.copy()
     X.loc[rng.random(N_ROWS) < 0.03, "a2"] = 999999
     X["b2"] = np.where(rng.random(N_ROWS) < 0.9, 0, rng.lognormal(8, 2, N_ROWS))
@@ -421,19 +426,17 @@ def marks_among_zeros(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, X=X)
 
 
-@kind(tasks=("numbers",))
-def marks_among_targets(rng: Rng, task: Task, turn: int) -> Table:
+@change(tasks=("numbers",))
+def marks_among_targets(table: Table, rng: Rng, turn: int) -> Table:
     """Targets are mostly 0, with 999999 in a few rows."""
-    table = base(rng, task)
     y = np.where(table.y > 1.5, table.y, 0.0)
     y[rng.choice(N_ROWS, 5, replace=False)] = 999999
     return replace(table, y=y)
 
 
-@kind()
-def marks_among_planted(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def marks_among_planted(table: Table, rng: Rng, turn: int) -> Table:
     """A planted column has 999999 for what is missing."""
-    table = base(rng, task)
     X = table.X.copy()
     X.loc[rng.random(N_ROWS) < 0.02, "a0"] = 999999
     return replace(table, X=X)
@@ -442,9 +445,8 @@ def marks_among_planted(rng: Rng, task: Task, turn: int) -> Table:
 # ------------------------------------------------------------------------------ missing
 
 
-@kind()
-def missing_cells(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change()
+def missing_cells(table: Table, rng: Rng, turn: int) -> Table:
     gaps = rng.random(table.X.shape) < 0.15
     return replace(table, X=table.X.mask(gaps))
 
@@ -456,10 +458,9 @@ def all_missing(rng: Rng, task: Task, turn: int) -> Table:
     return replace(table, refusal="'nothing'")
 
 
-@kind(tasks=("classes",))
-def missing_in_a_class(rng: Rng, task: Task, turn: int) -> Table:
+@change(tasks=("classes",))
+def missing_in_a_class(table: Table, rng: Rng, turn: int) -> Table:
     """Two columns are missing wherever the label is no: that tells all there is."""
-    table = base(rng, task)
     X = table.X.copy()
     X.loc[table.y == "no", ["a3", "b0"]] = np.nan
     return replace(table, X=X, planted=one_of("a3", "b0"))
@@ -504,39 +505,34 @@ def more_parties_than_columns(rng: Rng, task: Task, turn: int) -> Table:
     return legal(table, refusal="'parties'|parties|party", must_refuse=True)
 
 
-@kind(n_seeds=2)
-def one_column(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=2)
+def one_column(table: Table, rng: Rng, turn: int) -> Table:
     X = table.X[["a0"]]
-    y = labels_of(rng, table.X.assign(a1=0, b0=0), task)
+    y = labels_of(rng, table.X.assign(a1=0, b0=0), table.task)
     return replace(table, X=X, y=y, planted=one_of("a0"), parties=1)
 
 
-@kind(n_seeds=1)
-def no_rows(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=1)
+def no_rows(table: Table, rng: Rng, turn: int) -> Table:
     about = r"\brows?\b|samples"
     return legal(table, X=table.X[:0], y=table.y[:0], refusal=about, must_refuse=True)
 
 
-@kind(n_seeds=1)
-def no_columns(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=1)
+def no_columns(table: Table, rng: Rng, turn: int) -> Table:
     about = r"\bcolumns?\b|feature"
     return legal(table, X=table.X[[]], refusal=about, must_refuse=True, parties=2)
 
 
-@kind()
-def rows_three_times(rng: Rng, task: Task, turn: int) -> Table:
+@change()
+def rows_three_times(table: Table, rng: Rng, turn: int) -> Table:
     """Copies of rows are no further evidence."""
-    table = base(rng, task)
     X = pd.concat([table.X] * 3, ignore_index=True)
     return replace(table, X=X, y=np.tile(table.y, 3), honest=True)
 
 
-@kind(n_seeds=2)
-def rows_ten_times(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=2)
+def rows_ten_times(table: Table, rng: Rng, turn: int) -> Table:
     X = pd.concat([table.X] * 10, ignore_index=True)
     return replace(table, X=X, y=np.tile(table.y, 10), honest=True)
 
@@ -564,10 +560,9 @@ def oversampled(rng: Rng, task: Task, turn: int) -> Table:
 # ------------------------------------------------------------------------------- labels
 
 
-@kind(tasks=("classes",))
-def separable(rng: Rng, task: Task, turn: int) -> Table:
+@change(tasks=("classes",))
+def separable(table: Table, rng: Rng, turn: int) -> Table:
     """One column says the class of every row, with a wide gap."""
-    table = base(rng, task)
     X = table.X.assign(a0=table.X["a0"] + 5 * np.sign(table.X["a0"]))
     y = np.where(X["a0"] > 0, "yes", "no")
     return replace(table, X=X, y=y, planted=one_of("a0"))
@@ -590,84 +585,74 @@ def two_hundred_classes(rng: Rng, task: Task, turn: int) -> Table:
     return legal(Table("", X, np.array(y), task), refusal="class|label")
 
 
-@kind(n_seeds=3, tasks=("classes",))
-def several_classes(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=3, tasks=("classes",))
+def several_classes(table: Table, rng: Rng, turn: int) -> Table:
     score = labels_of(rng, table.X, "numbers")
     y = np.array(["low", "mid", "high"])[np.digitize(score, [-1.2, 1.2])]
     return replace(table, y=y)
 
 
-@kind(n_seeds=2)
-def one_label(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=2)
+def one_label(table: Table, rng: Rng, turn: int) -> Table:
     """A class alone must be refused; a number alone may be learnt."""
-    table = base(rng, task)
-    y = np.full(N_ROWS, "yes" if task == "classes" else 3.5)
-    if task == "numbers":
+    y = np.full(N_ROWS, "yes" if table.task == "classes" else 3.5)
+    if table.task == "numbers":
         y = y.astype(float)
     about = "class|label|value"
-    return legal(table, y=y, refusal=about, must_refuse=task == "classes")
+    return legal(table, y=y, refusal=about, must_refuse=table.task == "classes")
 
 
-@kind(tasks=("numbers",))
-def huge_targets(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(tasks=("numbers",))
+def huge_targets(table: Table, rng: Rng, turn: int) -> Table:
     factor = float(rng.choice([1e30, 1e100, 1e200, 1e300]))
     return replace(table, y=table.y * factor, refusal=f"label|target|'{LABEL}'")
 
 
-@kind(tasks=("numbers",))
-def tiny_targets(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(tasks=("numbers",))
+def tiny_targets(table: Table, rng: Rng, turn: int) -> Table:
     factor = float(rng.choice([1e-30, 1e-100, 1e-200, 1e-300]))
     return replace(table, y=table.y * factor, refusal=f"label|target|'{LABEL}'")
 
 
-@kind(n_seeds=6, tasks=("numbers",))
-def targets_with_outliers(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=6, tasks=("numbers",))
+def targets_with_outliers(table: Table, rng: Rng, turn: int) -> Table:
     y = table.y.copy()
     y[rng.choice(N_ROWS, 3, replace=False)] = [1e12, -1e12, 5e11]
     return replace(table, y=y)
 
 
-@kind(tasks=("numbers",))
-def mostly_one_target(rng: Rng, task: Task, turn: int) -> Table:
+@change(tasks=("numbers",))
+def mostly_one_target(table: Table, rng: Rng, turn: int) -> Table:
     """Claims: mostly 0, some large; what says how large also says whether."""
-    table = base(rng, task)
     y = np.where(table.y > 1.5, np.exp(table.y), 0.0)
     return replace(table, y=y)
 
 
-@kind(n_seeds=3, tasks=("numbers",), ways=FITS)
-def whole_number_targets(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=3, tasks=("numbers",), ways=FITS)
+def whole_number_targets(table: Table, rng: Rng, turn: int) -> Table:
     """Counts of 0 to 40 are numbers to a regressor; `run` may ask what they are."""
-    table = base(rng, task)
     y = np.clip(np.round(4 * table.y + 20), 0, 40).astype(int)
     return replace(table, y=y)
 
 
-@kind(n_seeds=3, tasks=("classes",))
-def labels_of_other_types(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=3, tasks=("classes",))
+def labels_of_other_types(table: Table, rng: Rng, turn: int) -> Table:
     """Truth values, whole numbers, floats, and texts with blanks and quotes."""
-    table = base(rng, task)
     yes = table.y == "yes"
     kinds: list[Any] = [yes, yes.astype(int) * 7 - 3, yes + 1.0]
     kinds += [np.where(yes, 'it\'s "yes", ', " no ")]
     return replace(table, y=kinds[int(rng.integers(4))])
 
 
-@kind(n_seeds=2, tasks=("classes",))
-def missing_labels(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=2, tasks=("classes",))
+def missing_labels(table: Table, rng: Rng, turn: int) -> Table:
     y = table.y.astype(object)
     y[[3, 50]] = None
     return legal(table, y=y, refusal=f"label|'{LABEL}'|\\by\\b", must_refuse=True)
 
 
-@kind(n_seeds=2, tasks=("numbers",))
-def infinite_targets(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=2, tasks=("numbers",))
+def infinite_targets(table: Table, rng: Rng, turn: int) -> Table:
     y = table.y.copy()
     y[3] = np.inf
     return legal(table, y=y, refusal=f"label|'{LABEL}'", must_refuse=True)
@@ -719,35 +704,31 @@ NAMES = (
 )
 
 
-@kind(n_seeds=len(NAMES))
-def odd_names(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=len(NAMES))
+def odd_names(table: Table, rng: Rng, turn: int) -> Table:
     names = NAMES[turn % len(NAMES)]
     found = dict(zip(table.X.columns, names, strict=True))
     planted = one_of(*(found[name] for name in ("a0", "a1", "b0")))
     return replace(table, X=table.X.rename(columns=found), planted=planted)
 
 
-@kind(n_seeds=2)
-def names_twice(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=2)
+def names_twice(table: Table, rng: Rng, turn: int) -> Table:
     X = table.X.set_axis(["a0", "a1", "a2", "a2", "b0", "b1", "b2", "b3"], axis=1)
     return replace(table, X=X, refusal="'a2'")
 
 
-@kind(n_seeds=2)
-def names_of_numbers(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=2)
+def names_of_numbers(table: Table, rng: Rng, turn: int) -> Table:
     """As pandas has them where none are given."""
-    table = base(rng, task)
     planted = one_of("0", "1", "4")
     X = table.X.set_axis(range(8), axis=1)
     return replace(table, X=X, planted=planted, refusal="names?")
 
 
-@kind(n_seeds=1, ways=FITS)
-def a_name_of_no_text(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=1, ways=FITS)
+def a_name_of_no_text(table: Table, rng: Rng, turn: int) -> Table:
     """Half of a character that takes two."""
-    table = base(rng, task)
     names = ["half \ud83d" if name == "a2" else name for name in table.X.columns]
     X = table.X.set_axis(pd.Index(names, dtype=object), axis=1)
     return replace(table, X=X, refusal="name|half")
@@ -822,20 +803,18 @@ REFUSED = (
 )
 
 
-@kind(n_seeds=len(PANDAS), tasks=("classes",))
-def dtypes_of_pandas(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=len(PANDAS), tasks=("classes",))
+def dtypes_of_pandas(table: Table, rng: Rng, turn: int) -> Table:
     """A planted and a useless column, each as one dtype holds it."""
-    table = base(rng, task)
     name, cast = list(PANDAS.items())[turn % len(PANDAS)]
     X = table.X.assign(a0=cast(table.X["a0"]), b3=cast(table.X["b3"]))
     file: Any = "csv" if name == "sparse" else "parquet"
     return replace(table, X=X, file=file)
 
 
-@kind(n_seeds=len(PANDAS_OTHERS), tasks=("numbers",), ways=FITS)
-def other_dtypes_of_pandas(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=len(PANDAS_OTHERS), tasks=("numbers",), ways=FITS)
+def other_dtypes_of_pandas(table: Table, rng: Rng, turn: int) -> Table:
     """A useless column that holds no plain numbers; some dtypes may be refused."""
-    table = base(rng, task)
     name, cast = list(PANDAS_OTHERS.items())[turn % len(PANDAS_OTHERS)]
     table = with_column(table, "odd", cast(table.X["a3"]))
     refusal = "'odd'" if name in REFUSED else None
@@ -872,18 +851,16 @@ def _words(s: pl.Series) -> pl.Series:
     return pl.Series(["high" if x > 0 else "low" for x in s])
 
 
-@kind(n_seeds=len(POLARS), tasks=("numbers",), ways=FITS)
-def dtypes_of_polars(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=len(POLARS), tasks=("numbers",), ways=FITS)
+def dtypes_of_polars(table: Table, rng: Rng, turn: int) -> Table:
     cast = list(POLARS.values())[turn % len(POLARS)]
     X = pl.from_pandas(table.X)
     X = X.with_columns(cast(X["a0"]).alias("a0"), cast(X["b3"]).alias("b3"))
     return replace(table, X=X)
 
 
-@kind(n_seeds=len(POLARS_OTHERS), tasks=("classes",), ways=FITS)
-def other_dtypes_of_polars(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=len(POLARS_OTHERS), tasks=("classes",), ways=FITS)
+def other_dtypes_of_polars(table: Table, rng: Rng, turn: int) -> Table:
     name, cast = list(POLARS_OTHERS.items())[turn % len(POLARS_OTHERS)]
     X = pl.from_pandas(table.X)
     X = X.insert_column(4, cast(X["a3"]).alias("odd"))
@@ -927,18 +904,16 @@ def _frozen(cells: Any) -> Any:
     return cells
 
 
-@kind(n_seeds=len(CONTAINERS), ways=FITS)
-def arrays(rng: Rng, task: Task, turn: int) -> Table:
-    table = base(rng, task)
+@change(n_seeds=len(CONTAINERS), ways=FITS)
+def arrays(table: Table, rng: Rng, turn: int) -> Table:
     hold = list(CONTAINERS.values())[turn % len(CONTAINERS)]
     planted = one_of("x0", "x1", "x4")
     return replace(table, X=hold(table.X), planted=planted)
 
 
-@kind(n_seeds=len(NAMED), ways=FITS)
-def frames(rng: Rng, task: Task, turn: int) -> Table:
+@change(n_seeds=len(NAMED), ways=FITS)
+def frames(table: Table, rng: Rng, turn: int) -> Table:
     """Frames of other kinds; one that is not yet computed may be refused."""
-    table = base(rng, task)
     name, hold = list(NAMED.items())[turn % len(NAMED)]
     refusal = "LazyFrame|collect" if name == "lazy" else None
     return replace(table, X=hold(table.X), refusal=refusal)

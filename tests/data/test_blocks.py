@@ -19,7 +19,8 @@ from lessvfl.data import (
     from_arrays,
     prepare,
 )
-from lessvfl.data.blocks import equal_rows, in_order, seen_share, take_units
+from lessvfl.data.blocks import equal_rows, in_order, seen_share
+from lessvfl.data.roles import take_units
 from lessvfl.data.split import split_rows
 from lessvfl.errors import DataError, LessVFLWarning
 
@@ -131,7 +132,7 @@ def test_people_and_copies_are_joined():
 
 def test_equal_rows_of_a_large_table_are_found_fast():
     X = np.vstack([numbers(30_000, 50), numbers(20_000, 50)])
-    frame = Frame(tuple(f"x{i}" for i in range(50)), X)
+    frame = Frame.of_numbers([f"x{i}" for i in range(50)], X)
     began = time.process_time()
     copies: Any = equal_rows(frame, np.arange(50_000) % 2)
     assert copies.max() + 1 == 30_000
@@ -330,7 +331,7 @@ def test_different_rows_of_one_hash_are_different(monkeypatch):
 def test_rows_seen_of_a_million_are_found_fast():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 9, size=(1_000_000, 8)).astype(float)
-    frame = Frame(tuple("abcdefgh"), X)
+    frame = Frame.of_numbers("abcdefgh", X)
     train, test = frame.take(slice(800_000)), frame.take(slice(800_000, None))
     began = time.process_time()
     share: Any = seen_share(train, test, frame.names)

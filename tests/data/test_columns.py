@@ -23,10 +23,11 @@ from lessvfl.data import (
     load_rows,
     prepare,
 )
-from lessvfl.data.columns import changes, remarks, settle
-from lessvfl.data.frame import Reading
+from lessvfl.data.column import Reading
+from lessvfl.data.columns import changes, infer_columns, remarks
 from lessvfl.data.leaks import giveaways
-from lessvfl.data.readings import calendar, find_reading, read_texts
+from lessvfl.data.learn import calendar
+from lessvfl.data.readings import find_reading, read_texts
 from lessvfl.errors import DataError
 
 NAN = np.nan
@@ -130,10 +131,10 @@ def test_parts_of_a_date_are_those_of_the_calendar(day):
 
 
 def found(table):
-    """Return what is said of each column, and the settled table."""
-    settled, findings = settle(frame_of(pd.DataFrame(table)))
-    said = changes(settled, findings, settled.names, 64)
-    return {one.column: (one.what, one.level) for one in said}, settled
+    """Return what is said of each column, and the inferred table."""
+    inferred, findings = infer_columns(frame_of(pd.DataFrame(table)))
+    said = changes(inferred, findings, inferred.names, 64)
+    return {one.column: (one.what, one.level) for one in said}, inferred
 
 
 N = 200
@@ -142,7 +143,7 @@ WORDS = "the patient was seen on the ward, was stable, and went home after day"
 
 def test_every_kind_of_column_is_told():
     plain = ["a", "b"] * (N // 2)
-    said, settled = found(
+    said, inferred = found(
         {
             "age": np.arange(N) % 7,
             "ward": plain,
@@ -181,26 +182,28 @@ def test_every_kind_of_column_is_told():
         "nested": ("list cells", "left out"),
         "mixed": ("int and str cells", "left out"),
     }
-    assert settled.unused == {
+    assert inferred.unused == {
         c for c, (_, level) in said.items() if level == "left out"
     }
-    assert settled.boolean == {settled.names.index("smoker")}
-    assert settled.dates == {settled.names.index(name) for name in ("day", "when")}
+    assert inferred.of_kind("boolean") == {inferred.names.index("smoker")}
+    assert inferred.of_kind("date") == {
+        inferred.names.index(name) for name in ("day", "when")
+    }
 
 
 def test_what_is_declared_a_category_stays_one():
     kinds = pd.DataFrame({"a": pd.Categorical(["1", "2", "3", "1"])})
     for X in (kinds, pl.from_pandas(kinds)):
-        settled, findings = settle(frame_of(X))
-        assert list(settled.text[0]) == ["1", "2", "3", "1"]
+        inferred, findings = infer_columns(frame_of(X))
+        assert list(inferred.text[0]) == ["1", "2", "3", "1"]
         assert findings == ()
 
 
 def test_numbers_are_left_alone():
     X = np.random.default_rng(0).normal(size=(30, 3))
     frame = frame_of(X, ["id", "index", "x"])  # amounts, whatever their name
-    settled, findings = settle(frame)
-    assert settled.numeric is frame.numeric
+    inferred, findings = infer_columns(frame)
+    assert inferred.numeric is frame.numeric
     assert findings == ()
 
 
@@ -219,8 +222,8 @@ def test_remarks_on_columns_that_are_used():
         "far": [np.inf] + [0.0, 1.0] * (N // 2 - 1) + [2.0],
     }
     table["same"] = table["twin"]
-    settled, _ = settle(frame_of(pd.DataFrame(table)))
-    said = {(one.column, one.what) for one in remarks(settled, y, True)}
+    inferred, _ = infer_columns(frame_of(pd.DataFrame(table)))
+    said = {(one.column, one.what) for one in remarks(inferred, y, True)}
     assert said == {
         ("same", "equal to column 'twin'"),
         ("one", "one value in every row"),
@@ -232,7 +235,7 @@ def test_remarks_on_columns_that_are_used():
     }
     amounts = np.array(table["noise"]) * 3
     told = [
-        one.column for one in remarks(settled, amounts, False) if "label" in one.what
+        one.column for one in remarks(inferred, amounts, False) if "label" in one.what
     ]
     assert told == ["noise"]
 
@@ -254,7 +257,7 @@ def test_a_few_rows_are_read_as_the_training_rows_were():
             "seen": [f"{i + 10}/03/2024" for i in range(20)],
         }
     )
-    frame, _ = settle(frame_of(table))
+    frame, _ = infer_columns(frame_of(table))
     encoding = Encoding.fit("p", frame, frame.names, scale="none")
     assert encoding.features == ("amount", "smoker", "on", "seen")
     assert encoding.groups.tolist() == [0, 1, 1, 2, 3, 3, 3, 3]
@@ -340,7 +343,7 @@ def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
     assert data.X.names == ("name", "wert", "tag")
     assert data.X.text[0][0] == "Müller; K."
     assert data.X.numeric[:2, 1].tolist() == [1.5, 22.25]
-    assert data.X.dates == {2}
+    assert data.X.of_kind("date") == {2}
     assert data.label_names == ("ja", "no")
     said = [one.what for one in data.findings if one.column is None]
     assert said[:2] == [said[0], "numbers with ',' for decimals"]
@@ -375,17 +378,6 @@ def test_labels_may_be_numbers_in_text(tmp_path):
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("header", "likely"),
-    [("age,outcome,ward", "outcome"), ("a,b,c", "c"), ("a,Diagnosis,risky", "Diagno")],
-)
-def test_no_label_names_a_likely_one(tmp_path, header, likely):
-    path = tmp_path / "t.csv"
-    path.write_text(f"{header}\n1,2,3\n")
-    with pytest.raises(DataError, match=f"Got no label; .*--label '{likely}"):
-        load(path)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=40), st.sampled_from([b"", b"a;b\n", b"\xff\xfea,\x00"]))
 def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, body, head):
@@ -393,7 +385,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, body, hea
     path.write_bytes(head + body)
     try:
         frame, _ = load_columns(path)
-        settle(frame)
+        infer_columns(frame)
     except DataError:
         pass
 
@@ -432,7 +424,7 @@ def test_the_first_sheet_of_a_workbook(tmp_path):
     np.testing.assert_array_equal(
         found.X.numeric, [[1.5, DAY_NUMBER], [NAN, DAY_NUMBER]]
     )
-    assert found.X.dates == {1}
+    assert found.X.of_kind("date") == {1}
     assert found.findings[0].done == "the first one, 'main', is read"
     path.write_bytes(b"no workbook")
     with pytest.raises(DataError, match="must be readable") as caught:
@@ -462,9 +454,9 @@ def test_ids_for_alignment_are_no_finding(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("who;a\n" + "".join(f"p{i};{i},5\n" for i in range(9)))
     frame, ids = load_columns(path, "who")
-    settled, findings = settle(frame)
+    inferred, findings = infer_columns(frame)
     assert ids is not None
-    assert settled.unused == frozenset()
+    assert inferred.unused == frozenset()
     assert {one.column for one in findings} == {None}
 
 

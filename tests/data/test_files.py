@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from lessvfl.data import Frame, frame_of, from_arrays, load, load_columns, write_columns
+from lessvfl.data import (
+    Column,
+    Frame,
+    frame_of,
+    from_arrays,
+    load,
+    load_columns,
+    write_columns,
+)
 from lessvfl.errors import ConfigError, DataError
 
 TABLE = pd.DataFrame(
@@ -29,7 +37,7 @@ TABLE = pd.DataFrame(
 def same(one, two):
     assert one.X.names == two.X.names
     np.testing.assert_array_equal(one.X.numeric, two.X.numeric)
-    assert one.X.boolean == two.X.boolean
+    assert one.X.of_kind("boolean") == two.X.of_kind("boolean")
     assert {i: list(c) for i, c in one.X.text.items()} == {
         i: list(c) for i, c in two.X.text.items()
     }
@@ -116,8 +124,11 @@ def test_arrow_types(tmp_path):
 
 
 def test_missing_texts_of_csv(tmp_path):
-    path = csv_file(tmp_path / "t.csv", "a,y\nu,0\n,1\nNA,1\nu,1\nNA,0\n")
-    assert list(load(path).X.text[0]) == ["u", None, "NA", "u", "NA"]
+    """Only among numbers NA means that a cell is missing."""
+    path = csv_file(tmp_path / "t.csv", "land,n,y\nNA,1,a\nDE,NA,b\n,3,a\nNA,4,b\n")
+    frame = load(path).X
+    assert frame.texts(0).tolist() == ["NA", "DE", None, "NA"]
+    assert np.isnan(frame.numeric[1, 1])
     path = csv_file(tmp_path / "t.csv", "a,y\nu,0\nnone,1\nu,1\nnone,0\n")
     assert list(load(path).X.text[0]) == ["u", "none"] * 2  # may be a category
 
@@ -240,16 +251,15 @@ def test_columns_come_back_from_a_file_as_they_were_written(tmp_path_factory, ro
     numeric = np.full((len(rows), 3), np.nan)
     numeric[:, 0] = numbers
     numeric[:, 2] = [np.nan if truth is None else truth for truth in truths]
-    frame = Frame(
-        ("n.0", "w", "t"), numeric, {1: np.array(words, object)}, frozenset({2})
-    )
+    columns = (Column("n.0"), Column("w", "text"), Column("t", "boolean"))
+    frame = Frame(columns, numeric, {1: np.array(words, object)})
     path = tmp_path_factory.mktemp("columns") / "columns.parquet"
     write_columns(path, frame, np.array(ids))
     back, back_ids = load_columns(path, "row")
     assert back.names == frame.names
     assert back.numeric.tobytes() == numeric.tobytes()
     assert {i: list(c) for i, c in back.text.items()} == {1: list(words)}
-    assert back.boolean == frame.boolean
+    assert back.of_kind("boolean") == frame.of_kind("boolean")
     assert back_ids is not None
     assert back_ids.tolist() == list(ids)
 
@@ -258,33 +268,26 @@ def test_columns_that_cannot_be_written_are_refused(tmp_path):
     path, ids = tmp_path / "t.parquet", np.arange(2)
     with pytest.raises(DataError, match="Got 'row' more than once"):
         write_columns(path, frame_of([[1.0], [2.0]], ["row"]), ids)
+    truths = Frame.of_numbers(["a"], np.array([[0.5], [1.0]]), "boolean")
     with pytest.raises(DataError, match="'a' must hold truth values"):
-        write_columns(
-            path, Frame(("a",), np.array([[0.5], [1.0]]), boolean=frozenset({0})), ids
-        )
+        write_columns(path, truths, ids)
     assert not path.exists()
-
-
-def test_a_category_may_be_called_na(tmp_path):
-    """Whatever the file: only among numbers it means that a cell is missing."""
-    path = tmp_path / "t.csv"
-    path.write_text("land,n,y\nNA,1,a\nDE,NA,b\n,3,a\nNA,4,b\n")
-    frame = load(path).X
-    assert frame.texts(0).tolist() == ["NA", "DE", None, "NA"]
-    assert np.isnan(frame.numeric[1, 1])
 
 
 @pytest.mark.parametrize(
     ("head", "options", "hint"),
     [
+        ("age,outcome,ward", {}, "Got no label; name it, perhaps with --label 'outc"),
+        ("a,b,c", {}, "--label 'c'"),
+        ("a,Diagnosis,risky", {}, "--label 'Diagnosis'"),
         ("age,outcome_code,risk", {}, "--label 'risk'"),
         ("age,outcome_code,z", {}, "--label 'outcome_code'"),
         ("age,risk", {"label": "Risk"}, "Did you mean 'risk'?"),
     ],
 )
 def test_the_likely_label_is_named(tmp_path, head, options, hint):
-    path = tmp_path / "t.csv"
-    path.write_text(f"{head}\n{','.join('1' for _ in head.split(','))}\n")
+    ones = ",".join("1" for _ in head.split(","))
+    path = csv_file(tmp_path / "t.csv", f"{head}\n{ones}\n")
     with pytest.raises(DataError, match=re.escape(hint)):
         load(path, **options)
 

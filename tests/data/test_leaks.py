@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lessvfl.data.columns import settle
+from lessvfl.data.columns import infer_columns
 from lessvfl.data.leaks import giveaways
 from lessvfl.data.relations import rare_classes, relations
 from lessvfl.data.table import frame_of
@@ -15,8 +15,8 @@ N = 2_000
 
 
 def frame(table):
-    settled, _ = settle(frame_of(pd.DataFrame(table)))
-    return settled
+    inferred, _ = infer_columns(frame_of(pd.DataFrame(table)))
+    return inferred
 
 
 def given_away(table, y, is_class=True):

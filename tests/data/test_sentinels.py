@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, learn, prepare
-from lessvfl.data.columns import remarks, settle
+from lessvfl.data.columns import infer_columns, remarks
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent, written_marks
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.settings import fields_of, value_of
@@ -63,7 +63,7 @@ STEPS = dict(zip(GIVEN, range(10, 17), strict=True))
 
 
 def marked(given):
-    frame, _ = settle(frame_of(a_table()))
+    frame, _ = infer_columns(frame_of(a_table()))
     plain = value_of(given, fields_of([DataConfig])["missing_values"])
     return frame, marks_of(frame, plain)
 
@@ -154,7 +154,7 @@ def test_marks_as_the_text_of_a_setting():
 
 
 def said(table: pd.DataFrame) -> dict[str, str]:
-    frame, _ = settle(frame_of(table))
+    frame, _ = infer_columns(frame_of(table))
     found = remarks(frame, None, is_class=True)
     return {str(f.column): f.what for f in found if "far from all others" in f.what}
 
@@ -169,7 +169,7 @@ def test_values_that_look_like_marks_are_named():
         "until": f"{DAY} in 14 cells, far from all others",
         "amount": "99999 in 13 cells, far from all others",
     }
-    frame, _ = settle(frame_of(a_table()))
+    frame, _ = infer_columns(frame_of(a_table()))
     (done,) = (f.done for f in remarks(frame, None, True) if f.column == "income")
     assert done.endswith("missing cell: --missing-values 'income=-999'")
 

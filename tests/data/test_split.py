@@ -34,6 +34,7 @@ def test_equal_blocks_in_file_order():
 
 def test_uneven_columns_are_spread_over_the_first_or_dropped_at_the_end():
     assert [len(c) for c in deal(4).values()] == [2, 2, 1, 1]
+    assert [len(c) for c in deal([1, 5]).values()] == [1, 5]
     dropped = deal(4, uneven="drop")
     assert [len(c) for c in dropped.values()] == [1, 1, 1, 1]
     assert [c for many in dropped.values() for c in many] == NAMES[:4]
@@ -44,10 +45,6 @@ def test_random_deal_holds_every_column_once_and_follows_the_seed():
     assert sorted(one["party0"] + one["party1"]) == sorted(NAMES)
     assert one == deal(2, columns="random")
     assert one != two
-
-
-def test_sizes():
-    assert [len(c) for c in deal([1, 5]).values()] == [1, 5]
 
 
 def test_names_and_globs():
@@ -243,11 +240,6 @@ def test_rows_beyond_what_numpy_draws_from(n_test, monkeypatch):
         is_test = split._draw_test_rows(100, n_test, y, rng)
         assert is_test.sum() == n_test
         assert abs(is_test[y == 1].sum() - 0.3 * n_test) < 1
-
-
-def test_no_test_rows():
-    train, test = split_rows(table(9), DataConfig(test_share=0.0), 0)
-    assert (len(train), len(test)) == (9, 0)
 
 
 @pytest.mark.parametrize(

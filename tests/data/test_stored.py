@@ -79,12 +79,12 @@ KINDS = ["parquet", "folder", "arrow", "feather"]
 
 
 def both(path: Path) -> tuple[data.Frame, StoredTable]:
-    """Return a table in memory and on disk, both settled."""
+    """Return a table in memory and on disk, both inferred."""
     raw, ids = data.load_columns(path, "row")
     assert ids is not None
     on_disk = StoredTable.open(path, "row")
-    look, _ = data.settle(on_disk.look)
-    return data.settle(raw)[0], on_disk.settled(look)
+    look, _ = data.infer_columns(on_disk.look)
+    return data.infer_columns(raw)[0], on_disk.with_look(look)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -305,9 +305,11 @@ def test_texts_that_the_look_did_not_have_are_refused(table, tmp_path):
     place = table.column_names.index("written")
     odd = table.set_column(place, "written", pyarrow.array(cells))
     on_disk = StoredTable.open(written(odd, tmp_path, "parquet"), "row")
-    look, _ = data.settle(on_disk.look)
-    assert "written" in [look.names[i] for i in look.readings], "row 777 is not in it"
+    look, _ = data.infer_columns(on_disk.look)
+    assert "written" in [column.name for column in look.columns if column.reading], (
+        "row 777 is not in it"
+    )
     with pytest.raises(DataError, match=r"'written' of rows .* of 't.parquet'") as said:
-        Encoding.fit("p", on_disk.settled(look), ["written"])
+        Encoding.fit("p", on_disk.with_look(look), ["written"])
     first, last = map(int, re.findall(r"rows (\d+) to (\d+)", str(said.value))[0])
     assert first <= 778 <= last < first + 64

@@ -9,8 +9,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from lessvfl.data import Frame, frame_of, from_arrays
-from lessvfl.data.table import cells_of, frame_of_columns
+from lessvfl.data import Column, Frame, frame_of, from_arrays
+from lessvfl.data.table import array_column, frame_of_columns
 from lessvfl.errors import ConfigError, DataError
 
 NAN = math.nan
@@ -20,7 +20,7 @@ def same(one, two):
     """Compare two tables cell by cell."""
     assert one.names == two.names
     np.testing.assert_array_equal(one.numeric, two.numeric)
-    assert one.boolean == two.boolean
+    assert one.of_kind("boolean") == two.of_kind("boolean")
     assert {i: list(c) for i, c in one.text.items()} == {
         i: list(c) for i, c in two.text.items()
     }
@@ -30,7 +30,7 @@ def test_arrays_of_numbers_and_truth_values():
     frame = frame_of(np.array([[1, 2], [3, 4]], dtype=np.int8))
     assert frame.names == ("x0", "x1")
     assert frame.numeric.dtype == np.float64
-    assert frame_of([[True], [False]]).boolean == {0}
+    assert frame_of([[True], [False]]).of_kind("boolean") == {0}
     assert frame_of(frame) is frame
 
 
@@ -51,7 +51,9 @@ COLUMNS = {
 }
 
 EXPECTED = Frame(
-    names=tuple(COLUMNS),
+    columns=tuple(
+        Column(name, "boolean" if name == "truth" else "numeric") for name in COLUMNS
+    ),
     numeric=np.array(
         [
             [1, 0.5, 1, NAN, NAN, NAN],
@@ -63,7 +65,6 @@ EXPECTED = Frame(
         3: np.array(["a", None, "b"], dtype=object),
         4: np.array(["u", "v", None], dtype=object),
     },
-    boolean=frozenset({2}),
 )
 
 
@@ -92,7 +93,8 @@ def test_decimals_are_numbers():
 
 def test_columns_of_arrays():
     arrays = [np.array([1, 2]), np.array([True, False])]
-    assert frame_of_columns(["a", "b"], map(cells_of, arrays)).boolean == {1}
+    frame = frame_of_columns(map(array_column, ["a", "b"], arrays))
+    assert frame.of_kind("boolean") == {1}
 
 
 def test_names_of_columns_that_are_no_texts():
@@ -130,7 +132,7 @@ def test_refused_tables(X, names, fragment):
 )
 def test_columns_that_nothing_can_be_done_with_are_left_out(X, what):
     frame = frame_of(X)
-    assert frame.left_out[0].startswith(what)
+    assert frame.columns[0].left_out.startswith(what)
 
 
 def test_dates_are_days_since_1970():
@@ -146,7 +148,7 @@ def test_dates_are_days_since_1970():
         pl.DataFrame({"t": [moments[0], DAY, None]}),
     ):
         frame = frame_of(X)
-        assert frame.dates == {0}
+        assert frame.of_kind("date") == {0}
         np.testing.assert_array_equal(frame.numeric, days)
 
 

@@ -131,8 +131,8 @@ def _print(report: TableReport) -> None:
     from lessvfl.report.sentences import seen_words
 
     rows = [
-        (_short(one.column), party or "", one.what, one.done)
-        for party, one in report.findings
+        (_short(finding.column), finding.party or "", finding.what, finding.done)
+        for finding in report.findings
     ]
     if rows and sys.stdout.isatty():
         results.print_table(("column", "party", "what it is", "what is done"), rows)
@@ -170,16 +170,17 @@ def _short(name: str | None) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
 
 
-def lines(findings: Iterable[tuple[str | None, Finding]]) -> list[str]:
+def lines(findings: Iterable[Finding]) -> list[str]:
     """Return findings in words, one line each."""
     from lessvfl.status import words
 
-    found = []
-    for party, one in findings:
+    said = []
+    for finding in findings:
+        name, party = finding.column, finding.party
+        where = "The file" if name is None else f"Column '{_short(name)}'"
         whose = "" if party is None else f" of {party}"
-        where = "The file" if one.column is None else f"Column '{_short(one.column)}'"
-        found.append(words.printable(f"{where}{whose}: {one.what}; {one.done}"))
-    return found
+        said.append(f"{where}{whose}: {finding.what}; {finding.done}")
+    return [words.printable(line) for line in said]
 
 
 def tell_changes(job: Job, seed: int, source: str) -> None:
@@ -200,9 +201,7 @@ def tell_changes(job: Job, seed: int, source: str) -> None:
         results.say(line, err=True)
 
 
-def first_lines(
-    findings: Iterable[tuple[str | None, Finding]], source: str
-) -> list[str]:
+def first_lines(findings: Iterable[Finding], source: str) -> list[str]:
     """Return findings in words, the first ones of very many."""
     found = lines(findings)
     if (more := len(found) - MOST_LINES) > 0:

@@ -292,7 +292,7 @@ def party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
-        for line in check.first_lines(((None, o) for o in process.changes()), own.data):
+        for line in check.first_lines(process.changes(), own.data):
             log.info("%s", line)
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             process.serve(address)

@@ -2,33 +2,31 @@
 
 from lessvfl.data.blocks import (
     Blocks,
-    check_units,
     equal_rows,
     find_blocks,
 )
-from lessvfl.data.columns import changes, left_out_sentences, settle, usable
+from lessvfl.data.column import Column, EncodedColumn, Finding
+from lessvfl.data.columns import changes, infer_columns, left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
     load_columns,
     load_ids,
     load_labels,
     load_rows,
-    release_unused,
     write_columns,
     write_table,
 )
 from lessvfl.data.frame import (
     DataConfig,
     Dataset,
-    Finding,
     Frame,
-    PartyTable,
     Places,
-    Problem,
     Table,
     are_all,
     are_in_order,
+    check_texts,
     digest_of,
+    is_missing,
     marks_by_column,
     read_marks,
 )
@@ -36,38 +34,46 @@ from lessvfl.data.labels import (
     TASKS,
     LabelConfig,
     check_labels,
-    check_weights,
+    label_name,
     task_sentence,
 )
 from lessvfl.data.problem import (
+    PartyTable,
+    Problem,
     class_counts,
-    features_of,
     label_rows,
     labels_alone,
     prepare,
     raw_frame,
 )
+from lessvfl.data.readers import release_unused
+from lessvfl.data.roles import check_units, check_weights
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import build, describe, is_file, load, names
-from lessvfl.data.split import match_columns, read_parties, split_rows, yaml_problem
+from lessvfl.data.split import (
+    features_of,
+    match_columns,
+    read_parties,
+    split_rows,
+    yaml_problem,
+)
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import (
     array_of,
-    check_texts,
     columns_at,
     frame_of,
     from_arrays,
     in_memory,
-    is_missing,
-    label_name,
 )
 
 __all__ = [
     "TASKS",
     "Blocks",
     "CellCounts",
+    "Column",
     "DataConfig",
     "Dataset",
+    "EncodedColumn",
     "Encoding",
     "Finding",
     "Frame",
@@ -98,6 +104,7 @@ __all__ = [
     "frame_of",
     "from_arrays",
     "in_memory",
+    "infer_columns",
     "is_file",
     "is_missing",
     "label_name",
@@ -119,7 +126,6 @@ __all__ = [
     "read_marks",
     "read_parties",
     "release_unused",
-    "settle",
     "split_rows",
     "task_sentence",
     "usable",

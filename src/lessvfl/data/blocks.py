@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import DataConfig, Dataset, Finding, Floats, Frame, Places
-from lessvfl.data.labels import one_each, take_column
+from lessvfl.data.column import Finding
+from lessvfl.data.frame import DataConfig, Dataset, Floats, Frame, Places
 from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import DataError
 from lessvfl.terms import plural
@@ -52,12 +52,12 @@ class Blocks:
 
     def sentences(self) -> tuple[str, ...]:
         """Return what a record says of them."""
-        one = self.finding()
-        found = [f"{one.what}: {one.done}."] if one else []
+        copies = self.finding()
+        said = [f"{copies.what}: {copies.done}."] if copies else []
         if self.n_units:
             rows = plural(len(self.of_row), "row")
-            found.append(f"{rows} are of {self.n_units:,} units, each kept together.")
-        return tuple(found)
+            said.append(f"{rows} are of {self.n_units:,} units, each kept together.")
+        return tuple(said)
 
 
 def find_blocks(dataset: Dataset, config: DataConfig) -> Blocks | None:
@@ -91,16 +91,16 @@ def some_blocks(blocks: Places | None, rows: Places) -> Places | None:
     return None if len(own) == 0 or own.max() + 1 == len(own) else own
 
 
-def _joined(one: Places, other: Places) -> Places:
+def _joined(first: Places, second: Places) -> Places:
     """Return the parts of rows that are connected by either of two kinds of parts."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n_one = int(one.max()) + 1
-    n = n_one + int(other.max()) + 1
-    edges = coo_array((np.ones(len(one)), (one, n_one + other)), shape=(n, n))
+    n_first = int(first.max()) + 1
+    n = n_first + int(second.max()) + 1
+    edges = coo_array((np.ones(len(first)), (first, n_first + second)), shape=(n, n))
     _, parts = connected_components(edges, directed=False)
-    return in_order(parts[one])
+    return in_order(parts[first])
 
 
 # --------------------------------------------------------------------------- equal rows
@@ -162,7 +162,7 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
     if len(first) == len(numbers):
         return dataset
     n_train, n_other = dataset.X.n_rows, int((y != y[first[numbers]]).sum())
-    found = dataset.take(first[first < n_train])
+    kept = dataset.take(first[first < n_train])
     if X_test is not None and y_test is not None:
         rows = first[first >= n_train] - n_train
         if not len(rows):
@@ -170,13 +170,13 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
                 f"With equal_rows=distinct a test row of '{dataset.name}' must differ "
                 "from its training rows. Got none that does."
             )
-        found = replace(found, X_test=X_test.take(rows), y_test=y_test[rows])
+        kept = replace(kept, X_test=X_test.take(rows), y_test=y_test[rows])
     left = len(numbers) - len(first)
     note = (
         f"{left:,} of {plural(len(numbers), 'row')} equal an earlier one and are left "
         f"out; {n_other:,} of them have another label than the row that is kept."
     )
-    return replace(found, notes=(*dataset.notes, note))
+    return replace(kept, notes=(*dataset.notes, note))
 
 
 def _numbered(columns: Callable[[], Iterable[tuple[Bits, bool]]]) -> Places:
@@ -214,7 +214,7 @@ def _columns(
             frame.texts(index) if is_text else frame.numeric[:, index]
             for frame in frames
         ]
-        is_number = not is_text and index not in head.boolean
+        is_number = not is_text and head.columns[index].kind != "boolean"
         yield _bits(np.concatenate(cells)), is_number
 
 
@@ -226,36 +226,3 @@ def _bits(cells: NDArray[Any]) -> Bits:
     numbers: Floats = cells + 0.0  # one zero, and below one NaN
     numbers[np.isnan(numbers)] = np.nan
     return numbers.view(np.uint64)
-
-
-# -------------------------------------------------------------------------------- units
-
-
-def check_units(cells: Any, n_rows: int, owner: str) -> Places:
-    """Return whom every row is of as numbers, or refuse what names nobody."""
-    allowed = f"The groups of rows of {owner} must be named in every row"
-    named = one_each(cells, n_rows, f"{allowed}.").tolist()
-    n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
-    if n_missing:
-        raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")
-    code: dict[Any, int] = {}
-    found = [code.setdefault(cell, len(code)) for cell in named]
-    if len(code) < 2:
-        raise DataError(f"{allowed}, with two names or more. Got one for all rows.")
-    return np.array(found, dtype=np.int64)
-
-
-def take_units(
-    dataset: Dataset,
-    column: str,
-    cells_of: Callable[[str], NDArray[Any]] | None = None,
-) -> Dataset:
-    """Return a data set whose rows are grouped by a column, which is no feature.
-
-    `cells_of` gives the cells of a column as they came, where that is known.
-    """
-    left, cells = take_column(dataset, column, "groups of rows")
-    if cells_of is not None:
-        cells = cells_of(column)
-    owner = f"'{dataset.name}' (column '{column}')"
-    return replace(left, units=check_units(cells, dataset.X.n_rows, owner))

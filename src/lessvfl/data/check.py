@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,19 +12,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, files, leaks, relations, split, table
-from lessvfl.data.blocks import find_blocks, take_units
+from lessvfl.data import columns, files, leaks, readers, relations, split, table
+from lessvfl.data.blocks import find_blocks
+from lessvfl.data.column import KIND_WORDS, Finding
 from lessvfl.data.encode import Encoding
-from lessvfl.data.frame import DataConfig, Dataset, Finding, Frame, Problem
-from lessvfl.data.labels import take_weights
-from lessvfl.data.problem import features_of, prepare
-from lessvfl.data.sentinels import MarksByColumn, blank, marks_of
+from lessvfl.data.frame import DataConfig, Dataset, Frame
+from lessvfl.data.problem import Problem, prepare
+from lessvfl.data.roles import take_units, take_weights
+from lessvfl.data.sentinels import blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
 NOBODYS = Finding(None, "no party names it", "left out", "left out")
 NO_LABEL = "Nothing is said about labels: none is named; a run needs one"
 EXCLUDED = replace(NOBODYS, what="excluded by its party")
+SAID = ("column", "party", "what", "done", "level")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class TableReport:
     task: str | None
     task_reason: str | None
     problems: tuple[str, ...]  # each one stops a run
-    findings: tuple[tuple[str | None, Finding], ...]  # with the party that holds it
+    findings: tuple[Finding, ...]
     kinds: Mapping[str, int]  # columns that are used, by what they are
     unsaid: tuple[str, ...] = ()  # what was not looked at, and why
     test_rows_seen: float | None = None  # share that equal a training row, by seed 0
@@ -55,14 +58,8 @@ class TableReport:
             "problems": list(self.problems),
             "unsaid": list(self.unsaid),
             "findings": [
-                {
-                    "column": one.column,
-                    "party": party,
-                    "what": one.what,
-                    "done": one.done,
-                    "level": one.level,
-                }
-                for party, one in self.findings
+                {key: getattr(finding, key) for key in SAID}
+                for finding in self.findings
             ],
         }
 
@@ -86,26 +83,28 @@ def run_changes(
     held: Mapping[str, Sequence[str]],
     parties: split.PartySpec | None,
     config: DataConfig,
-) -> list[tuple[str | None, Finding]]:
-    """Return what a run does to the columns that parties hold, with the party's name.
+) -> list[Finding]:
+    """Return what a run does to the columns that parties hold.
 
     Columns that a number of parties never deals, ids as an example, have none.
     """
-    owner = {column: party for party, names in held.items() for column in names}
+    owner = split.owners(held)
     named = isinstance(parties, Mapping)
     names = [n for n in dataset.X.names if n in owner or not named]
-    found = columns.changes(dataset.X, dataset.findings, names, config.max_categories)
-    return [(owner.get(one.column or ""), one) for one in found]
+    changes = columns.changes(dataset.X, dataset.findings, names, config.max_categories)
+    return _owned(changes, owner)
 
 
-def giveaways(
-    dataset: Dataset, held: Mapping[str, Sequence[str]]
-) -> list[tuple[str | None, Finding]]:
+def giveaways(dataset: Dataset, held: Mapping[str, Sequence[str]]) -> list[Finding]:
     """Return the columns in use that tell the label on their own."""
-    owner = {column: party for party, names in held.items() for column in names}
+    owner = split.owners(held)
     used, is_class = dataset.X.select([*owner]), dataset.task != "regression"
-    found = leaks.giveaways(used, dataset.y, is_class)
-    return [(owner[str(one.column)], one) for one in found]
+    return _owned(leaks.giveaways(used, dataset.y, is_class), owner)
+
+
+def _owned(findings: Sequence[Finding], owner: Mapping[str, str]) -> list[Finding]:
+    """Return findings with the party that holds the column."""
+    return [replace(f, party=owner.get(f.column or "")) for f in findings]
 
 
 def check_table(
@@ -139,83 +138,124 @@ def check_table(
     TableReport
         With no problems exactly where a run would begin.
     """
-    config = config or DataConfig()
     attempt = Attempts()
-    problems = attempt.problems
     roles = (label, sample_weight, group_column, task)
     dataset, target, unsaid = _load(path, *roles, attempt)
     if dataset is None:
-        return nothing_read(path.stem, problems, target)
-    has_labels = len(dataset.y) > 0
-    X = dataset.X
+        return nothing_read(path.stem, attempt.problems, target)
     is_one_side = bool(unsaid) and parties is None  # perhaps a party's own table
     parties = 1 if is_one_side else parties
-    held = attempt(lambda: held_columns(dataset, parties, config))
-    for party, names in (held or {}).items():
-        attempt(partial(columns.usable, party, names, X))
-    if held is not None and groups:
-        attempt(lambda: features_of(held, groups))
-    y = dataset.y if has_labels else None
-    found = (
-        [(None, one) for one in dataset.findings]
-        if held is None
-        else run_changes(dataset, held, parties, config)
-    )
-    owner = {column: party for party, own in (held or {}).items() for column in own}
-    of_nobody = {
-        name
-        for name in X.names
-        if held is not None
-        and name not in owner
-        # A number of parties deals no column that is left out; its finding says why.
-        and (isinstance(parties, Mapping) or name not in X.unused)
-    }
-    mine = X.select([name for name in X.names if name not in of_nobody])
-    marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
-    n_problems, problem = len(problems), None
-    if has_labels and not problems:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
-            problem = attempt(
-                lambda: prepare(dataset, config, parties=parties, groups=groups)
-            )
-    flags = partial(_flagged, problem, mine, marks, config)
-    flagged = set() if problems else attempt(flags) or set()
-    is_class = dataset.task != "regression"
-    grouped = features_of(held, groups) if held and groups and not problems else {}
-    found += [
-        (owner.get(one.column or ""), one)
-        for one in columns.remarks(blank(mine, marks), y, is_class, flagged, grouped)
-    ]
-    if has_labels and dataset.task != "regression":
-        rare = relations.rare_classes(dataset.y, dataset.label_names, target or "")
-        found += [(None, rare)] if rare is not None else []
-    blocks = find_blocks(dataset, config) if has_labels else None
-    if blocks is not None and (copies := blocks.finding()):
-        found.append((None, copies))
-    excluded = {} if held is None else split.excluded_columns(X.names, parties or 0)
-    found += [(by, replace(EXCLUDED, column=name)) for name, by in excluded.items()]
-    if target is not None:  # otherwise one of them is the label
-        rest = of_nobody.difference(excluded)
-        found += [(None, replace(NOBODYS, column=name)) for name in rest]
-    if any(one.level == "stops" for _, one in found):
-        del problems[n_problems:]  # all that stops is named
-    problems += stops(found)
+    begun = _Beginning(dataset, parties, groups, config or DataConfig(), attempt)
+    findings = begun.findings(target)
     if is_one_side:
-        found = [(None, one) for _, one in found]
+        findings = [replace(finding, party=None) for finding in findings]
+    has_labels = len(dataset.y) > 0
     return TableReport(
         dataset.name,
-        X.n_rows,
+        dataset.X.n_rows,
         target,
         dataset.label_names,
         dataset.task if has_labels else None,
         dataset.task_reason if has_labels else None,
-        tuple(problems),
-        in_order(found, X.names),
-        kinds_of(mine),
+        tuple(attempt.problems),
+        in_order(findings, dataset.X.names),
+        kinds_of(begun.held_frame),
         unsaid,
-        None if problem is None else problem.test_rows_seen,
+        None if begun.problem is None else begun.problem.test_rows_seen,
     )
+
+
+class _Beginning:
+    """The beginning of a run, as far as it gets: who holds what, and its problem."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parties: split.PartySpec | None,
+        groups: Mapping[str, Sequence[str]] | None,
+        config: DataConfig,
+        attempt: Attempts,
+    ) -> None:
+        self.dataset, self.parties, self.groups = dataset, parties, groups
+        self.config, self.attempt, X = config, attempt, dataset.X
+        self.held = attempt(lambda: held_columns(dataset, parties, config))
+        for party, names in (self.held or {}).items():
+            attempt(partial(columns.usable, party, names, X))
+        if self.held is not None and groups:
+            attempt(partial(split.features_of, self.held, groups))
+        self.owner = split.owners(self.held or {})
+        # A number of parties deals no column that is left out; its finding says why.
+        unused = frozenset() if isinstance(parties, Mapping) else X.unused
+        self.of_nobody = set(X.names).difference(self.owner, unused)
+        if self.held is None:
+            self.of_nobody = set()
+        self.held_frame = X.select([n for n in X.names if n not in self.of_nobody])
+        self.marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
+        self.n_problems = len(attempt.problems)
+        self.problem: Problem | None = None
+        if len(dataset.y) and not attempt.problems:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
+                self.problem = attempt(
+                    lambda: prepare(dataset, config, parties=parties, groups=groups)
+                )
+
+    def findings(self, target: str | None) -> list[Finding]:
+        """Return all that is said of columns; what stops a run becomes a problem."""
+        dataset, problems = self.dataset, self.attempt.problems
+        findings = list(dataset.findings)
+        if self.held is not None:
+            findings = run_changes(dataset, self.held, self.parties, self.config)
+        findings += _owned(self._remarks(), self.owner)
+        if len(dataset.y):
+            findings += self._about_rows(target or "")
+        parties = self.parties or 0
+        excluded = split.excluded_columns(dataset.X.names, parties) if self.held else {}
+        findings += [replace(EXCLUDED, column=n, party=p) for n, p in excluded.items()]
+        if target is not None:  # otherwise one of them is the label
+            rest = self.of_nobody.difference(excluded)
+            findings += [replace(NOBODYS, column=name) for name in rest]
+        if any(finding.level == "stops" for finding in findings):
+            del problems[self.n_problems :]  # all that stops is named
+        problems += stops(findings)
+        return findings
+
+    def _remarks(self) -> list[Finding]:
+        dataset, has_problems = self.dataset, bool(self.attempt.problems)
+        flagged = set() if has_problems else self.attempt(self._flagged) or set()
+        grouped: Mapping[str, str] = {}
+        if self.held and self.groups and not self.attempt.problems:
+            grouped = split.features_of(self.held, self.groups)
+        return columns.remarks(
+            blank(self.held_frame, self.marks),
+            dataset.y if len(dataset.y) else None,
+            dataset.task != "regression",
+            flagged,
+            grouped,
+        )
+
+    def _flagged(self) -> set[str]:
+        """Return the columns that get a flag, where there are no labels by all rows."""
+        if self.problem is not None:
+            encodings = [party.encoding for party in self.problem.parties]
+        else:
+            frame, missing = self.held_frame, self.config.missing
+            names = [frame.names[index] for index in frame.used]
+            if np.isinf(frame.numeric).any() or not names:
+                return set()
+            marks = self.marks
+            encodings = [Encoding.fit("t", frame, names, missing=missing, marks=marks)]
+        return {name for encoding in encodings for name in encoding.flagged}
+
+    def _about_rows(self, label: str) -> list[Finding]:
+        """Return what is said of rare classes, and of rows that equal each other."""
+        dataset = self.dataset
+        said = []
+        if dataset.task != "regression":
+            said.append(relations.rare_classes(dataset.y, dataset.label_names, label))
+        if (blocks := find_blocks(dataset, self.config)) is not None:
+            said.append(blocks.finding())
+        return [finding for finding in said if finding is not None]
 
 
 class Attempts:
@@ -240,42 +280,20 @@ def nothing_read(
     return TableReport(name, 0, label, (), None, None, tuple(problems), (), {})
 
 
-OwnedFindings = Sequence[
-    tuple[str | None, Finding]
-]  # with the party that holds the column
-
-
-def _flagged(
-    problem: Problem | None, frame: Frame, marks: MarksByColumn, config: DataConfig
-) -> set[str]:
-    """Return the columns that get a flag, where there are no labels by all rows."""
-    if problem is not None:
-        encodings = [party.encoding for party in problem.parties]
-    else:
-        names = [n for i, n in enumerate(frame.names) if i not in frame.left_out]
-        if np.isinf(frame.numeric).any() or not names:
-            return set()
-        missing = config.missing
-        encodings = [Encoding.fit("t", frame, names, missing=missing, marks=marks)]
-    return {name for encoding in encodings for name in encoding.flagged}
-
-
-def stops(found: OwnedFindings) -> list[str]:
+def stops(findings: Sequence[Finding]) -> list[str]:
     """Return the sentences of findings that stop a run."""
     return [
-        f"Column '{one.column}' must hold finite numbers. Got {one.what}: "
+        f"Column '{finding.column}' must hold finite numbers. Got {finding.what}: "
         "leave such cells empty."
-        for _, one in found
-        if one.level == "stops"
+        for finding in findings
+        if finding.level == "stops"
     ]
 
 
-def in_order(
-    found: OwnedFindings, names: Sequence[str]
-) -> tuple[tuple[str | None, Finding], ...]:
+def in_order(findings: Sequence[Finding], names: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings in the order of the columns, those of the file first."""
     place = {name: index for index, name in enumerate(names)}
-    return tuple(sorted(found, key=lambda pair: place.get(pair[1].column or "", -1)))
+    return tuple(sorted(findings, key=lambda f: place.get(f.column or "", -1)))
 
 
 def _load(
@@ -308,7 +326,7 @@ def _load(
         unsaid = (f"{NO_LABEL}, perhaps --label '{files.likely_label(raw.names)}'.",)
     else:
         target = attempt(lambda: files.label_column(raw.names, label, path))
-    labels = None if target is None else attempt(lambda: files.label_cells(raw, target))
+    labels = None if target is None else attempt(lambda: files.read_labels(raw, target))
     frame = raw.frame([name for name in raw.names if name != target])
     known = None
     if labels is not None:
@@ -324,29 +342,23 @@ def _load(
 
 
 def _arrays(path: Path) -> Mapping[str, Any]:
-    files.check_file(path)
-    return files.read_npz(path, [])
+    readers.check_file(path)
+    return readers.read_npz(path, [])
 
 
-def _read(path: Path) -> files.RawTable:
-    files.check_file(path)
-    return files.read_table(path)
+def _read(path: Path) -> readers.RawTable:
+    readers.check_file(path)
+    return readers.read_table(path)
 
 
 def _without_labels(frame: Frame, name: str) -> Dataset:
     """Return a data set whose columns can be judged, and nothing else."""
-    settled, findings = columns.settle(frame)
+    inferred, findings = columns.infer_columns(frame)
     nothing = np.empty(0, dtype=np.int64)
-    return Dataset(name, settled, nothing, "binary", findings=findings)
+    return Dataset(name, inferred, nothing, "binary", findings=findings)
 
 
 def kinds_of(frame: Frame) -> dict[str, int]:
     """Count the columns that are used by what they are."""
-    used = set(range(len(frame.names))) - set(frame.left_out)
-    special = {
-        "truth values": used & frame.boolean,
-        "dates": used & frame.dates,
-        "categories": used & set(frame.text),
-    }
-    rest = used.difference(*special.values())
-    return {"numbers": len(rest)} | {name: len(own) for name, own in special.items()}
+    counts = Counter(column.kind for column in frame.columns if not column.left_out)
+    return {words: counts[kind] for kind, words in KIND_WORDS.items()}

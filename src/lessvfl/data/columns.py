@@ -1,14 +1,15 @@
 """What every column of a table is, and what is done about it: the one place.
 
-`settle` reads texts that are numbers, truth values or dates, and leaves out what no
-network can use; `changes` says so in words, and `remarks` what else a user should know.
+`infer_columns` reads texts that are numbers, truth values or dates, and leaves out what
+no network can use; `apply_columns` reads later rows alike. `changes` says so in words,
+and `remarks` what else a user should know.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Finding, Floats, Frame, Reading
+from lessvfl.data.column import KIND_WORDS, Column, Finding, Reading
+from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.leaks import giveaways, text_codes
-from lessvfl.data.readings import find_reading, is_mark, read_texts
 from lessvfl.data.relations import relations
 from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
@@ -36,96 +37,93 @@ IDS = "ids: another number in every row"
 DATE_PARTS = "day, month, weekday and days since the first"
 
 
-def settle(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
+def infer_columns(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
     """Decide on every column of a raw table, from all of its rows.
 
     Returns the table with its texts read, and a finding for each column that is not
     used as it came. A column that is left out stays in the table by name alone.
     """
-    numeric, text = frame.numeric, dict(frame.text)
-    boolean, dates = set(frame.boolean), set(frame.dates)
-    readings, left_out = dict(frame.readings), dict(frame.left_out)
-    found = {index: _left_out(kind) for index, kind in left_out.items()}
-    for index in dates:
-        found[index] = _changed("dates", f"kept as {DATE_PARTS}")
-    read: dict[int, Floats] = {}
-    for index, cells in frame.text.items():
-        finding, reading = _judge_texts(frame, index, cells)
-        if reading is not None:
-            values = read_texts(cells, reading)
-            assert values is not None, "the reading was found on these texts"
-            if _is_ids(frame.names[index], values):
-                finding = _left_out(IDS)
-            read[index], readings[index] = values, reading
-            boolean |= {index} if reading.kind == "truth" else set()
-            dates |= {index} if reading.kind == "date" else set()
-            del text[index]
+    columns, read = list(frame.columns), dict[int, Floats]()
+    findings = list(frame.findings)
+    for index, column in enumerate(frame.columns):
+        cells = frame.cells(index)
+        finding: Finding | None = None
+        if column.left_out:
+            finding = _left_out(column.left_out)
+        elif column.kind == "date":
+            finding = _changed("dates", f"kept as {DATE_PARTS}")
+        elif column.kind == "text":
+            finding, reading = _judge_texts(cells, frame.decimal)
+            column = replace(column, kind="categorical")
+            if reading is not None:
+                column, cells = read_column(column, cells, reading)
+                read[index] = cells
+                finding = _left_out(IDS) if _is_ids(column.name, cells) else finding
+        elif column.kind != "categorical":
+            finding = _judge_numbers(column.name, cells)
+        if column.kind == "numeric" and column.reading is None and frame.decimal == ",":
+            column = replace(column, reading=DECIMAL_COMMA)  # later ones may be texts
         if finding is not None:
-            found[index] = finding
-    found |= _numbers_to_leave_out(frame, {*found, *frame.text})
-    if frame.decimal == ",":  # later tables may come as texts
-        own = Reading("number", decimal=",", thousands=".")
-        plain = set(range(len(frame.names))) - boolean - dates - {*text}
-        readings = dict.fromkeys(sorted(plain), own) | readings
-    for index, one in found.items():
-        if one.level == "left out":
-            left_out[index] = one.what
-            text.pop(index, None)
-    if read:
-        numeric = numeric.copy()
-        for index, values in read.items():
-            numeric[:, index] = values
-    settled = replace(
-        frame,
-        numeric=numeric,
-        text=text,
-        boolean=frozenset(boolean),
-        dates=frozenset(dates),
-        readings={i: r for i, r in readings.items() if i not in left_out},
-        left_out=left_out,
-        findings=(),
-    )
-    said = (replace(found[i], column=frame.names[i]) for i in sorted(found))
-    return settled, (*frame.findings, *said)
+            findings.append(replace(finding, column=column.name))
+            if finding.level == "left out":
+                column = replace(column, reading=None, left_out=finding.what)
+        columns[index] = column
+    return replace(_with_columns(frame, columns, read), findings=()), tuple(findings)
 
 
-def follow(frame: Frame, settled: Frame, owner: str) -> Frame:
+def apply_columns(frame: Frame, inferred: Sequence[Column], owner: str) -> Frame:
     """Return a second table whose texts are read as those of the first were.
 
     `owner` says whose rows these are.
     """
-    if not settled.readings:
+    readings = {column.name: column.reading for column in inferred if column.reading}
+    if not readings:
         return frame
-    where = {name: index for index, name in enumerate(settled.names)}
-    numeric, text = frame.numeric.copy(), dict(frame.text)
-    boolean, dates, readings = set(frame.boolean), set(frame.dates), {}
-    for index, name in enumerate(frame.names):
-        reading = settled.readings.get(where.get(name, -1))
-        if reading is None:
-            continue
-        readings[index] = reading
-        if index not in text:
-            continue
-        values = read_texts(text.pop(index), reading)
-        if values is None:
-            raise DataError(
-                f"Column '{name}' of {owner} must hold "
-                f"{KINDS[reading.kind]}, as in its other rows. Got other texts."
+    columns, read = list(frame.columns), dict[int, Floats]()
+    for index, column in enumerate(frame.columns):
+        reading = readings.get(column.name)
+        if reading is not None and index in frame.text:
+            columns[index], read[index] = read_column(
+                column, frame.text[index], reading, owner
             )
-        numeric[:, index] = values
-        boolean |= {index} if reading.kind == "truth" else set()
-        dates |= {index} if reading.kind == "date" else set()
-    return replace(
-        frame,
-        numeric=numeric,
-        text=text,
-        boolean=frozenset(boolean),
-        dates=frozenset(dates),
-        readings=readings,
-    )
+        elif reading is not None:
+            columns[index] = replace(column, reading=reading)
+    return _with_columns(frame, columns, read)
 
 
-KINDS = {"number": "numbers", "truth": "truth values", "date": "dates"}
+def read_column(
+    column: Column, cells: NDArray[np.object_], reading: Reading, owner: str = ""
+) -> tuple[Column, Floats]:
+    """Return what a column of texts is once these are read, and the cells."""
+    from lessvfl.data.readings import read_texts
+
+    values, kind = read_texts(cells, reading), reading.column_kind
+    if values is None:
+        raise DataError(
+            f"Column '{column.name}' of {owner} must hold {KIND_WORDS[kind]}, as in "
+            "its other rows. Got other texts."
+        )
+    return replace(column, kind=kind, reading=reading), values
+
+
+def _with_columns(
+    frame: Frame, columns: Sequence[Column], read: Mapping[int, Floats]
+) -> Frame:
+    """Return a table of other columns, with the cells of those that were read."""
+    numeric = frame.numeric
+    if read:
+        numeric = numeric.copy()
+        for index, values in read.items():
+            numeric[:, index] = values
+    text = {
+        index: cells
+        for index, cells in frame.text.items()
+        if index not in read and not columns[index].left_out
+    }
+    return replace(frame, columns=tuple(columns), numeric=numeric, text=text)
+
+
+DECIMAL_COMMA = Reading("number", decimal=",", thousands=".")
 
 
 def _left_out(what: str) -> Finding:
@@ -137,16 +135,16 @@ def _changed(what: str, done: str) -> Finding:
 
 
 def _judge_texts(
-    frame: Frame, index: int, cells: NDArray[np.object_]
+    cells: NDArray[np.object_], decimal: str
 ) -> tuple[Finding | None, Reading | None]:
     """Say what a column of texts is; nothing of an ordinary category."""
-    if index in frame.categories:
-        return None, None
+    from lessvfl.data.readings import find_reading, is_mark
+
     tally = Counter(cells.tolist())
     tally.pop(None, None)
     if all(map(is_mark, tally)):
         return _left_out(EMPTY), None
-    reading = find_reading(tally, frame.decimal)
+    reading = find_reading(tally, decimal)
     if reading is not None and reading.order == "":
         what = "dates whose day and month cannot be told apart"
         return _left_out(what), None
@@ -154,7 +152,7 @@ def _judge_texts(
         return _describe(reading), reading
     different = len(tally)
     length = sum(map(len, tally)) / different
-    if 2 * different > frame.n_rows:
+    if 2 * different > len(cells):
         words = sum(text.count(" ") for text in tally) / different
         is_free = length > LONG_TEXT or words >= 3
         what = "free text" if is_free else "ids or names: most cells differ"
@@ -176,20 +174,11 @@ def _describe(reading: Reading) -> Finding:
     return _changed(f"numbers in text, {marks}", "read as numbers")
 
 
-def _numbers_to_leave_out(frame: Frame, done: Collection[int]) -> dict[int, Finding]:
-    """Return what is said of numbers that are missing altogether, or that are ids."""
-    found: dict[int, Finding] = {}
-    if frame.n_rows == 0:
-        return found
-    maybe = {*np.flatnonzero(np.isnan(frame.numeric[0])).tolist()}
-    maybe |= {i for i, name in enumerate(frame.names) if ID_NAME.search(name)}
-    for index in maybe.difference(done):
-        cells = frame.numeric[:, index]
-        if np.isnan(cells).all():
-            found[index] = _left_out(EMPTY)
-        elif _is_ids(frame.names[index], cells):
-            found[index] = _left_out(IDS)
-    return found
+def _judge_numbers(name: str, cells: Floats) -> Finding | None:
+    """Say what is wrong with numbers: missing altogether, or ids."""
+    if len(cells) and np.isnan(cells[0]) and np.isnan(cells).all():
+        return _left_out(EMPTY)
+    return _left_out(IDS) if _is_ids(name, cells) else None
 
 
 def _is_ids(name: str, cells: Floats) -> bool:
@@ -210,43 +199,40 @@ def changes(
     names: Collection[str],
     max_categories: int,
 ) -> list[Finding]:
-    """Return what was done to these columns of a settled table and to its file."""
+    """Return what was done to these columns of an inferred table and to its file."""
     of_file = [finding for finding in findings if finding.column is None]
-    found = {finding.column: finding for finding in findings}
+    by_name = {finding.column: finding for finding in findings}
     for index, cells in frame.text.items():
         different = len(set(cells.tolist()) - {None})
         if different > max_categories:
-            what = f"{different} different texts"
-            done = (
-                f"the {max_categories} most frequent are kept, others are none of them"
-            )
-            found[frame.names[index]] = replace(
-                _changed(what, done), column=frame.names[index]
+            name, what = frame.names[index], f"{different} different texts"
+            most = f"the {max_categories} most frequent are kept"
+            by_name[name] = Finding(
+                name, what, f"{most}, others are none of them", "changed"
             )
     wanted = set(names)
-    order = [name for name in frame.names if name in wanted and name in found]
-    return of_file + [found[name] for name in order]
+    order = [name for name in frame.names if name in wanted and name in by_name]
+    return of_file + [by_name[name] for name in order]
 
 
 def left_out_sentences(frame: Frame) -> list[str]:
     """Return a sentence about all columns that are left out, where there are any."""
-    if not frame.left_out:
+    said = [f"'{c.name}' ({c.left_out})" for c in frame.columns if c.left_out]
+    if not said:
         return []
-    said = [f"'{frame.names[i]}' ({what})" for i, what in frame.left_out.items()]
     return [f"Columns that cannot be used are left out: {listed(said)}."]
 
 
 def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
     """Return a party's columns without those that are left out, or refuse if none."""
-    unused = frame.unused
-    found = [name for name in names if name not in unused]
-    if not found:
-        why = {frame.names[index]: what for index, what in frame.left_out.items()}
-        shown = listed([f"'{name}' ({why[name]})" for name in names])
+    unused = {c.name: c.left_out for c in frame.columns if c.left_out}
+    left = [name for name in names if name not in unused]
+    if not left:
+        shown = listed([f"'{name}' ({unused[name]})" for name in names])
         raise DataError(
             f"Party '{party}' must have a column that can be used. Got {shown}."
         )
-    return found
+    return left
 
 
 # ----------------------------------------------------------------------------- advice
@@ -268,21 +254,19 @@ def remarks(
     `flagged` the columns that get a flag of missing cells, and `grouped` those of a
     feature of several columns.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     twins: dict[bytes, str] = {}
-    for index, name in enumerate(frame.names):
-        if index in frame.left_out:
-            continue
-        cells = _codes(frame, index)
-        looks = _look(frame, index, cells, name in flagged)
-        found += (replace(one, column=name) for one in looks)
+    for index in frame.used:
+        name, cells = frame.names[index], _codes(frame, index)
+        looks = _remarks_on(frame, index, cells, name in flagged)
+        findings += (replace(finding, column=name) for finding in looks)
         key = xxhash.xxh3_128(cells.tobytes()).digest()
         twin = twins.setdefault(key, name)
         if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
             what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
-            found.append(Finding(name, what, done, "kept"))
-    found += relations(frame, grouped)
-    return found if y is None else found + giveaways(frame, y, is_class)
+            findings.append(Finding(name, what, done, "kept"))
+    findings += relations(frame, grouped)
+    return findings if y is None else findings + giveaways(frame, y, is_class)
 
 
 def _texts_of(frame: Frame, name: str) -> list[Any]:
@@ -296,7 +280,9 @@ def _codes(frame: Frame, index: int) -> Floats:
     return text_codes(frame.text[index])
 
 
-def _look(frame: Frame, index: int, cells: Floats, flag: bool) -> Iterator[Finding]:
+def _remarks_on(
+    frame: Frame, index: int, cells: Floats, flag: bool
+) -> Iterator[Finding]:
     """Yield what is to be said of one column on its own."""
     empty = np.isnan(cells)
     present = cells[~empty]

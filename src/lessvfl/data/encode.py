@@ -6,25 +6,26 @@ applied by column name, so that a table for prediction needs just the columns in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Floats, Frame, Reading, Table
+from lessvfl.data.column import KIND_WORDS, EncodedColumn, Reading
+from lessvfl.data.frame import Floats, Frame, Table
 from lessvfl.data.learn import (
     AS_IS_FILL,
     CHUNK,
     Bounds,
-    EncodedColumn,
-    How,
+    EncodingOptions,
+    calendar,
     infinite,
     learner_of,
     wrong,
 )
-from lessvfl.data.readings import calendar, read_texts
 from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural
@@ -35,7 +36,6 @@ PLAIN: dict[str, Reading] = {
     "boolean": Reading("truth"),
     "date": Reading("date"),
 }
-WORDS = {"numeric": "numbers", "boolean": "truth values", "date": "dates"}
 LARGEST = float(np.finfo(np.float32).max)  # that a network can be given
 DAYS = (-719162.0, 2932896.0)  # of the years 1 to 9999
 
@@ -57,24 +57,20 @@ class CellCounts:
 
     def sentences(self) -> list[str]:
         """Return in words what was done to cells; nothing where nothing was."""
-        filled = plural(self.imputed, "missing cell was", "missing cells were")
-        told = ", and a flag says where"
-        if self.flagged < self.imputed:
-            few = f"; of {self.flagged:,} of them a flag says where"
-            told = few if self.flagged else ""
-        new = plural(self.unseen, "test cell holds", "test cells hold")
-        both = (
-            (
-                self.imputed,
+        said = []
+        if self.imputed:
+            flags = ", and a flag says where" if self.flagged else ""
+            if 0 < self.flagged < self.imputed:
+                flags = f"; of {self.flagged:,} of them a flag says where"
+            filled = plural(self.imputed, "missing cell was", "missing cells were")
+            said.append(
                 f"{filled} filled in by the mean, the median or the most frequent "
-                f"value of the party's training rows{told}.",
-            ),
-            (
-                self.unseen,
-                f"{new} a category that no training row has, encoded as zeros.",
-            ),
-        )
-        return [sentence for count, sentence in both if count]
+                f"value of the party's training rows{flags}."
+            )
+        if self.unseen:
+            new = plural(self.unseen, "test cell holds", "test cells hold")
+            said.append(f"{new} a category that no training row has, encoded as zeros.")
+        return said
 
 
 @dataclass(frozen=True)
@@ -109,40 +105,38 @@ class Encoding:
         missing cell (`marks_of`), `groups` maps a column to its feature, and columns
         `as_is` (numbers, none missing) stay as they are.
         """
-        how = How(party, scale, bounds, max_categories, missing)
+        options = EncodingOptions(party, scale, bounds, max_categories, missing)
         marks = marks or {}
-        look = table.look.select(names)
-        place = {name: index for index, name in enumerate(names)}
-        found: dict[str, EncodedColumn] = {}
+        source = {column.name: column for column in table.look.columns}
+        learnt: dict[str, EncodedColumn] = {}
         for some in table.together(names):
             learners = {
-                name: learner_of(how, look, place[name], table.n_rows, name in as_is)
+                name: learner_of(options, source[name], table.n_rows, name in as_is)
                 for name in some
             }
             for places, raw in table.batches(some, CHUNK):
                 frame = blank(raw, marks)
                 for index, learner in enumerate(learners.values()):
-                    texts = learner.of_texts
-                    cells = frame.texts(index) if texts else frame.numeric[:, index]
-                    learner.see(places, cells)
-            unsure = [name for name in some if learners[name].unsure]
+                    is_text = learner.source.is_text
+                    cells = frame.texts(index) if is_text else frame.numeric[:, index]
+                    learner.first_pass(places, cells)
+            unsure = [name for name in some if learners[name].needs_second_pass]
             for _, raw in table.batches(unsure, CHUNK) if unsure else ():
                 frame = blank(raw, marks)
                 for index, name in enumerate(unsure):
-                    learners[name].see_again(frame.numeric[:, index])
-            found |= {name: learner.column() for name, learner in learners.items()}
-        order: dict[str, list[EncodedColumn]] = {}
-        for index, name in enumerate(names):
+                    learners[name].second_pass(frame.numeric[:, index])
+            learnt |= {name: learner.column() for name, learner in learners.items()}
+        by_feature: dict[str, list[EncodedColumn]] = {}
+        for name in names:
             feature = (groups or {}).get(name, name)
-            reading = look.readings.get(index)
             own = tuple(marks.get(name, ()))
-            column = replace(found[name], feature=feature, reading=reading, missing=own)
-            order.setdefault(feature, []).append(column)
-        return cls(party, tuple(column for many in order.values() for column in many))
+            column = replace(learnt[name], feature=feature, missing=own)
+            by_feature.setdefault(feature, []).append(column)
+        return cls(party, tuple(itertools.chain(*by_feature.values())))
 
     def with_planted(self, names: Sequence[str]) -> Encoding:
         """Return this encoding with columns of noise at the end, taken as they are."""
-        noise = (EncodedColumn(name, name, "numeric", AS_IS_FILL) for name in names)
+        noise = (EncodedColumn(n, feature=n, fill=AS_IS_FILL) for n in names)
         return Encoding(self.party, (*self.columns, *noise))
 
     @property
@@ -226,24 +220,23 @@ class Encoding:
         """Return the cells of all columns as numbers, read as in training."""
         cells = own.numeric
         for i, column in enumerate(self.columns):  # missing cells are of any kind
-            has_texts = any(text is not None for text in own.text.get(i, ()))
+            source, got = own.columns[i], ""
             has_numbers = not np.isnan(own.numeric[:, i]).all()
-            if i in own.left_out:
-                got = own.left_out[i]
+            if source.left_out:
+                got = source.left_out
             elif column.kind == "categorical":
                 got = "numbers" if has_numbers else ""
-            elif has_texts:
+            elif any(text is not None for text in own.text.get(i, ())):
                 read = _read_column(column, own.text[i])
                 got = "texts" if read is None else ""
                 if read is not None:
                     cells = cells.copy() if cells is own.numeric else cells
                     cells[:, i] = read
-            else:
-                is_date = i in own.dates
-                differs = has_numbers and is_date != (column.kind == "date")
-                got = ("dates" if is_date else "numbers") if differs else ""
+            elif has_numbers and (source.kind == "date") != (column.kind == "date"):
+                got = "dates" if source.kind == "date" else "numbers"
             if got:
-                must = f"hold {WORDS.get(column.kind, 'texts')}, as in training"
+                words = "texts" if column.is_text else KIND_WORDS[column.kind]
+                must = f"hold {words}, as in training"
                 raise wrong(self.party, column.name, must, got)
         return cells
 
@@ -259,24 +252,19 @@ class Encoding:
 
     def to_json(self) -> dict[str, Any]:
         """Return the encoding as a value that ``json.dumps`` takes, without loss."""
-        return {"party": self.party, "columns": [asdict(c) for c in self.columns]}
+        return {"party": self.party, "columns": [c.to_json() for c in self.columns]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Encoding:
         """Rebuild an encoding from what `to_json` returned."""
-        lists = ("categories", "knots", "levels", "missing")
-        columns = []
-        for column in value["columns"]:
-            more: dict[str, Any] = {name: tuple(column.get(name, ())) for name in lists}
-            more["parts"] = tuple(map(tuple, column.get("parts", ())))
-            if column.get("reading") is not None:
-                more["reading"] = Reading(**column["reading"])
-            columns.append(EncodedColumn(**column | more))
+        columns = map(EncodedColumn.from_json, value["columns"])
         return cls(value["party"], tuple(columns))
 
 
 def _read_column(column: EncodedColumn, cells: NDArray[np.object_]) -> Floats | None:
     """Read texts as in training, or else as programs write numbers and dates."""
+    from lessvfl.data.readings import read_texts
+
     for reading in (column.reading, PLAIN[column.kind]):
         if reading is not None and (read := read_texts(cells, reading)) is not None:
             return read

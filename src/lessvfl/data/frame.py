@@ -1,17 +1,21 @@
-"""The values of this room: a table, a data set, and a problem ready to train on."""
+"""The values of this room: a table, a data set, and how it becomes a problem."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data.column import Column, ColumnKind, Finding
+from lessvfl.errors import DataError
 from lessvfl.settings import (
     Kind,
     Section,
@@ -23,9 +27,6 @@ from lessvfl.settings import (
     setting,
 )
 from lessvfl.terms import Task
-
-if TYPE_CHECKING:
-    from lessvfl.data.encode import Encoding
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]  # of rows in a table
@@ -42,26 +43,6 @@ def are_all(rows: Places, n_rows: int) -> bool:
     """Tell whether rows are all of a table, as they stand."""
     is_last = rows[-1:] == n_rows - 1
     return len(rows) == n_rows and bool(is_last.all()) and are_in_order(rows)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the texts of one column are read as numbers, truth values or days."""
-
-    kind: Literal["number", "truth", "date"]
-    decimal: str = "."  # of numbers, as thousands is
-    thousands: str = ""
-    order: str = "year first"  # of dates: or day first, month first; "": undecided
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one column of a table is, and what is done about it."""
-
-    column: str | None  # None: the whole file
-    what: str
-    done: str
-    level: Literal["stops", "left out", "changed", "kept"]
 
 
 class Table(Protocol):
@@ -82,8 +63,8 @@ class Table(Protocol):
     def take(self, rows: Places) -> Table:
         """Return the table of these rows, in this order."""
 
-    def settled(self, look: Frame) -> Table:
-        """Return the same table, its texts read as in `look`."""
+    def with_look(self, look: Frame) -> Table:
+        """Return the same table, its columns as they were inferred from its look."""
 
     def digest(self) -> str:
         """Return a digest of all cells."""
@@ -101,36 +82,49 @@ class Table(Protocol):
 class Frame:
     """A table of named columns.
 
-    `numeric` holds every column as float64, NaN where a cell is missing. A text column
-    is all NaN there and stands in `text`, by column index, as an object array of str
-    (None where missing). `boolean` lists the columns of truth values, `dates` those of
-    days since 1970-01-01, `categories` the texts that are declared to be categories.
-    `readings` say how columns that were texts were read, and `left_out` why a column
-    is used by nobody. `decimal` is the decimal mark of the file, where it has its own,
-    and `findings` are about that file.
+    `numeric` holds every column as float64, NaN where a cell is missing. A column of
+    texts is all NaN there and stands in `text`, by its index, as an object array of str
+    (None where missing). `decimal` is the decimal mark of the file, where it has its
+    own, and `findings` are about that file.
     """
 
-    names: tuple[str, ...]
+    columns: tuple[Column, ...]
     numeric: Floats  # (N, d)
     text: Mapping[int, NDArray[np.object_]] = field(default_factory=dict)
-    boolean: frozenset[int] = frozenset()
-    dates: frozenset[int] = frozenset()
-    categories: frozenset[int] = frozenset()
-    readings: Mapping[int, Reading] = field(default_factory=dict)
-    left_out: Mapping[int, str] = field(default_factory=dict)
     decimal: str = ""
     findings: tuple[Finding, ...] = ()
     source: str = ""  # a digest of the files that it was read from, where they may stay
+
+    @classmethod
+    def of_numbers(
+        cls, names: Sequence[str], numeric: Floats, kind: ColumnKind = "numeric"
+    ) -> Frame:
+        """Return a table whose columns are all of one kind, and no texts."""
+        return cls(tuple(Column(name, kind) for name in names), numeric)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns."""
+        return tuple(column.name for column in self.columns)
 
     @property
     def n_rows(self) -> int:
         """Return the number of rows."""
         return int(self.numeric.shape[0])
 
-    @property
+    @functools.cached_property
     def unused(self) -> frozenset[str]:
         """Return the names of the columns that are left out."""
-        return frozenset(self.names[index] for index in self.left_out)
+        return frozenset(column.name for column in self.columns if column.left_out)
+
+    @property
+    def used(self) -> list[int]:
+        """Return the columns that are not left out, by index."""
+        return [i for i, column in enumerate(self.columns) if not column.left_out]
+
+    def of_kind(self, kind: ColumnKind) -> set[int]:
+        """Return the columns of one kind, by index, those left out among them."""
+        return {i for i, column in enumerate(self.columns) if column.kind == kind}
 
     def take(self, rows: Places | slice) -> Frame:
         """Return the table of these rows, in this order."""
@@ -141,24 +135,12 @@ class Frame:
         """Return the table of these columns, in this order."""
         index_of = {name: index for index, name in enumerate(self.names)}
         chosen = [index_of[name] for name in names]
-
-        def those(marked: frozenset[int]) -> frozenset[int]:
-            return frozenset(i for i, old in enumerate(chosen) if old in marked)
-
-        def by_index(values: Mapping[int, Any]) -> dict[int, Any]:
-            return {i: values[old] for i, old in enumerate(chosen) if old in values}
-
-        return Frame(
-            tuple(names),
-            self.numeric[:, chosen],
-            by_index(self.text),
-            those(self.boolean),
-            those(self.dates),
-            those(self.categories),
-            by_index(self.readings),
-            by_index(self.left_out),
-            self.decimal,
-            self.findings,
+        return replace(
+            self,
+            columns=tuple(self.columns[index] for index in chosen),
+            numeric=self.numeric[:, chosen],
+            text={i: self.text[at] for i, at in enumerate(chosen) if at in self.text},
+            source="",
         )
 
     @property
@@ -166,18 +148,18 @@ class Frame:
         """Return the table itself."""
         return self
 
-    def settled(self, look: Frame) -> Frame:
-        """Return what was settled of it."""
+    def with_look(self, look: Frame) -> Frame:
+        """Return the look, which is the whole table."""
         return look
 
     def digest(self) -> str:
         """Return a digest of all cells, or of the files that hold them."""
         if self.source:
             return self.source
-        found = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8).data)
+        content = hashlib.sha256(np.ascontiguousarray(self.numeric).view(np.uint8).data)
         for place in sorted(self.text):
-            found.update(digest_of(self.text[place]))
-        return found.hexdigest()
+            content.update(digest_of(self.text[place]))
+        return content.hexdigest()
 
     def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
         """Yield all columns at once: they are in memory."""
@@ -193,9 +175,59 @@ class Frame:
             some = places[start : start + n_rows]
             yield some, own if len(some) == self.n_rows else own.take(some)
 
+    def cells(self, index: int) -> NDArray[Any]:
+        """Return the cells of a column: texts, or numbers."""
+        return self.text.get(index, self.numeric[:, index])
+
     def texts(self, index: int) -> NDArray[np.object_]:
         """Return the texts of a column, all missing where it has none."""
         return self.text.get(index, np.full(self.n_rows, None, dtype=object))
+
+
+def stack_rows(frames: Sequence[Frame]) -> Frame:
+    """Return the rows of tables with the same columns, one below the other."""
+    first = frames[0]
+    if len(frames) == 1:
+        return first
+    numeric = np.concatenate([frame.numeric for frame in frames])
+    indices = {index for frame in frames for index in frame.text}
+    text = {
+        index: np.concatenate([frame.texts(index) for frame in frames])
+        for index in sorted(indices)
+    }
+    return replace(first, numeric=numeric, text=text)
+
+
+def join_columns(frames: Sequence[Frame]) -> Frame:
+    """Return the columns of tables with the same rows, side by side."""
+    columns = tuple(column for frame in frames for column in frame.columns)
+    starts = np.cumsum([0, *(len(frame.names) for frame in frames)]).tolist()
+    text = {
+        start + index: cells
+        for frame, start in zip(frames, starts, strict=False)
+        for index, cells in frame.text.items()
+    }
+    return Frame(columns, np.concatenate([f.numeric for f in frames], axis=1), text)
+
+
+def is_missing(cell: Any) -> bool:
+    """Tell whether a cell holds nothing: None, NaN, or a frame library's own mark."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(cell, float | np.floating) and math.isnan(cell)
+
+
+def check_texts(texts: Iterable[Any], what: str) -> None:
+    """Refuse texts with a lone surrogate, which no file can hold; None is no text."""
+    for text in texts:
+        try:
+            if text is not None and not text.isascii():
+                text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{what} must be valid Unicode. Got {text!a}, which has a "
+                "surrogate without its pair."
+            ) from None
 
 
 def digest_of(values: NDArray[Any] | None) -> bytes:
@@ -240,12 +272,12 @@ class Dataset:
     @property
     def checksum(self) -> str:
         """Return the SHA-256 of its cells and labels, test rows after the others."""
-        found = hashlib.sha256()
+        content = hashlib.sha256()
         for table, labels in ((self.X, self.y), (self.X_test, self.y_test)):
             if table is not None and labels is not None:
-                found.update(np.ascontiguousarray(table.numeric).tobytes())
-                found.update(np.ascontiguousarray(labels).tobytes())
-        return found.hexdigest()
+                content.update(np.ascontiguousarray(table.numeric).tobytes())
+                content.update(np.ascontiguousarray(labels).tobytes())
+        return content.hexdigest()
 
     def take(self, rows: Places) -> Dataset:
         """Return the data set of these rows, in this order; test rows stay."""
@@ -276,13 +308,13 @@ class DatasetInfo:
 
 def read_marks(pairs: Iterable[str]) -> dict[str, list[str]]:
     """Read which values of columns stand for a missing cell, as in income=-999."""
-    found: dict[str, list[str]] = {}
+    marks: dict[str, list[str]] = {}
     for pair in pairs:
         name, _, value = (part.strip() for part in pair.rpartition("="))
         if not (name and value):
             raise ValueError(pair)
-        found.setdefault(name, []).append(value)
-    return found
+        marks.setdefault(name, []).append(value)
+    return marks
 
 
 def marks_by_column() -> Kind:
@@ -365,69 +397,3 @@ class DataConfig(Section):
         "rows that are copies of each other: split, held out and scrambled together, "
         "or as if they were different; or of all equal rows the first alone",
     )
-
-
-@dataclass(frozen=True)
-class PartyTable:
-    """What one party holds for one seed: rows to train on, rows to test on."""
-
-    name: str
-    X_train: Floats  # (N, d), encoded, imputed, scaled
-    X_test: Floats
-    features: tuple[str, ...]
-    groups: NDArray[np.int64]  # (d,), the feature of each encoded column
-    spurious: NDArray[np.bool_]  # (n_features,), True where planted
-    significant: NDArray[np.bool_] | None  # (n_features,), where the truth is known
-    encoding: Encoding  # how these rows came from its columns
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One data set, split among parties and into train and test, for one seed."""
-
-    name: str
-    task: Task
-    parties: tuple[PartyTable, ...]
-    y_train: NDArray[Any]
-    y_test: NDArray[Any]
-    label_names: tuple[str, ...]
-    n_real: int
-    notes: tuple[str, ...] = ()
-    label_shift: float = 0.0  # of regression: what was taken off the labels
-    label_scale: float = 1.0  # and what they were divided by
-    imputed: int = 0  # missing cells filled in, train and test
-    flagged: int = 0  # of these, those that a flag tells of
-    unseen: int = 0  # cells of test rows whose category no training row has
-    bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
-    sample_weight: Floats | None = None  # of the training rows, as they came
-    weight: Floats | None = None  # with that of the classes, mean 1; None: all alike
-    bend: float | None = None  # of the Huber loss; None: squared error
-    # By class, what its probability is divided by before the largest is predicted.
-    threshold: tuple[float, ...] | None = None
-    score: str = "accuracy"  # the one that leads
-    score_reason: str = ""
-    positive: int = 1  # of two classes the one that the average precision is of
-    blocks: Places | None = None  # of the training rows; None: every row is alone
-    n_blocks: int | None = None  # of all rows; None: every row is alone
-    n_equal: int = 0  # of all rows, those that equal another
-    # The share of test rows that equal a training row; None: there are none, or nobody
-    # knows.
-    test_rows_seen: float | None = None
-    task_reason: str = ""
-    # The raw train and test rows, where `prepare` had them.
-    frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def n_classes(self) -> int:
-        """Return the number of classes, 0 for regression."""
-        return len(self.label_names)
-
-    @property
-    def largest_table(self) -> int:
-        """Return how many values the largest training table of a party has."""
-        return max((party.X_train.size for party in self.parties), default=0)
-
-    @property
-    def n_features(self) -> int:
-        """Return the number of features of all parties, planted ones included."""
-        return sum(len(party.features) for party in self.parties)

@@ -5,19 +5,18 @@ What is said here and what comes of it stay with the label holder; no party is t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Dataset, Floats, Frame
+from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.settings import Kind, Section, a_float, near, one_of, or_none, setting
-from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed
+from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
+from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed, plural
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
@@ -122,114 +121,156 @@ def task_sentence(task: str, reason: str) -> str:
     return f"{said} If that is wrong, set the task to {other}."
 
 
-# ------------------------------------------------------------------------------ weights
+# ------------------------------------------------------------------------------ coding
 
 
-def one_each(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
-    """Return a cell for each row, or refuse other ones by the sentence `allowed`."""
-    array = np.asarray(cells)
+def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[Any]:
+    """Return the labels of a table, numbers as an array, or refuse a missing one."""
+    array = np.asarray(y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.shape != (n_rows,):
-        got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
-        raise DataError(f"{allowed} Got {got}.")
-    return array
+    if array.ndim != 1:
+        raise DataError(
+            f"The labels of '{name}' must be one column. Got shape {array.shape}."
+        )
+    cells: list[Any] | NDArray[Any] = array
+    if array.dtype.kind in "iuf" and not isinstance(array, np.ma.MaskedArray):
+        n_missing = int(np.isnan(array).sum())
+    else:
+        cells = array.tolist()
+        n_missing = sum(is_missing(cell) or cell == "" for cell in cells)
+    if n_missing:
+        raise DataError(
+            f"The labels of '{name}' must have no missing cells. "
+            f"Got {plural(n_missing, 'row')} without a label."
+        )
+    if frame is not None and frame.n_rows != len(cells):
+        raise DataError(
+            f"The table and the labels of '{name}' must have as many rows. "
+            f"Got {plural(frame.n_rows, 'row')} and {plural(len(cells), 'label')}."
+        )
+    return cells
 
 
-def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
-    """Return row weights as numbers, or refuse what cannot be one."""
-    allowed = (
-        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
-    )
-    found = np.empty(n_rows)
-    for row, cell in enumerate(one_each(weights, n_rows, allowed).tolist()):
-        found[row] = _number(cell)
-        if not 0 <= found[row] < math.inf:
-            got = "nothing" if cell is None or cell != cell else repr(cell)
-            raise DataError(f"{allowed} Got {got} in row {row + 1}.")
-    if not found.any():
-        raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
-    return found
+def code_labels(
+    cells: Sequence[Any] | NDArray[Any],
+    name: str,
+    task: str | None,
+    given_names: Sequence[str] | None,
+) -> tuple[NDArray[Any], Task, tuple[str, ...], str]:
+    """Return labels as codes 0..C-1, or as floats for regression.
+
+    Both numbers and texts are coded in sorted order. With them come the task, the names
+    of the classes, and why labels are what they are.
+    """
+    if task not in (None, *TASKS):
+        raise refuse("task", "argument", f"one of {', '.join(TASKS)}", task)
+    asked = None if task == "auto" else task
+    reason = "as was asked for"
+    numbers = _numbers(cells)
+    if numbers is None:
+        if asked == "regression":
+            raise DataError(f"The labels of '{name}' must be numbers for regression.")
+        distinct: Sequence[Any] | Floats = sorted(set(cells))
+        check_texts(distinct, f"The labels of '{name}'")
+    elif not np.isfinite(numbers).all():
+        raise DataError(f"The labels of '{name}' must be finite numbers.")
+    else:
+        values, rows = np.unique(numbers, return_counts=True)
+        amounts, place = np.unique(values.astype(np.float64), return_inverse=True)
+        distinct, counts = amounts, np.bincount(place, rows)
+    if len(distinct) < 2:
+        raise DataError(
+            f"The labels of '{name}' must have two different values or more. "
+            f"Got {str(cells[0])!r} in every row."
+        )
+    of_truth = isinstance(cells[0], bool)
+    if asked is None and numbers is None:
+        reason = f"{len(distinct)} different texts"
+    elif asked is None and of_truth:
+        reason = "truth values"
+    elif asked is None:
+        is_class, reason = look_like_classes(amounts, counts, bool(given_names))
+        asked = CLASSES if is_class else "regression"
+    if asked == "regression":
+        assert numbers is not None
+        y = numbers.astype(np.float64)  # not the array of the caller
+        return y, "regression", (), reason
+    if asked is None and len(distinct) > MAX_CLASSES:
+        raise DataError(
+            f"The labels of '{name}' must have at most {MAX_CLASSES} different texts. "
+            f"Got {len(distinct)}; is it the right column?"
+        )
+    if asked == "binary" and len(distinct) != 2:
+        raise DataError(
+            f"The labels of '{name}' must have two values for the task 'binary'. "
+            f"Got {len(distinct)}."
+        )
+    if numbers is None:
+        code = {value: index for index, value in enumerate(distinct)}
+        codes = np.array([code[cell] for cell in cells], dtype=np.int64)
+    else:
+        codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
+    names = [label_name(bool(value) if of_truth else value) for value in distinct]
+    if given_names is not None and len(given_names) == len(names):
+        if names == [str(code) for code in range(len(names))]:
+            check_texts(given_names, f"The names of the classes of '{name}'")
+            names = list(given_names)
+    return codes, "binary" if len(names) == 2 else "multiclass", tuple(names), reason
 
 
-def _number(cell: Any) -> float:
-    """Return a cell as a number, NaN where it is none; a text is none."""
+def label_name(cell: Any) -> str:
+    """Return the name of a class that a label stands for.
+
+    >>> label_name("ill"), label_name(True), label_name(2), label_name(2.0)
+    ('ill', 'True', '2', '2')
+    """
+    return str(cell) if isinstance(cell, str | bool) else f"{float(cell):.17g}"
+
+
+def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
+    """Return labels as numbers, or None where one of them is a text."""
+    if isinstance(cells, np.ndarray):  # wider ones differ by less
+        return cells if cells.itemsize <= 8 else cells.astype(np.float64)
+    if any(isinstance(cell, str) for cell in cells):
+        if all(isinstance(cell, str) for cell in cells):
+            return None
+        raise DataError("Labels must be all texts or all numbers. Got both.")
     try:
-        return math.nan if isinstance(cell, str | bytes) else float(cell)
+        if any(isinstance(cell, bytes) for cell in cells):
+            raise TypeError
+        return np.array([float(cell) for cell in cells], dtype=np.float64)
+    except OverflowError:
+        raise DataError("Labels must be numbers below 1.8e308. Got others.") from None
     except (TypeError, ValueError):
-        return math.nan
-
-
-def take_weights(dataset: Dataset, column: str) -> Dataset:
-    """Return a data set whose rows weigh what a column says, which is no feature."""
-    left, cells = take_column(dataset, column, "row weights")
-    owner = f"'{dataset.name}' (column '{column}')"
-    return replace(
-        left,
-        weight=check_weights(cells, dataset.X.n_rows, owner),
-        notes=(*dataset.notes, f"Rows weigh what column '{column}' says."),
-    )
-
-
-def take_column(
-    dataset: Dataset, column: str, what: str
-) -> tuple[Dataset, NDArray[Any]]:
-    """Take a column out of the features; `what` says what it holds instead."""
-    names = dataset.X.names
-    if column not in names:
-        shown = listed(names, 20)
         raise DataError(
-            f"The {what} of '{dataset.name}' must be one of its columns: {shown}. "
-            f"Got '{column}'.{near(column, names)}"
-        )
-    left = [name for name in names if name != column]
-    if not left:
-        raise DataError(
-            f"The data set '{dataset.name}' must have columns besides the {what} "
-            f"'{column}'. Got none."
-        )
-    known, X_test = dataset.significant, dataset.X_test
-    index = names.index(column)
-    rest = replace(
-        dataset,
-        X=dataset.X.select(left),
-        X_test=None if X_test is None else X_test.select(left),
-        significant=None if known is None else np.delete(known, index),
-        findings=tuple(one for one in dataset.findings if one.column != column),
-    )
-    return rest, _cells(dataset.X, index)
+            f"Labels must be texts, truth values or numbers. "
+            f"Got {type(cells[0]).__name__}."
+        ) from None
 
 
-def _cells(frame: Frame, index: int) -> NDArray[Any]:
-    return frame.text.get(index, frame.numeric[:, index])
+# ------------------------------------------------------------------------------ weights
 
 
 def check_labels(dataset: Dataset, config: LabelConfig) -> None:
     """Refuse settings of labels that do not go with the labels."""
-    of_classes = dataset.task != "regression"
+    of_classes, name = dataset.task != "regression", f"'{dataset.name}'"
     if of_classes and config.loss == "huber":
         raise ConfigError(
-            f"The 'loss' setting must be squared or auto for '{dataset.name}', whose "
-            f"labels are classes. Got '{config.loss}'."
+            f"The 'loss' setting must be squared or auto for {name}, whose labels are "
+            f"classes. Got '{config.loss}'."
         )
-    if config.score not in ("auto", *MEASURES[dataset.task]):
-        allowed = listed(["auto", *MEASURES[dataset.task]], 9)
+    if config.score not in (allowed := ("auto", *MEASURES[dataset.task])):
         raise ConfigError(
-            f"The 'score' setting must be one of {allowed} for '{dataset.name}', whose "
-            f"task is {dataset.task}. Got '{config.score}'."
+            f"The 'score' setting must be one of {listed(allowed, 9)} for {name}, "
+            f"whose task is {dataset.task}. Got '{config.score}'."
         )
-    if not of_classes and config.threshold is not None:
-        raise ConfigError(
-            f"The 'threshold' setting must be none for '{dataset.name}', whose labels "
-            f"are numbers to regress on. Got '{config.threshold}'."
-        )
-    if config.class_weight is None:
-        return
-    if not of_classes:
-        raise ConfigError(
-            f"The 'class_weight' setting must be none for '{dataset.name}', whose "
-            f"labels are numbers to regress on. Got {config.class_weight!r}."
-        )
+    for setting_name in () if of_classes else ("threshold", "class_weight"):
+        if (value := getattr(config, setting_name)) is not None:
+            raise ConfigError(
+                f"The '{setting_name}' setting must be none for {name}, whose labels "
+                f"are numbers to regress on. Got {value!r}."
+            )
     if isinstance(config.class_weight, Mapping):
         _weights_of(config.class_weight, dataset.label_names, dataset.name)
 

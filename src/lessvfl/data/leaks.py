@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Finding, Floats, Frame, Places
-from lessvfl.data.learn import exponent_of
-from lessvfl.data.readings import calendar
+from lessvfl.data.column import Finding
+from lessvfl.data.frame import Floats, Frame, Places
+from lessvfl.data.learn import calendar, exponent_of
 
 TOLD = 0.95  # AUC or R² from which on one column alone tells the label
 ENOUGH_ROWS = 50  # fewer rows give labels away by chance
@@ -45,8 +45,8 @@ class _Labels:
 
     @property
     def one_hot(self) -> Floats:
-        found: Floats = np.eye(int(self.y.max()) + 1)[self.y]
-        return found
+        rows: Floats = np.eye(int(self.y.max()) + 1)[self.y]
+        return rows
 
 
 def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
@@ -57,7 +57,7 @@ def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
     labels = _take_rows(y, is_class)
     if labels is None:
         return []
-    found: dict[int, float] = {}
+    scores: dict[int, float] = {}
     for indices, cells, is_code in _blocks(frame, labels.rows):
         ranks = _ranks(cells)
         places = _places(cells, ranks, is_code, labels.n_bins)
@@ -74,10 +74,10 @@ def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
             if score < TOLD:
                 own = np.where(np.isnan(cells[:, at]), np.nan, ranks[:, at])
                 score = max(score, _judge(own, places[:, at], labels))
-            found[indices[at]] = max(score, found.get(indices[at], 0.0))
+            scores[indices[at]] = max(score, scores.get(indices[at], 0.0))
     return [
         Finding(frame.names[index], _what(score, is_class), DONE, "kept")
-        for index, score in sorted(found.items())
+        for index, score in sorted(scores.items())
         if score >= TOLD
     ]
 
@@ -105,7 +105,7 @@ def _take_rows(y: NDArray[Any], is_class: bool) -> _Labels | None:
     if len(y) < ENOUGH_ROWS or len(kept) < 2:
         return None
     most = max(MOST_ROWS // len(kept), ENOUGH_ROWS)
-    rows = np.sort(np.concatenate([order[y[order] == one][:most] for one in kept]))
+    rows = np.sort(np.concatenate([order[y[order] == label][:most] for label in kept]))
     return _Labels(rows, np.searchsorted(kept, y[rows]), True)
 
 
@@ -117,9 +117,9 @@ def _blocks(
     A date comes as its four parts. Columns with infinite cells are not looked at.
     """
     most = max(1, AT_ONCE // len(rows))
-    used = [i for i in range(len(frame.names)) if i not in frame.left_out]
-    special = [i for i in used if i in frame.dates or i in frame.text]
-    plain = [i for i in used if i not in frame.dates and i not in frame.text]
+    kinds = ("numeric", "boolean")
+    plain = [i for i in frame.used if frame.columns[i].kind in kinds]
+    special = [i for i in frame.used if frame.columns[i].kind not in kinds]
     for start in range(0, len(plain), most):
         some = plain[start : start + most]
         cells = frame.numeric[rows[:, None], some]
@@ -191,9 +191,9 @@ def _auc_of_bins(places: NDArray[np.int64], y: NDArray[np.int64]) -> Floats:
     counts = np.bincount(flat.ravel(), minlength=np.prod(shape)).reshape(shape)
     in_bin = counts.sum(axis=2)
     total = np.zeros(n_columns)
-    for one in range(n_classes):
-        order = np.argsort(counts[:, :, one] / np.maximum(in_bin, 1), axis=1)
-        own = np.take_along_axis(counts[:, :, one], order, axis=1)
+    for label in range(n_classes):
+        order = np.argsort(counts[:, :, label] / np.maximum(in_bin, 1), axis=1)
+        own = np.take_along_axis(counts[:, :, label], order, axis=1)
         others = np.take_along_axis(in_bin, order, axis=1) - own
         below = np.cumsum(others, axis=1) - others / 2
         total += (own * below).sum(axis=1) / (own.sum(axis=1) * others.sum(axis=1))

@@ -12,16 +12,15 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Floats, Frame, Places, Reading
-from lessvfl.data.readings import calendar
+from lessvfl.data.column import Column, EncodedColumn
+from lessvfl.data.frame import Floats, Places
 from lessvfl.errors import DataError
 
-ColumnKind = Literal["numeric", "boolean", "date", "categorical"]
 Bounds = tuple[float, float]
 
 QUARTILE = NormalDist().inv_cdf(0.75)  # of a standard normal number
@@ -33,46 +32,12 @@ CHUNK = 1 << 16  # rows that are seen together, and the most whose ranks are tak
 
 FEWEST = 30  # rows without a value, and with one, that a flag is worth its cost for
 
+ALL_MISSING = "have a value in some training row", "only missing cells"
 AS_IS_FILL = 0.0  # a missing cell at prediction, in a column that is taken as it is
 
 
 @dataclass(frozen=True)
-class EncodedColumn:
-    """How one source column is encoded: fill, then (x - shift) / scale, or one-hot.
-
-    A flag is 1 where a cell is missing and 0 elsewhere, as the columns of a category
-    are; there it takes the place of the fill, as a category of its own.
-
-    A column of heavy tails has `knots`, values whose normal scores are `levels`; others
-    lie on the lines between them. They come before shift and scale. A date becomes day,
-    month, weekday and days since `first`, each with a shift and a scale in `parts`.
-    """
-
-    name: str
-    feature: str  # the feature it belongs to: its own name unless grouped with others
-    kind: ColumnKind
-    fill: float | str  # what a missing cell becomes, before shift and scale
-    shift: float = 0.0
-    scale: float = 1.0
-    categories: tuple[str, ...] = ()
-    constant: bool = False  # one value in all training rows
-    knots: tuple[float, ...] = ()
-    levels: tuple[float, ...] = ()
-    first: float = 0.0  # training day of a date, in days since 1970-01-01
-    parts: tuple[tuple[float, float], ...] = ()
-    reading: Reading | None = None  # of texts; None: as numbers are usually written
-    flag: bool = False  # whether one more column, the last, says where cells are empty
-    missing: tuple[float | str, ...] = ()  # values that stand for an empty cell
-
-    @property
-    def width(self) -> int:
-        """Return the number of encoded columns."""
-        n_values = {"date": len(self.parts), "categorical": len(self.categories)}
-        return n_values.get(self.kind, 1) + self.flag
-
-
-@dataclass(frozen=True)
-class How:
+class EncodingOptions:
     """How a party's columns are to be encoded."""
 
     party: str
@@ -88,22 +53,23 @@ class How:
 
 @dataclass
 class Learner:
-    """What learns one column; one pass over its rows tells all, unless it is unsure."""
+    """What learns one column; one or two passes over its rows tell all."""
 
-    how: How
-    name: str
-    of_texts: ClassVar[bool] = False
+    options: EncodingOptions
+    source: Column
+    n_rows: int
+    n_missing: int = 0
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         """Look at some rows, in the first pass."""
         raise NotImplementedError
 
     @property
-    def unsure(self) -> bool:
-        """Tell whether a second pass is needed, once the first is over."""
+    def needs_second_pass(self) -> bool:
+        """Tell whether the first pass was not enough, once it is over."""
         return False
 
-    def see_again(self, cells: NDArray[Any]) -> None:
+    def second_pass(self, cells: NDArray[Any]) -> None:
         """Look at the same rows, in the second pass."""
         raise AssertionError("one pass tells all")
 
@@ -111,17 +77,31 @@ class Learner:
         """Return what was learnt."""
         raise NotImplementedError
 
+    def encoded(
+        self, fill: float | str, n_present: int, is_constant: bool
+    ) -> EncodedColumn:
+        """Return the column with its fill, and a flag where that is worth its cost."""
+        source, flag = self.source, self.options.flags(self.n_missing, n_present)
+        same = (source.name, source.kind, source.reading)
+        constant = is_constant and not flag
+        return EncodedColumn(
+            *same, feature=source.name, fill=fill, constant=constant, flag=flag
+        )
 
-def learner_of(how: How, frame: Frame, index: int, n_rows: int, as_is: bool) -> Learner:
-    """Return what learns a column; `frame` says what it holds."""
-    name = frame.names[index]
+    def refuse(self, must: str, got: str) -> DataError:
+        """Return what is said of a column that cannot be learnt."""
+        return wrong(self.options.party, self.source.name, must, got)
+
+
+def learner_of(
+    options: EncodingOptions, column: Column, n_rows: int, as_is: bool
+) -> Learner:
+    """Return what learns a column of so many rows."""
     if as_is:
-        return _AsIs(how, name)
-    if index in frame.dates:
-        return _Date(how, name)
-    if index in frame.text:
-        return _Text(how, name)
-    return _Number(how, name, index in frame.boolean, n_rows)
+        return _AsIs(options, replace(column, kind="numeric"), n_rows)
+    if column.is_text:
+        return _Text(options, replace(column, kind="categorical"), n_rows)
+    return (_Date if column.kind == "date" else _Number)(options, column, n_rows)
 
 
 @dataclass
@@ -178,69 +158,74 @@ def exponent_of(values: Floats) -> Any:
 
 def spread_of(values: Floats) -> Spread:
     """Return number, mean and variance of values."""
-    found = Spread()
-    found.add(values)
-    return found
+    spread = Spread()
+    spread.add(values)
+    return spread
 
 
 @dataclass
 class _AsIs(Learner):
     """A column of numbers that is taken as it is."""
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         if np.isnan(cells).any():
             must = "hold a number in every training row to be taken as it is"
-            raise wrong(self.how.party, self.name, must, "missing cells or texts")
+            raise self.refuse(must, "missing cells or texts")
 
     def column(self) -> EncodedColumn:
-        return EncodedColumn(self.name, self.name, "numeric", AS_IS_FILL)
+        return self.encoded(AS_IS_FILL, 0, False)
 
 
 @dataclass
-class _Number(Learner):
-    """A column of numbers or truth values: fill, shift and scale, perhaps ranks."""
+class _Values(Learner):
+    """A column of numbers, truth values or dates: how they spread."""
 
-    boolean: bool
-    n_rows: int
     present: Spread = field(default_factory=Spread)
-    whole: Spread = field(default_factory=Spread)  # filled in, and replaced by ranks
+    whole: Spread = field(default_factory=Spread)  # filled in, and as it is encoded
     low: float = math.inf
     high: float = -math.inf
-    n_missing: int = 0
-    sample: list[Floats] = field(default_factory=list)
-    fill: float = math.nan  # not yet decided
-    knots: tuple[float, ...] = ()
-    levels: tuple[float, ...] = ()
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
-        is_there = ~np.isnan(cells)
-        present = cells[is_there]
-        if not np.isfinite(present).all():
-            raise infinite(self.how.party, self.name)
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
+        present = cells[~np.isnan(cells)]
         self.n_missing += len(cells) - len(present)
         self.present.add(present)
         if len(present):
             self.low = min(self.low, float(present.min()))
             self.high = max(self.high, float(present.max()))
-        stride = -(-self.n_rows // CHUNK)
-        self.sample.append(present[places[is_there] % stride == 0])
 
     @property
     def is_constant(self) -> bool:
         return self.low == self.high
 
+
+@dataclass
+class _Number(_Values):
+    """A column of numbers or truth values: fill, shift and scale, perhaps ranks."""
+
+    sample: list[Floats] = field(default_factory=list)
+    fill: float = math.nan  # not yet decided
+    knots: tuple[float, ...] = ()
+    levels: tuple[float, ...] = ()
+
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
+        if np.isinf(cells).any():
+            raise infinite(self.options.party, self.source.name)
+        super().first_pass(places, cells)
+        stride = -(-self.n_rows // CHUNK)
+        self.sample.append(cells[~np.isnan(cells) & (places % stride == 0)])
+
     @property
-    def unsure(self) -> bool:
+    def needs_second_pass(self) -> bool:
         if math.isnan(self.fill):
             self._decide()
-        scaled = self.how.scale in ("auto", "standardize") and not self.is_constant
+        scaled = self.options.scale in ("auto", "standardize") and not self.is_constant
         return scaled and bool(self.n_missing or self.knots)
 
     def _decide(self) -> None:
         """Choose what a missing cell becomes, and whether ranks take over."""
         if self.present.n == 0:
-            raise all_missing(self.how.party, self.name)
-        if self.boolean:  # a tie is filled with False
+            raise self.refuse(*ALL_MISSING)
+        if self.source.kind == "boolean":  # a tie is filled with False
             n_true = round(self.present.mean * self.present.n)
             self.fill = float(2 * n_true > self.present.n)
         elif self.is_constant:
@@ -248,42 +233,32 @@ class _Number(Learner):
         else:
             self.fill = float(self.present.mean)
         sample = np.concatenate(self.sample)
-        if self.how.scale == "auto" and is_heavy(sample, self.present.deviation):
+        if self.options.scale == "auto" and is_heavy(sample, self.present.deviation):
             self.fill = float(np.median(sample))  # a mean may lie far outside
             self.knots, self.levels = _normal_scores(sample)
         self.sample.clear()
 
-    def see_again(self, cells: NDArray[Any]) -> None:
+    def second_pass(self, cells: NDArray[Any]) -> None:
         full = np.where(np.isnan(cells), self.fill, cells)
         if self.knots:
             full = np.interp(full, self.knots, self.levels)
         self.whole.add(full)
 
     def column(self) -> EncodedColumn:
-        spread = self.whole if self.unsure else self.present
+        spread = self.whole if self.needs_second_pass else self.present
         shift, width = 0.0, 1.0
-        if self.how.scale == "global":
-            low, high = self.how.bounds
+        if self.options.scale == "global":
+            low, high = self.options.bounds
             shift, width = low, high - low
-        elif self.how.scale in ("auto", "standardize"):
+        elif self.options.scale in ("auto", "standardize"):
             shift, width = float(spread.mean), float(spread.deviation)
             if self.is_constant:
                 shift, width = self.fill, 1.0
         if not np.isfinite([self.fill, shift, width]).all():
-            raise infinite(self.how.party, self.name)
-        flag = self.how.flags(self.n_missing, self.present.n)
-        return EncodedColumn(
-            self.name,
-            self.name,
-            "boolean" if self.boolean else "numeric",
-            self.fill,
-            shift,
-            width or 1.0,
-            constant=self.is_constant and not flag,
-            knots=self.knots,
-            levels=self.levels,
-            flag=flag,
-        )
+            raise infinite(self.options.party, self.source.name)
+        encoded = self.encoded(self.fill, self.present.n, self.is_constant)
+        encoded = replace(encoded, shift=shift, scale=width or 1.0)
+        return replace(encoded, knots=self.knots, levels=self.levels)
 
 
 @dataclass
@@ -291,10 +266,8 @@ class _Text(Learner):
     """A column of categories."""
 
     tally: Counter[str] = field(default_factory=Counter)
-    n_missing: int = 0
-    of_texts: ClassVar[bool] = True
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
+    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         present = [cell for cell in cells if cell is not None]
         self.n_missing += len(cells) - len(present)
         self.tally.update(present)
@@ -302,72 +275,61 @@ class _Text(Learner):
     def column(self) -> EncodedColumn:
         tally = self.tally
         if not tally:
-            raise all_missing(self.how.party, self.name)
+            raise self.refuse(*ALL_MISSING)
         often = sorted(tally, key=lambda text: (-tally[text], text))
-        categories = tuple(sorted(often[: self.how.max_categories]))
+        categories = tuple(sorted(often[: self.options.max_categories]))
         fill = max(categories, key=lambda text: tally[text])  # a tie: the first by name
-        column = EncodedColumn(
-            self.name, self.name, "categorical", fill, categories=categories
-        )
-        flag = self.how.flags(self.n_missing, tally.total())
-        return replace(column, constant=len(categories) == 1 and not flag, flag=flag)
+        encoded = self.encoded(fill, tally.total(), len(categories) == 1)
+        return replace(encoded, categories=categories)
 
 
 @dataclass
-class _Date(Learner):
+class _Date(_Values):
     """A column of dates: fill, first day, and shift and scale of every part."""
 
-    present: Spread = field(default_factory=Spread)
-    parts: Spread = field(default_factory=Spread)
-    n_missing: int = 0
-    first: float = math.inf
-    last: float = -math.inf
     lows: list[Floats] = field(default_factory=list)
     highs: list[Floats] = field(default_factory=list)
 
-    def see(self, places: Places, cells: NDArray[Any]) -> None:
-        present = cells[~np.isnan(cells)]
-        self.n_missing += len(cells) - len(present)
-        self.present.add(present)
-        if len(present):
-            self.first = min(self.first, float(present.min()))
-            self.last = max(self.last, float(present.max()))
-
     @property
-    def unsure(self) -> bool:
+    def needs_second_pass(self) -> bool:
         if self.present.n == 0:
-            raise all_missing(self.how.party, self.name)
+            raise self.refuse(*ALL_MISSING)
         return True
 
     @property
     def fill(self) -> float:
         return float(np.round(self.present.mean))
 
-    def see_again(self, cells: NDArray[Any]) -> None:
-        values = calendar(np.where(np.isnan(cells), self.fill, cells), self.first)
-        self.parts.add(values)
+    def second_pass(self, cells: NDArray[Any]) -> None:
+        values = calendar(np.where(np.isnan(cells), self.fill, cells), self.low)
+        self.whole.add(values)
         self.lows.append(values.min(axis=0))
         self.highs.append(values.max(axis=0))
 
     def column(self) -> EncodedColumn:
-        shift, width = self.parts.mean, self.parts.deviation
-        if self.how.scale == "none":
+        shift, width = self.whole.mean, self.whole.deviation
+        if self.options.scale == "none":
             shift, width = np.zeros_like(shift), np.ones_like(width)
-        elif self.how.scale == "global":  # every part from 0 to 1, whatever others have
+        elif self.options.scale == "global":  # every part from 0 to 1
             shift = np.min(self.lows, axis=0)
             width = np.max(self.highs, axis=0) - shift
         pairs = zip(shift.tolist(), width.tolist(), strict=True)
-        flag = self.how.flags(self.n_missing, self.present.n)
-        return EncodedColumn(
-            self.name,
-            self.name,
-            "date",
-            self.fill,
-            constant=self.first == self.last and not flag,
-            first=self.first,
-            parts=tuple((low, wide or 1.0) for low, wide in pairs),
-            flag=flag,
-        )
+        parts = tuple((low, wide or 1.0) for low, wide in pairs)
+        encoded = self.encoded(self.fill, self.present.n, self.is_constant)
+        return replace(encoded, first=self.low, parts=parts)
+
+
+def calendar(days: Floats, first: float) -> NDArray[np.float64]:
+    """Return day, month, weekday (Monday 0) and days since the first, (N, 4)."""
+    dates = days.astype(np.int64).astype("M8[D]")
+    months = dates.astype("M8[M]")
+    parts: tuple[Any, ...] = (
+        (dates - months.astype("M8[D]")).astype(np.int64) + 1,
+        months.astype(np.int64) % 12 + 1,
+        (days + 3) % 7,  # 1970-01-01 was a Thursday
+        days - first,
+    )
+    return np.column_stack(parts).astype(np.float64)
 
 
 def is_heavy(values: Floats, deviation: float | None = None) -> bool:
@@ -426,9 +388,3 @@ def infinite(party: str, name: str) -> DataError:
     """Return what is said of a column with numbers that are none."""
     got = "infinite (inf) or too large values: leave such cells empty"
     return wrong(party, name, "hold finite numbers", got)
-
-
-def all_missing(party: str, name: str) -> DataError:
-    """Return what is said of a column without a value."""
-    must = "have a value in some training row"
-    return wrong(party, name, must, "only missing cells")

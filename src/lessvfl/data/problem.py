@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from lessvfl.data.frame import (
     Dataset,
     Floats,
     Frame,
-    PartyTable,
     Places,
-    Problem,
+    join_columns,
+    stack_rows,
 )
 from lessvfl.data.labels import (
     LabelConfig,
@@ -34,8 +34,75 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
-from lessvfl.errors import ConfigError, DataError, warn
-from lessvfl.terms import listed, plural, stream_seed
+from lessvfl.errors import DataError, warn
+from lessvfl.terms import Task, listed, plural, stream_seed
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """What one party holds for one seed: rows to train on, rows to test on."""
+
+    name: str
+    X_train: Floats  # (N, d), encoded, imputed, scaled
+    X_test: Floats
+    features: tuple[str, ...]
+    groups: NDArray[np.int64]  # (d,), the feature of each encoded column
+    spurious: NDArray[np.bool_]  # (n_features,), True where planted
+    significant: NDArray[np.bool_] | None  # (n_features,), where the truth is known
+    encoding: Encoding  # how these rows came from its columns
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One data set, split among parties and into train and test, for one seed."""
+
+    name: str
+    task: Task
+    parties: tuple[PartyTable, ...]
+    y_train: NDArray[Any]
+    y_test: NDArray[Any]
+    label_names: tuple[str, ...]
+    n_real: int
+    notes: tuple[str, ...] = ()
+    label_shift: float = 0.0  # of regression: what was taken off the labels
+    label_scale: float = 1.0  # and what they were divided by
+    imputed: int = 0  # missing cells filled in, train and test
+    flagged: int = 0  # of these, those that a flag tells of
+    unseen: int = 0  # cells of test rows whose category no training row has
+    bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
+    sample_weight: Floats | None = None  # of the training rows, as they came
+    weight: Floats | None = None  # with that of the classes, mean 1; None: all alike
+    bend: float | None = None  # of the Huber loss; None: squared error
+    # By class, what its probability is divided by before the largest is predicted.
+    threshold: tuple[float, ...] | None = None
+    score: str = "accuracy"  # the one that leads
+    score_reason: str = ""
+    positive: int = 1  # of two classes the one that the average precision is of
+    blocks: Places | None = None  # of the training rows; None: every row is alone
+    n_blocks: int | None = None  # of all rows; None: every row is alone
+    n_equal: int = 0  # of all rows, those that equal another
+    # The share of test rows that equal a training row; None: there are none, or nobody
+    # knows.
+    test_rows_seen: float | None = None
+    task_reason: str = ""
+    # The raw train and test rows, where `prepare` had them.
+    frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def n_classes(self) -> int:
+        """Return the number of classes, 0 for regression."""
+        return len(self.label_names)
+
+    @property
+    def largest_table(self) -> int:
+        """Return how many values the largest training table of a party has."""
+        return max((party.X_train.size for party in self.parties), default=0)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features of all parties, planted ones included."""
+        return sum(len(party.features) for party in self.parties)
+
 
 AS_THEY_ARE = LabelConfig()
 
@@ -87,23 +154,20 @@ def prepare(
     >>> [party.features for party in problem.parties]
     [('x0', 'x1', 'spurious_party0_0'), ('x2',)]
     """
-    names = dataset.X.names
-    count = dataset.own_parties if parties is None else parties
-    dealt = split.deal_columns(names, count, config, seed, dataset.X.unused)
+    count, X = dataset.own_parties if parties is None else parties, dataset.X
+    dealt = split.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))
-    feature_of = features_of(dealt, groups)
-    held = {name: usable(name, columns, dataset.X) for name, columns in dealt.items()}
-    marks = marks_of(dataset.X, config.missing_values)
-    warn_of_absent(dataset.X, config.missing_values)
-    used = {column for columns in held.values() for column in columns}
+    feature_of = split.features_of(dealt, groups)
+    held = {name: usable(name, columns, X) for name, columns in dealt.items()}
+    marks = marks_of(X, config.missing_values)
+    warn_of_absent(X, config.missing_values)
+    used = set(split.owners(held))
     if config.equal_rows == "distinct":
         dataset = distinct(dataset, used, marks)
     blocks = find_blocks(dataset, config)
     train, test, own = _rows(dataset, config, seed, in_order, blocks)
-    bounds = (0.0, 1.0)
-    if config.scale == "global":
-        bounds = _bounds(blank(train, marks), blank(test, marks), held)
-
+    blanked = blank(train, marks), blank(test, marks)
+    bounds = _bounds(*blanked, used) if config.scale == "global" else (0.0, 1.0)
     encodings, matrices, counts = [], [], CellCounts()
     for party, columns in held.items():
         encoding = Encoding.fit(
@@ -117,23 +181,46 @@ def prepare(
             marks=marks,
             groups=feature_of,
         )
-        X_train, of_train = encoding.apply(train)
-        X_test, of_test = encoding.apply(test)
+        both, met = zip(*map(encoding.apply, (train, test)), strict=True)
         encodings.append(encoding)
-        matrices.append((X_train, X_test))
-        counts += of_train + of_test
+        matrices.append(both)
+        counts = sum(met, counts)
     if config.scale != "none":
         _warn_constant(encodings)
-    if blocks is not None and (one := blocks.finding()):
-        warn(f"{one.what}: {one.done}.")
+    if blocks is not None and (copies := blocks.finding()):
+        warn(f"{copies.what}: {copies.done}.")
+    tables = _planted(dataset, encodings, matrices, shares, config.noise, seed)
+    notes = _notes(dataset.X, dealt, count, counts)
+    return replace(
+        labels_alone(dataset, own, config, labels),
+        parties=tables,
+        n_real=sum(len(encoding.features) for encoding in encodings),
+        notes=(*dataset.notes, *notes, *(blocks.sentences() if blocks else ())),
+        imputed=counts.imputed,
+        flagged=counts.flagged,
+        unseen=counts.unseen,
+        bounds=bounds,
+        test_rows_seen=seen_share(*blanked, used),
+        frames=(train, test),
+    )
 
-    both = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
-    spreads = [plant.spread_of(part, config.noise) for part in both]
+
+def _planted(
+    dataset: Dataset,
+    encodings: Sequence[Encoding],
+    matrices: Sequence[tuple[Floats, ...]],
+    shares: Sequence[float],
+    noise: str,
+    seed: int,
+) -> tuple[PartyTable, ...]:
+    """Put every party's table together: its rows of training and test, and noise."""
+    parts = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
+    spreads = [plant.spread_of(part, noise) for part in parts]
     tables = []
     for encoding, pair, share in zip(encodings, matrices, shares, strict=True):
         n_planted = int(share * len(encoding.columns) + 1e-9)
         planted = [f"spurious_{encoding.party}_{i}" for i in range(n_planted)]
-        if taken := sorted(set(planted) & set(names)):
+        if taken := sorted(set(planted) & set(dataset.X.names)):
             raise DataError(
                 f"Names of planted columns must be free. "
                 f"Got a column '{taken[0]}' in the table; rename it."
@@ -143,25 +230,19 @@ def prepare(
             np.hstack([matrix, rng.normal(*spread, size=(len(matrix), n_planted))])
             for matrix, spread in zip(pair, spreads, strict=True)
         )
-        tables.append(_table(dataset, encoding, planted, (X_train, X_test)))
-
-    return dataclasses.replace(
-        labels_alone(dataset, own, config, labels),
-        parties=tuple(tables),
-        n_real=sum(len(encoding.features) for encoding in encodings),
-        notes=dataset.notes
-        + _notes(dataset.X, dealt, count, counts)
-        + (() if blocks is None else blocks.sentences()),
-        imputed=counts.imputed,
-        flagged=counts.flagged,
-        unseen=counts.unseen,
-        bounds=bounds,
-        test_rows_seen=seen_share(blank(train, marks), blank(test, marks), used),
-        frames=(train, test),
-    )
+        whole, significant = encoding.with_planted(planted), None
+        features = whole.features
+        if dataset.significant is not None:
+            truth = dict(zip(dataset.X.names, dataset.significant, strict=True))
+            matter = {c.feature for c in encoding.columns if truth[c.name]}
+            significant = np.array([f in matter for f in features], dtype=bool)
+        spurious = np.arange(len(features)) >= len(encoding.features)
+        shape = (features, whole.groups, spurious, significant)
+        tables.append(PartyTable(whole.party, X_train, X_test, *shape, whole))
+    return tuple(tables)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LabelRows:
     """The labels of training and test rows, and the weights of the training rows."""
 
@@ -187,9 +268,7 @@ def label_rows(
 
 def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
     own = some_blocks(blocks.of_row, train)
-    return dataclasses.replace(
-        rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal
-    )
+    return replace(rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal)
 
 
 def labels_alone(
@@ -207,7 +286,7 @@ def labels_alone(
     n_classes = 0 if task == "regression" else len(classes)
     counts = class_counts(rows.y_train, rows.y_test, n_classes)
     score, reason = leading_score(task, counts, labels)
-    return dataclasses.replace(
+    return replace(
         Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
         sample_weight=rows.weight,
         weight=weight,
@@ -240,22 +319,11 @@ def raw_frame(problem: Problem, table: PartyTable) -> Frame:
     columns stand at the end as they were drawn.
     """
     assert problem.frames is not None, "a problem that `prepare` made"
-    n_planted = int(table.spurious.sum())
-    kinds = [column.kind for column in table.encoding.columns]
-    real = kinds[: len(kinds) - n_planted]
-    names = table.encoding.names
-    parts = [frame.select(names[: len(real)]) for frame in problem.frames]
-    encoded = np.vstack([table.X_train, table.X_test])
-    planted = encoded[:, encoded.shape[1] - n_planted :]
-    numeric = np.hstack([np.vstack([part.numeric for part in parts]), planted])
-    texts = {
-        i: np.concatenate([part.texts(i) for part in parts])
-        for i, kind in enumerate(real)
-        if kind == "categorical"
-    }
-    boolean = frozenset(i for i, kind in enumerate(real) if kind == "boolean")
-    dates = frozenset(i for i, kind in enumerate(real) if kind == "date")
-    return Frame(names, numeric, texts, boolean, dates)
+    names, encoded = table.encoding.names, np.vstack([table.X_train, table.X_test])
+    n_real = len(names) - int(table.spurious.sum())
+    planted = encoded[:, encoded.shape[1] - (len(names) - n_real) :]
+    real = stack_rows([frame.select(names[:n_real]) for frame in problem.frames])
+    return join_columns([real, Frame.of_numbers(names[n_real:], planted)])
 
 
 def _rows(
@@ -271,7 +339,7 @@ def _rows(
         if blocks is not None:
             own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
             n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
-            own = dataclasses.replace(own, n_blocks=n_blocks)
+            own = replace(own, n_blocks=n_blocks)
         parts = dataset.X, dataset.X_test, own
     else:
         of_row = None if blocks is None else blocks.of_row
@@ -286,64 +354,13 @@ def _rows(
     return parts
 
 
-def features_of(
-    held: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]] | None
-) -> dict[str, str]:
-    """Return the feature of each column that a group names."""
-    owner = {column: party for party, columns in held.items() for column in columns}
-    feature_of: dict[str, str] = {}
-    for feature, patterns in (groups or {}).items():
-        columns = split.match_columns(list(owner), patterns, f"feature '{feature}'")
-        holders = sorted({owner[column] for column in columns})
-        if len(holders) > 1:
-            raise ConfigError(
-                f"The columns of feature '{feature}' must belong to one party. "
-                f"Got columns of {' and '.join(repr(party) for party in holders)}."
-            )
-        for column in columns:
-            if column in feature_of:
-                raise ConfigError(
-                    f"Column '{column}' must belong to one feature. "
-                    f"Got '{feature_of[column]}' and '{feature}'."
-                )
-            feature_of[column] = feature
-    for feature in feature_of.values():
-        if feature in owner and feature_of.get(feature) != feature:
-            raise ConfigError(
-                f"The feature '{feature}' must not be named like a column outside it. "
-                f"Got a column '{feature}' of party '{owner[feature]}'."
-            )
-    return feature_of
-
-
-def _bounds(
-    train: Frame, test: Frame, held: Mapping[str, Sequence[str]]
-) -> tuple[float, float]:
+def _bounds(train: Frame, test: Frame, used: Collection[str]) -> tuple[float, float]:
     """Return least and greatest number of all parties, train and test together."""
-    days = {train.names[index] for index in train.dates}
-    columns = {name for names in held.values() for name in names} - days
-    values = np.concatenate(
-        [part.select([*columns]).numeric.ravel() for part in (train, test)]
-    )
+    days = {column.name for column in train.columns if column.kind == "date"}
+    numbers = [part.select([*{*used} - days]).numeric.ravel() for part in (train, test)]
+    values = np.concatenate(numbers)
     present = values[np.isfinite(values)]  # others are refused by name later
     return (float(present.min()), float(present.max())) if present.size else (0.0, 1.0)
-
-
-def _table(
-    dataset: Dataset, encoding: Encoding, planted: Sequence[str], pair: tuple[Any, Any]
-) -> PartyTable:
-    """Put one party's table together; `pair` is its rows of training and of test."""
-    whole = encoding.with_planted(planted)
-    features = whole.features
-    spurious = np.arange(len(features)) >= len(encoding.features)
-    significant = None
-    if dataset.significant is not None:
-        truth = dict(zip(dataset.X.names, dataset.significant, strict=True))
-        matter = {column.feature for column in encoding.columns if truth[column.name]}
-        significant = np.array([feature in matter for feature in features], dtype=bool)
-    return PartyTable(
-        whole.party, *pair, features, whole.groups, spurious, significant, whole
-    )
 
 
 def _warn_constant(encodings: Sequence[Encoding]) -> None:

@@ -1,22 +1,25 @@
 """Readings: how the texts of a column become numbers, truth values or days.
 
 A reading is found once, from all cells of a column, and kept with the model, so that
-a table of a few rows is read by the same rule.
+a table of a few rows is read by the same rule. The rules are ours, since the inference
+of pyarrow and pandas leaves ``1.234,5``, ``$ 5``, ``31/12/2024`` and ``yes`` texts, and
+keeps no rule for later rows.
+
+This takes pyarrow, so others import it where they have texts to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
+from pyarrow import compute
 
-from lessvfl.data.frame import Floats, Reading
-
-if TYPE_CHECKING:
-    import pyarrow
+from lessvfl.data.column import Reading
+from lessvfl.data.frame import Floats
 
 # What stands for a missing cell among numbers, truth values and dates, in any case.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "null", "none", "nan", "-", "?"})
@@ -81,16 +84,14 @@ def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
 
     None where a text is none of the kind.
     """
-    import pyarrow
-
     coded = pyarrow.array(cells, pyarrow.string()).dictionary_encode()
     different = _clean(coded.dictionary)
     present = _is_present(different)
-    found = _values(different.filter(present), reading)
-    if found is None:
+    numbers = _values(different.filter(present), reading)
+    if numbers is None:
         return None
     values = np.full(len(different) + 1, np.nan)  # the last one for a missing cell
-    values[:-1][present.to_numpy(zero_copy_only=False)] = found
+    values[:-1][present.to_numpy(zero_copy_only=False)] = numbers
     return np.asarray(values[coded.indices.fill_null(len(different)).to_numpy()])
 
 
@@ -101,9 +102,6 @@ def is_mark(text: str) -> bool:
 
 def _is_present(texts: pyarrow.StringArray) -> pyarrow.BooleanArray:
     """Tell of clean texts which are no marks of missing cells."""
-    import pyarrow
-    from pyarrow import compute
-
     marks = pyarrow.array(sorted(MISSING), pyarrow.string())
     return compute.invert(compute.is_in(compute.utf8_lower(texts), value_set=marks))
 
@@ -123,9 +121,6 @@ def _candidates(decimal: str) -> Iterator[Reading]:
 
 def _clean(texts: Collection[str] | pyarrow.StringArray) -> pyarrow.StringArray:
     """Return texts without spaces around them, with one kind of space and minus."""
-    import pyarrow
-    from pyarrow import compute
-
     is_arrow = isinstance(texts, pyarrow.Array)
     whole = texts if is_arrow else pyarrow.array(texts, pyarrow.string())
     whole = compute.replace_substring_regex(whole, "[\u00a0\u202f\u2009]", " ")
@@ -158,9 +153,6 @@ def _number_pattern(reading: Reading) -> str:
 
 
 def _numbers(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
-    import pyarrow
-    from pyarrow import compute
-
     parts = compute.extract_regex(texts, _number_pattern(reading))
     if parts.null_count:
         return None
@@ -178,8 +170,6 @@ def _numbers(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
 
 def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
     """Tell amounts from codes as 00123, and from amounts of several currencies."""
-    from pyarrow import compute
-
     parts = compute.extract_regex(texts, _number_pattern(reading))
     units = {
         unit
@@ -191,9 +181,6 @@ def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
 
 
 def _days(texts: pyarrow.StringArray, order: str) -> Floats | None:
-    import pyarrow
-    from pyarrow import compute
-
     parts = compute.extract_regex(texts, DATES[order])
     if parts.null_count:
         return None
@@ -211,20 +198,5 @@ def _days(texts: pyarrow.StringArray, order: str) -> Floats | None:
 
 def _has_dots(texts: pyarrow.StringArray) -> bool:
     """Tell whether dates have dots, which nobody writes after a month."""
-    from pyarrow import compute
-
     marks = compute.extract_regex(texts, DATES["day first"]).field("mark")
     return bool(compute.unique(marks).to_pylist() == ["."])
-
-
-def calendar(days: Floats, first: float) -> NDArray[np.float64]:
-    """Return day, month, weekday (Monday 0) and days since the first, (N, 4)."""
-    dates = days.astype(np.int64).astype("M8[D]")
-    months = dates.astype("M8[M]")
-    parts: Sequence[Any] = (
-        (dates - months.astype("M8[D]")).astype(np.int64) + 1,
-        months.astype(np.int64) % 12 + 1,
-        (days + 3) % 7,  # 1970-01-01 was a Thursday
-        days - first,
-    )
-    return np.column_stack(parts).astype(np.float64)

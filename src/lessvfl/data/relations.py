@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Finding, Floats, Frame
+from lessvfl.data.column import Finding
+from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.labels import EVEN
 from lessvfl.data.learn import exponent_of
 from lessvfl.terms import listed
@@ -31,26 +32,25 @@ def relations(frame: Frame, grouped: Collection[str] = ()) -> list[Finding]:
 
     Dummies that are `grouped` already are not named.
     """
-    used = [
-        index
-        for index in range(len(frame.names))
-        if index not in frame.left_out
-        and index not in frame.text
-        and index not in frame.dates
-    ]
+    kinds = ("numeric", "boolean")
+    used = [index for index in frame.used if frame.columns[index].kind in kinds]
     if frame.n_rows < ENOUGH_ROWS or not used:
         return []
-    dummies = (one for one in _dummies(frame, used) if one.column not in grouped)
-    found = [*_ids(frame, used), *_followers(frame, used), *dummies]
+    dummies = (
+        finding for finding in _dummies(frame, used) if finding.column not in grouped
+    )
+    findings = [*_ids(frame, used), *_followers(frame, used), *dummies]
     place = {name: index for index, name in enumerate(frame.names)}
-    return sorted(found, key=lambda one: place[str(one.column)])
+    return sorted(findings, key=lambda finding: place[str(finding.column)])
 
 
 def _ids(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
     """Yield columns of long whole numbers, or of one after the other."""
     for index in used:
         cells = frame.numeric[:, index]
-        if index in frame.boolean or not _are_whole(cells[:ENOUGH_ROWS]):
+        if frame.columns[index].kind == "boolean" or not _are_whole(
+            cells[:ENOUGH_ROWS]
+        ):
             continue
         present = cells[~np.isnan(cells)]
         different = np.unique(present)
@@ -95,7 +95,7 @@ def _followers(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
         alike &= np.arange(start, stop)[: len(alike), None] > np.arange(alike.shape[1])
         for at in np.flatnonzero(alike.any(axis=1)):
             later = columns[start + at]
-            for earlier in (columns[one] for one in np.flatnonzero(alike[at])[:5]):
+            for earlier in (columns[index] for index in np.flatnonzero(alike[at])[:5]):
                 what = _relation(frame, earlier, later)
                 if what is not None:
                     done = "kept; one of the two is enough"

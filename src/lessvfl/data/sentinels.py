@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lessvfl.data.frame import Finding, Floats, Frame
-from lessvfl.data.learn import EncodedColumn
+from lessvfl.data.column import EncodedColumn, Finding
+from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.split import match_columns
 from lessvfl.errors import ConfigError, warn
 
@@ -36,22 +36,22 @@ FEWEST_OTHERS = 3  # different ones, among which something is at the edge
 def marks_of(
     frame: Frame, given: Mapping[str, Any] | None
 ) -> dict[str, tuple[Mark, ...]]:
-    """Return by column of a settled table which values stand for a missing cell.
+    """Return by column of an inferred table which values stand for a missing cell.
 
     `given` has them by name or glob, as a user writes them. What a glob finds besides
     columns that can hold its value is left alone; a column named must be one that can.
     """
-    found: dict[str, tuple[Mark, ...]] = {}
+    by_column: dict[str, tuple[Mark, ...]] = {}
     for pattern, values in (given or {}).items():
         names = match_columns(frame.names, pattern, "the 'missing_values' setting")
         places = [frame.names.index(name) for name in names]
-        used = [index for index in places if index not in frame.left_out]
+        used = [index for index in places if not frame.columns[index].left_out]
         for value in values if isinstance(values, list | tuple) else (values,):
             marks = {index: _mark(frame, index, value) for index in used}
             if used and all(mark is None for mark in marks.values()):
                 must = "of a kind that one of the columns has"
                 if names == [pattern]:
-                    is_date = used[0] in frame.dates
+                    is_date = frame.columns[used[0]].kind == "date"
                     kind = "a date as in 9999-12-31" if is_date else "a number"
                     must = f"{kind}, as the cells are"
                 raise ConfigError(
@@ -61,8 +61,8 @@ def marks_of(
             for index, mark in marks.items():
                 name = frame.names[index]
                 if mark is not None:
-                    found[name] = (*found.get(name, ()), mark)
-    return found
+                    by_column[name] = (*by_column.get(name, ()), mark)
+    return by_column
 
 
 def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:
@@ -73,10 +73,9 @@ def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:
     named = {name: own for name, own in (given or {}).items() if name in frame.names}
     for name, marks in marks_of(frame, named).items():
         index = frame.names.index(name)
-        cells = frame.texts(index) if index in frame.text else frame.numeric[:, index]
-        present = set(cells.tolist())
+        present = set(frame.cells(index).tolist())
         if absent := [mark for mark in marks if mark not in present]:
-            shown = _written(absent[0], index in frame.dates)
+            shown = _written(absent[0], frame.columns[index].kind == "date")
             warn(
                 f"The 'missing_values' setting names {shown} of column '{name}', which "
                 "is in none of its cells."
@@ -88,7 +87,7 @@ def _mark(frame: Frame, index: int, value: float | str) -> Mark | None:
     if index in frame.text:
         return value if isinstance(value, str) else f"{value:.17g}"
     try:
-        if index in frame.dates:
+        if frame.columns[index].kind == "date":
             day = datetime.date.fromisoformat(str(value))
             return float(day.toordinal() - EPOCH)
         number = float(value)
@@ -138,9 +137,10 @@ def suspects(frame: Frame, index: int, present: Floats) -> Iterator[Finding]:
     other; or, if it is made of nines, than the middle half of them, or alone below
     zero; or a day that programs write for none, a year away.
     """
-    if index in frame.text or index in frame.boolean or not np.isfinite(present).all():
+    column = frame.columns[index]
+    if column.kind not in ("numeric", "date") or not np.isfinite(present).all():
         return
-    is_date = index in frame.dates
+    is_date = column.kind == "date"
     values, counts = np.unique(present, return_counts=True)
     if len(values) <= FEWEST_OTHERS:
         return
@@ -158,6 +158,6 @@ def suspects(frame: Frame, index: int, present: Floats) -> Iterator[Finding]:
         if is_far:
             shown = _written(value, True) if is_date else f"{value:.17g}"
             what = f"{shown} in {count:,} cells, far from all others"
-            option = f"--missing-values '{frame.names[index]}={shown}'"
+            option = f"--missing-values '{column.name}={shown}'"
             done = f"kept; if it stands for a missing cell: {option}"
             yield Finding(None, what, done, "kept")

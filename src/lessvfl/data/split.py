@@ -119,38 +119,38 @@ def match_columns(
 
     Those after a ``!`` are left out of the others, or of all where there are no others.
     """
-    known = dict.fromkeys(names)
-    wanted, unwanted = _patterns(known, patterns)
-    if not wanted and not unwanted:
-        raise ConfigError(f"The columns of {owner} must be one or more. Got none.")
-    found = {} if wanted else dict(known)
-    for pattern in wanted:
-        found.update(dict.fromkeys(_matches(known, pattern, owner)))
-    for pattern in unwanted:
-        for name in _matches(known, pattern, owner, EXCEPT):
-            found.pop(name, None)
-    if not found:
-        marked = listed([f"'{EXCEPT}{pattern}'" for pattern in unwanted])
-        raise ConfigError(
-            f"The columns of {owner} must be one or more. Got none after {marked}."
-        )
-    return list(found)
+    return _matched_and_excluded(names, patterns, owner)[0]
 
 
 Names = Mapping[str, None]  # of columns, in order
 
 
-def _patterns(
-    known: Names, patterns: Sequence[str] | str
+def _matched_and_excluded(
+    names: Sequence[str], patterns: Sequence[str] | str, owner: str
 ) -> tuple[list[str], list[str]]:
-    """Return what is named, and what is excluded; a column's own name is no mark."""
+    """Return the columns that patterns stand for, and those that they leave out."""
+    known = dict.fromkeys(names)
     wanted, unwanted = [], []
     for pattern in [patterns] if isinstance(patterns, str) else map(str, patterns):
         if pattern.startswith(EXCEPT) and pattern not in known:
             unwanted.append(pattern.removeprefix(EXCEPT))
-        else:
+        else:  # a column's own name is no mark
             wanted.append(pattern)
-    return wanted, unwanted
+    if not wanted and not unwanted:
+        raise ConfigError(f"The columns of {owner} must be one or more. Got none.")
+    matched = [name for pattern in wanted for name in _matches(known, pattern, owner)]
+    excluded = [
+        name for pattern in unwanted for name in _matches(known, pattern, owner, EXCEPT)
+    ]
+    left = dict.fromkeys(matched if wanted else known)
+    for name in excluded:
+        left.pop(name, None)
+    if not left:
+        marked = listed([f"'{EXCEPT}{pattern}'" for pattern in unwanted])
+        raise ConfigError(
+            f"The columns of {owner} must be one or more. Got none after {marked}."
+        )
+    return list(left), excluded
 
 
 def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str]:
@@ -158,29 +158,62 @@ def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str
     if pattern in known:
         return [pattern]
     plain = pattern.removeprefix("\\") if pattern.startswith("\\!") else pattern
-    found = [name for name in known if fnmatch.fnmatchcase(name, plain)]
-    if not found and not (mark and GLOB.search(pattern)):
+    matches = [name for name in known if fnmatch.fnmatchcase(name, plain)]
+    if not matches and not (mark and GLOB.search(pattern)):
         raise ConfigError(
             f"The columns of {owner} must be in the table. "
             f"Got '{mark}{pattern}', which matches none.{near(pattern, known)}"
         )
-    return found
+    return matches
 
 
 def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]:
     """Return the columns that a party excludes and none has, with that party."""
     if not isinstance(parties, Mapping):
         return {}
-    found: dict[str, str] = {}
+    by_party: dict[str, str] = {}
     held: set[str] = set()
-    known = dict.fromkeys(names)
     for party, patterns in parties.items():
-        owner = f"party '{party}'"
-        held.update(match_columns(names, patterns, owner))
-        for pattern in _patterns(known, patterns)[1]:
-            for name in _matches(known, pattern, owner, EXCEPT):
-                found.setdefault(name, party)
-    return {name: found[name] for name in names if name in found and name not in held}
+        own, excluded = _matched_and_excluded(names, patterns, f"party '{party}'")
+        held.update(own)
+        for name in excluded:
+            by_party.setdefault(name, party)
+    return {n: by_party[n] for n in names if n in by_party and n not in held}
+
+
+def owners(held: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the party that holds each column."""
+    return {column: party for party, columns in held.items() for column in columns}
+
+
+def features_of(
+    held: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]] | None
+) -> dict[str, str]:
+    """Return the feature of each column that a group names."""
+    owner = owners(held)
+    feature_of: dict[str, str] = {}
+    for feature, patterns in (groups or {}).items():
+        columns = match_columns(list(owner), patterns, f"feature '{feature}'")
+        holders = sorted({owner[column] for column in columns})
+        if len(holders) > 1:
+            raise ConfigError(
+                f"The columns of feature '{feature}' must belong to one party. "
+                f"Got columns of {' and '.join(repr(party) for party in holders)}."
+            )
+        for column in columns:
+            if column in feature_of:
+                raise ConfigError(
+                    f"Column '{column}' must belong to one feature. "
+                    f"Got '{feature_of[column]}' and '{feature}'."
+                )
+            feature_of[column] = feature
+    for feature in feature_of.values():
+        if feature in owner and feature_of.get(feature) != feature:
+            raise ConfigError(
+                f"The feature '{feature}' must not be named like a column outside it. "
+                f"Got a column '{feature}' of party '{owner[feature]}'."
+            )
+    return feature_of
 
 
 UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
@@ -195,8 +228,8 @@ def yaml_problem(error: Exception) -> str:
     if mark is None:
         return " ".join(str(error).split())
     problem = str(getattr(error, "problem", None) or "it cannot be read")
-    if found := UNQUOTED.search(mark.buffer or ""):
-        name = found.group(1)
+    if unquoted := UNQUOTED.search(mark.buffer or ""):
+        name = unquoted.group(1)
         return f"'{name}' without quotes; write \"{name}\""
     return f"{problem} in line {mark.line + 1}"
 
@@ -265,19 +298,13 @@ def split_rows(
     classes = None if dataset.task == "regression" else dataset.y
     if classes is not None:
         _refuse_rare_classes(dataset, n - n_train)
-    if blocks is not None:
+    if blocks is not None or n >= MANY_ROWS:
         rng = np.random.default_rng(stream_seed(seed, "split"))
-        is_test = _draw_test_blocks(blocks, n - n_train, classes, rng)
-        parts = _both_sides(dataset, rows[~is_test], rows[is_test])
-        return (
-            parts
-            if in_order
-            else (rng.permutation(parts[0]), rng.permutation(parts[1]))
-        )
-    if n >= MANY_ROWS:
-        rng = np.random.default_rng(stream_seed(seed, "split"))
-        is_test = _draw_test_rows(n, n - n_train, classes, rng)
-        train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+        if blocks is None:
+            is_test = _draw_test_rows(n, n - n_train, classes, rng)
+        else:
+            is_test = _draw_test_blocks(blocks, n - n_train, classes, rng)
+        train, test = _both_sides(dataset, rows[~is_test], rows[is_test])
         if in_order:
             return train, test
         return rng.permutation(train), rng.permutation(test)

@@ -17,28 +17,35 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lessvfl.data.columns import follow
+from lessvfl.data.columns import apply_columns
 from lessvfl.data.encode import CellCounts, Encoding
-from lessvfl.data.files import (
+from lessvfl.data.files import load_columns, load_ids
+from lessvfl.data.frame import (
+    Frame,
+    Places,
+    Table,
+    are_all,
+    are_in_order,
+    join_columns,
+    stack_rows,
+)
+from lessvfl.data.learn import CHUNK
+from lessvfl.data.readers import (
     ARROW,
+    ArrowFile,
     RawTable,
     arrow_files,
     check_file,
     is_array,
-    load_columns,
-    load_ids,
     read_array,
     release_unused,
     same_columns,
-    unreadable,
 )
-from lessvfl.data.frame import Frame, Places, Table, are_all, are_in_order
-from lessvfl.data.learn import CHUNK
 from lessvfl.data.table import checked_names, frame_of
 from lessvfl.errors import DataError
 
@@ -48,16 +55,6 @@ LARGE = 1 << 27  # cells from which on a table stays on disk: 1 GiB in memory
 BLOCK_BYTES = 1 << 20  # that are written together; fewer stay in memory
 
 
-class _Source(Protocol):
-    """A file of rows, or several that follow each other."""
-
-    names: tuple[str, ...]
-    n_rows: int
-
-    def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
-        """Yield raw rows in order, at most so many at a time."""
-
-
 class _ArrowFiles:
     """Parquet or Arrow IPC files whose rows follow each other."""
 
@@ -65,7 +62,7 @@ class _ArrowFiles:
         self.paths = paths
         schemas, self.n_rows = [], 0
         for path in paths:
-            with _Opened(path) as file:
+            with ArrowFile(path) as file:
                 schemas.append(file.schema)
                 self.n_rows += file.n_rows
         same_columns(paths, schemas)
@@ -74,62 +71,9 @@ class _ArrowFiles:
     def frames(self, names: Sequence[str], n_rows: int) -> Iterator[Frame]:
         """Yield raw rows, file by file."""
         for path in self.paths:
-            with _Opened(path) as file:
+            with ArrowFile(path) as file:
                 for table in file.batches(names, n_rows):
                     yield RawTable(table).frame(names)
-
-
-class _Opened:
-    """One Parquet or Arrow IPC file, mapped into memory.
-
-    A scanner of ``pyarrow.dataset`` holds whole row groups, which by default are a
-    million rows; this reads pages as they are asked for.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow
-        from pyarrow import ipc, parquet
-
-        self._path = path
-        try:
-            if path.suffix.lower() == ".parquet":
-                self._file: Any = parquet.ParquetFile(path, memory_map=True)
-                self.schema = self._file.schema_arrow
-                self.n_rows = self._file.metadata.num_rows
-            else:
-                self._file = ipc.open_file(pyarrow.memory_map(str(path)))
-                self.schema = self._file.schema
-                sizes = range(self._file.num_record_batches)
-                self.n_rows = sum(self._file.get_batch(i).num_rows for i in sizes)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise unreadable(path, error) from None
-
-    def __enter__(self) -> _Opened:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        close = getattr(self._file, "close", None)
-        if close is not None:
-            close()
-
-    def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield some columns of so many rows at a time, or fewer."""
-        import pyarrow
-
-        try:
-            for batch in self._read(list(names), n_rows):
-                yield pyarrow.Table.from_batches([batch]).select(list(names))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise unreadable(self._path, error) from None
-
-    def _read(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        if hasattr(self._file, "iter_batches"):
-            yield from self._file.iter_batches(n_rows, columns=names, use_threads=False)
-            return
-        for number in range(self._file.num_record_batches):
-            batch = self._file.get_batch(number).select(names)
-            for start in range(0, batch.num_rows, n_rows):
-                yield batch.slice(start, n_rows)
 
 
 class _Array:
@@ -146,6 +90,9 @@ class _Array:
         for start in range(0, self.n_rows, n_rows):
             cells = self._cells[start : start + n_rows, columns]
             yield frame_of(cells, names)
+
+
+_Source = _ArrowFiles | _Array
 
 
 @dataclass(frozen=True)
@@ -171,7 +118,7 @@ class StoredTable:
         names = tuple(name for name in source.names if name != without)
         if not names:
             raise DataError(f"The data file '{path}' must have columns. Got none.")
-        whole = cls(path, source, Frame(names, np.empty((0, len(names)))))
+        whole = cls(path, source, Frame.of_numbers(names, np.empty((0, len(names)))))
         return replace(whole, look=whole._spaced())
 
     def _spaced(self) -> Frame:
@@ -182,8 +129,8 @@ class StoredTable:
         parts = []
         for names in self.together(self.names):
             few = replace(self, rows=rows).batches(names, CHUNK)
-            parts.append(_below([frame for _, frame in few]))
-        return _beside(parts)
+            parts.append(stack_rows([frame for _, frame in few]))
+        return join_columns(parts)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,8 +142,8 @@ class StoredTable:
         """Return the number of rows."""
         return self.source.n_rows if self.rows is None else len(self.rows)
 
-    def settled(self, look: Frame) -> StoredTable:
-        """Return the same table, its texts read as in `look`."""
+    def with_look(self, look: Frame) -> StoredTable:
+        """Return the same table, its columns as they were inferred from its look."""
         return replace(self, look=look)
 
     def take(self, rows: Places) -> StoredTable:
@@ -228,7 +175,7 @@ class StoredTable:
             own = frame.take(rows[first:last] - start)
         if self.look.n_rows:  # texts are read as those of the look were; before it, raw
             where = f"rows {start + 1:,} to {end:,} of '{self.path.name}'"
-            own = follow(own, self.look, where)
+            own = apply_columns(own, self.look.columns, where)
         places = np.arange(first, last, dtype=np.int64)
         return places if order is None else order[places], own
 
@@ -297,73 +244,33 @@ def open_columns(
     if not readable:
         return load_columns(path, id_column)
     source = None if storage == "memory" else _source(path)
-    if source is None or (storage == "auto" and _n_cells(source, id_column) < LARGE):
+    n_cells = source.n_rows * len({*source.names} - {id_column}) if source else 0
+    if source is None or (storage == "auto" and n_cells < LARGE):
         frame, ids = load_columns(path, id_column)
         return replace(frame, source=_digest(path)), ids
     table = StoredTable.open(path, id_column, source)
     return table, None if id_column is None else load_ids(path, id_column)
 
 
-def _n_cells(source: _Source, id_column: str | None) -> int:
-    """Return the number of cells, which no row need be read for."""
-    return source.n_rows * len({*source.names} - {id_column})
-
-
 def _digest(path: Path) -> str:
     """Return a digest of the bytes of a file, or of all files of a folder."""
-    found = hashlib.sha256()
-    for one in arrow_files(path):
-        found.update(one.name.encode())
-        with one.open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+    content = hashlib.sha256()
+    for file_path in arrow_files(path):
+        content.update(file_path.name.encode())
+        with file_path.open("rb") as file:
+            content.update(hashlib.file_digest(file, "sha256").digest())
+    return content.hexdigest()
 
 
 def _source(path: Path) -> _Source:
     return _Array(path) if is_array(path) else _ArrowFiles(arrow_files(path))
 
 
-def _below(frames: Sequence[Frame]) -> Frame:
-    """Return the rows of tables with the same columns, one below the other."""
-    first = frames[0]
-    if len(frames) == 1:
-        return first
-    numeric = np.concatenate([frame.numeric for frame in frames])
-    indices = {index for frame in frames for index in frame.text}
-    text = {
-        index: np.concatenate([frame.texts(index) for frame in frames])
-        for index in sorted(indices)
-    }
-    return replace(first, numeric=numeric, text=text)
-
-
-def _beside(frames: Sequence[Frame]) -> Frame:
-    """Return the columns of tables with the same rows, side by side."""
-    starts = np.cumsum([0, *(len(frame.names) for frame in frames)]).tolist()
-    pairs = list(zip(frames, starts, strict=False))
-
-    def marked(name: str) -> frozenset[int]:
-        return frozenset(i + at for one, at in pairs for i in getattr(one, name))
-
-    def mapped(name: str) -> dict[int, Any]:
-        return {i + at: v for one, at in pairs for i, v in getattr(one, name).items()}
-
-    return Frame(
-        tuple(name for frame in frames for name in frame.names),
-        np.concatenate([frame.numeric for frame in frames], axis=1),
-        mapped("text"),
-        marked("boolean"),
-        marked("dates"),
-        marked("categories"),
-        left_out=mapped("left_out"),
-    )
-
-
 def _joined(pieces: Sequence[tuple[Places, Frame]]) -> tuple[Places, Frame]:
     if len(pieces) == 1:
         return pieces[0]
     places = np.concatenate([places for places, _ in pieces])
-    return places, _below([frame for _, frame in pieces])
+    return places, stack_rows([frame for _, frame in pieces])
 
 
 # ------------------------------------------------------------------------- encoded rows
@@ -383,14 +290,14 @@ class Scratch:
         And what was met on the way.
         """
         width, counts = len(encoding.groups), CellCounts()
-        found = [self._new((table.n_rows, width), dtype) for table in tables]
+        encoded = [self._new((table.n_rows, width), dtype) for table in tables]
         n_rows, n_written = max(1, AT_ONCE // max(1, 4 * width)), 0
         for number, places, frame in read_together(tables, encoding.names, n_rows):
-            found[number][places], more = encoding.apply(frame)
+            encoded[number][places], more = encoding.apply(frame)
             counts += more
             n_written += len(places)
-        assert n_written == sum(map(len, found)), "every row asked for is in the file"
-        return found, counts
+        assert n_written == sum(map(len, encoded)), "every row asked for is in the file"
+        return encoded, counts
 
     @overload
     def keep(self, values: None) -> None: ...
@@ -402,28 +309,28 @@ class Scratch:
         """Return values mapped from disk; few ones, or no numbers, as they are."""
         if values is None or values.nbytes < BLOCK_BYTES or values.dtype == object:
             return values
-        found = self._new(values.shape, values.dtype)
-        found[:] = values
-        return found
+        kept = self._new(values.shape, values.dtype)
+        kept[:] = values
+        return kept
 
     def collect(self, parts: Iterable[NDArray[Any]], n_values: int) -> Places:
         """Return places that come in parts; many are mapped from disk."""
         is_small = n_values * np.dtype(np.int64).itemsize < BLOCK_BYTES
-        found = (np.zeros if is_small else self._new)((n_values,), np.int64)
+        places = (np.zeros if is_small else self._new)((n_values,), np.int64)
         start = 0
         for part in parts:
-            found[start : start + len(part)] = part
+            places[start : start + len(part)] = part
             start += len(part)
-        return found
+        return places
 
     def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
         """Return some columns of rows (N, columns), mapped from disk."""
         n_rows, columns = len(rows), np.flatnonzero(used)
-        found = self._new((n_rows, len(columns)), rows.dtype)
+        kept = self._new((n_rows, len(columns)), rows.dtype)
         step = max(1, BLOCK_BYTES // max(1, rows[:1].nbytes))
         for start in range(0, n_rows, step):
-            found[start : start + step] = rows[start : start + step, columns]
-        return found
+            kept[start : start + step] = rows[start : start + step, columns]
+        return kept
 
     def _new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return zeros in a new file; there is room for all of them."""

@@ -132,8 +132,8 @@ class PartyProcess:
         self.name = name
         self.status = status or Status("", "", "", [SERVER], side=name)
         self.config = config
-        look, self.findings = data.settle(table.look)
-        self.whole = table.settled(look)
+        look, self.findings = data.infer_columns(table.look)
+        self.whole = table.with_look(look)
         self.table: Table | None = None  # of the common rows, in the common order
         where = f"party '{name}'"
         names = data.match_columns(table.names, config.columns, where)

@@ -37,7 +37,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     if opened is None:
         return check.nothing_read(stem, problems)
     table, ids = opened
-    look, findings = data.settle(table.look)
+    look, findings = data.infer_columns(table.look)
     whose = f"party '{name}'"
     patterns = list(config.columns)
     held = attempt(lambda: data.match_columns(table.names, patterns, whose))
@@ -72,7 +72,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
     found += columns.remarks(own, None, True, flagged or ())
     if not may_begin:
-        problems += check.stops([(name, one) for one in found])
+        problems += check.stops(found)
     return check.TableReport(
         stem,
         table.n_rows,
@@ -81,24 +81,18 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         None,
         None,
         tuple(problems),
-        check.in_order(
-            [(_owner(one, name), _by_config(one)) for one in found], table.names
-        ),
+        check.in_order([_by_config(one, name) for one in found], table.names),
         check.kinds_of(own),
         (NO_LABELS,),
     )
 
 
-def _by_config(one: Finding) -> Finding:
-    """Return a finding whose advice a config can follow."""
+def _by_config(one: Finding, name: str) -> Finding:
+    """Return a finding of a party whose advice a config can follow."""
     done = one.done
     for option, setting in AS_SETTINGS.items():
         done = done.replace(option, setting)
-    return dataclasses.replace(one, done=done)
-
-
-def _owner(one: Finding, name: str) -> str | None:
-    return None if one.column is None else name
+    return dataclasses.replace(one, done=done, party=one.column and name)
 
 
 def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str, ...]:
@@ -146,10 +140,9 @@ def _of_labels(
 ) -> check.TableReport:
     """Return what is said of labels alone."""
     label = config.label or "the label"
-    found = []
+    rare = None
     if dataset.task != "regression":
         rare = relations.rare_classes(dataset.y, dataset.label_names, label)
-        found += [] if rare is None else [(None, rare)]
     return check.TableReport(
         dataset.name,
         len(dataset.y),
@@ -158,7 +151,7 @@ def _of_labels(
         dataset.task,
         dataset.task_reason,
         tuple(problems),
-        tuple(found),
+        () if rare is None else (rare,),
         {},
         (NO_COLUMNS,),
     )

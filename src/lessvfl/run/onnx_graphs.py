@@ -23,9 +23,8 @@ import torch
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import MLP, Network
-from lessvfl.data import Encoding
+from lessvfl.data import EncodedColumn, Encoding
 from lessvfl.data.encode import codes_of
-from lessvfl.data.learn import EncodedColumn
 from lessvfl.errors import NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package

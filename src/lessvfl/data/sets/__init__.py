@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lessvfl.data import files
+from lessvfl.data import files, readers
 from lessvfl.data.frame import Dataset, DatasetInfo
+from lessvfl.data.roles import with_roles
 from lessvfl.data.sets import built_in, mimic3, published, recipes, synthetic
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.settings import unknown
@@ -124,7 +125,7 @@ def load(
         return dataclasses.replace(own, origin=path.name)
     dataset = info.load(_folder(data_dir), options or {})
     dataset = dataclasses.replace(dataset, origin=dataset.origin or info.where)
-    return files.with_roles(dataset, sample_weight, group_column)
+    return with_roles(dataset, sample_weight, group_column)
 
 
 def build(
@@ -175,9 +176,9 @@ def is_file(text: str) -> bool:
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     return (
         any(mark in text for mark in separators)
-        or text.lower().endswith(files.SUFFIXES)
+        or text.lower().endswith(readers.SUFFIXES)
         or Path(text).is_file()
-        or bool(files.arrow_files(Path(text)) if Path(text).is_dir() else ())
+        or bool(readers.arrow_files(Path(text)) if Path(text).is_dir() else ())
     )
 
 

@@ -157,8 +157,7 @@ def _read_part(root: Path, part: str) -> tuple[Floats, NDArray[np.int64]]:
     path = root / f"{part}_listfile.csv"
     if not path.is_file():
         raise DataError(f"The data set 'mimic3' must have '{path}'. Got no such file.")
-    with path.open(newline="", encoding="utf-8") as lines:
-        header, *stays = list(csv.reader(lines)) or [[]]
+    header, *stays = _lines(path)
     if header != ["stay", "y_true"] or not stays:
         raise DataError(
             f"The file '{path}' must have the header stay,y_true and lines below it. "
@@ -170,11 +169,15 @@ def _read_part(root: Path, part: str) -> tuple[Floats, NDArray[np.int64]]:
     return X, np.array([int(stay[1]) for stay in stays], dtype=np.int64)
 
 
+def _lines(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as lines:
+        return list(csv.reader(lines)) or [[]]
+
+
 def _read_stay(path: Path) -> Floats:
     """Return the 714 statistics of one stay."""
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            header, *rows = list(csv.reader(lines)) or [[]]
+        header, *rows = _lines(path)
     except OSError:
         raise DataError(
             f"Every stay of 'mimic3' must have its time series. Got no file '{path}'."

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import files
+from lessvfl.data import files, readers
 from lessvfl.data.frame import Dataset
 from lessvfl.data.sets import published
 from lessvfl.errors import ConfigError, DataError
@@ -72,13 +72,13 @@ class SourceFiles:
         own = (name for name in self._paths if not name.startswith("."))
         return sorted(name for name in own if name.lower().endswith(suffixes))
 
-    def one(self, *suffixes: str, preferred: str = "") -> Path:
+    def only_file(self, *suffixes: str, preferred: str = "") -> Path:
         """Return the only file that ends so, or the preferred one of several."""
-        found = self.ending(*suffixes)
-        if preferred not in found and len(found) != 1:
+        names = self.ending(*suffixes)
+        if preferred not in names and len(names) != 1:
             allowed = " or ".join(suffixes)
             raise DataError(f"One file must end in {allowed}. Got {self}.")
-        return self[preferred if preferred in found else found[0]]
+        return self[preferred if preferred in names else names[0]]
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
@@ -130,7 +130,7 @@ def read_arff(given: SourceFiles, preferred: str = "") -> NamedArrays:
     """Read an ARFF file whose last column is the label, all of it numbers."""
     from scipy.io import arff
 
-    rows, meta = arff.loadarff(given.one(".arff", preferred=preferred))
+    rows, meta = arff.loadarff(given.only_file(".arff", preferred=preferred))
     *names, label = meta.names()
     X = np.column_stack([rows[name].astype(np.float64) for name in names])
     return _table(X, names, rows[label].astype(np.float64))
@@ -154,14 +154,14 @@ def read_activity(given: SourceFiles) -> NamedArrays:
     many = {name for name, count in Counter(names).items() if count > 1}
     names = [f"{n}#{i}" if n in many else n for i, n in enumerate(names, 1)]
     classes = _named(given["activity_labels.txt"])
-    found = {"feature_names": np.array(names), "label_names": np.array(classes)}
+    arrays = {"feature_names": np.array(names), "label_names": np.array(classes)}
     for part, ending in (("train", ""), ("test", "_test")):
-        found |= {
+        arrays |= {
             f"X{ending}": _numbers(given[f"X_{part}.txt"]),
             f"y{ending}": _whole(given[f"y_{part}.txt"]) - 1,
             f"subject{ending}": _whole(given[f"subject_{part}.txt"]),
         }
-    return found
+    return arrays
 
 
 def read_mfeat(given: SourceFiles) -> NamedArrays:
@@ -174,7 +174,7 @@ def read_mfeat(given: SourceFiles) -> NamedArrays:
 
 def read_credit(given: SourceFiles) -> NamedArrays:
     """Read the workbook, or a .csv of it: ID, 23 columns, label."""
-    raw = files.read_table(given.one(".xls", ".xlsx", ".csv"))
+    raw = readers.read_table(given.only_file(".xls", ".xlsx", ".csv"))
     names, columns = raw.names, [raw.cells(name) for name in raw.names]
     if "LIMIT_BAL" not in names:  # the workbook has a line above its names
         names = [str(column[0]) for column in columns]
@@ -292,7 +292,7 @@ def _arrays(
     except UNREADABLE as error:
         if isinstance(error, DataError):
             raise
-        raise files.unreadable(source, error) from None
+        raise readers.unreadable(source, error) from None
     return arrays, came | given.taken
 
 
@@ -335,12 +335,12 @@ def _check(name: str, recipe: Recipe, data: Dataset) -> None:
     """Refuse what is not the data set: rows, columns, classes, cells."""
     parts = [data.X, *([data.X_test] if data.X_test else [])]
     rows = tuple(part.n_rows for part in parts)
-    found = (rows, len(data.X.names), len(np.unique(data.y)))
+    got = (rows, len(data.X.names), len(np.unique(data.y)))
     wanted = (recipe.rows, recipe.features, recipe.classes)
-    if found != wanted or not all(np.isfinite(part.numeric).all() for part in parts):
+    if got != wanted or not all(np.isfinite(part.numeric).all() for part in parts):
         raise DataError(
             f"The files of '{name}' must give {_said(*wanted)}, without a missing "
-            f"cell. Got {_said(*found)}."
+            f"cell. Got {_said(*got)}."
         )
     if recipe.content and data.checksum != recipe.content:
         raise DataError(

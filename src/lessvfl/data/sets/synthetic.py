@@ -69,11 +69,11 @@ def load(options: Mapping[str, Any]) -> Dataset:
     names = tuple(f"x{m}_{j}" for m in range(config.n_parties) for j in range(width))
     return Dataset(
         name="synthetic",
-        X=Frame(names, X[train]),
+        X=Frame.of_numbers(names, X[train]),
         y=y[train],
         task="binary" if config.task == "binary" else "regression",
         label_names=("0", "1") if config.task == "binary" else (),
-        X_test=Frame(names, X[config.n_samples :]),
+        X_test=Frame.of_numbers(names, X[config.n_samples :]),
         y_test=y[config.n_samples :],
         n_parties=config.n_parties,
         scale="none",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.table import is_missing
+from lessvfl.data.frame import is_missing
 from lessvfl.errors import AlignmentError
 from lessvfl.terms import plural
 

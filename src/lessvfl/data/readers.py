@@ -1,0 +1,401 @@
+"""Files of rows and columns as they are: .csv, Parquet, Arrow, Excel and arrays."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import logging
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.column import Finding
+from lessvfl.data.frame import Frame
+from lessvfl.data.table import arrow_column, checked_names, frame_of, frame_of_columns
+from lessvfl.errors import DataError
+from lessvfl.terms import listed
+
+EXCEL = (".xlsx", ".xls")
+ARROW = (".parquet", ".arrow", ".feather")
+SUFFIXES = (".npz", ".csv", ".parquet", *EXCEL, ".arrow", ".feather", ".npy")
+DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+HEAD = 1 << 16  # bytes that tell how a file of texts is written
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file of another kind, or that is not there."""
+    if path.is_dir():
+        if not arrow_files(path):
+            allowed = f"{', '.join(ARROW[:-1])} or {ARROW[-1]}"
+            raise DataError(
+                f"A folder of data must hold {allowed} files. Got none in '{path}'."
+            )
+        return
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(
+            f"A data file must end in {', '.join(SUFFIXES)}, or be a folder of Parquet "
+            f"or Arrow files. Got '{path}'."
+        )
+    if not path.is_file():
+        raise DataError(f"The data file '{path}' must exist. Got no such file.")
+
+
+def is_array(path: Path) -> bool:
+    """Tell whether a file is one array, without names."""
+    return path.suffix.lower() == ".npy"
+
+
+def arrow_files(path: Path) -> list[Path]:
+    """Return the files of a table: itself, or those of a folder in order of names."""
+    if not path.is_dir():
+        return [path]
+    files = (file for file in path.iterdir() if file.suffix.lower() in ARROW)
+    return sorted(file for file in files if file.is_file())
+
+
+def same_columns(paths: Sequence[Path], schemas: Sequence[Any]) -> None:
+    """Refuse files of one table whose columns differ in name or kind."""
+    first = {field.name: _kind(field.type) for field in schemas[0]}
+    for path, schema in zip(paths, schemas, strict=True):
+        own = {field.name: _kind(field.type) for field in schema}
+        pair = f"'{path.name}' and '{paths[0].name}' in '{path.parent}'"
+        if odd := sorted(set(own) ^ set(first)):
+            raise DataError(
+                f"All files of a table must have the same columns. Got {pair}, of "
+                f"which one alone has '{odd[0]}'."
+            )
+        for name, kind in own.items():
+            if kind != first[name]:
+                raise DataError(
+                    f"Column '{name}' must be of one kind in all files of a table. Got "
+                    f"{pair}, which have {kind} and {first[name]}."
+                )
+
+
+def _kind(kind: Any) -> str:
+    """Say what an arrow column holds."""
+    from pyarrow import types
+
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "numbers"
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return "dates"
+    texts = (types.is_string, types.is_large_string, types.is_dictionary)
+    return "texts" if any(is_one(kind) for is_one in texts) else str(kind)
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """Return what is said of a file that cannot be read."""
+    if isinstance(error, MemoryError):  # as that of Arrow is
+        return DataError(
+            f"The data file '{path}' must fit into memory. Got too little of it; a "
+            "party between machines may leave its rows on disk, see 'storage' in its "
+            "config."
+        )
+    line = " ".join(str(error).split()).rstrip(".")
+    return DataError(f"The data file '{path}' must be readable. Got this: {line}.")
+
+
+def release_unused() -> None:
+    """Give back the memory that the reader of a file keeps for the next one."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """A file as it was read: its columns, its decimal mark, and what was found."""
+
+    table: Any  # of arrow
+    decimal: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the columns, without the index that pandas writes."""
+        index = re.compile(r"__index_level_\d+__")
+        return [name for name in self.table.column_names if not index.fullmatch(name)]
+
+    def cells(self, name: str) -> NDArray[Any]:
+        """Return the cells of a column as they are.
+
+        Whole numbers and floats, none missing, as such.
+        """
+        from pyarrow import types
+
+        column = self.table.column(name)
+        is_number = types.is_integer(column.type) or types.is_floating(column.type)
+        if is_number and column.null_count == 0:
+            return np.asarray(column.to_numpy())
+        return np.array(column.to_pylist(), dtype=object)
+
+    def column_of(self, name: str, path: Path, what: str) -> NDArray[Any]:
+        """Return the cells of a column that was named as the ids or the like."""
+        if name not in self.names:
+            raise DataError(
+                f"The {what} of '{path}' must be one of its columns: "
+                f"{listed(self.names, 20)}. Got '{name}'."
+            )
+        return self.cells(name)
+
+    @property
+    def lone(self) -> str:
+        """Say of a file of one column how columns are told apart."""
+        if len(self.names) > 1:
+            return ""
+        known = ", ".join(DELIMITERS.values())
+        return f"; are its columns separated by one of {known}?"
+
+    def frame(self, names: Sequence[str]) -> Frame:
+        """Return some of the columns, raw."""
+        columns = map(arrow_column, names, map(self.table.column, names))
+        frame = frame_of_columns(columns, self.table.num_rows)
+        return replace(frame, decimal=self.decimal, findings=self.findings)
+
+
+def read_table(
+    path: Path, texts: Collection[str] = (), only: str | None = None
+) -> RawTable:
+    """Read a file of rows and columns; of a .csv file `texts` as they are written.
+
+    Of Parquet and Arrow files the column `only` is read, where it is named and there.
+    """
+    import pyarrow
+
+    suffix = path.suffix.lower()
+    try:
+        if suffix in EXCEL:
+            raw = _read_excel(path)
+        elif suffix in ARROW or path.is_dir():
+            raw = _read_arrow(path, only)
+        elif is_array(path):
+            frame = frame_of(read_array(path))
+            columns = map(pyarrow.array, frame.numeric.T)
+            raw = RawTable(pyarrow.table(list(columns), list(frame.names)))
+        else:
+            raw = _read_csv(path, texts)
+    except DataError:
+        raise
+    except (pyarrow.ArrowException, csv.Error, OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    checked_names(raw.names, None)
+    if raw.table.num_rows == 0:
+        raise DataError(f"The data file '{path}' must have rows. Got none.")
+    return raw
+
+
+def _read_arrow(path: Path, only: str | None) -> RawTable:
+    """Read a Parquet or Arrow file, or a folder of them, or one column."""
+    import pyarrow
+
+    tables, paths = [], arrow_files(path)
+    for part in paths:
+        with ArrowFile(part, path) as file:
+            names = [only] if only and only in file.schema.names else None
+            tables.append(file.read(names))
+    if len(tables) == 1:
+        return RawTable(tables[0])
+    same_columns(paths, [table.schema for table in tables])
+    return RawTable(pyarrow.concat_tables(tables, promote_options="permissive"))
+
+
+class ArrowFile:
+    """One Parquet or Arrow IPC file, mapped into memory.
+
+    Errors name `owner`, the folder that it is of, where one is given. A scanner of
+    ``pyarrow.dataset`` holds whole row groups, which by default are a million rows;
+    this reads pages as they are asked for.
+    """
+
+    def __init__(self, path: Path, owner: Path | None = None) -> None:
+        import pyarrow
+        from pyarrow import ipc, parquet
+
+        self._path, self._owner = path, owner or path
+        try:
+            if path.suffix.lower() == ".parquet":
+                self._file: Any = parquet.ParquetFile(path, memory_map=True)
+                self.schema = self._file.schema_arrow
+                self.n_rows = self._file.metadata.num_rows
+            else:
+                self._file = ipc.open_file(pyarrow.memory_map(str(path)))
+                self.schema = self._file.schema
+                sizes = range(self._file.num_record_batches)
+                self.n_rows = sum(self._file.get_batch(i).num_rows for i in sizes)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(self._owner, error) from None
+
+    def __enter__(self) -> ArrowFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        close = getattr(self._file, "close", None)
+        if close is not None:
+            close()
+
+    def read(self, names: list[str] | None) -> Any:
+        """Return a table of some columns, or of all, in memory."""
+        from pyarrow import feather
+
+        if hasattr(self._file, "iter_batches"):
+            return self._file.read(columns=names)
+        return feather.read_table(self._path, columns=names)
+
+    def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
+        """Yield some columns of so many rows at a time, or fewer."""
+        import pyarrow
+
+        try:
+            for batch in self._read(list(names), n_rows):
+                yield pyarrow.Table.from_batches([batch]).select(list(names))
+        except (pyarrow.ArrowException, OSError) as error:
+            raise unreadable(self._owner, error) from None
+
+    def _read(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        if hasattr(self._file, "iter_batches"):
+            yield from self._file.iter_batches(n_rows, columns=names, use_threads=False)
+            return
+        for number in range(self._file.num_record_batches):
+            batch = self._file.get_batch(number).select(names)
+            for start in range(0, batch.num_rows, n_rows):
+                yield batch.slice(start, n_rows)
+
+
+def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
+    """Read a file of texts: whatever its delimiter, decimal mark and encoding."""
+    import pyarrow
+    from pyarrow import csv as arrow
+
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
+    delimiter = _delimiter(head.decode(encoding, errors="replace"))
+
+    def read(encoding: str, decimal: str) -> Any:
+        return arrow.read_csv(
+            path,
+            arrow.ReadOptions(encoding=encoding),
+            arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head),
+            arrow.ConvertOptions(
+                strings_can_be_null=False,
+                decimal_point=decimal,
+                column_types=dict.fromkeys(texts, pyarrow.string()),
+            ),
+        )
+
+    try:
+        table = read(encoding, ".")
+        names, kinds = table.column_names, table.schema.types  # names are decoded here
+        is_utf8 = bool(names) and not any(map(pyarrow.types.is_binary, kinds))
+    except UnicodeDecodeError:
+        is_utf8 = False
+    if not is_utf8:
+        encoding = "cp1252"
+        table = read(encoding, ".")
+    decimal = ""
+    if delimiter != "," and _has_decimal_commas(table):
+        table, decimal = read(encoding, ","), ","
+    said = []
+    if delimiter != ",":
+        said.append((f"columns separated by {DELIMITERS[delimiter]}", "read as such"))
+    if decimal:
+        said.append(("numbers with ',' for decimals", "read as numbers"))
+    if encoding != "utf8":
+        said.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
+    findings = (Finding(None, what, done, "changed") for what, done in said)
+    return RawTable(table, decimal, tuple(findings))
+
+
+def _delimiter(head: str) -> str:
+    """Return what separates columns: the most often, in the first rows alike."""
+    counts = {}
+    for delimiter in DELIMITERS:
+        rows = csv.reader(io.StringIO(head), delimiter=delimiter)
+        first = [len(row) for row, _ in zip(rows, range(5), strict=False) if row]
+        whole = first[:-1] if len(first) > 2 else first  # the last may be cut
+        counts[delimiter] = whole[0] if len({*whole}) == 1 else 0
+    return max(counts, key=lambda delimiter: counts[delimiter])
+
+
+def _has_decimal_commas(table: Any) -> bool:
+    """Tell whether some column of texts is numbers with a comma for decimals."""
+    from pyarrow import compute, types
+
+    from lessvfl.data.readings import find_reading
+
+    for column in table.columns:
+        if types.is_string(column.type):
+            texts = compute.unique(column).drop_null().to_pylist()
+            reading = find_reading(texts, "")
+            if reading is not None and reading.kind == "number":
+                if reading.decimal == ",":
+                    return True
+    return False
+
+
+def _read_excel(path: Path) -> RawTable:
+    """Read the first sheet of a workbook."""
+    import pyarrow
+
+    try:
+        fastexcel = importlib.import_module("fastexcel")
+    except ImportError:
+        raise DataError(
+            f"To read '{path}' takes the package 'fastexcel' of the extra 'excel', as "
+            "in pip install 'lessvfl[excel]'. Got no such package."
+        ) from None
+    theirs = logging.getLogger("fastexcel.types.dtype")
+    was_off, theirs.disabled = theirs.disabled, True  # it warns of empty columns
+    try:
+        book = fastexcel.read_excel(path)
+        sheet = book.load_sheet(0)
+        table = pyarrow.table(sheet.to_arrow())
+    except fastexcel.FastExcelError as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+    finally:
+        theirs.disabled = was_off
+    others = len(book.sheet_names) - 1
+    if not others:
+        return RawTable(table)
+    what = f"{others + 1} sheets"
+    done = f"the first one, '{sheet.name}', is read"
+    return RawTable(table, "", (Finding(None, what, done, "changed"),))
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file, mapped from disk; its columns are x0, x1."""
+    try:
+        cells: NDArray[Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise unreadable(path, error) from None
+    if cells.ndim != 2:
+        raise DataError(
+            f"The array of '{path}' must have two dimensions, rows and columns. Got "
+            f"shape {cells.shape}."
+        )
+    return cells
+
+
+def read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a file; nothing in it is run."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise unreadable(path, error) from None
+    if not set(needed) <= set(arrays):
+        wanted = " and ".join(f"'{name}'" for name in needed)
+        many = "arrays" if len(needed) > 1 else "array"
+        raise DataError(
+            f"The data file '{path}' must hold the {many} {wanted}. "
+            f"Got {', '.join(sorted(arrays)) or 'none'}."
+        )
+    return arrays
