@@ -4,6 +4,7 @@
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 venv="$root/.venv"
 python="$venv/bin/python"
+unset PYTHONDONTWRITEBYTECODE # every process would compile every module again
 
 # The first Python from 3.11 on: $PYTHON, python3, then the newest by its own name.
 find_python() {
@@ -33,11 +34,11 @@ install() {
   fi
   echo "Installing into .venv; the first time takes a few minutes" >&2
   "$python" -m pip install -qq --upgrade "pip>=25.1"
-  (cd "$root" && "$python" -m pip install -qq --no-compile -c constraints.txt "$@")
+  (cd "$root" && "$python" -m pip install -qq -c constraints.txt "$@")
   echo "$stamp" >"$venv/.$name-stamp"
 }
 
 # What the tests, the documentation and the package need.
 install_tests() {
-  install test -e ".[docs,peers]" --group dev
+  install test --no-compile -e ".[docs,peers]" --group dev
 }
