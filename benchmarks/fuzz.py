@@ -196,8 +196,8 @@ def say(**what: Any) -> None:
 def normal(reason: str) -> str:
     """Return a reason without what differs from message to message."""
     reason = re.sub(r"\d+", "#", reason.split("\n")[0])
-    reason = re.sub(r"(Got|no field) ['\"{].*", r"\1 ...", reason)
-    return re.sub(r"line # column.*|A message must be a frame.*?Got ", "", reason)[:99]
+    reason = re.sub(r"Got (['\"{].*|.* instead\.)", "Got ...", reason)
+    return re.sub(r"A message must be a frame.*?#\. (Got )?", "", reason)[:99]
 
 
 class Reasons(logging.Handler):

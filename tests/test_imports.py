@@ -58,6 +58,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pyarrow": {"data", "wire.flight"},
     "nvflare": {"remote.flare_files", "remote.nvflare", "wire.nvflare"},
     "yaml": {"data", "remote"},
+    "msgspec": {"remote.config", "remote.policy", "settings", "wire"},
     "safetensors": {"remote", "run"},
     "onnx": {"run.onnx_builder"},
     "prometheus_client": {"web"},

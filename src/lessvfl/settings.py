@@ -3,6 +3,9 @@
 A section of settings (how data are prepared, how networks look, what a method needs) is
 a frozen dataclass made of :func:`setting` fields. A value is checked once, when the
 section is built; text from the command line is read by :func:`read`.
+
+What comes from files and other machines has no such text: there the annotations of a
+dataclass say what is allowed, and :func:`fit` checks a value against one of them.
 """
 
 from __future__ import annotations
@@ -12,14 +15,19 @@ import datetime
 import difflib
 import math
 import sys
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from lessvfl.errors import ConfigError
 
 MOST_NAMES = 8  # that are listed beside the nearest one
+MOST_SHOWN = 300  # characters of a value that is not allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Kind:
 
     allowed: str
     accepts: Callable[[Any], bool]
-    read: Callable[[str], Any]
+    read: Callable[[str], Any] = str
 
 
 def _is_int(value: Any) -> bool:
@@ -64,14 +72,8 @@ def an_int(low: int = 0) -> Kind:
 
 def a_flag() -> Kind:
     """Allow true or false."""
-    words = {
-        "true": True,
-        "yes": True,
-        "1": True,
-        "false": False,
-        "no": False,
-        "0": False,
-    }
+    words = dict.fromkeys(("true", "yes", "1"), True)
+    words |= dict.fromkeys(("false", "no", "0"), False)
     return Kind(
         "true or false", lambda v: isinstance(v, bool), lambda text: words[text.lower()]
     )
@@ -130,7 +132,10 @@ def kind_of(field: dataclasses.Field[Any]) -> Kind:
 
 def refuse(name: str, owner: str, allowed: str, got: object) -> ConfigError:
     """Build the one sentence about a value that is not allowed."""
-    return ConfigError(f"The '{name}' {owner} must be {allowed}. Got {got!r} instead.")
+    shown = repr(got)
+    if len(shown) > MOST_SHOWN:
+        shown = f"{shown[:MOST_SHOWN]}..."
+    return ConfigError(f"The '{name}' {owner} must be {allowed}. Got {shown} instead.")
 
 
 class Section:
@@ -139,14 +144,9 @@ class Section:
     def __post_init__(self) -> None:
         """Refuse the first field whose value is not allowed."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            check(getattr(self, field.name), field)
-
-
-def check(value: Any, field: dataclasses.Field[Any]) -> None:
-    """Refuse a value that a field does not allow."""
-    kind = kind_of(field)
-    if not kind.accepts(value):
-        raise refuse(field.name, "setting", kind.allowed, value)
+            kind, value = kind_of(field), getattr(self, field.name)
+            if not kind.accepts(value):
+                raise refuse(field.name, "setting", kind.allowed, value)
 
 
 def read(text: str, field: dataclasses.Field[Any]) -> Any:
@@ -182,6 +182,101 @@ def _plain(value: Any) -> Any:
 def _name(key: Any) -> str:
     key = _plain(key)
     return f"{key:.17g}" if _is_number(key) else str(key)
+
+
+# --------------------------------------------------------------- values and their types
+
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+AboveZero = Annotated[
+    float, Meta(gt=0, le=sys.float_info.max, description="a float in (0, inf)")
+]
+Share = Annotated[float, Meta(ge=0, le=1, description="a float in [0, 1]")]
+UNIONS = (typing.Union, types.UnionType)
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    types.NoneType: "none",
+}
+
+
+def types_of(cls: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, in order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def fit(value: Any, kind: Any, name: str, owner: str = "setting") -> Any:
+    """Return a value as a type has it, lists as tuples; refuse one that is not of it.
+
+    Beside what :mod:`msgspec` reads of it, a type may be ``Annotated`` with a `Kind`.
+    """
+    try:
+        found = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise refuse(name, owner, allowed_by(kind), value) from None
+    is_union = typing.get_origin(kind) in UNIONS
+    for one in typing.get_args(kind) if is_union else (kind,):
+        for more in getattr(one, "__metadata__", ()) if found is not None else ():
+            if isinstance(more, Kind) and not more.accepts(found):
+                raise refuse(name, owner, allowed_by(kind), value)
+    return found
+
+
+def build(cls: Any, values: Mapping[str, Any]) -> Any:
+    """Return a dataclass of values, one for each of its fields and no other."""
+    names, owner = cls.__dataclass_fields__.keys(), f"of {cls.__name__}"
+    if values.keys() != names:
+        raise refuse("fields", owner, ", ".join(names) or "none", [*values])
+    try:
+        return msgspec.convert(values, cls)
+    except msgspec.ValidationError:
+        for name, kind in types_of(cls).items():
+            fit(values[name], kind, name, owner)
+        raise
+
+
+def allowed_by(kind: Any) -> str:
+    """Say what a type allows.
+
+    >>> allowed_by(Natural | None), allowed_by(tuple[Literal["a", "b"], ...])
+    ('a whole number >= 0, or none', 'a list, each one of a, b')
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        *_, last = kind.__metadata__
+        words = last.allowed if isinstance(last, Kind) else last.description
+        least = "" if words or last.ge is None else f" >= {last.ge}"
+        return words or allowed_by(parts[0]) + least
+    if origin in UNIONS:
+        return ", or ".join(map(allowed_by, parts))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin in (tuple, list):
+        return f"a list, each {allowed_by(parts[0])}"
+    return _WORDS.get(kind, "names and values")
+
+
+class Schema:
+    """Base of a frozen dataclass whose annotations say what its fields allow."""
+
+    def __post_init__(self) -> None:
+        """Refuse the first field whose value is not allowed."""
+        for name, kind in types_of(type(self)).items():
+            object.__setattr__(self, name, fit(getattr(self, name), kind, name))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str) -> typing.Self:
+        """Return what a file says; refuse names that nobody knows."""
+        known = types_of(cls)
+        for name in values:
+            if name not in known:
+                raise unknown("setting", str(name), known, f" in '{where}'")
+        return cls(**values)
 
 
 def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> ConfigError:

@@ -1041,7 +1041,9 @@ def test_an_answer_of_another_form_is_refused(folder, change):
 @pytest.mark.parametrize("session", ["../../x", "0" * 31, "G" * 32, "x" * 4000])
 def test_a_session_has_a_name_of_one_form(session):
     frame = codec.encode(WireFrame(Open("r", 0, session, "0" * 64, "psi"), 1))
-    with pytest.raises(ProtocolError, match="a key of another form"):
+    with pytest.raises(
+        ProtocolError, match="'session' of Open must be 32 hexadecimal digits"
+    ):
         codec.decode(frame)
 
 

@@ -242,11 +242,48 @@ def without_field(name):
         (WELCOME, with_field("seeds", ["0"])),
         (WELCOME, with_field("method", None)),
         (WELCOME, without_field("method")),
+        (Embed("evaluate", "test"), without_field("part")),  # it has a default
+        (Embed("evaluate", "test"), with_field("more", 1)),
+        (Begin(TRAIN), with_field("plan", {**vars(TRAIN), "more": 1})),
+        (Begin(TRAIN), with_field("plan", {**vars(TRAIN), "bits": True})),
+        (Begin(TRAIN), with_field("plan", {**vars(TRAIN), "bits": 32.0})),
+        (Begin(TRAIN), with_field("plan", {**vars(TRAIN), "bits": 10**400})),
+        (Begin(TRAIN), with_field("plan", vars(PARTY))),
+        (Select(None, PARTY), with_field("plan", vars(TRAIN))),
+        (Save("train-1"), with_field("tag", "train-1\n")),
+        (Save("train-1"), with_field("tag", "train-\u0661")),
+        (Hello("a", 1, "cpu", {}), with_field("versions", {"x" * 5000: "1"})),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(message, change):
     with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
         codec.decode(forged(message, change))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (with_field("threads", -3), "'threads' of Hello must be a whole number >= 0. "),
+        (with_field("party", 7), "'party' of Hello must be a text .* Got 7 instead."),
+        (without_field("device"), r"'fields' of Hello must be party, .* Got \['party'"),
+        (with_field("party", "\n" * 5000), r"Got '\\n\\n.{,300}\.\.\. instead\.$"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named_and_shown_in_short(change, sentence):
+    with pytest.raises(ProtocolError, match=sentence) as caught:
+        codec.decode(forged(Hello("a", 1, "cpu", {}), change))
+    assert "\n" not in str(caught.value)
+
+
+def test_fields_that_nest_without_end_are_refused():
+    deep = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+    text = b'{"run":"r","settings":' + deep + b',"arrays":[]}'
+    place = codec._PLACES[Welcome]
+    head = codec.HEAD.pack(
+        codec.MAGIC, codec.VERSION, place, 0, bytes(16), len(text), 0
+    )
+    with pytest.raises(ProtocolError, match="must be a frame of lessvfl"):
+        codec.decode(head + codec._checksum(head, text) + text)
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "1" * 400])

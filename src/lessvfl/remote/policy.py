@@ -8,28 +8,28 @@ has been asked already is in ``remote/spent.py``.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
 from lessvfl.core.plans import TrainPlan
 from lessvfl.errors import PolicyError
 from lessvfl.run.profiles import OWN, Settings, from_flat
-from lessvfl.settings import Kind, a_float, a_text, an_int, one_of, or_none, setting
+from lessvfl.settings import AboveZero, Finite, Kind, Natural, Positive, Share
 from lessvfl.terms import plural
 from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
 
-EVALUATIONS = ("end", "epochs", "nothing")
+Evaluation = Literal["end", "epochs", "nothing"]
 
 # The most that a server may set; a party's 'limits' change single ones.
 LIMITS: Mapping[str, Any] = {
@@ -63,88 +63,43 @@ LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
 
 MAX_SEED = 2**63
 
-
-def _names() -> Kind:
-    return Kind(
+MethodNames = Annotated[
+    tuple[str, ...],
+    Meta(min_length=1),
+    Kind(
         f"a list of methods out of {', '.join(methods.METHODS)}",
-        lambda v: (
-            isinstance(v, list | tuple)
-            and len(v) > 0
-            and all(name in methods.METHODS for name in v)
-        ),
-        lambda text: tuple(text.split(",")),
-    )
-
-
-def _are_limits(value: Any) -> bool:
-    number = a_float(-math.inf)
-    return isinstance(value, dict) and all(
-        isinstance(name, str) and (most is None or number.accepts(most))
-        for name, most in value.items()
-    )
-
-
-def _limits() -> Kind:
-    kind = "names of settings, each with the most it may be, or null for no bound"
-    return Kind(kind, _are_limits, lambda text: text)
+        lambda v: set(v) <= methods.METHODS.keys(),
+    ),
+]
+PolicyLimits = Annotated[
+    dict[str, Finite | None],
+    Meta(
+        description="names of settings, each with the most it may be, or null for no "
+        "bound"
+    ),
+]
 
 
 @dataclass(frozen=True)
-class Policy(settings.Section):
+class Policy(settings.Schema):
     """The ``policy`` section of a party's config; its defaults let `default` pass."""
 
-    rounds: int = setting(
-        an_int(1), 100_000, "messages in all, those after a restart included"
-    )
-    values: int = setting(
-        an_int(1),
-        2000,
-        "values about a row that may leave, over all seeds and runs with the same rows",
-    )
-    seeds: int = setting(an_int(1), 5, "the most seeds of a run")
-    min_rows: int = setting(
-        an_int(1), 50, "the fewest common rows, and the fewest to train with"
-    )
-    min_share: float = setting(
-        a_float(0, 1), 0.001, "the least share of the ids offered that must be common"
-    )
-    align_rate: int = setting(
-        an_int(1), 100, "alignments in 30 days, of all run folders side by side"
-    )
-    align_ids: float = setting(
-        a_float(open_low=True),
-        1000.0,
-        "ids offered in 30 days for each of its rows, of all of them",
-    )
-    components_per_column: float = setting(
-        a_float(open_low=True),
-        0.75,
-        "the most components for each of its encoded columns, at least 1 in all",
-    )
-    methods: tuple[str, ...] = setting(
-        _names(), (methods.DEFAULT,), "the methods that may be run"
-    )
-    evaluation: str = setting(
-        one_of(*EVALUATIONS),
-        "end",
-        "when embeddings may be asked for to score: at the end, of test rows alone; "
-        "after all epochs; never",
-    )
-    memory: int = setting(an_int(1), 4096, "the most MiB that its network may take")
-    predict_rows: int = setting(
-        an_int(0), 1_000_000, "rows to predict in all, after training; 0: none"
-    )
-    predict_rate: int = setting(an_int(1), 100_000, "rows to predict a minute")
-    predict_alignments: int = setting(
-        an_int(0), 20, "how often rows may be aligned to predict"
-    )
-    predict_ids: str | None = setting(
-        or_none(a_text()), None, "a file of the ids that may be predicted; none: all"
-    )
-    limits: dict[str, Any] = dataclasses.field(
-        default_factory=dict,
-        metadata={"kind": _limits(), "help": "the most that single settings may be"},
-    )
+    rounds: Positive = 100_000  # messages in all, those after a restart included
+    values: Positive = 2000  # about a row, over all seeds and runs with the same rows
+    seeds: Positive = 5  # the most of a run
+    min_rows: Positive = 50  # the fewest common rows, and the fewest to train with
+    min_share: Share = 0.001  # the least of the ids offered that must be common
+    align_rate: Positive = 100  # alignments in 30 days, of all run folders side by side
+    align_ids: AboveZero = 1000.0  # offered in 30 days for each row, of all of them
+    components_per_column: AboveZero = 0.75  # of its encoded columns; at least 1 in all
+    methods: MethodNames = (methods.DEFAULT,)  # that may be run
+    evaluation: Evaluation = "end"  # when embeddings may be asked for to score
+    memory: Positive = 4096  # the most MiB that its network may take
+    predict_rows: Natural = 1_000_000  # to predict in all, after training; 0: none
+    predict_rate: Positive = 100_000  # rows to predict a minute
+    predict_alignments: Natural = 20  # how often rows may be aligned to predict
+    predict_ids: str | None = None  # a file of the ids that may be predicted; none: all
+    limits: PolicyLimits = field(default_factory=dict)  # the most of single settings
 
     def __post_init__(self) -> None:
         """Refuse values that are not allowed, and limits of settings nobody has."""
@@ -155,20 +110,6 @@ class Policy(settings.Section):
         for name in self.limits:
             if name not in known:
                 raise settings.unknown("setting", name, known, " in 'limits'")
-
-
-def read_policy(values: Any) -> Policy:
-    """Return the policy that a config file spells out."""
-    if not isinstance(values, dict):
-        raise settings.refuse("policy", "setting", "names and values", values)
-    known = settings.fields_of([Policy])
-    for name in values:
-        if name not in known:
-            raise settings.unknown("setting", str(name), known, " in 'policy'")
-    found: dict[str, Any] = dict(values)
-    if isinstance(found.get("methods"), list):
-        found["methods"] = tuple(found["methods"])
-    return Policy(**found)
 
 
 def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str, Any]:
@@ -269,8 +210,11 @@ class Judge:
                 f"Party '{self.party}' must be among those who take part. Got a list "
                 "without it."
             )
-        if not all(0 <= seed < MAX_SEED for seed in welcome.seeds):
-            raise PolicyError(f"Seeds must be from 0 to {MAX_SEED - 1}. Got another.")
+        for seed in welcome.seeds:
+            if not 0 <= seed < MAX_SEED:
+                raise PolicyError(
+                    f"Seeds must be from 0 to {MAX_SEED - 1}. Got {seed}."
+                )
         known = settings.fields_of([NetConfig, methods.get(method).config])
         for name in values:
             if name in OWN or name not in known:
@@ -292,7 +236,7 @@ class Judge:
         if asked.config.train_epochs < LEAST_EPOCHS:
             raise PolicyError(
                 f"Party '{self.party}' takes part in {LEAST_EPOCHS} epochs of training "
-                "or more. Got a run with less."
+                f"or more. Got a run with less: {asked.config.train_epochs:g}."
             )
         self.components(asked.net, n_columns)
         return asked
@@ -336,7 +280,8 @@ class Judge:
         if counts != told or not seen.all():
             raise PolicyError(
                 f"Party '{self.party}' trains and tests with all common rows, each of "
-                "them once. Got others."
+                f"them once. Got {asked.n_train} and {asked.n_test} rows, "
+                f"{seen.sum()} of the {n_common} common ones."
             )
         if asked.blocks is not None and not np.ptp(asked.blocks):
             raise PolicyError(

@@ -17,7 +17,7 @@ offset  bytes what
 ======= ===== ===========================================================
 
 On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). Whatever does not fit
-is a ProtocolError that says what was wrong and never shows what was sent.
+is a ProtocolError that says what was wrong: a field is shown, what arrays hold is not.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ import dataclasses
 import functools
 import json
 import math
-import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
+import msgspec
 import numpy as np
 import torch
 import xxhash
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.plans import ROW_ORDERS, SelectPlan, ShadowPlan, TrainPlan
-from lessvfl.errors import ProtocolError
+from lessvfl import settings
+from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.settings import allowed_by
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
 VERSION = 8
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
-KIND = struct.Struct("<H")
 CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
@@ -59,43 +61,31 @@ LARGEST = 1e6
 LARGEST_SQUARE = LARGEST**2 / 2  # half: squares and their sum are rounded
 ONE_THREAD = 10_000  # values up to which the BLAS of numpy multiplies in one thread
 # What reading a frame of whatever content may raise; torch has errors of its own.
-FAULTS = (
-    ValueError,
-    KeyError,
-    TypeError,
-    RecursionError,
-    OverflowError,
-    RuntimeError,
-    MemoryError,
-)
-DTYPES = {
-    name: np.dtype(name)
-    for name in ("float32", "float64", "int64", "int32", "uint16", "uint8")
-}
+FAULTS = (ValueError, TypeError, LookupError, OverflowError, RuntimeError, MemoryError)
+
+# What the fields of a message hold, beside those of its dataclass.
+Bounded = Annotated[int, Meta(ge=-MAX_BODY, le=MAX_BODY)]
+PlanFields = dict[str, Bounded | float | str | bool | list[float] | None]
+Dtype = Literal["float32", "float64", "int64", "int32", "uint16", "uint8"]
+Sizes = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=MAX_BODY)], ...],
+    Meta(description=f"a list of whole numbers from 0 to {MAX_BODY}"),
+]
+Coding = Annotated[
+    tuple[Literal[4, 8, 16], Literal["float32", "float64"], Sizes],
+    Meta(description="bits, a format of numbers and a shape"),
+]
+ArrayFormats = Annotated[
+    list[tuple[Dtype, Annotated[Sizes, Meta(max_length=4)]]],
+    Meta(description=f"shapes with up to 4 sides, each with {allowed_by(Dtype)}"),
+]
+DTYPES = {name: np.dtype(name) for name in get_args(Dtype)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-STAGES = get_args(Stage)
-NUMBERS = {
-    field.name
-    for plan in (TrainPlan, SelectPlan, ShadowPlan)
-    for field in dataclasses.fields(plan)
-    if field.type in ("int", "float")
-}
 
+Fields = Any  # with an attribute for each
 Parts = tuple[dict[str, Any], list[Tensor]]
-Fields = Mapping[str, Any]
 ArrayList = Sequence[NDArray[Any]]
-ReadArrays = Callable[[ArrayList], Any]
-
-
-class ArraySpec(NamedTuple):
-    """What the fields say of one array."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    n_values: int
-
-
-Specs = Sequence[ArraySpec]
+Specs = Sequence[tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class WireFrame(NamedTuple):
@@ -109,6 +99,15 @@ class WireFrame(NamedTuple):
 # ------------------------------------------------------------------------- each message
 
 
+def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
+    """Refuse an array of another format, and positions below 0."""
+    if array.dtype != DTYPES[dtype] or array.shape != shape:
+        found = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{found} instead of {dtype} of shape {shape}")
+    if array.dtype.kind == "i" and array.size and array.min() < 0:
+        raise ValueError(f"the position {array.min()}")
+
+
 def _write_block(block: messages.Block) -> Parts:
     coded = block.coded
     if coded is None:
@@ -119,11 +118,39 @@ def _write_block(block: messages.Block) -> Parts:
     return fields, [coded.packed(), torch.stack([coded.low, coded.step])]
 
 
-def _check_block(widths: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def _read_block(f: Fields, arrays: ArrayList) -> messages.Block:
+    """Read values, or the levels that they are coded in."""
+    widths, coded = f.widths, f.coded
+    if len(arrays) != (1 if coded is None else 2) or widths is None:
+        raise ValueError(f"{len(arrays)} arrays of one block, widths {widths}")
+    shape = arrays[0].shape if coded is None else coded[2]
     if len(shape) not in (2, 3) or len(widths) != shape[0]:
-        raise ValueError("a block of another shape")
-    if any(not 0 <= width <= shape[-1] for width in widths):
-        raise ValueError("a width that the block does not have")
+        raise ValueError(f"a block of shape {shape} with {len(widths)} widths")
+    if any(width > shape[-1] for width in widths):
+        raise ValueError(f"a width that a block of shape {shape} does not have")
+    if coded is not None:
+        return _read_coded(widths, coded, *arrays)
+    (values,) = arrays
+    if values.dtype.kind != "f":
+        raise ValueError(f"a block of {values.dtype} instead of real numbers")
+    _check_values(values)
+    return messages.Block(torch.from_numpy(values), widths)
+
+
+def _read_coded(
+    widths: tuple[int, ...], how: Coding, levels: NDArray[Any], ends: NDArray[Any]
+) -> messages.Block:
+    """Read a block whose values are levels (:mod:`lessvfl.wire.coding`)."""
+    bits, dtype, shape = how
+    if not shape[0] or any(width < shape[-1] for width in widths):
+        raise ValueError(f"levels of a block of shape {shape} that is not whole")
+    _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
+    _expect(ends, "float32", 2, shape[0])
+    low, step = torch.from_numpy(ends)
+    coded = coding.unpack(torch.from_numpy(levels), shape, low, step, bits)
+    values = coded.values(getattr(torch, dtype))
+    _check_values(values.numpy())
+    return messages.Block(values, widths, coded)
 
 
 def _check_values(values: NDArray[Any]) -> None:
@@ -147,128 +174,28 @@ def _check_values(values: NDArray[Any]) -> None:
         )
 
 
-def _coded_reader(
-    fields: Fields, specs: Specs
-) -> Callable[[ArrayList], messages.Block]:
-    """Read a block whose values are levels (:mod:`lessvfl.wire.coding`)."""
-    packed, ends = specs
-    bits, kind, dims = fields["coded"]
-    shape, widths = _ints(dims), _ints(fields["widths"])
-    _check_block(widths, shape)
-    if type(bits) is not int or bits not in coding.BITS[:-1]:
-        raise ValueError("a block in another coding")
-    if kind not in ("float32", "float64"):
-        raise ValueError("a block in another coding")
-    if shape[0] < 1 or any(not 0 <= n <= MAX_BODY for n in shape):
-        raise ValueError("a block of another shape")
-    if any(width != shape[-1] for width in widths):
-        raise ValueError("a block of another shape")
-    n_bytes = coding.n_bytes(math.prod(shape), bits)
-    if packed != ArraySpec(DTYPES["uint8"], (n_bytes,), n_bytes):
-        raise ValueError("levels that do not fill their block")
-    if ends != ArraySpec(DTYPES["float32"], (2, shape[0]), 2 * shape[0]):
-        raise ValueError("levels without their ends")
-
-    def read(arrays: ArrayList) -> messages.Block:
-        levels, (low, step) = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
-        coded = coding.unpack(levels, shape, low, step, bits)
-        values = coded.values(getattr(torch, kind))
-        _check_values(values.numpy())
-        return messages.Block(values, widths, coded)
-
-    return read
+def _write_embedding(m: messages.Embedding) -> Parts:
+    fields, arrays = _write_block(m.block)
+    return fields | {"stage": m.stage, "ahead": m.ahead}, arrays
 
 
-def _block_reader(
-    fields: Fields, specs: Specs
-) -> Callable[[ArrayList], messages.Block]:
-    if "coded" in fields:
-        return _coded_reader(fields, specs)
-    (spec,) = specs
-    widths = _ints(fields["widths"])
-    _check_block(widths, spec.shape)
-    if spec.dtype.kind != "f":
-        raise ValueError("a block of something else than real numbers")
-
-    def read(arrays: ArrayList) -> messages.Block:
-        _check_values(arrays[0])
-        return messages.Block(torch.from_numpy(arrays[0]), widths)
-
-    return read
+def _read_embedding(f: Fields, arrays: ArrayList) -> messages.Embedding:
+    return messages.Embedding(f.stage, _read_block(f, arrays), f.ahead)
 
 
-def _train_plan(values: Any) -> TrainPlan:
-    plan: TrainPlan = _read_plan(TrainPlan, values)
-    return plan
+def _write_descend(m: messages.Descend) -> Parts:
+    """Put the rate behind the block: it may be another one every step."""
+    fields, arrays = _write_block(m.gradient)
+    rate = torch.tensor([m.rate], dtype=torch.float64)
+    return fields | {"stage": m.stage, "last": m.last}, [*arrays, rate]
 
 
-def _select_plan(values: Any) -> SelectPlan | ShadowPlan:
-    cls = ShadowPlan if "q" in _object(values) else SelectPlan
-    plan: SelectPlan | ShadowPlan = _read_plan(cls, values)
-    return plan
-
-
-def _read_plan(cls: Any, values: Any) -> Any:
-    names = {field.name for field in dataclasses.fields(cls)}
-    if not isinstance(values, dict) or set(values) != names:
-        raise ValueError("a plan with other settings")
-    if values.get("lam") is not None:
-        values = values | {"lam": tuple(_floats(values["lam"]))}
-    for name in NUMBERS & set(values):
-        if not _is_number(values[name]):
-            raise ValueError(f"a plan whose {name} is no number")
-    _stage(values["stage"])
-    if values.get("row_order", ROW_ORDERS[0]) not in ROW_ORDERS:
-        raise ValueError("a plan with another order of rows")
-    return cls(**values)
-
-
-def _stage(value: Any) -> Stage:
-    if value not in STAGES:
-        raise ValueError("an unknown stage")
-    stage: Stage = value
-    return stage
-
-
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
-
-
-def _floats(values: Any) -> list[float]:
-    if not isinstance(values, list) or not all(_is_number(v) for v in values):
-        raise ValueError("a list with something else than numbers")
-    return [float(v) for v in values]
-
-
-def _ints(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or any(type(v) is not int for v in values):
-        raise ValueError("a list with something else than whole numbers")
-    return tuple(values)
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("something else than a truth value")
-    return value
-
-
-def _flags(values: Any) -> tuple[bool, ...]:
-    if not isinstance(values, list):
-        raise ValueError("something else than truth values")
-    return tuple(_flag(value) for value in values)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("a number that is not whole")
-    return value
-
-
-def _text(value: Any, limit: int = 4096) -> str:
-    if not isinstance(value, str) or len(value) > limit:
-        raise ValueError("a text that is none, or too long")
-    return value
+def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
+    *own, rate = arrays
+    _expect(rate, "float64", 1)
+    if not 0 <= rate[0] <= 1:
+        raise ValueError(f"a rate of {rate[0]:g}, which is no share")
+    return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
 
 
 def _write_done(m: messages.Done) -> Parts:
@@ -279,257 +206,125 @@ def _write_done(m: messages.Done) -> Parts:
     return fields | more, arrays
 
 
-def _read_done(f: Fields, specs: Specs) -> ReadArrays:
-    stage, silent = _stage(f["stage"]), _flags(f["silent"])
-    if f["widths"] is None:
-        return _plain(lambda f: messages.Done(stage, silent))(f, specs)
-    block = _block_reader(f, specs)
-    return lambda arrays: messages.Done(stage, silent, block(arrays))
+def _read_done(f: Fields, arrays: ArrayList) -> messages.Done:
+    is_empty = f.widths is None and not arrays
+    constant = None if is_empty else _read_block(f, arrays)
+    return messages.Done(f.stage, f.silent, constant)
 
 
-def _write_descend(m: messages.Descend) -> Parts:
-    """Put the rate behind the block: it may be another one every step."""
-    fields, arrays = _write_with_block(m, m.gradient, last=m.last)
-    return fields, [*arrays, torch.tensor([m.rate], dtype=torch.float64)]
+def _write_align(m: control.Align) -> Parts:
+    return {}, [torch.from_numpy(np.frombuffer(m.data, np.uint8).copy())]
 
 
-def _read_descend(f: Fields, specs: Specs) -> ReadArrays:
-    *own, of_rate = specs
-    stage, block, last = _stage(f["stage"]), _block_reader(f, own), _flag(f["last"])
-    if of_rate != ArraySpec(DTYPES["float64"], (1,), 1):
-        raise ValueError("a rate that is no number")
-
-    def read(arrays: ArrayList) -> messages.Descend:
-        *values, (rate,) = arrays
-        if not 0 <= rate <= 1:
-            raise ValueError("a rate that is no share")
-        return messages.Descend(stage, block(values), float(rate), last)
-
-    return read
+def _read_align(f: Fields, arrays: ArrayList) -> control.Align:
+    (data,) = arrays
+    _expect(data, "uint8", data.size)
+    return control.Align(data.tobytes())
 
 
-def _read_embedding(f: Fields, specs: Specs) -> ReadArrays:
-    stage, block = _stage(f["stage"]), _block_reader(f, specs)
-    ahead = _flag(f["ahead"])
-    return lambda arrays: messages.Embedding(stage, block(arrays), ahead)
+def _write_prepare(m: control.Prepare) -> Parts:
+    own = [one for one in (m.rows, m.blocks) if one is not None]
+    return {name: getattr(m, name) for name in PREPARE}, [*map(torch.from_numpy, own)]
 
 
-def _plain(make: Callable[[Fields], Any]) -> Callable[[Fields, Specs], ReadArrays]:
-    """Read a kind that has no arrays."""
-
-    def read(fields: Fields, specs: Specs) -> ReadArrays:
-        if specs:
-            raise ValueError("arrays that this kind does not have")
-        message = make(fields)
-        return lambda arrays: message
-
-    return read
-
-
-def _write_with_block(m: Any, block: messages.Block, **more: Any) -> Parts:
-    fields, arrays = _write_block(block)
-    return fields | {"stage": m.stage} | more, arrays
+def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
+    rows, *blocks = arrays
+    n_rows = f.n_train + f.n_test
+    dtype = NAMES[rows.dtype] if rows.dtype.kind == "u" else "int32"
+    _expect(rows, dtype, coding.n_bytes(n_rows, 1) if dtype == "uint8" else n_rows)
+    if len(blocks) > 1:
+        raise ValueError(f"{len(blocks)} arrays of blocks")
+    for one in blocks:
+        _expect(one, "int32", f.n_train)
+    own = next(iter(blocks), None)
+    return control.Prepare(f.seed, f.n_train, f.n_test, rows, own, f.share)
 
 
-def _bytes(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+def _read_ask(f: Fields, arrays: ArrayList) -> control.Ask:
+    (rows,) = arrays
+    _expect(rows, "int64", rows.size)
+    return control.Ask(rows)
 
 
-def _read_align(f: Fields, specs: Specs) -> ReadArrays:
-    (spec,) = specs
-    if spec.dtype != np.uint8 or len(spec.shape) != 1:
-        raise ValueError("something else than bytes")
-    return lambda arrays: control.Align(arrays[0].tobytes())
+def _read_plain(f: Fields, arrays: ArrayList) -> Any:
+    if arrays:
+        raise ValueError(f"arrays, which {type(f).__name__} does not have")
+    return f
 
 
-def _read_prepare(f: Fields, specs: Specs) -> ReadArrays:
-    spec, *more = specs
-    seed, n_train, n_test = (_whole(f[name]) for name in ("seed", "n_train", "n_test"))
-    n_bytes = spec.dtype.itemsize * (n_train + n_test)
-    if spec.dtype == np.uint8:
-        n_bytes = coding.n_bytes(n_train + n_test, 1)
-    elif spec.dtype not in (np.int32, np.uint16):
-        raise ValueError("something else than positions")
-    if len(spec.shape) != 1 or spec.n_values * spec.dtype.itemsize != n_bytes:
-        raise ValueError("other rows than it says")
-    if len(more) > 1 or any(
-        one.dtype != np.int32 or one.shape != (n_train,) for one in more
-    ):
-        raise ValueError("other blocks than it has rows")
-    share = f["share"]
-    if share is not None and not (isinstance(share, float) and 0 < share <= 0.5):
-        raise ValueError("another share than one of a rarer class")
-
-    def read(arrays: ArrayList) -> control.Prepare:
-        rows, *blocks = arrays
-        if any(one.dtype == np.int32 and (one < 0).any() for one in arrays):
-            raise ValueError("something else than positions")
-        own = next(iter(blocks), None)
-        return control.Prepare(seed, n_train, n_test, rows, own, share)
-
-    return read
+def _read_begin(f: Fields, arrays: ArrayList) -> messages.Begin:
+    plan = settings.build(TrainPlan, f.plan)
+    return messages.Begin(plan, _read_plain(f, arrays).done)
 
 
-def _read_ask(f: Fields, specs: Specs) -> ReadArrays:
-    (spec,) = specs
-    if spec.dtype != np.int64 or len(spec.shape) != 1:
-        raise ValueError("something else than positions")
-
-    def read(arrays: ArrayList) -> control.Ask:
-        if (arrays[0] < 0).any():
-            raise ValueError("something else than positions")
-        return control.Ask(arrays[0])
-
-    return read
+def _read_select(f: Fields, arrays: ArrayList) -> messages.Select:
+    plan = settings.build(ShadowPlan if "q" in f.plan else SelectPlan, f.plan)
+    return messages.Select(_read_plain(f, arrays).components, plan)
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("something else than an object")
-    return value
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {_text(k): _text(v) for k, v in _object(value).items()}
-
-
-def _names(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise ValueError("something else than names")
-    return tuple(_text(value) for value in values)
-
-
-def _tag(value: Any) -> str:
-    if not re.fullmatch(r"[a-z_]{1,32}-\d{1,12}", _text(value)):
-        raise ValueError("a mark of another form")
-    return str(value)
-
-
-def _key(value: Any) -> str:
-    if not re.fullmatch(r"[0-9a-f]{32}", _text(value)):
-        raise ValueError("a key of another form")
-    return str(value)
-
-
-def _word(value: Any) -> str:
-    if not re.fullmatch(r"[a-z]{1,20}", _text(value)):
-        raise ValueError("something else than a word")
-    return str(value)
-
-
-def _components(values: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(values, list):
-        raise ValueError("components that are no list")
-    return tuple(_ints(some) for some in values)
-
-
-def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _rows(value: Any) -> Any:
-    if value not in ("train", "test"):
-        raise ValueError("rows of another kind")
-    return value
+def _write_plain(message: Any) -> Parts:
+    return dataclasses.asdict(message), []
 
 
 @dataclass(frozen=True)
 class MessageKind:
     """How one kind of message is written and read.
 
-    `read` checks what the fields say, and returns what makes a message of the arrays.
-    Fields of a kind that `repeats` are the same step after step and cached.
+    Its fields are those of a dataclass: the message itself, unless it has arrays.
+    Those of a kind that `repeats` are the same step after step and cached.
     """
 
     cls: type
+    fields: Any
     write: Callable[[Any], Parts]
-    read: Callable[[Fields, Specs], ReadArrays]
+    read: Callable[[Fields, ArrayList], Any]
     repeats: bool = False
 
 
-def _plain_kind(cls: Any, **readers: Callable[[Any], Any]) -> MessageKind:
+def _plain(cls: type) -> MessageKind:
     """Write and read a kind without arrays, field by field."""
-
-    def make(fields: Fields) -> Any:
-        return cls(**{name: read(fields[name]) for name, read in readers.items()})
-
-    return MessageKind(cls, lambda m: (dataclasses.asdict(m), []), _plain(make))
+    return MessageKind(cls, cls, _write_plain, _read_plain)
 
 
+def _kind(cls: type, fields: dict[str, Any], *how: Any, **more: Any) -> MessageKind:
+    """Write and read a kind whose fields are not those of its class."""
+    own = dataclasses.make_dataclass(cls.__name__, fields.items())
+    return MessageKind(cls, own, *how, **more)
+
+
+BLOCK = {"stage": Stage, "widths": Sizes, "coded": Coding | None}
+DESCEND, EMBEDDING = BLOCK | {"last": bool}, BLOCK | {"ahead": bool}
+DONE = BLOCK | {"widths": Sizes | None, "silent": tuple[bool, ...]}
+BEGIN = settings.types_of(messages.Begin) | {"plan": PlanFields}
+SELECT = settings.types_of(messages.Select) | {"plan": PlanFields}
+PREPARE = settings.types_of(control.Prepare)
+del PREPARE["rows"], PREPARE["blocks"]
+FRAME = dataclasses.make_dataclass("Frame", [("arrays", ArrayFormats)])
 KINDS: list[MessageKind] = [
-    _plain_kind(messages.Describe, version=_whole),
-    _plain_kind(
-        messages.Description,
-        party=_text,
-        n_samples=_whole,
-        embedding_size=_whole,
-        version=_whole,
+    _plain(messages.Describe),
+    _plain(messages.Description),
+    _kind(messages.Begin, BEGIN, _write_plain, _read_begin),
+    _kind(messages.Descend, DESCEND, _write_descend, _read_descend, repeats=True),
+    _plain(messages.Embed),
+    _kind(messages.Select, SELECT, _write_plain, _read_select),
+    _kind(
+        messages.Embedding, EMBEDDING, _write_embedding, _read_embedding, repeats=True
     ),
-    _plain_kind(messages.Begin, plan=_train_plan, done=_whole),
-    MessageKind(
-        messages.Descend,
-        _write_descend,
-        _read_descend,
-        repeats=True,
-    ),
-    _plain_kind(
-        messages.Embed,
-        stage=_stage,
-        rows=_rows,
-        n_rows=_or_none(_whole),
-        bits=_whole,
-        part=_whole,
-    ),
-    _plain_kind(messages.Select, components=_or_none(_components), plan=_select_plan),
-    MessageKind(
-        messages.Embedding,
-        lambda m: _write_with_block(m, m.block, ahead=m.ahead),
-        _read_embedding,
-        repeats=True,
-    ),
-    MessageKind(messages.Done, _write_done, _read_done),
-    _plain_kind(
-        control.Hello,
-        party=_text,
-        threads=_whole,
-        device=_text,
-        versions=_texts,
-    ),
-    _plain_kind(
-        control.Welcome,
-        run=_text,
-        seeds=_ints,
-        method=_text,
-        settings=_object,
-        parties=_names,
-        align=_text,
-    ),
-    MessageKind(control.Align, lambda m: ({}, [_bytes(m.data)]), _read_align),
-    MessageKind(
-        control.Prepare,
-        lambda m: (
-            {
-                "seed": m.seed,
-                "n_train": m.n_train,
-                "n_test": m.n_test,
-                "share": m.share,
-            },
-            [torch.from_numpy(own) for own in (m.rows, m.blocks) if own is not None],
-        ),
-        _read_prepare,
-    ),
-    _plain_kind(control.Save, tag=_tag),
-    _plain_kind(control.Restore, tag=_or_none(_tag)),
-    _plain_kind(control.Finish, model=_text),
-    _plain_kind(control.Farewell),
-    _plain_kind(control.Agreed, revealed=_object),
-    _plain_kind(control.Refusal, kind=_word, reason=_text, final=_flag),
-    _plain_kind(control.Busy),
-    _plain_kind(
-        control.Open, run=_text, seed=_whole, session=_key, model=_text, align=_text
-    ),
-    MessageKind(control.Ask, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
-    _plain_kind(control.Declined, reason=_text),
+    _kind(messages.Done, DONE, _write_done, _read_done),
+    _plain(control.Hello),
+    _plain(control.Welcome),
+    _kind(control.Align, {}, _write_align, _read_align),
+    _kind(control.Prepare, PREPARE, _write_prepare, _read_prepare),
+    _plain(control.Save),
+    _plain(control.Restore),
+    _plain(control.Finish),
+    _plain(control.Farewell),
+    _plain(control.Agreed),
+    _plain(control.Refusal),
+    _plain(control.Busy),
+    _plain(control.Open),
+    _kind(control.Ask, {}, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
+    _plain(control.Declined),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 
@@ -580,7 +375,7 @@ def kind_of(data: bytes | memoryview) -> type | None:
     """Return of which kind a frame says that it is, before it is read."""
     if len(data) < HEAD.size:
         return None
-    (place,) = KIND.unpack_from(data, 6)
+    place = HEAD.unpack_from(data)[2]
     return KINDS[place].cls if place < len(KINDS) else None
 
 
@@ -601,9 +396,9 @@ def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> WireFrame:
     try:
         return _decode(view, limit)
     except FAULTS as problem:
-        what = f"no field {problem}" if isinstance(problem, KeyError) else problem
+        what = problem if isinstance(problem, ConfigError) else f"Got {problem}."
         raise ProtocolError(
-            f"A message must be a frame of lessvfl, format {VERSION}. Got {what}."
+            f"A message must be a frame of lessvfl, format {VERSION}. {what}"
         ) from None
 
 
@@ -627,50 +422,28 @@ def _decode(view: memoryview, limit: int) -> WireFrame:
     start = HEAD_BYTES + n_fields
     text = bytes(view[HEAD_BYTES:start])
     repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
-    specs, read = (_known_reader if repeats else _reader)(place, text, n_body)
+    specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
     arrays = []
-    for spec in specs:
-        array = np.ndarray(spec.shape, spec.dtype, view, start)
+    for dtype, shape in specs:
+        array = np.ndarray(shape, dtype, view, start)
         arrays.append(array.copy())
         start += array.nbytes
-    return WireFrame(read(arrays), number, run)
+    return WireFrame(KINDS[place].read(fields, arrays), number, run)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError("a number that is not finite")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number that is not finite")
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-
-
-def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, ReadArrays]:
-    """Check all that the fields say; return what makes a message of the arrays."""
-    fields = _object(_DECODER.decode(str(text, "ascii")))
-    specs = _specs(fields["arrays"])
-    if sum(spec.n_values * spec.dtype.itemsize for spec in specs) != n_body:
+def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Fields]:
+    """Return the arrays' formats and the fields of a message, once they are checked."""
+    try:
+        values = msgspec.json.decode(str(text, "ascii"), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"fields that cannot be read: {error}") from None
+    frame = settings.build(FRAME, {"arrays": values.pop("arrays", None)})
+    specs = [(DTYPES[name], shape) for name, shape in frame.arrays]
+    if sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs) != n_body:
         raise ValueError("arrays that are not as long as their frame")
-    return specs, KINDS[place].read(fields, specs)
+    if "widths" in values:
+        values.setdefault("coded", None)
+    return specs, settings.build(KINDS[place].fields, values)
 
 
 _known_reader = functools.lru_cache(maxsize=KNOWN)(_reader)
-
-
-def _specs(shapes: Any) -> Specs:
-    if not isinstance(shapes, list):
-        raise ValueError("arrays that are no list")
-    found = []
-    for name, shape in shapes:
-        if name not in DTYPES:
-            raise ValueError("an array of unknown numbers")
-        dims = _ints(shape)
-        if any(n < 0 for n in dims) or len(dims) > 4:
-            raise ValueError("an array of another shape")
-        found.append(ArraySpec(DTYPES[name], dims, math.prod(dims)))
-    return found

@@ -40,12 +40,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from lessvfl.errors import LessVFLError
+from lessvfl.settings import Natural
+from lessvfl.wire.messages import Text
+
+Tag = Annotated[
+    str, Meta(pattern=r"\A[a-z_]{1,32}-[0-9]{1,12}\Z", description="a stage and a step")
+]
+HexKey = Annotated[
+    str, Meta(pattern=r"\A[0-9a-f]{32}\Z", description="32 hexadecimal digits")
+]
+Word = Annotated[str, Meta(pattern=r"\A[a-z]{1,20}\Z", description="a word")]
+RareShare = Annotated[float, Meta(gt=0, le=0.5, description="a float in (0, 0.5]")]
 
 AT_ONCE = 1 << 16  # rows whose places are in memory together; a multiple of 8
 
@@ -54,22 +66,22 @@ AT_ONCE = 1 << 16  # rows whose places are in memory together; a multiple of 8
 class Hello:
     """A party joins."""
 
-    party: str
-    threads: int
-    device: str
-    versions: Mapping[str, str]
+    party: Text
+    threads: Natural
+    device: Text
+    versions: Mapping[Text, Text]
 
 
 @dataclass(frozen=True)
 class Welcome:
     """The server takes a party in and says what will be run."""
 
-    run: str  # the run's own number
+    run: Text  # the run's own number
     seeds: tuple[int, ...]  # one run each, in this order
-    method: str
+    method: Text
     settings: Mapping[str, Any]
-    parties: tuple[str, ...]
-    align: str  # how common rows are found
+    parties: tuple[Text, ...]
+    align: Text  # how common rows are found
 
 
 @dataclass(frozen=True)
@@ -89,12 +101,12 @@ class Prepare:
     that of the rarer of two classes, where the server's config tells it.
     """
 
-    seed: int
-    n_train: int
-    n_test: int
+    seed: Natural
+    n_train: Natural
+    n_test: Natural
     rows: NDArray[Any]  # uint8, or places: uint16, of many rows int32
     blocks: NDArray[np.int32] | None = None  # (n_train,)
-    share: float | None = None
+    share: RareShare | None = None
 
     @classmethod
     def of(
@@ -148,32 +160,32 @@ class Prepare:
 class Save:
     """Write down the state at this mark, as in ``train-150``."""
 
-    tag: str
+    tag: Tag
 
 
 @dataclass(frozen=True)
 class Restore:
     """Take up the state at this mark; None: from the start."""
 
-    tag: str | None
+    tag: Tag | None
 
 
 @dataclass(frozen=True)
 class Finish:
     """The run of this seed is over: write it down, with whose network it goes."""
 
-    model: str  # a digest
+    model: Text  # a digest
 
 
 @dataclass(frozen=True)
 class Open:
     """Use the model of one seed to predict, with the rows of a session."""
 
-    run: str
-    seed: int
-    session: str  # rows are aligned once a session
-    model: str  # a digest of the fusion network
-    align: str
+    run: Text
+    seed: Natural
+    session: HexKey  # rows are aligned once a session
+    model: Text  # a digest of the fusion network
+    align: Text
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ class Ask:
 class Declined:
     """No to this request, and why; the next one may be answered."""
 
-    reason: str
+    reason: Text
 
 
 @dataclass(frozen=True)
@@ -211,8 +223,8 @@ class Busy:
 class Refusal:
     """No, and why; `final` where trying again is of no use."""
 
-    kind: str
-    reason: str
+    kind: Word
+    reason: Text
     final: bool = True
 
     @classmethod

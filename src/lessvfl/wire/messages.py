@@ -28,16 +28,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeGuard
+from typing import Annotated, Literal, Protocol, TypeGuard
 
+from msgspec import Meta
 from torch import Tensor
 
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.settings import Natural
 from lessvfl.terms import PartyId, Stage
 from lessvfl.wire import coding
 from lessvfl.wire.coding import Coded
 
 VERSION = 1
+Text = Annotated[str, Meta(max_length=4096, description="a text of up to 4096 letters")]
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def is_whole(values: Tensor, widths: tuple[int, ...]) -> bool:
 class Describe:
     """Ask a party who it is."""
 
-    version: int = VERSION
+    version: Natural = VERSION
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Begin:
     """Start a stage of joint training and ask for the first batch's embedding."""
 
     plan: TrainPlan
-    done: int = 0  # steps behind, where a stage goes on after a break
+    done: Natural = 0  # steps behind, where a stage goes on after a break
 
     @property
     def stage(self) -> Stage:
@@ -123,9 +126,9 @@ class Embed:
 
     stage: Stage
     rows: Literal["train", "test"]
-    n_rows: int | None = None  # of a sample, drawn by the common seed
-    bits: int = 32
-    part: int = 0  # of all rows, so many of which are sent together (core/plans.PART)
+    n_rows: Natural | None = None  # of a sample, drawn by the common seed
+    bits: Natural = 32
+    part: Natural = 0  # of all rows, core/plans.PART of which are sent together
 
 
 @dataclass(frozen=True)
@@ -156,10 +159,10 @@ def is_billed(message: object) -> TypeGuard[Billed]:
 class Description:
     """What a party says of itself."""
 
-    party: PartyId
-    n_samples: int
-    embedding_size: int
-    version: int = VERSION
+    party: Text
+    n_samples: Natural
+    embedding_size: Natural
+    version: Natural = VERSION
 
 
 @dataclass(frozen=True)
