@@ -246,22 +246,22 @@ def test_enormous_labels_do_not_move_the_scale_of_a_robust_loss():
         problem = regression(wild, loss=loss)
         assert problem.label_shift == pytest.approx(3.0, abs=0.2)
         assert problem.label_scale == pytest.approx(2.0, rel=0.1)
-        assert problem.bend == pytest.approx(1.345)
-    assert regression(y, loss="auto").bend is None
+        assert problem.huber_delta == pytest.approx(1.345)
+    assert regression(y, loss="auto").huber_delta is None
     squared = regression(wild, loss="squared")
     assert squared.label_scale > 1e5
-    assert squared.bend is None
+    assert squared.huber_delta is None
 
 
 def test_enormous_labels_among_mostly_equal_ones_do_not_move_the_scale():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(2000) < 0.7, 0.0, rng.normal(5.0, 1.0, 2000))
-    assert regression(y).bend is None  # nothing is enormous
+    assert regression(y).huber_delta is None  # nothing is enormous
     wild = np.where(np.arange(2000) % 100 == 0, 1e12, y)
     problem = regression(wild)
     assert problem.label_shift == 0
     assert problem.label_scale == pytest.approx(5.0, rel=0.1)
-    assert problem.bend == pytest.approx(1.345)
+    assert problem.huber_delta == pytest.approx(1.345)
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])

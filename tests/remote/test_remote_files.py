@@ -598,7 +598,7 @@ def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):
 
 
 def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, in_threads, tmp_path):
-    """What the server makes of its labels is the same: scale, bend, shares."""
+    """What the server makes of its labels is the same: scale, delta of the loss, shares."""
     small = {"data.n_samples": 200, "data.n_test": 50, "batch_size": 50}
     plain, tried = both_ways(
         run_cli,

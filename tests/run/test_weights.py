@@ -318,7 +318,7 @@ def test_seeds_of_one_batch_may_differ_in_weights_and_loss():
     dataset = data.from_arrays(X, np.arange(8.0), task="regression")
     settings = profiles.resolve("plain", "default", dataset, {"loss": "squared"})
     plain = simulate.Job(dataset, settings, parties=2).problem(0)
-    bent = replace(plain, bend=1.5, weight=np.linspace(0.5, 1.5, 6))
+    bent = replace(plain, huber_delta=1.5, weight=np.linspace(0.5, 1.5, 6))
     labels = Builder(settings, [0, 1], "cpu").server_labels([plain, bent])
     z = torch.linspace(-3, 3, 12).view(2, 6, 1)
     for replica, problem in enumerate((plain, bent)):

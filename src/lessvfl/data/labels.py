@@ -425,7 +425,7 @@ def robust_deviation(y: Floats) -> float:
     return float(np.median(away)) / QUARTILE or usual_distance(y, middle) or 1.0
 
 
-def bend_of(y: Floats, config: LabelConfig) -> float | None:
+def huber_delta_of(y: Floats, config: LabelConfig) -> float | None:
     """Return the error from which on Huber's loss is a straight line."""
     return BEND * robust_deviation(y) if _is_robust(y, config) else None
 

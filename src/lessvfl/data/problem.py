@@ -24,7 +24,7 @@ from lessvfl.data.frame import (
 )
 from lessvfl.data.labels import (
     LabelConfig,
-    bend_of,
+    huber_delta_of,
     centre,
     check_labels,
     leading_score,
@@ -72,7 +72,7 @@ class Problem:
     bounds: tuple[float, float] = (0.0, 1.0)  # what scale=global mapped to 0 and 1
     sample_weight: Floats | None = None  # of the training rows, as they came
     weight: Floats | None = None  # with that of the classes, mean 1; None: all alike
-    bend: float | None = None  # of the Huber loss; None: squared error
+    huber_delta: float | None = None  # of the Huber loss; None: squared error
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
     score: str = "accuracy"  # the one that leads
@@ -290,7 +290,7 @@ def labels_alone(
         Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
         sample_weight=rows.weight,
         weight=weight,
-        bend=bend_of(y_train, labels) if task == "regression" else None,
+        huber_delta=huber_delta_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
         score=score,
         score_reason=reason,
