@@ -120,9 +120,9 @@ def train(given: argparse.Namespace, folder: Path) -> list[str]:
 def start(folder: Path, name: str, port: int) -> subprocess.Popen[bytes]:
     """Start the service at a port, or a party that answers predictions."""
     if name != "server":
-        return localhost.start(folder / name, "party", 1, "--predict")
+        return localhost.start(folder / name, "predict party", 1)
     where = ("--http", f"127.0.0.1:{port}")
-    return localhost.start(folder / name, "server", 1, "--predict", *where)
+    return localhost.start(folder / name, "predict server", 1, *where)
 
 
 @contextmanager

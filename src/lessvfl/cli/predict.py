@@ -1,4 +1,4 @@
-"""Joint prediction: ``lessvfl server --predict`` and ``lessvfl party --predict``."""
+"""The commands of ``lessvfl predict``: joint prediction with the model of a run."""
 
 from __future__ import annotations
 
@@ -7,33 +7,61 @@ import functools
 import logging
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from lessvfl.cli import ending, remote, results
+from lessvfl.cli.remote import ConfigFile, Insecure, LogJson, WarningsAlone
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import PartyConfig
     from lessvfl.remote.predict import Predictor
     from lessvfl.remote.predict.tokens import Tokens
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Predict together with the model that a run between machines left.",
+)
 
 log = logging.getLogger(__name__)
 
 
-def as_server(
-    config: Path,
-    insecure: bool,
-    log_json: bool,
-    *,
-    rows: Path | None,
-    out: Path | None,
-    http: str | None,
-    token_file: Path | None,
-    admin_token_file: Path | None,
-    seed: int | None,
-    allow_missing: bool,
+@app.command()
+def server(
+    config: ConfigFile,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    quiet: WarningsAlone = False,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="A file of ids to predict; the table's otherwise."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="The token to predict; made otherwise."),
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Whose model; the first seed's.")
+    ] = None,
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="A party that goes: use its mean."),
+    ] = False,
 ) -> None:
-    """Predict a file of ids, or offer predictions as a service."""
+    """Predict a file of ids with the parties, or offer predictions as a service."""
     from lessvfl import data
     from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
@@ -63,9 +91,8 @@ def as_server(
     credentials = remote.server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
         door = None if http is None else stack.enter_context(_bind(http))
-        remote.start(own, log_json, stack)
-        hub = remote.listen(own, credentials)
-        try:
+        remote.start(own, log_json, stack, quiet)
+        with remote.listening(own, credentials) as hub:
             predictor = Predictor(
                 own, known, hub, seed=seed, allow_missing=allow_missing
             )
@@ -79,10 +106,6 @@ def as_server(
                     log.info("the token to %s is in '%s'", what, file)
                 keys = tokens.Tokens(files)
                 _serve(predictor, door, keys, lambda: read_ids()[0])
-        except BaseException as error:
-            remote.close_hub(hub, error)
-            raise
-        remote.close_hub(hub)
 
 
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
@@ -150,14 +173,24 @@ def _serve(
             service.run(sockets=[door])
 
 
-def as_party(
-    own: PartyConfig, insecure: bool, log_json: bool, table: Path | None
+@app.command()
+def party(
+    config: ConfigFile,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    quiet: WarningsAlone = False,
+    table: Annotated[
+        Path | None,
+        typer.Option("--data", help="Today's table; the config's 'data' otherwise."),
+    ] = None,
 ) -> None:
-    """Answer predictions with the network that training left."""
+    """Answer predictions as one party, with the network that training left."""
     from lessvfl import data, report
+    from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.predict import PredictingParty, texts_in_training
     from lessvfl.wire import dial, flight
 
+    own = read(PartyConfig, config)
     name, credentials = remote.party_identity(own, insecure)
     texts = texts_in_training(own)
     frame, ids = data.load_columns(table or Path(own.data), own.id, texts)
@@ -165,7 +198,7 @@ def as_party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)
-        remote.start(own, log_json, stack)
+        remote.start(own, log_json, stack, quiet)
         log.info("dials %s, and answers what it asks", own.server)
         dial.serve(address, process.hello(), process.handle, patience=own.wait)
         log.info("the server has ended the predictions")

@@ -1,17 +1,17 @@
-"""The commands between machines: ``lessvfl server``, ``party`` and ``try``."""
+"""The commands of a run between machines: ``lessvfl server`` and ``party``."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lessvfl.cli import check, ending, results
-from lessvfl.cli.options import refuse_given
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -19,6 +19,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 if TYPE_CHECKING:
     from lessvfl.remote.config import Common, PartyConfig, ServerConfig
     from lessvfl.run.record import RunRecord
+    from lessvfl.status import Status
     from lessvfl.wire.flight import Credentials, FlightHub
     from lessvfl.wire.hub import Hub
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # for the page itself, which looks once a second.
 DONE_SECONDS = 30.0
 FAILED_SECONDS = 3.0
-NEEDS_PREDICT = "needs --predict. Got it without."
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,26 @@ def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
     )
 
 
+@contextlib.contextmanager
+def listening(
+    own: ServerConfig, credentials: Credentials | None
+) -> Iterator[FlightHub]:
+    """Take the server's port; parties hear how it ended."""
+    hub = listen(own, credentials)
+    try:
+        yield hub
+    except BaseException as error:
+        _close(hub, error)
+        raise
+    _close(hub)
+
+
+def _close(hub: Hub, error: BaseException | None = None) -> None:
+    """Close a hub; a party that does not listen keeps nobody from leaving."""
+    ending.threads_hang(True)  # also where this is interrupted
+    ending.threads_hang(not hub.close(error))
+
+
 def server(
     config: ConfigFile,
     resume: Annotated[
@@ -118,66 +138,8 @@ def server(
         Path | None,
         typer.Option("--status-file", help="Write the status here, as JSON."),
     ] = None,
-    predict: Annotated[
-        bool, typer.Option("--predict", help="Predict with the run in 'out'.")
-    ] = False,
-    rows: Annotated[
-        Path | None,
-        typer.Option("--rows", help="A file of ids to predict; the table's otherwise."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="The token to predict; made otherwise."),
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Whose model; the first seed's.")
-    ] = None,
-    allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="A party that goes: use its mean."),
-    ] = False,
 ) -> None:
-    """Run a method with parties on other machines, or predict with them."""
-    if predict:
-        from lessvfl.cli.predict import as_server
-
-        as_server(
-            config,
-            insecure,
-            log_json,
-            rows=rows,
-            out=out,
-            http=http,
-            token_file=token_file,
-            admin_token_file=admin_token_file,
-            seed=seed,
-            allow_missing=allow_missing,
-        )
-        return
-    refuse_given(
-        {
-            "--rows": rows,
-            "--out": out,
-            "--http": http,
-            "--token-file": token_file,
-            "--admin-token-file": admin_token_file,
-            "--seed": seed,
-            "--allow-missing": allow_missing or None,
-        },
-        NEEDS_PREDICT,
-    )
+    """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.server import LabelTable, ServerProcess
     from lessvfl.status import Status, StatusServer, file, terminal
@@ -189,28 +151,25 @@ def server(
     status = Status(*names, own.parties)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
-        hub = listen(own, credentials)
         page = None
         try:
-            if own.status is not None:
-                page = stack.enter_context(StatusServer(status, own.status))
-                log.info("status page: %s", page.url)
-            process = ServerProcess(own, table, hub, status, resume)
-            with (
-                file.write(status, status_file),
-                terminal.show(status, quiet=quiet, log=log if log_json else None),
-            ):
-                record = process.run()
-                status.ended(scores=_scores(record))
+            with listening(own, credentials) as hub, _told(status):
+                if own.status is not None:
+                    page = stack.enter_context(StatusServer(status, own.status))
+                    log.info("status page: %s", page.url)
+                process = ServerProcess(own, table, hub, status, resume)
+                with (
+                    file.write(status, status_file),
+                    terminal.show(status, quiet=quiet, log=log if log_json else None),
+                ):
+                    record = process.run()
+                    status.ended(scores=_scores(record))
         except BaseException as error:
-            status.ended(ending.sentence(error) or type(error).__name__)
-            close_hub(hub, error)
             if isinstance(error, KeyboardInterrupt):
                 log.warning("start again with --resume to go on")
             if page is not None and isinstance(error, Exception):
                 page.stay(FAILED_SECONDS)
             raise
-        close_hub(hub)
         results.tell_server(record)
         results.build_report(Path(own.out))
         if page is not None:
@@ -218,10 +177,14 @@ def server(
             page.stay(DONE_SECONDS)
 
 
-def close_hub(hub: Hub, error: BaseException | None = None) -> None:
-    """Close a hub; a party that does not listen keeps nobody from leaving."""
-    ending.threads_hang(True)  # also where this is interrupted
-    ending.threads_hang(not hub.close(error))
+@contextlib.contextmanager
+def _told(status: Status) -> Iterator[None]:
+    """Have the status say how a run failed, before anybody else is told."""
+    try:
+        yield
+    except BaseException as error:
+        status.ended(ending.sentence(error) or type(error).__name__)
+        raise
 
 
 def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
@@ -258,28 +221,14 @@ def party(
     insecure: Insecure = False,
     log_json: LogJson = False,
     quiet: WarningsAlone = False,
-    predict: Annotated[
-        bool,
-        typer.Option("--predict", help="Answer predictions with the run in 'out'."),
-    ] = False,
-    table: Annotated[
-        Path | None,
-        typer.Option("--data", help="With --predict: the table; the config's 'data'."),
-    ] = None,
 ) -> None:
-    """Take part in a run as one party, or answer predictions."""
+    """Take part in a run as one party."""
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.party import SERVER, PartyProcess
     from lessvfl.status import Status, terminal
     from lessvfl.wire import flight
 
     own = read(PartyConfig, config)
-    if predict:
-        from lessvfl.cli.predict import as_party
-
-        as_party(own, insecure, log_json, table)
-        return
-    refuse_given({"--data": table}, NEEDS_PREDICT)
     name, credentials = party_identity(own, insecure)
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
     process = PartyProcess.load(name, own, status)

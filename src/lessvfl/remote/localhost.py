@@ -167,12 +167,17 @@ def _run_sides(
     parties: Sequence[str],
     threads: int,
     of_server: Sequence[str] = (),
-    of_parties: Sequence[str] = (),
+    what: str = "",
 ) -> None:
-    """Have server and parties run as processes to their end, with these options."""
-    processes = {"server": start(base / "server", "server", threads, *of_server)}
+    """Have server and parties run as processes to their end.
+
+    `of_server` are options of the server, `what` is the command before a side's name.
+    """
+    processes = {
+        "server": start(base / "server", f"{what} server", threads, *of_server)
+    }
     for name in parties:
-        processes[name] = start(base / name, "party", threads, *of_parties)
+        processes[name] = start(base / name, f"{what} party", threads)
     try:
         _wait(processes, base)
     finally:
@@ -190,8 +195,8 @@ def predict_all(base: Path, seed: int, threads: int = 1) -> int:
     """
     server = folder.load(base / "server" / "run", seed)
     out = base / "server" / "run" / f"predictions-{seed}.parquet"
-    options = ("--predict", "--seed", str(seed), "--out", str(out))
-    _run_sides(base, server.party_names, threads, options, ("--predict",))
+    options = ("--seed", str(seed), "--out", str(out))
+    _run_sides(base, server.party_names, threads, options, "predict")
     blocks, n_rows = [], 0
     for name in server.party_names:
         frame, _ = data.load_columns(base / name / "columns.parquet", "row")
@@ -338,16 +343,20 @@ def _write_config(path: Path, **values: Any) -> None:
 def start(
     side: Path, command: str, threads: int, *more: str
 ) -> subprocess.Popen[bytes]:
-    """Start one side as a process; what it says goes to ``log.txt`` in its folder."""
+    """Start one side as a process; what it says goes to ``log.txt`` in its folder.
+
+    The last word of `command` is the side: ``server``, or ``predict party``.
+    """
+    words = command.split()
     with open(side / "log.txt", "ab") as log:
         return subprocess.Popen(
             [
                 sys.executable,
                 "-m",
                 "lessvfl.cli",
-                command,
+                *words,
                 "--config",
-                str(side / f"{command}.yaml"),
+                str(side / f"{words[-1]}.yaml"),
                 *more,
             ],
             stdout=log,
