@@ -639,7 +639,9 @@ class ServerProcess:
                 name: own[0].to(build.dtype) for name, own in recorder.means.items()
             },
         ).save(self._network(seed))
-        numbers = server_numbers(seed, 0, server, recorder, resent_bytes=self.resent)
+        numbers = server_numbers(
+            seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
+        )
         return numbers | {"bill": ledger.lines(0)}
 
     def _save_parties(self, tag: str) -> None:

@@ -5,7 +5,8 @@
 times; it has no place for data, labels, masks or embeddings.
 """
 
-from lessvfl.status.value import Snapshot, Status
+from lessvfl.status.snapshot import Snapshot
+from lessvfl.status.value import Status
 from lessvfl.status.web import StatusServer, local_address
 
 __all__ = ["Snapshot", "Status", "StatusServer", "local_address"]

@@ -16,7 +16,7 @@ from string import Template
 from typing import get_args
 
 from lessvfl.status import words
-from lessvfl.status.value import PartySnapshot, Snapshot, TrafficSnapshot, Way
+from lessvfl.status.snapshot import PartySnapshot, Snapshot, TrafficSnapshot, Way
 from lessvfl.terms import bytes_text, time_text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal, get_args
 
-from lessvfl.status.value import RunState, Snapshot, Way
+from lessvfl.status.snapshot import RunState, Snapshot, Way
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

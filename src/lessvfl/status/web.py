@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 from lessvfl.errors import ConfigError
 from lessvfl.status import page, prometheus
-from lessvfl.status.value import Snapshot, Status
+from lessvfl.status.snapshot import Snapshot
+from lessvfl.status.value import Status
 
 logger = logging.getLogger(__name__)
 
