@@ -45,6 +45,7 @@ from lessvfl.party import Holding, Party
 from lessvfl.remote import certificates
 from lessvfl.wire import dial, flight
 from lessvfl.wire.control import Hello
+from lessvfl.wire.hub import HubRules
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.messages import Descend, Reply, Request, Traffic
 from lessvfl.wire.parties import Parties, concatenate
@@ -181,7 +182,7 @@ def measure(n_parties: int, n_processes: int, iterations: int, warm_up: int) -> 
 def train(timed: Timed, names: list[str], plan: TrainPlan, warm_up: int) -> Line:
     """Train, with everybody connected; return what it took."""
     rules = ReplyRules((N_ROWS, 0), NET.embedding_size, torch.float32)
-    timed.hub.check = rules.complaint
+    timed.hub.rules = HubRules(check=rules.complaint)
     ledger = Ledger(1)
     parties = rules.server = Parties(timed, names, ledger)
     widths = NET.fusion_widths(sum(parties.sizes.values()), 1)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import http.client
 import itertools
@@ -236,11 +237,15 @@ def wire(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
             def predict(n_rows: int = n_rows) -> Any:
                 return predictor.predict(rng.integers(n_common, size=n_rows))
 
-            hub.carried = lambda party, request, up, down: lengths.update(
-                {party: (len(up), len(down))}
+            rules = hub.rules
+            hub.rules = dataclasses.replace(
+                rules,
+                carried=lambda party, request, up, down: lengths.update(
+                    {party: (up, down)}
+                ),
             )
             predict()
-            hub.carried = lambda party, request, up, down: None
+            hub.rules = rules
             requests = [
                 up.to_bytes(4, "little") + bytes(down - 4)
                 for up, down in map(lengths.__getitem__, asked)

@@ -57,6 +57,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.wire import codec, connection, dial, flight, shorthand
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
+from lessvfl.wire.hub import HubRules
 from lessvfl.wire.messages import Block, Descend
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
@@ -399,7 +400,7 @@ def test_quick_replies_cost_no_sign_of_life():
 @pytest.mark.parametrize("change", ["number", "run", "flood"])
 def test_false_signs_of_life_are_cut_off(change):
     refused = []
-    with a_hub(refused=lambda *why: refused.append(why)) as hub:
+    with a_hub(rules=HubRules(refused=lambda *why: refused.append(why))) as hub:
         with a_raw_party(hub) as (say, listen):
             until(lambda: hub.connected)
             asked = ask(hub)
@@ -454,7 +455,7 @@ def test_a_party_that_was_frozen_comes_back_and_nothing_changes(tmp_path):
             reply = super().handle(message)
             if (
                 isinstance(message, Descend)
-                and self.budget.rounds > 6
+                and self.budget.counts["rounds"] > 6
                 and not self.n_frozen
             ):
                 self.n_frozen += 1
@@ -497,7 +498,9 @@ def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
         hello = a_party("clinic", tmp_path / "second").hello()
         config = server_config(tmp_path / "second", wait=1.0)
         server = ServerProcess(config, labels(), hub, a_status())
-        hub.refused = lambda *why: refused.append(why)
+        hub.rules = dataclasses.replace(
+            hub.rules, refused=lambda *why: refused.append(why)
+        )
         with a_raw_party(hub, "clinic", hello) as (say_raw, listen):
             running = InThread(server.run)
             listen()

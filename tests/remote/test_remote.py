@@ -47,6 +47,7 @@ from lessvfl.status import Status
 from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, FlightHub
+from lessvfl.wire.hub import HubRules
 from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Select
 
 # Aligned by their number alone: the point of other tests.
@@ -553,7 +554,7 @@ def test_a_party_shows_stage_steps_bytes_and_what_is_left_of_its_budget(tmp_path
     assert shown["step"] == shown["steps"]["train"] > 0
     budget = parties["clinic"].budget
     policy = parties["clinic"].config.policy
-    assert shown["allowance"]["rounds"] == policy.rounds - budget.rounds
+    assert shown["allowance"]["rounds"] == policy.rounds - budget.counts["rounds"]
     told = said(parties["clinic"].status)
     stages = [text for text in told if "ended" not in text]
     assert [text.partition(":")[0] for text in stages][-6:] == [
@@ -1045,7 +1046,7 @@ def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path,
         for side in sides:
             side.start()
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
-        hub.refused = lambda who, why: refused.append(who)
+        hub.rules = replace(hub.rules, refused=lambda who, why: refused.append(who))
         result = server.run()
     for side in sides:
         side.join(20)
@@ -1302,7 +1303,9 @@ def test_a_party_on_another_kind_of_processor_takes_part(tmp_path, monkeypatch):
 
 def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):
     refused = []
-    with a_hub(refused=lambda who, why: refused.append((who, why))) as hub:
+    with a_hub(
+        rules=HubRules(refused=lambda who, why: refused.append((who, why)))
+    ) as hub:
         first = Side(a_party("clinic", tmp_path), hub.port)
         first.start()
         until(lambda: hub.connected)

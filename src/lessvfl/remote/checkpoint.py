@@ -97,6 +97,16 @@ def read_state(path: Path) -> State:
     return State(tensors, values)
 
 
+def secret_tensor(secret: bytes) -> dict[str, Tensor]:
+    """Return a secret for a state."""
+    return {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
+
+
+def secret_of(state: State) -> bytes:
+    """Return the secret in a state, empty where there is none."""
+    return bytes(state.tensors["secret"].tolist()) if "secret" in state.tensors else b""
+
+
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:
     """Return common rows for a state; of all rows as they stand none is named."""
     if are_all(rows, n_rows):

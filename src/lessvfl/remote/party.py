@@ -53,7 +53,7 @@ from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, facts_of, versions
 from lessvfl.remote.policy import Judge, planned
-from lessvfl.remote.spent import Budget
+from lessvfl.remote.spent import RunBudget
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
@@ -157,7 +157,7 @@ class PartyProcess:
         self.judge = Judge(name, config.policy)
         about = facts["cells"] if ids is None else facts["ids"]
         run = self.home.key("spent").hex()[:16]
-        self.budget = Budget(self.folder, self.judge, about, run)
+        self.budget = RunBudget(self.folder, self.judge, about, run)
         self.party: Party | None = None
         self._scratch = Scratch(self.folder)
         own: Any = self._scratch.keep(ids)

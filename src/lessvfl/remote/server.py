@@ -72,7 +72,7 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
 from lessvfl.terms import PartyId, plural
 from lessvfl.wire import control, messages
-from lessvfl.wire.hub import Hub
+from lessvfl.wire.hub import Hub, HubRules
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
@@ -232,14 +232,17 @@ class ServerProcess:
                 "be given to go on with it, or another 'out' to begin anew."
             )
         self._new_aligner()  # what it lacks for that is said at the start
-        hub.admit = self._objection
-        hub.check = lambda party, request, reply: wrong_kind(request, reply)
         mode: Any = config.align
         self._offer = most_offered(mode, table.n_rows, config.most_ids)
-        hub.due = lambda party, request: most_bytes(request, self._offer)
-        hub.came, hub.went = status.connect, status.lose
-        hub.carried = self._carried
-        hub.refused = lambda who, why: status.refused(why.split(".")[0][:80])
+        hub.rules = HubRules(
+            admit=self._objection,
+            check=lambda party, request, reply: wrong_kind(request, reply),
+            due=lambda party, request: most_bytes(request, self._offer),
+            came=status.connect,
+            went=status.lose,
+            carried=self._carried,
+            refused=lambda who, why: status.refused(why.split(".")[0][:80]),
+        )
 
     def close(self) -> None:
         """Let go of the run folder."""
@@ -590,7 +593,9 @@ class ServerProcess:
         counts = (len(rows.train), len(rows.test))
         labels = build.server_labels([problem])
         rules = ReplyRules(counts, size, build.dtype, seed, labels.blocks, self._offer)
-        self.hub.check, self.hub.due = rules.complaint, rules.most_bytes
+        self.hub.rules = dataclasses.replace(
+            self.hub.rules, check=rules.complaint, due=rules.most_bytes
+        )
         ledger = Ledger(1, watch=self._billed)
         server = rules.server = Parties(self.hub, config.parties, ledger)
         fusion = build.fusion_network(  # as wide as at the start

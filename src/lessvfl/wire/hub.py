@@ -103,44 +103,54 @@ def check_length(n_bytes: int) -> None:
         raise ProtocolError(f"A greeting must be short. Got {n_bytes} bytes.")
 
 
+@dataclass(frozen=True)
+class HubRules:
+    """What whoever uses a hub says of parties and their replies, and hears of them."""
+
+    # Why a party that greets is refused; None: it is not.
+    admit: Callable[[Hello], str | None] = lambda hello: None
+    # What is wrong with a reply to a request; None: nothing.
+    check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
+    # The most bytes of the arrays of a reply to a request.
+    due: Callable[[PartyId, Any], int] = lambda party, request: codec.MAX_BODY
+    came: Callable[[PartyId], None] = lambda party: None
+    went: Callable[[PartyId], None] = lambda party: None
+    # Told of every exchange: its request, the bytes of its frames up and down.
+    carried: Callable[[PartyId, Any, int, int], None] = lambda p, q, up, down: None
+    # Told of every connection that was turned away: whose, and why.
+    refused: Callable[[str, str], None] = lambda who, why: None
+    # Whether a party that dials again takes the place of its own connection, which may
+    # be dead: nobody notices while nothing is exchanged.
+    newest_stays: bool = False
+    longest: float = math.inf  # seconds for a reply, whatever signs of life come
+
+
+ANY_PARTY = HubRules()
+
+
 class Hub:
     """The server's side: takes parties in and exchanges frames with them.
 
-    `admit` is told a party's Hello and returns why it is refused, or None; `refused` is
-    told of every connection that was turned away; `silence` are the seconds that a
-    party which owes a reply may give no sign of life, `limit` the most bytes of a
-    reply's arrays. An engine listens, calls :meth:`attend` and has a :meth:`stop`.
+    `silence` are the seconds that a party which owes a reply may give no sign of life,
+    `limit` the most bytes of a reply's arrays. An engine listens, calls :meth:`attend`
+    and has a :meth:`stop`. Other `rules` hold from the next exchange on.
     """
 
     named_in = "certificate"  # where a party's name stands
+    newest_stays = False  # as in the rules, whatever these say
 
     def __init__(
         self,
         parties: Sequence[PartyId],
         *,
-        admit: Callable[[Hello], str | None] = lambda hello: None,
         silence: float = 60.0,
         limit: int = codec.MAX_BODY,
-        refused: Callable[[str, str], None] = lambda who, why: None,
+        rules: HubRules = ANY_PARTY,
     ) -> None:
         self.parties = tuple(parties)
-        self.admit = admit
         self.silence = silence
         self.limit = limit
-        self.refused = refused
-        self.came: Callable[[PartyId], None] = lambda party: None
-        self.went: Callable[[PartyId], None] = lambda party: None
-        # Told of every exchange: its request, the bytes of its frames up and down.
-        self.carried: Callable[[PartyId, Any, int, int], None] = (
-            lambda party, request, n_up, n_down: None
-        )
-        self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
-        # The most bytes of the arrays of a reply to a request.
-        self.due: Callable[[PartyId, Any], int] = lambda party, request: limit
-        # Whether a party that dials again takes the place of its own connection, which
-        # may be dead: nobody notices while nothing is exchanged.
-        self.newest_stays = False
-        self.longest = math.inf  # seconds for a reply, whatever signs of life come
+        self.rules = rules
         self.number = 0
         self.run_id = bytes(16)
         # Bytes by party, whether of "frames" or at the "socket", part and direction.
@@ -214,7 +224,7 @@ class Hub:
         with self._changed:
             refused = self._objection(name, hello)
             if refused is None:
-                self.came(name)
+                self.rules.came(name)
                 before = self._lines.get(name)
                 self._count(line, AROUND, up=len(data))
                 self._lines[name] = line
@@ -244,16 +254,17 @@ class Hub:
             return Refusal.of(self._failure)
         if self._closing is not None:
             return OVER
-        if name in self._lines and not self.newest_stays:
+        stays = self.newest_stays or self.rules.newest_stays
+        if name in self._lines and not stays:
             taken = f"Party '{name}' must connect once. It is connected already."
             return Refusal("config", taken, final=False)
-        reason = self.admit(hello)
+        reason = self.rules.admit(hello)
         return None if reason is None else Refusal("config", reason[:2000])
 
     def _refuse(self, who: str, refusal: Refusal, stream: Stream) -> None:
         reason = printable(refusal.reason)
         log.warning("refused '%s': %s", printable(who), reason)
-        self.refused(who, reason)
+        self.rules.refused(who, reason)
         with contextlib.suppress(GoneError):
             stream.write(codec.encode(WireFrame(refusal, 0, self.run_id)))
 
@@ -270,7 +281,7 @@ class Hub:
             if isinstance(up, ProtocolError):
                 line.replies.put((frame, up))
                 continue
-            self.carried(line.party, frame.message, n_up, n_down)
+            self.rules.carried(line.party, frame.message, n_up, n_down)
             read = up if len(up) <= SMALL else self._read(frame, up)
             line.replies.put((frame, read))
             if codec.kind_of(up) is Refusal:
@@ -314,7 +325,7 @@ class Hub:
                     del self._lines[line.party]
                 self._changed.notify_all()
                 if line.party not in self._lines:  # else it is back already
-                    self.went(line.party)
+                    self.rules.went(line.party)
         except BaseException as error:
             self.fail(error)
         finally:
@@ -389,7 +400,7 @@ class Hub:
             if id(request) not in written:
                 frame = WireFrame(request, self.number, self.run_id)
                 written[id(request)] = (frame, codec.encode(frame))
-            n_due = codec.most_bytes(min(self.due(party, request), self.limit))
+            n_due = codec.most_bytes(min(self.rules.due(party, request), self.limit))
             order = (*written[id(request)], n_due)
             if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
                 lines[party].ask(order)
@@ -403,7 +414,7 @@ class Hub:
 
     def _reply(self, line: _Line, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
-        end = time.monotonic() + self.longest
+        end = time.monotonic() + self.rules.longest
         while True:
             left = min(line.heard + self.silence, end) - time.monotonic()
             try:
@@ -413,7 +424,7 @@ class Hub:
                     continue  # it gave a sign of life in the meantime
                 why = f"no sign of life for {self.silence:g} seconds"
                 if end <= time.monotonic():
-                    why = f"no reply for {self.longest:g} seconds"
+                    why = f"no reply for {self.rules.longest:g} seconds"
                 self._hang_up(line, Refusal("lost", f"Got {why}.", final=False))
                 raise PartyLostError([line.party], why) from None
             if answer is None:
@@ -432,7 +443,7 @@ class Hub:
                 raise ProtocolError(
                     f"Party '{line.party}' stops {said}", public=STOPPED
                 )
-            complaint = self.check(line.party, request, reply)
+            complaint = self.rules.check(line.party, request, reply)
             if complaint is not None:
                 self.cut_off(line.party, complaint)
             return reply
@@ -453,7 +464,7 @@ class Hub:
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
         """Hang up on who sent something else than was asked for."""
         self.hang_up(party, Refusal("protocol", printable(why), final=False))
-        self.refused(party, why)
+        self.rules.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
         raise PartyLostError([party], why)
 

@@ -32,8 +32,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import GoneError, start_thread
-from lessvfl.wire.control import Hello
-from lessvfl.wire.hub import LARGEST_HELLO, Hub, check_length
+from lessvfl.wire.hub import ANY_PARTY, LARGEST_HELLO, Hub, HubRules, check_length
 
 CHANNEL = "lessvfl"
 FRAME, ASK = "frame", "ask"  # topics
@@ -292,6 +291,8 @@ class FlareHub(Hub):
     """A hub at the server's cell of the job with the id `job`."""
 
     named_in = "startup kit"
+    # A site has one process in a job: one that dials again has lost its stream.
+    newest_stays = True
 
     def __init__(
         self,
@@ -299,16 +300,11 @@ class FlareHub(Hub):
         parties: Sequence[PartyId],
         *,
         job: str,
-        admit: Callable[[Hello], str | None] = lambda hello: None,
         silence: float = 60.0,
         limit: int = codec.MAX_BODY,
-        refused: Callable[[str, str], None] = lambda who, why: None,
+        rules: HubRules = ANY_PARTY,
     ) -> None:
-        super().__init__(
-            parties, admit=admit, silence=silence, limit=limit, refused=refused
-        )
-        # A site has one process in a job: one that dials again has lost its stream.
-        self.newest_stays = True
+        super().__init__(parties, silence=silence, limit=limit, rules=rules)
         self._streams = CellStreams(
             cell, self._opened, lambda message: site_of(message, job), limit
         )
