@@ -45,8 +45,8 @@ from lessvfl.party import Holding, Party
 from lessvfl.remote import certificates
 from lessvfl.wire import dial, flight
 from lessvfl.wire.control import Hello
-from lessvfl.wire.hub import HubRules
 from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Descend, Reply, Request, Traffic
 from lessvfl.wire.parties import Parties, concatenate
 from lessvfl.wire.replies import ReplyRules

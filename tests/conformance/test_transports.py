@@ -22,9 +22,9 @@ from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Hello, Save
-from lessvfl.wire.hub import HubRules
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Block, Descend, Embedding, Transport
 from lessvfl.wire.parties import Parties
 

@@ -57,7 +57,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.wire import codec, connection, dial, flight, shorthand
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
-from lessvfl.wire.hub import HubRules
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Block, Descend
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")

@@ -11,7 +11,7 @@ from lessvfl.remote import certificates
 from lessvfl.wire.control import Agreed, Finish, Hello
 from lessvfl.wire.dial import serve
 from lessvfl.wire.flight import Address, Credentials, FlightHub
-from lessvfl.wire.hub import HubRules
+from lessvfl.wire.line import HubRules
 
 
 @pytest.fixture(scope="module")

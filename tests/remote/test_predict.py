@@ -41,7 +41,8 @@ from lessvfl.remote.predict import service as predict_service
 from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.service import Pending, Service, Worker, application
 from lessvfl.remote.predict.tokens import Right, Tokens, prepare
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
 from lessvfl.status import Status
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
@@ -502,7 +503,7 @@ def test_tries_that_fail_leave_the_session_in_use_alone(folder):
             bank.times = 1
             with pytest.raises(PartyLostError):
                 predictor.align_again(IDS[:100])
-            predictor._await(predictor.parties)
+            predictor.hub.wait(20, predictor.parties)
         places, _ = predictor.places(IDS[common()])
         assert alike(predictor.predict(places).z, in_process(folder, common()))
 
@@ -517,7 +518,7 @@ def test_a_party_that_hangs_up_at_requests_spends_nothing_of_the_others(folder):
             bank.times = 1
             with pytest.raises(PartyLostError):
                 predictor.predict(places)
-            predictor._await(predictor.parties)
+            predictor.hub.wait(20, predictor.parties)
         assert alike(predictor.predict(places).z, in_process(folder, common()))
     text = (folder / "clinic" / "predictions.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]

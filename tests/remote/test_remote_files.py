@@ -17,11 +17,13 @@ from lessvfl import data
 from lessvfl.cli import remote
 from lessvfl.data import stored
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.remote import config, localhost, party
+from lessvfl.remote import config, localhost, tables
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
-from lessvfl.remote.party import SERVER, PartyProcess
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.seed import SERVER
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
@@ -683,10 +685,10 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
         return PartyProcess("clinic", config, frame, ids)
 
     process = start(["*"])
-    said = [(one.column, one.level) for one in process.changes()]
+    said = [(one.column, one.level) for one in process.own.changes()]
     expected = [(name, "changed") for name in (None, None, "amount", "smoker", "seen")]
     assert said == [*expected, ("code", "left out")]
-    encoding = process._encoding(process.whole)
+    encoding = process.own.encoding(process.own.whole)
     assert encoding.features == ("amount", "smoker", "seen")
     assert [column.kind for column in encoding.columns] == [
         "numeric",
@@ -710,7 +712,7 @@ def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatc
     path = tmp_path / "own.parquet"
     data.write_columns(path, data.frame_of(np.ones((60, 2))), np.arange(60))
     monkeypatch.setattr(stored, "LARGE", 1)
-    monkeypatch.setattr(party, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(tables, "resolve_device", lambda name: torch.device("cuda"))
     own = PartyConfig(data=str(path), id="row", storage=storage, out=str(tmp_path))
     status = Status("", "", "", ["server"])
     if stays is None:
@@ -718,5 +720,5 @@ def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatc
             PartyProcess.load("clinic", own, status)
         return
     process = PartyProcess.load("clinic", own, status)
-    assert type(process.whole).__name__ == stays
+    assert type(process.own.whole).__name__ == stays
     process.close()

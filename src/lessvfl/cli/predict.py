@@ -76,16 +76,10 @@ def server(
         raise ConfigError(
             f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
         )
-    given: dict[tokens.Right, Path | None]
-    given = {"predict": token_file, "admin": admin_token_file}
-    files = (
-        {}
-        if http is None
-        else {
-            right: tokens.prepare(right, Path(own.out), file)
-            for right, file in given.items()
-        }
-    )
+    given: dict[tokens.Right, Path | None] = {}
+    if http is not None:
+        given = {"predict": token_file, "admin": admin_token_file}
+    keys = tokens.Tokens.prepared(Path(own.out), given)
     read_ids = functools.partial(universe, own, rows, data.load_ids)
     known, asked = read_ids()
     credentials = remote.server_credentials(own, insecure)
@@ -93,18 +87,13 @@ def server(
         door = None if http is None else stack.enter_context(_bind(http))
         remote.start(own, log_json, stack, quiet)
         with remote.listening(own, credentials) as hub:
-            predictor = Predictor(
-                own, known, hub, seed=seed, allow_missing=allow_missing
-            )
+            more: Any = {"seed": seed, "allow_missing": allow_missing}
+            predictor = Predictor(own, known, hub, **more)
             stack.callback(predictor.close)
             predictor.begin()
             if door is None:
                 _batch(predictor, asked, target)
             else:
-                for right, file in files.items():
-                    what = "align" if right == "admin" else right
-                    log.info("the token to %s is in '%s'", what, file)
-                keys = tokens.Tokens(files)
                 _serve(predictor, door, keys, lambda: read_ids()[0])
 
 
@@ -164,6 +153,9 @@ def _serve(
             "A service needs FastAPI and uvicorn: 'pip install lessvfl[serve]' brings "
             f"them. Got no {error.name}."
         ) from None
+    for right, file in tokens.files.items():
+        what = "align" if right == "admin" else right
+        log.info("the token to %s is in '%s'", what, file)
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)
         host, port, *_ = door.getsockname()

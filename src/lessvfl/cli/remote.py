@@ -141,7 +141,8 @@ def server(
 ) -> None:
     """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
-    from lessvfl.remote.server import LabelTable, ServerProcess
+    from lessvfl.remote.server import ServerProcess
+    from lessvfl.remote.tables import LabelTable
     from lessvfl.status import Status, StatusServer, file, terminal
 
     own = read(ServerConfig, config)
@@ -224,7 +225,8 @@ def party(
 ) -> None:
     """Take part in a run as one party."""
     from lessvfl.remote.config import PartyConfig, read
-    from lessvfl.remote.party import SERVER, PartyProcess
+    from lessvfl.remote.party import PartyProcess
+    from lessvfl.remote.seed import SERVER
     from lessvfl.status import Status, terminal
     from lessvfl.wire import flight
 
@@ -239,7 +241,8 @@ def party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
-        for line in check.first_lines(((None, o) for o in process.changes()), own.data):
+        changes = [(None, one) for one in process.own.changes()]
+        for line in check.first_lines(changes, own.data):
             log.info("%s", line)
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             process.serve(address)

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from lessvfl import data
 from lessvfl.core.evidence import matches
 from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
-from lessvfl.remote.server import NOT_THE_SERVERS, refuse_distinct
+from lessvfl.remote.tables import NOT_THE_SERVERS, refuse_distinct
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord
@@ -98,13 +99,8 @@ def run_all(
                 place = base / (f"seed-{some[0]}" if one else "all-seeds")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 runs += run(job, some, place, port or free_port(), watch=watch, how=how)
-                for seed in some if predict and failed is None else ():
-                    try:
-                        n_rows = predict_all(place, seed)
-                        rows = plural(n_rows, "row")
-                        tell(f"seed {seed}: {rows} predicted together, as alone")
-                    except LessVFLError as error:  # the run is good all the same
-                        failed = error
+                if predict and failed is None:
+                    failed = _predict_seeds(place, some, tell)
             problem = job.problem(seeds[0])
             record = experiment.record(job, problem, runs, options, target)
         except BaseException as ending:
@@ -118,6 +114,19 @@ def run_all(
     if failed is not None:
         raise failed
     return record
+
+
+def _predict_seeds(
+    base: Path, seeds: Sequence[int], tell: Callable[[str], None]
+) -> LessVFLError | None:
+    """Predict with the model of every seed; return what went wrong, if anything did."""
+    for seed in seeds:
+        try:
+            rows = plural(predict_all(base, seed), "row")
+        except LessVFLError as error:  # the run is good all the same
+            return error
+        tell(f"seed {seed}: {rows} predicted together, as alone")
+    return None
 
 
 def _tables_stay(job: Job) -> bool:
@@ -235,25 +244,15 @@ def write_folders(
     """
     names = [table.name for table in problem.parties]
     certificates.init(base, names)
-    address = f"127.0.0.1:{port}"
-    dataset = job.dataset
-    n_rows = len(problem.y_train) + len(problem.y_test)
-    rows = places = np.arange(n_rows)
-    own = job.settings
+    address, dataset, own = f"127.0.0.1:{port}", job.dataset, job.settings
     blocks = data.find_blocks(dataset, own.data)
-    if dataset.y_test is None:
-        of_row = None if blocks is None else blocks.of_row
-        how = (own.data, seeds[0], own.keeps_order)
-        places = np.argsort(np.concatenate(data.split_rows(dataset, *how, of_row)))
     labels = _label_table(dataset, blocks)
     np.savez(base / "server" / "labels.npz", **labels)
     settings = {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in job.settings.flat().items()
+        for name, value in own.flat().items()
         if name not in NOT_THE_SERVERS
     }
-    columns = {table.name: len(table.encoding.names) for table in problem.parties}
-    allowed = policy.needed(job.settings, columns, len(seeds))
     common = {"id": "row", "align": between.align, "threads": threads}
     _write_config(
         base / "server" / "server.yaml",
@@ -266,27 +265,40 @@ def write_folders(
         task=dataset.task,
         tell_share=True,  # all sides are of one house
         evaluation=between.evaluation,
-        method=job.settings.method,
-        profile=job.settings.profile,
+        method=own.method,
+        profile=own.profile,
         settings=settings,
         seeds=list(seeds),
         save_every=save_every,
         status=None,
         **common,
     )
+    columns = {table.name: len(table.encoding.names) for table in problem.parties}
+    common |= {"policy": policy.needed(own, columns, len(seeds))}
+    places = _own_order(job, problem, seeds[0], blocks)
     for table in problem.parties:
         place = base / table.name
         frame = data.raw_frame(problem, table).take(places)
-        data.write_columns(place / "columns.parquet", frame, rows)
+        data.write_columns(place / "columns.parquet", frame, np.arange(len(places)))
         _write_config(
             place / "party.yaml",
             server=address,
             data="columns.parquet",
             **_preparation(job, problem, table),
             seed_private="shared",
-            policy=allowed,
             **common,
         )
+
+
+def _own_order(
+    job: Job, problem: Problem, seed: int, blocks: Blocks | None
+) -> NDArray[np.int64]:
+    """Return where the rows of the data set are among the problem's, in their order."""
+    if job.dataset.y_test is not None:
+        return np.arange(len(problem.y_train) + len(problem.y_test))
+    own, of_row = job.settings, None if blocks is None else blocks.of_row
+    how = (own.data, seed, own.keeps_order)
+    return np.argsort(np.concatenate(data.split_rows(job.dataset, *how, of_row)))
 
 
 def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:

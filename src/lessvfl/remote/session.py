@@ -8,22 +8,27 @@ rows by the functions here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from lessvfl.errors import ConfigError, ProtocolError
+from torch import Tensor
+
+from lessvfl.errors import ConfigError, PolicyError
 from lessvfl.remote.align import Aligner, PartyAligner
 from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.terms import PartyId
 from lessvfl.wire import control
 
 
 class Opening(Protocol):
-    """What a server said when a session began."""
+    """What a server said when a session began, and what it comes to at a party."""
 
     @property
-    def align(self) -> str:
-        """Return how it finds common rows."""
+    def message(self) -> control.Welcome | control.Open:
+        """Return what it said."""
         ...
 
 
@@ -59,24 +64,36 @@ class Aligned(Connected[Said], Generic[Said, Rows]):
     rows: Rows
 
 
-class AlignmentBook(Protocol):
-    """What a party writes down of an alignment, and what it refuses of one."""
+@dataclass(frozen=True)
+class AlignmentFile:
+    """How far a party's one alignment with its run folder is."""
 
-    def begin(self) -> PartyAligner:
-        """Return its side of an alignment that begins."""
-        ...
+    path: Path
+    party: PartyId
+    agreed: str  # a digest of what the server says of the run
 
-    def hear(self, n_heard: int, message: bytes) -> None:
-        """Take a message in that comes after so many others, or refuse it."""
-        ...
+    def read(self) -> State:
+        """Return what is known; another run than the one that began is refused."""
+        if not self.path.is_file():
+            return State({}, {"heard": [], "is_over": False})
+        known = read_state(self.path)
+        if known.values["agreed"] != self.agreed:
+            raise PolicyError(
+                f"Party '{self.party}' takes part in one run with its run folder, with "
+                "the settings that it began with. Got another one, which needs another "
+                "'out' in its config."
+            )
+        return known
 
-    def fail(self) -> None:
-        """Note that the server broke the rules."""
-        ...
-
-    def answered(self, n_heard: int, message: bytes, is_last: bool) -> None:
-        """Write down that a message has an answer, before it leaves."""
-        ...
+    def write(
+        self,
+        heard: Sequence[str],
+        rows: Mapping[str, Tensor] | None = None,
+        is_over: bool = False,
+    ) -> None:
+        """Write down which messages were heard, and at the end the common rows."""
+        values = {"agreed": self.agreed, "is_over": is_over, "heard": [*heard]}
+        write_state(self.path, State(rows or {}, values))
 
 
 def answer_alignment(
@@ -84,26 +101,26 @@ def answer_alignment(
     mode: str,
     at: Connected[Said],
     message: bytes,
-    book: AlignmentBook,
+    new_aligner: Callable[[], PartyAligner],
+    hearing: Callable[[Said, int, bytes], AbstractContextManager[None]],
 ) -> Aligning[Said] | Positions:
-    """Answer one message of an alignment at a party; return its rows after the last."""
-    if at.said.align != mode:
+    """Answer one message of an alignment at a party; return its rows after the last.
+
+    A message is answered within `hearing`, which is told how many came before it: there
+    it is paid for, or refused, and what was heard is written down.
+    """
+    wanted = at.said.message.align
+    if wanted != mode:
         sentence = (
-            f"Server and party '{party}' must align alike. Got {at.said.align} and "
-            f"{mode}."
+            f"Server and party '{party}' must align alike. Got {wanted} and {mode}."
         )
         raise ConfigError(sentence, public=sentence)
     if isinstance(at, Aligning):
         aligner, n_heard = at.aligner, at.n_heard
     else:
-        aligner, n_heard = book.begin(), 0
-    book.hear(n_heard, message)
-    try:
+        aligner, n_heard = new_aligner(), 0
+    with hearing(at.said, n_heard, message):
         answer = aligner.answer(message)
-    except ProtocolError:
-        book.fail()
-        raise
-    book.answered(n_heard, message, answer is None)
     if answer is None:
         return aligner.rows
     return Aligning(at.said, aligner, n_heard + 1, answer)

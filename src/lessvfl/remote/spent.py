@@ -157,16 +157,16 @@ class Budget:
         self.counts: dict[str, int] = {n: self._known.values.get(n, 0) for n in names}
         self._written = dict(self.counts)
 
-    def _check(self, key: str, n: int, allowed: str, got: str = "one more") -> int:
+    def _check(self, key: str, n: int, allowed: str, got: str) -> int:
         """Refuse `n` more than the policy's `key` allows; return what that is."""
         most: int = getattr(self._judge.policy, key)
         if self.counts[_count_of(key)] + n > most:
             raise self._judge.refuse(allowed.format(most), key, got)
         return most
 
-    def _spend(self, key: str, n: int, most: int, ahead: int = 0) -> None:
-        """Take `n` off a count, and have so many more of it written down."""
-        name = _count_of(key)
+    def _spend(self, key: str, n: int, allowed: str, got: str, ahead: int = 0) -> None:
+        """Take `n` off what the policy's `key` allows; write so much more down."""
+        most, name = self._check(key, n, allowed, got), _count_of(key)
         self.counts[name] += n
         if self.counts[name] > self._written[name]:
             self._write({name: min(self.counts[name] + ahead, most)})
@@ -228,8 +228,7 @@ class RunBudget(Budget):
 
     def spend_round(self) -> None:
         """Take one message off the budget."""
-        most = self._check("rounds", 1, "{} rounds")
-        self._spend("rounds", 1, most, ROUNDS_AHEAD)
+        self._spend("rounds", 1, "{} rounds", "one more", ROUNDS_AHEAD)
 
     def spend_look(self, place: Path, network: bytes, asked: object, n: float) -> None:
         """Take `n` values about a row, in the mean over rows, off a seed's budget.
@@ -286,10 +285,10 @@ class PredictionBudget(Budget):
         """
         if asked == self._asked:
             return False
-        key = "predict_alignments"
-        most = self._check(key, 1, "{} alignments for predictions")
+        one = ("predict_alignments", 1, "{} alignments for predictions", "one more")
+        self._check(*one)
         self._asked = asked
-        self._spend(key, 1, most)
+        self._spend(*one)
         return True
 
     def forget(self) -> None:
@@ -299,8 +298,9 @@ class PredictionBudget(Budget):
 
     def rows(self, n_rows: int, n_new: int) -> None:
         """Take rows off the budget: new ones of all time, all of the last minute."""
-        key, now = "predict_rows", time.monotonic()
-        most = self._check(key, n_new, "predictions of {} rows", f"{n_new} more")
+        now = time.monotonic()
+        new = ("predict_rows", n_new, "predictions of {} rows", f"{n_new} more")
+        self._check(*new)
         while self._lately and self._lately[0][0] < now - MINUTE:
             self._n_lately -= self._lately.popleft()[1]
         rate = self._judge.policy.predict_rate
@@ -309,7 +309,7 @@ class PredictionBudget(Budget):
             raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
-        self._spend(key, n_new, most, ROWS_AHEAD)
+        self._spend(*new, ROWS_AHEAD)
 
     def _state(self) -> State:
         return State(

@@ -27,7 +27,8 @@ from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import CLOSE_SECONDS, GoneError, first_line, start_thread
 from lessvfl.wire.front import LOOPBACK, USUAL, Front, Guest, Limits
-from lessvfl.wire.hub import ANY_PARTY, Hub, HubRules
+from lessvfl.wire.hub import Hub
+from lessvfl.wire.line import ANY_PARTY, HubRules
 from lessvfl.wire.messages import Traffic
 
 COMMAND = b"lessvfl/1"

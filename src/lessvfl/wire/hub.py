@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
@@ -35,97 +33,30 @@ from lessvfl.wire.connection import (
     first_line,
     start_thread,
 )
-from lessvfl.wire.control import Align, Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.line import (
+    ALIVE,
+    ANY_PARTY,
+    AROUND,
+    ByteCount,
+    HubRules,
+    Line,
+    part_of,
+)
 from lessvfl.wire.messages import Reply, Request, Traffic
-from lessvfl.wire.shorthand import Shorthand
 
 LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 STOPPED = "Another party has stopped the run."  # what the others hear of it
 FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
-# Parts of the bill that are no stages: rows are aligned, a party computes, the rest.
-ALIGN, ALIVE, AROUND = "align", "alive", "around"
 
 log = logging.getLogger(__name__)
-
-Order = tuple[WireFrame, bytes, int]  # what to send, and the most bytes of a reply
-Answer = tuple[
-    WireFrame, memoryview | WireFrame | ProtocolError
-]  # what was sent, what came
-
-
-@dataclass
-class _Line:
-    """One party's open stream, as the server's threads see it."""
-
-    party: PartyId
-    hello: Hello
-    stream: Stream
-    requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
-    replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
-    heard: float = field(default_factory=time.monotonic)  # the last sign of life
-    ended: threading.Event = field(default_factory=threading.Event)
-    passed: Traffic = Traffic()  # at the socket, as far as it is counted
-    last: bytes | None = None  # what to say before the stream ends
-    lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
-    said: Shorthand = field(default_factory=Shorthand)
-    heard_of: Shorthand = field(default_factory=Shorthand)
-
-    def ask(self, order: Order) -> None:
-        """Have a request sent, and its reply taken."""
-        self.heard = time.monotonic()
-        self.requests.put(order)
-
-    def say(self, data: bytes) -> int:
-        """Send a frame; return its bytes on the way."""
-        with self.lock:
-            short = self.said.shorten(data)
-            self.stream.write(short)
-        return len(short)
-
-    def say_last(self) -> None:
-        """Send the last words, once, whichever thread comes to it."""
-        with self.lock:
-            last, self.last = self.last, None
-            if last is not None:
-                self.stream.write(last)
-
-    def end(self, last: bytes | None) -> None:
-        """Have the stream end after its last words."""
-        self.last = last
-        self.requests.put(None)
-        self.stream.end_soon()  # who owes a reply may never send it
 
 
 def check_length(n_bytes: int) -> None:
     """Refuse a greeting that is longer than any of ours."""
     if n_bytes > LARGEST_HELLO:
         raise ProtocolError(f"A greeting must be short. Got {n_bytes} bytes.")
-
-
-@dataclass(frozen=True)
-class HubRules:
-    """What whoever uses a hub says of parties and their replies, and hears of them."""
-
-    # Why a party that greets is refused; None: it is not.
-    admit: Callable[[Hello], str | None] = lambda hello: None
-    # What is wrong with a reply to a request; None: nothing.
-    check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
-    # The most bytes of the arrays of a reply to a request.
-    due: Callable[[PartyId, Any], int] = lambda party, request: codec.MAX_BODY
-    came: Callable[[PartyId], None] = lambda party: None
-    went: Callable[[PartyId], None] = lambda party: None
-    # Told of every exchange: its request, the bytes of its frames up and down.
-    carried: Callable[[PartyId, Any, int, int], None] = lambda p, q, up, down: None
-    # Told of every connection that was turned away: whose, and why.
-    refused: Callable[[str, str], None] = lambda who, why: None
-    # Whether a party that dials again takes the place of its own connection, which may
-    # be dead: nobody notices while nothing is exchanged.
-    newest_stays: bool = False
-    longest: float = math.inf  # seconds for a reply, whatever signs of life come
-
-
-ANY_PARTY = HubRules()
 
 
 class Hub:
@@ -153,10 +84,8 @@ class Hub:
         self.rules = rules
         self.number = 0
         self.run_id = bytes(16)
-        # Bytes by party, whether of "frames" or at the "socket", part and direction.
-        self._bytes: Counter[tuple[PartyId, str, str, str]] = Counter()
-        self._counting = threading.Lock()
-        self._lines: dict[PartyId, _Line] = {}
+        self._bytes = ByteCount()
+        self._lines: dict[PartyId, Line] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
         self._failure: BaseException | None = None  # in a thread of a stream
@@ -174,7 +103,7 @@ class Hub:
         the server's thread; raised here, it would be told to the party with all that it
         says.
         """
-        line: _Line | None = None
+        line: Line | None = None
         try:
             line = self._greet(stream, who, greets)
             if line is not None:
@@ -195,7 +124,7 @@ class Hub:
 
     def _greet(
         self, stream: Stream, who: Callable[[], str | None], greets: bool
-    ) -> _Line | None:
+    ) -> Line | None:
         """Check who dials; return its line, or say why not."""
         proven: str | None = None
         try:
@@ -220,13 +149,13 @@ class Hub:
             self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
             return None
         name = hello.party if proven is None else proven
-        line = _Line(name, hello, stream)
+        line = Line(name, hello, stream)
         with self._changed:
             refused = self._objection(name, hello)
             if refused is None:
                 self.rules.came(name)
                 before = self._lines.get(name)
-                self._count(line, AROUND, up=len(data))
+                self._bytes.add(line, AROUND, up=len(data))
                 self._lines[name] = line
                 self._changed.notify_all()
                 if before is not None:
@@ -268,7 +197,7 @@ class Hub:
         with contextlib.suppress(GoneError):
             stream.write(codec.encode(WireFrame(refusal, 0, self.run_id)))
 
-    def _carry(self, line: _Line) -> None:
+    def _carry(self, line: Line) -> None:
         """Carry requests and replies until the server ends the stream."""
         while (order := line.requests.get()) is not None:
             frame, down, n_due = order
@@ -276,7 +205,7 @@ class Hub:
             n_down = line.say(down)
             line.heard = time.monotonic()
             part = part_of(frame.message)
-            self._count(line, part, down=n_down)
+            self._bytes.add(line, part, down=n_down)
             up, n_up = self._listen(line, frame, part)
             if isinstance(up, ProtocolError):
                 line.replies.put((frame, up))
@@ -289,7 +218,7 @@ class Hub:
         line.say_last()
 
     def _listen(
-        self, line: _Line, sent: WireFrame, part: str
+        self, line: Line, sent: WireFrame, part: str
     ) -> tuple[memoryview | ProtocolError, int]:
         """Return the frame that is no sign of life, or what is wrong with these.
 
@@ -304,9 +233,9 @@ class Hub:
                 return error, 0
             line.heard = time.monotonic()
             if codec.kind_of(up) is not Busy:
-                self._count(line, part, up=len(came))
+                self._bytes.add(line, part, up=len(came))
                 return up, len(came)
-            self._count(line, part, up=len(came), up_part=ALIVE)
+            self._bytes.add(line, part, up=len(came), up_part=ALIVE)
             n_beats += 1
             frame = self._read(sent, up)
             if isinstance(frame, ProtocolError):
@@ -317,7 +246,7 @@ class Hub:
                     f"{n_beats} in {line.heard - asked:.1f} seconds."
                 ), 0
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: Line) -> None:
         line.replies.put(None)
         try:
             with self._changed:
@@ -358,12 +287,12 @@ class Hub:
         with self._changed:
             return {party: line.hello for party, line in self._lines.items()}
 
-    def wait(self, seconds: float) -> None:
-        """Wait until all parties are connected, or raise naming those who are not."""
-        end = time.monotonic() + seconds
+    def wait(self, seconds: float, parties: Sequence[PartyId] | None = None) -> None:
+        """Wait until these parties, or all, are connected; who is not is named."""
+        due, end = parties or self.parties, time.monotonic() + seconds
         with self._changed:
             self._raise_failure()
-            while missing := [p for p in self.parties if p not in self._lines]:
+            while missing := [p for p in due if p not in self._lines]:
                 left = end - time.monotonic()
                 if left <= 0:
                     raise PartyLostError(missing, f"away for {seconds:g} seconds")
@@ -412,7 +341,7 @@ class Hub:
             party: self._reply(line, requests[party]) for party, line in lines.items()
         }
 
-    def _reply(self, line: _Line, request: Any) -> Any:
+    def _reply(self, line: Line, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
         end = time.monotonic() + self.rules.longest
         while True:
@@ -471,48 +400,11 @@ class Hub:
     @property
     def traffic(self) -> dict[PartyId, Traffic]:
         """Return the bytes of frames so far."""
-        sums = {party: Counter[str]() for party in self.parties}
-        with self._counting:
-            for (party, of, _, way), n_bytes in self._bytes.items():
-                sums[party][way] += n_bytes * (of == "frames")
-        return {
-            party: Traffic(both["up"], both["down"]) for party, both in sums.items()
-        }
+        return {party: self._bytes.of(party) for party in self.parties}
 
     def by_part(self) -> Counter[tuple[str, str, str]]:
-        """Return the bytes so far of "frames" and at the "socket", by part and way.
-
-        The socket is known where the engine tells; its bytes are those of TCP's
-        streams, TLS and all frames included. What passed before a frame came, and after
-        the one before it, is of the part that this frame belongs to.
-        """
-        found: Counter[tuple[str, str, str]] = Counter()
-        with self._counting:
-            for (_, of, part, way), n_bytes in self._bytes.items():
-                found[of, part, way] += n_bytes
-        return found
-
-    def _count(
-        self,
-        line: _Line,
-        part: str,
-        up: int = 0,
-        down: int = 0,
-        up_part: str | None = None,
-    ) -> None:
-        """Count a frame, and what has passed at the socket since the last one."""
-        to_server = up_part or part  # of a sign of life, but not what it waits for
-        before, now = line.passed, line.stream.passed or line.passed
-        line.passed = now
-        with self._counting:
-            for of, own, way, n_bytes in (
-                ("frames", to_server, "up", up),
-                ("frames", part, "down", down),
-                ("socket", to_server, "up", now.up - before.up),
-                ("socket", part, "down", now.down - before.down),
-            ):
-                if n_bytes:
-                    self._bytes[line.party, of, own, way] += n_bytes
+        """Return the bytes so far of "frames" and at the "socket", by part and way."""
+        return self._bytes.by_part()
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
@@ -521,7 +413,7 @@ class Hub:
         if line is not None:
             self._hang_up(line, why)
 
-    def _hang_up(self, line: _Line, why: Refusal | None) -> None:
+    def _hang_up(self, line: Line, why: Refusal | None) -> None:
         """End one connection; another one that the party has made since stays."""
         with self._changed:
             if self._lines.get(line.party) is line:
@@ -556,11 +448,6 @@ class Hub:
             return False
         self._stopping.join(max(0.2, end - time.monotonic()))
         return not self._stopping.is_alive()
-
-
-def part_of(request: Any) -> str:
-    """Return which part of the bill an exchange belongs to: a stage, or around it."""
-    return ALIGN if isinstance(request, Align) else getattr(request, "stage", AROUND)
 
 
 def _unexpected(name: str) -> Refusal:

@@ -32,7 +32,8 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import GoneError, start_thread
-from lessvfl.wire.hub import ANY_PARTY, LARGEST_HELLO, Hub, HubRules, check_length
+from lessvfl.wire.hub import LARGEST_HELLO, Hub, check_length
+from lessvfl.wire.line import ANY_PARTY, HubRules
 
 CHANNEL = "lessvfl"
 FRAME, ASK = "frame", "ask"  # topics

@@ -76,11 +76,6 @@ class OpenModel:
     h: Tensor  # (1, N, components), all rows of the table
     sent: NDArray[np.bool_]  # rows whose embeddings have left, marked as they do
 
-    @property
-    def align(self) -> str:
-        """Return how the server finds common rows."""
-        return self.message.align
-
 
 class PredictingParty:
     """A party's side of joint prediction: ``handle(message) -> reply``.
@@ -117,7 +112,7 @@ class PredictingParty:
             files.callback(self.budget.settle)
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
-            self.new_aligner()
+            self._new_aligner()
             for run in self.record.runs:  # what is wrong with the table is said now
                 self._encode(_fitted(config, run["seed"]))
         except BaseException:
@@ -227,9 +222,10 @@ class PredictingParty:
             raise ProtocolError(
                 f"Party '{self.name}' must be told which model first. Got an alignment."
             )
-        book = _Book(self, at.said)
         self.state = Connected(at.said)  # a message that fails was the last
-        found = answer_alignment(self.name, self.config.align, at, message, book)
+        own = (self.name, self.config.align)
+        hearing = (self._new_aligner, self._hearing)
+        found = answer_alignment(*own, at, message, *hearing)
         if isinstance(found, Aligning):
             self.state = found
             return control.Align(found.answer)
@@ -243,12 +239,24 @@ class PredictingParty:
         log.info("%d rows in common with everybody", len(found))
         return control.Agreed()
 
-    def new_aligner(self) -> PartyAligner:
-        """Return its side of an alignment of this table."""
+    def _new_aligner(self) -> PartyAligner:
         mode: Any = self.config.align
         return PartyAligner(mode, self._ids, self.frame.n_rows, secret=self._secret())
 
-    def pay(self, hello: bytes, model: OpenModel) -> None:
+    @contextlib.contextmanager
+    def _hearing(
+        self, model: OpenModel, n_heard: int, message: bytes
+    ) -> Iterator[None]:
+        """Have an alignment paid for, and again where the server breaks its rules."""
+        if n_heard == 0:
+            self._pay(message, model)
+        try:
+            yield
+        except ProtocolError:
+            self.budget.forget()
+            raise
+
+    def _pay(self, hello: bytes, model: OpenModel) -> None:
         """Take a greeting off the budget; one that was paid for last costs nothing."""
         if len(hello) > self._most_bytes():
             raise self.judge.refuse(
@@ -321,27 +329,6 @@ class PredictingParty:
     def _note(self, how: str, what: str) -> None:
         """Log a request that nothing is spent on."""
         self._journal.count({how: what, "rows": 0})
-
-
-@dataclass(frozen=True)
-class _Book:
-    """What a party does about an alignment: a greeting is paid for."""
-
-    party: PredictingParty
-    model: OpenModel
-
-    def begin(self) -> PartyAligner:
-        return self.party.new_aligner()
-
-    def hear(self, n_heard: int, message: bytes) -> None:
-        if n_heard == 0:
-            self.party.pay(message, self.model)
-
-    def fail(self) -> None:
-        self.party.budget.forget()
-
-    def answered(self, n_heard: int, message: bytes, is_last: bool) -> None:
-        """Write nothing down: the same greeting has the same answer."""
 
 
 def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:

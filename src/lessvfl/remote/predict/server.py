@@ -46,7 +46,8 @@ from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
-from lessvfl.wire.hub import Hub, HubRules
+from lessvfl.wire.hub import Hub
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.replies import ENDS, most_bytes, wrong_kind
 
 LONGEST = 60.0  # seconds for a reply
@@ -191,7 +192,10 @@ class Predictor:
                 log.warning("%s", lost)
 
     def _begin(self) -> int:
-        self._await(self.parties)
+        connected = self.hub.connected
+        if missing := [p for p in self.parties if p not in connected]:
+            log.info("waits for %s", ", ".join(missing))
+            self.hub.wait(self.config.wait, missing)
         known, ids = read_state(self._path), self._session.ids
         session = Session(known.values["session"], ids)
         same = known.values == {**known.values, **self._facts(ids)}
@@ -243,15 +247,6 @@ class Predictor:
 
     def _facts(self, ids: Ids) -> dict[str, Any]:
         return {"seed": self.seed, "ids": ids.fingerprint()}
-
-    def _await(self, parties: Sequence[PartyId]) -> None:
-        end = time.monotonic() + self.config.wait
-        if missing := [p for p in parties if p not in self.hub.connected]:
-            log.info("waits for %s", ", ".join(missing))
-        while missing := [p for p in parties if p not in self.hub.connected]:
-            if time.monotonic() > end:
-                raise PartyLostError(missing, f"away for {self.config.wait:g} seconds")
-            time.sleep(0.02)
 
     def _open_all(self, session: Session) -> bool:
         """Have all parties take up a session; tell whether all know its rows."""
