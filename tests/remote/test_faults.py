@@ -282,7 +282,8 @@ def fail(*args):
 def test_an_error_in_a_thread_of_a_connection_ends_the_run(callback):
     """It is raised in the server's thread, at once, and no party hears what it says."""
     with a_hub() as hub:
-        setattr(hub, callback, fail)
+        told: Any = {callback: fail}
+        hub.rules = dataclasses.replace(hub.rules, **told)
         began = time.monotonic()
         ready = callback in ("carried", "went")
         sides = [Simple(hub, name) for name in (HELD if ready else ["clinic"])]
@@ -353,7 +354,7 @@ def test_who_computes_for_long_is_not_silent():
         Simple(hub, "clinic", compute, beat=0.5)
         until(lambda: hub.connected)
         assert hub.send({"clinic": Finish("0" * 64)}) == {"clinic": Agreed()}
-        beats = hub.by_part()["frames", "alive", "up"]
+        beats = hub.bytes.by_part()["frames", "alive", "up"]
         one, more = len(codec.encode(WireFrame(Busy(), 1))), shorthand.HEAD.size
         assert beats in [one + n * more for n in range(6)]  # a busy machine gives fewer
 
@@ -391,10 +392,10 @@ def test_quick_replies_cost_no_sign_of_life():
         beats = ("frames", "alive", "up")
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            before, began = hub.by_part()[beats], time.monotonic()
+            before, began = hub.bytes.by_part()[beats], time.monotonic()
             hub.send({"clinic": Finish("0" * 64)})
             if time.monotonic() - began < beat:  # else the machine is busy
-                assert hub.by_part()[beats] == before
+                assert hub.bytes.by_part()[beats] == before
 
 
 @pytest.mark.parametrize("change", ["number", "run", "flood"])

@@ -422,7 +422,7 @@ def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
         hub.send({"a": Align(bytes(5000))})
         hub.send({"a": Finish("0" * 64)})
         hub.send({"a": control.Save("train-1")})
-        found = hub.by_part()
+        found = hub.bytes.by_part()
         for way in ("up", "down"):
             parts = {part for of, part, to in found if (of, to) == ("socket", way)}
             assert {"align", "around"} <= parts

@@ -114,7 +114,7 @@ class ServerProcess:
         self.folder = self.home.folder
         self._scratch = Scratch(self.folder)
         self.resent = 0  # bytes of the seed at hand that were sent again
-        self._settled = hub.by_part()  # what is on the bill of an earlier seed
+        self._settled = hub.bytes.by_part()  # what is on the bill of an earlier seed
         self._labels: dict[int, SeedLabels] = {}  # of one seed, which may come again
         # Who greeted how and knows them, as long as the connection lasts.
         self._prepared: dict[PartyId, control.Hello] = {}
@@ -232,7 +232,7 @@ class ServerProcess:
             self._run_seed(files)
             self._finish(files)
             if not is_over:
-                before, self._settled = self._settled, self.hub.by_part()
+                before, self._settled = self._settled, self.hub.bytes.by_part()
                 files.settle(self._settled - before)
         if again:  # some may dial just to hear that all is over
             time.sleep(min(STAY_SECONDS, self.config.wait))

@@ -23,13 +23,13 @@ is a ProtocolError that says what was wrong and never shows what was sent.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -104,6 +104,71 @@ class WireFrame(NamedTuple):
     message: Any
     number: int
     run: bytes = bytes(16)
+
+
+# ------------------------------------------------------------------------ single fields
+
+Reader = Callable[[Any], Any]  # of a field as JSON has it
+
+
+def _must(fits: Callable[[Any], bool], what: str, make: Reader | None = None) -> Reader:
+    """Return what reads a field; `what` says what it is where it does not fit."""
+
+    def read(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(what)
+        return value if make is None else make(value)
+
+    return read
+
+
+def _formed(pattern: str, what: str) -> Reader:
+    """Read a text of one form."""
+    return _must(lambda v: re.fullmatch(pattern, _text(v)) is not None, what)
+
+
+def _each(read: Reader, what: str) -> Reader:
+    """Read a list, entry by entry."""
+    return _must(lambda v: isinstance(v, list), what, lambda v: tuple(map(read, v)))
+
+
+def _or_none(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+_flag = _must(lambda v: type(v) is bool, "something else than a truth value")
+_flags = _each(_flag, "something else than truth values")
+_whole = _must(lambda v: type(v) is int and v >= 0, "a number that is not whole")
+_text = _must(
+    lambda v: isinstance(v, str) and len(v) <= 4096, "a text that is none, or too long"
+)
+_names = _each(_text, "something else than names")
+_stage = _must(lambda v: v in STAGES, "an unknown stage")
+_rows = _must(lambda v: v in ("train", "test"), "rows of another kind")
+_tag = _formed(r"[a-z_]{1,32}-\d{1,12}", "a mark of another form")
+_key = _formed(r"[0-9a-f]{32}", "a key of another form")
+_word = _formed(r"[a-z]{1,20}", "something else than a word")
+_object = _must(lambda v: isinstance(v, dict), "something else than an object")
+_floats = _must(
+    lambda v: isinstance(v, list) and all(map(_is_number, v)),
+    "a list with something else than numbers",
+    lambda v: tuple(map(float, v)),
+)
+_ints = _must(
+    lambda v: isinstance(v, list) and all(type(n) is int for n in v),
+    "a list with something else than whole numbers",
+    tuple,
+)
+_components = _each(_ints, "components that are no list")
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {_text(k): _text(v) for k, v in _object(value).items()}
 
 
 # ------------------------------------------------------------------------- each message
@@ -197,11 +262,6 @@ def _block_reader(
     return read
 
 
-def _train_plan(values: Any) -> TrainPlan:
-    plan: TrainPlan = _read_plan(TrainPlan, values)
-    return plan
-
-
 def _select_plan(values: Any) -> SelectPlan | ShadowPlan:
     cls = ShadowPlan if "q" in _object(values) else SelectPlan
     plan: SelectPlan | ShadowPlan = _read_plan(cls, values)
@@ -213,7 +273,7 @@ def _read_plan(cls: Any, values: Any) -> Any:
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError("a plan with other settings")
     if values.get("lam") is not None:
-        values = values | {"lam": tuple(_floats(values["lam"]))}
+        values = values | {"lam": _floats(values["lam"])}
     for name in NUMBERS & set(values):
         if not _is_number(values[name]):
             raise ValueError(f"a plan whose {name} is no number")
@@ -221,54 +281,6 @@ def _read_plan(cls: Any, values: Any) -> Any:
     if values.get("row_order", ROW_ORDERS[0]) not in ROW_ORDERS:
         raise ValueError("a plan with another order of rows")
     return cls(**values)
-
-
-def _stage(value: Any) -> Stage:
-    if value not in STAGES:
-        raise ValueError("an unknown stage")
-    stage: Stage = value
-    return stage
-
-
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
-
-
-def _floats(values: Any) -> list[float]:
-    if not isinstance(values, list) or not all(_is_number(v) for v in values):
-        raise ValueError("a list with something else than numbers")
-    return [float(v) for v in values]
-
-
-def _ints(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or any(type(v) is not int for v in values):
-        raise ValueError("a list with something else than whole numbers")
-    return tuple(values)
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("something else than a truth value")
-    return value
-
-
-def _flags(values: Any) -> tuple[bool, ...]:
-    if not isinstance(values, list):
-        raise ValueError("something else than truth values")
-    return tuple(_flag(value) for value in values)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("a number that is not whole")
-    return value
-
-
-def _text(value: Any, limit: int = 4096) -> str:
-    if not isinstance(value, str) or len(value) > limit:
-        raise ValueError("a text that is none, or too long")
-    return value
 
 
 def _write_done(m: messages.Done) -> Parts:
@@ -383,56 +395,6 @@ def _read_ask(f: Fields, specs: Specs) -> ReadArrays:
     return read
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("something else than an object")
-    return value
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {_text(k): _text(v) for k, v in _object(value).items()}
-
-
-def _names(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise ValueError("something else than names")
-    return tuple(_text(value) for value in values)
-
-
-def _tag(value: Any) -> str:
-    if not re.fullmatch(r"[a-z_]{1,32}-\d{1,12}", _text(value)):
-        raise ValueError("a mark of another form")
-    return str(value)
-
-
-def _key(value: Any) -> str:
-    if not re.fullmatch(r"[0-9a-f]{32}", _text(value)):
-        raise ValueError("a key of another form")
-    return str(value)
-
-
-def _word(value: Any) -> str:
-    if not re.fullmatch(r"[a-z]{1,20}", _text(value)):
-        raise ValueError("something else than a word")
-    return str(value)
-
-
-def _components(values: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(values, list):
-        raise ValueError("components that are no list")
-    return tuple(_ints(some) for some in values)
-
-
-def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _rows(value: Any) -> Any:
-    if value not in ("train", "test"):
-        raise ValueError("rows of another kind")
-    return value
-
-
 @dataclass(frozen=True)
 class MessageKind:
     """How one kind of message is written and read.
@@ -447,7 +409,7 @@ class MessageKind:
     repeats: bool = False
 
 
-def _plain_kind(cls: Any, **readers: Callable[[Any], Any]) -> MessageKind:
+def _plain_kind(cls: Any, **readers: Reader) -> MessageKind:
     """Write and read a kind without arrays, field by field."""
 
     def make(fields: Fields) -> Any:
@@ -465,7 +427,7 @@ KINDS: list[MessageKind] = [
         embedding_size=_whole,
         version=_whole,
     ),
-    _plain_kind(messages.Begin, plan=_train_plan, done=_whole),
+    _plain_kind(messages.Begin, plan=partial(_read_plan, TrainPlan), done=_whole),
     MessageKind(
         messages.Descend,
         _write_descend,
@@ -544,7 +506,7 @@ def _write_fields(items: tuple[Any, ...], shapes: tuple[Any, ...]) -> bytes:
     return _ENCODER.encode(dict(items) | {"arrays": shapes}).encode("ascii")
 
 
-_known_text = functools.lru_cache(maxsize=KNOWN)(_write_fields)
+_known_text = lru_cache(maxsize=KNOWN)(_write_fields)
 
 
 def encode(frame: WireFrame) -> bytes:
@@ -659,7 +621,7 @@ def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, ReadArrays]:
     return specs, KINDS[place].read(fields, specs)
 
 
-_known_reader = functools.lru_cache(maxsize=KNOWN)(_reader)
+_known_reader = lru_cache(maxsize=KNOWN)(_reader)
 
 
 def _specs(shapes: Any) -> Specs:

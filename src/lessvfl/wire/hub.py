@@ -17,8 +17,8 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
@@ -27,9 +27,11 @@ from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import (
     CLOSE_SECONDS,
+    LARGEST_HELLO,
     OVER,
     GoneError,
     Stream,
+    check_length,
     first_line,
     start_thread,
 )
@@ -45,18 +47,11 @@ from lessvfl.wire.line import (
 )
 from lessvfl.wire.messages import Reply, Request, Traffic
 
-LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 STOPPED = "Another party has stopped the run."  # what the others hear of it
 FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
 
 log = logging.getLogger(__name__)
-
-
-def check_length(n_bytes: int) -> None:
-    """Refuse a greeting that is longer than any of ours."""
-    if n_bytes > LARGEST_HELLO:
-        raise ProtocolError(f"A greeting must be short. Got {n_bytes} bytes.")
 
 
 class Hub:
@@ -84,7 +79,7 @@ class Hub:
         self.rules = rules
         self.number = 0
         self.run_id = bytes(16)
-        self._bytes = ByteCount()
+        self.bytes = ByteCount()  # so far
         self._lines: dict[PartyId, Line] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
@@ -155,7 +150,7 @@ class Hub:
             if refused is None:
                 self.rules.came(name)
                 before = self._lines.get(name)
-                self._bytes.add(line, AROUND, up=len(data))
+                self.bytes.add(line, AROUND, up=len(data))
                 self._lines[name] = line
                 self._changed.notify_all()
                 if before is not None:
@@ -205,7 +200,7 @@ class Hub:
             n_down = line.say(down)
             line.heard = time.monotonic()
             part = part_of(frame.message)
-            self._bytes.add(line, part, down=n_down)
+            self.bytes.add(line, part, down=n_down)
             up, n_up = self._listen(line, frame, part)
             if isinstance(up, ProtocolError):
                 line.replies.put((frame, up))
@@ -233,9 +228,9 @@ class Hub:
                 return error, 0
             line.heard = time.monotonic()
             if codec.kind_of(up) is not Busy:
-                self._bytes.add(line, part, up=len(came))
+                self.bytes.add(line, part, up=len(came))
                 return up, len(came)
-            self._bytes.add(line, part, up=len(came), up_part=ALIVE)
+            self.bytes.add(line, part, up=len(came), up_part=ALIVE)
             n_beats += 1
             frame = self._read(sent, up)
             if isinstance(frame, ProtocolError):
@@ -400,11 +395,7 @@ class Hub:
     @property
     def traffic(self) -> dict[PartyId, Traffic]:
         """Return the bytes of frames so far."""
-        return {party: self._bytes.of(party) for party in self.parties}
-
-    def by_part(self) -> Counter[tuple[str, str, str]]:
-        """Return the bytes so far of "frames" and at the "socket", by part and way."""
-        return self._bytes.by_part()
+        return self.bytes.traffic(self.parties)
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
@@ -439,7 +430,7 @@ class Hub:
         for line in lines:
             # Who computes a reply has a thread here that waits for it: another speaks.
             if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
-                start_thread("lessvfl-farewell", _quietly(line.say_last))
+                start_thread("lessvfl-farewell", partial(_quietly, line.say_last))
         for line in lines:
             line.ended.wait(max(0.0, end - time.monotonic()))
         if self._stopping is None:
@@ -454,9 +445,6 @@ def _unexpected(name: str) -> Refusal:
     return Refusal("config", f"The server does not expect {name[:80]!r}.")
 
 
-def _quietly(say: Callable[[], None]) -> Callable[[], None]:
-    def work() -> None:
-        with contextlib.suppress(GoneError):
-            say()
-
-    return work
+def _quietly(say: Callable[[], None]) -> None:
+    with contextlib.suppress(GoneError):
+        say()

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,13 +131,13 @@ class ByteCount:
                 if n_bytes:
                     self._bytes[line.party, of, own, way] += n_bytes
 
-    def of(self, party: PartyId) -> Traffic:
-        """Return the bytes of a party's frames so far."""
-        sums: Counter[str] = Counter()
+    def traffic(self, parties: Sequence[PartyId]) -> dict[PartyId, Traffic]:
+        """Return the bytes of these parties' frames so far."""
+        sums = {party: Counter[str]() for party in parties}
         with self._lock:
-            for (name, of, _, way), n_bytes in self._bytes.items():
-                sums[way] += n_bytes * (name == party and of == "frames")
-        return Traffic(sums["up"], sums["down"])
+            for (party, of, _, way), n_bytes in self._bytes.items():
+                sums[party][way] += n_bytes * (of == "frames")
+        return {party: Traffic(own["up"], own["down"]) for party, own in sums.items()}
 
     def by_part(self) -> Counter[tuple[str, str, str]]:
         """Return the bytes so far of all parties."""

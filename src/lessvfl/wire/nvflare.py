@@ -31,8 +31,13 @@ from nvflare.private.defs import CellMessageHeaderKeys
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
-from lessvfl.wire.connection import GoneError, start_thread
-from lessvfl.wire.hub import LARGEST_HELLO, Hub, check_length
+from lessvfl.wire.connection import (
+    LARGEST_HELLO,
+    GoneError,
+    check_length,
+    start_thread,
+)
+from lessvfl.wire.hub import Hub
 from lessvfl.wire.line import ANY_PARTY, HubRules
 
 CHANNEL = "lessvfl"
