@@ -61,6 +61,7 @@ from lessvfl.wire import (
     dial,
     flight,
     front,
+    kinds,
     messages,
     shorthand,
 )
@@ -137,7 +138,7 @@ def mutate(rng: random.Random, how: str, frame: bytes, before: list[bytes]) -> b
         case "kind":
             others = [k for k in KINDS if codec._PLACES[type(k)] != head[2]]
             proper = encode(WireFrame(rng.choice(others), head[3], head[4]))
-            head[2] = rng.choice((len(codec.KINDS), 65535))
+            head[2] = rng.choice((len(kinds.KINDS), 65535))
             return rng.choice((proper, proper, seal(head, fields, body)))
         case "number":
             head[3] += rng.choice((1, 2, 1 << 40))
@@ -429,7 +430,7 @@ class Attack:
 
     def misbehave(self, rng: Any, writer: Any, reader: Any, *past: Any) -> None:
         """Send a mutated reply; the server must hang up, and soon."""
-        kind = codec.KINDS[codec.HEAD.unpack_from(past[0])[2]].cls.__name__
+        kind = kinds.KINDS[codec.HEAD.unpack_from(past[0])[2]].cls.__name__
         how = rng.choice([h for h in HOW if self.found[f"reply, {h}: hang"] < 3])
         bad, began = mutate(rng, how, *past), time.monotonic()
         self.count("reply", how)

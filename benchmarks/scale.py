@@ -17,7 +17,7 @@ import smoke
 
 from lessvfl.remote.align.ids import MAX_IDS
 from lessvfl.terms import bytes_text, time_text
-from lessvfl.wire.codec import MAX_BODY
+from lessvfl.wire.kinds import MAX_BODY
 
 MIB = 2**20
 LINKS = {  # bits a second, seconds of a round trip

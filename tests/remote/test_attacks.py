@@ -32,7 +32,7 @@ from lessvfl.remote.align import Aligner, Ids, psi
 from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.remote.party import PartyProcess, Training
+from lessvfl.remote.party import PartyProcess, Serving
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.seed import SeedRun
 from lessvfl.remote.session import Aligned
@@ -70,7 +70,7 @@ def asked(method="less-vfl-auto", profile="default", **values) -> dict[str, Any]
 
 def training(party: PartyProcess) -> SeedRun:
     """Return the seed at hand of a party."""
-    assert isinstance(party.state, Training)
+    assert isinstance(party.state, Serving)
     return party.state.run
 
 

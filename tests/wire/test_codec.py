@@ -13,7 +13,7 @@ import torch
 
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ProtocolError
-from lessvfl.wire import codec, control
+from lessvfl.wire import codec, control, kinds
 from lessvfl.wire.codec import WireFrame, decode, encode, exchange_of, kind_of
 from lessvfl.wire.coding import Coded
 from lessvfl.wire.control import (
@@ -131,7 +131,7 @@ def test_rows_come_back_in_whatever_form(n_rows, monkeypatch):
 
 
 def test_every_kind_is_tried():
-    assert {type(m) for m in MESSAGES} == {kind.cls for kind in codec.KINDS}
+    assert {type(m) for m in MESSAGES} == {kind.cls for kind in kinds.KINDS}
 
 
 def test_the_head_is_small():
@@ -163,11 +163,11 @@ def test_every_flipped_bit_is_found():
 
 def forged(message, change):
     """Return a frame whose fields were changed, with a right checksum."""
-    kind = codec.KINDS[codec._PLACES[type(message)]]
+    kind = kinds.KINDS[codec._PLACES[type(message)]]
     fields, arrays = kind.write(message)
     place = codec._PLACES[type(message)]
-    original = codec.KINDS[place]
-    codec.KINDS[place] = dataclasses.replace(
+    original = kinds.KINDS[place]
+    kinds.KINDS[place] = dataclasses.replace(
         original,
         write=lambda m: change(dict(fields), list(arrays)),
         repeats=False,  # what is forged is not kept in mind
@@ -175,7 +175,7 @@ def forged(message, change):
     try:
         return codec.encode(WireFrame(message, 1))
     finally:
-        codec.KINDS[place] = original
+        kinds.KINDS[place] = original
 
 
 def with_field(name, value):
@@ -331,7 +331,7 @@ def test_values_beyond_bounds_are_refused(value, bits):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("n_rows", [3, codec.ONE_THREAD])
+@pytest.mark.parametrize("n_rows", [3, kinds.ONE_THREAD])
 def test_large_blocks_and_large_values_are_read_as_closely(n_rows, dtype):
     """A sum of squares spares the look at every value only where it is small."""
     values = torch.full((1, n_rows, 2), 9e5, dtype=dtype)  # the sum is out of bounds

@@ -83,7 +83,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Training(Aligned[Agreement, Table]):
+class Serving(Aligned[Agreement, Table]):
     """A seed is at work, on rows of the common table."""
 
     run: SeedRun
@@ -195,7 +195,7 @@ class PartyProcess:
                 self._prepare(message)
                 return control.Agreed()
         at = self.state
-        if not isinstance(at, Training):
+        if not isinstance(at, Serving):
             raise self._too_early("its rows")
         match message:
             case control.Save(tag):
@@ -352,7 +352,7 @@ class PartyProcess:
             self._ready[rows.seed] = self._prepared(at.said, at.rows, rows)
         prepared = dataclasses.replace(self._ready[rows.seed], rows=rows)
         run = SeedRun(prepared, self.budget, self.status, None)
-        self.state = Training(at.said, at.rows, run)
+        self.state = Serving(at.said, at.rows, run)
 
     def private_seed(self, seed: int) -> int:
         """Return the seed of its own streams, which nobody else can know."""
@@ -405,7 +405,7 @@ class PartyProcess:
 
     # -------------------------------------------------------------------------- the end
 
-    def _finish(self, at: Training, of_server: str) -> dict[str, Any]:
+    def _finish(self, at: Serving, of_server: str) -> dict[str, Any]:
         """Write down the run of this seed; return what may be revealed.
 
         `of_server` is a digest of the fusion network that this network goes with.

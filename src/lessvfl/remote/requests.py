@@ -20,7 +20,7 @@ from lessvfl.wire.coding import BITS
 
 
 @dataclass
-class Progress:
+class SeedProgress:
     """How far a seed is: plain values, all that changes beside network and bill."""
 
     behind: int = 0  # plans whose stages are over for this party
@@ -42,7 +42,7 @@ class RequestRules:
     bits: int  # of a value in joint training
     n_rows: Mapping[str, int]  # of "train" and "test"
 
-    def checked(self, message: Any, party: Party, done: Progress) -> Any:
+    def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:
         """Return a request, its plan the party's own, or refuse it."""
         match message:
             case messages.Begin(plan) | messages.Select(_, plan):
@@ -80,7 +80,7 @@ class RequestRules:
                 raise self._misfit("rows of a sample, or a part of all rows")
         return message
 
-    def n_due(self, done: Progress) -> int:
+    def n_due(self, done: SeedProgress) -> int:
         """Return the place of the plan that is due; one of no steps is left out."""
         for place in range(done.behind, len(self.plans)):
             plan = self.plans[place]
@@ -88,7 +88,7 @@ class RequestRules:
                 return place
         return len(self.plans)
 
-    def stage_due(self, done: Progress) -> str | None:
+    def stage_due(self, done: SeedProgress) -> str | None:
         """Return the stage at hand, or the next one; None: all are over."""
         place = self.n_due(done)
         return self.plans[place].stage if place < len(self.plans) else None
@@ -97,7 +97,7 @@ class RequestRules:
         sentence = f"Party '{self.judge.party}' must be asked for {what}. Got others."
         return ProtocolError(sentence, public=sentence)
 
-    def _check_turn(self, plan: Any, done: Progress) -> None:
+    def _check_turn(self, plan: Any, done: SeedProgress) -> None:
         """Refuse a stage that is over, or whose turn has not come."""
         due = self.stage_due(done)
         if plan.stage != due:
@@ -107,7 +107,7 @@ class RequestRules:
                 f"once. Got '{plan.stage}' where {is_due} is due."
             )
 
-    def _check_stored(self, message: messages.Embed, done: Progress) -> None:
+    def _check_stored(self, message: messages.Embed, done: SeedProgress) -> None:
         """Refuse rows for stage 2 but those that were agreed on, after stage 1."""
         is_due = self.stage_due(done) == "select_features"
         if self.stored is not None and is_due and message.part not in done.sent:
@@ -118,7 +118,7 @@ class RequestRules:
                 return
         raise self._misfit("the rows of stage 2, once and when due")
 
-    def _check_evaluation(self, asked: messages.Embed, done: Progress) -> None:
+    def _check_evaluation(self, asked: messages.Embed, done: SeedProgress) -> None:
         refuse, key = self.judge.refuse, "evaluation"
         match self.judge.policy.evaluation:
             case "nothing":

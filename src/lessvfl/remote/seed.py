@@ -26,7 +26,7 @@ from lessvfl.data import (
 from lessvfl.errors import RecordError
 from lessvfl.party import Party
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.remote.requests import Progress, RequestRules
+from lessvfl.remote.requests import RequestRules, SeedProgress
 from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable
 from lessvfl.run.build import Builder
@@ -86,7 +86,7 @@ class SeedRun:
         self._budget, self._status = budget, status
         self._name = prepared.rules.judge.party
         self.party = prepared.build()
-        self.progress, self._ledger = Progress(), Ledger(1)
+        self.progress, self._ledger = SeedProgress(), Ledger(1)
         self._mark = tag  # of the last checkpoint
         self._n_steps = self._n_per_epoch = 0  # of the stage of joint training at hand
         torch.manual_seed(prepared.rows.seed)
@@ -205,8 +205,8 @@ class SeedRun:
             )
         state = read_state(path)
         self.party.restore(state.tensors, state.values)
-        known = {one.name: state.values[one.name] for one in fields(Progress)}
-        self.progress = Progress(**known)
+        known = {one.name: state.values[one.name] for one in fields(SeedProgress)}
+        self.progress = SeedProgress(**known)
         self._ledger.restore(state.values["ledger"])
         torch.set_rng_state(state.tensors["rng"])
 

@@ -32,8 +32,8 @@ class Opening(Protocol):
         ...
 
 
-Said = TypeVar("Said", bound=Opening)
-Rows = TypeVar("Rows")
+OpeningT = TypeVar("OpeningT", bound=Opening)
+RowsT = TypeVar("RowsT")
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Connected(Generic[Said]):
+class Connected(Generic[OpeningT]):
     """A server has said what it wants."""
 
-    said: Said
+    said: OpeningT
 
 
 @dataclass(frozen=True)
-class Aligning(Connected[Said]):
+class Aligning(Connected[OpeningT]):
     """Rows are being aligned: so many messages of the server's are answered."""
 
     aligner: PartyAligner
@@ -58,10 +58,10 @@ class Aligning(Connected[Said]):
 
 
 @dataclass(frozen=True)
-class Aligned(Connected[Said], Generic[Said, Rows]):
+class Aligned(Connected[OpeningT], Generic[OpeningT, RowsT]):
     """The common rows are known, in the common order."""
 
-    rows: Rows
+    rows: RowsT
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class AlignmentFile:
 def answer_alignment(
     party: PartyId,
     mode: str,
-    at: Connected[Said],
+    at: Connected[OpeningT],
     message: bytes,
     new_aligner: Callable[[], PartyAligner],
-    hearing: Callable[[Said, int, bytes], AbstractContextManager[None]],
-) -> Aligning[Said] | Positions:
+    hearing: Callable[[OpeningT, int, bytes], AbstractContextManager[None]],
+) -> Aligning[OpeningT] | Positions:
     """Answer one message of an alignment at a party; return its rows after the last.
 
     A message is answered within `hearing`, which is told how many came before it: there

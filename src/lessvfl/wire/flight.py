@@ -24,7 +24,7 @@ from pyarrow import flight
 
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec
+from lessvfl.wire import kinds
 from lessvfl.wire.connection import CLOSE_SECONDS, GoneError, first_line, start_thread
 from lessvfl.wire.front import LOOPBACK, USUAL, Front, Guest, Limits
 from lessvfl.wire.hub import Hub
@@ -229,7 +229,7 @@ class FlightHub(Hub):
         credentials: Credentials | None,
         *,
         silence: float = 60.0,
-        limit: int = codec.MAX_BODY,
+        limit: int = kinds.MAX_BODY,
         rules: HubRules = ANY_PARTY,
         name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
         limits: Limits = USUAL,

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec
+from lessvfl.wire import codec, kinds
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import (
     CLOSE_SECONDS,
@@ -42,7 +42,7 @@ from lessvfl.wire.line import (
     AROUND,
     ByteCount,
     HubRules,
-    Line,
+    PartyLine,
     part_of,
 )
 from lessvfl.wire.messages import Reply, Request, Traffic
@@ -70,7 +70,7 @@ class Hub:
         parties: Sequence[PartyId],
         *,
         silence: float = 60.0,
-        limit: int = codec.MAX_BODY,
+        limit: int = kinds.MAX_BODY,
         rules: HubRules = ANY_PARTY,
     ) -> None:
         self.parties = tuple(parties)
@@ -80,7 +80,7 @@ class Hub:
         self.number = 0
         self.run_id = bytes(16)
         self.bytes = ByteCount()  # so far
-        self._lines: dict[PartyId, Line] = {}
+        self._lines: dict[PartyId, PartyLine] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
         self._failure: BaseException | None = None  # in a thread of a stream
@@ -98,7 +98,7 @@ class Hub:
         the server's thread; raised here, it would be told to the party with all that it
         says.
         """
-        line: Line | None = None
+        line: PartyLine | None = None
         try:
             line = self._greet(stream, who, greets)
             if line is not None:
@@ -119,7 +119,7 @@ class Hub:
 
     def _greet(
         self, stream: Stream, who: Callable[[], str | None], greets: bool
-    ) -> Line | None:
+    ) -> PartyLine | None:
         """Check who dials; return its line, or say why not."""
         proven: str | None = None
         try:
@@ -144,7 +144,7 @@ class Hub:
             self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
             return None
         name = hello.party if proven is None else proven
-        line = Line(name, hello, stream)
+        line = PartyLine(name, hello, stream)
         with self._changed:
             refused = self._objection(name, hello)
             if refused is None:
@@ -192,7 +192,7 @@ class Hub:
         with contextlib.suppress(GoneError):
             stream.write(codec.encode(WireFrame(refusal, 0, self.run_id)))
 
-    def _carry(self, line: Line) -> None:
+    def _carry(self, line: PartyLine) -> None:
         """Carry requests and replies until the server ends the stream."""
         while (order := line.requests.get()) is not None:
             frame, down, n_due = order
@@ -213,7 +213,7 @@ class Hub:
         line.say_last()
 
     def _listen(
-        self, line: Line, sent: WireFrame, part: str
+        self, line: PartyLine, sent: WireFrame, part: str
     ) -> tuple[memoryview | ProtocolError, int]:
         """Return the frame that is no sign of life, or what is wrong with these.
 
@@ -241,7 +241,7 @@ class Hub:
                     f"{n_beats} in {line.heard - asked:.1f} seconds."
                 ), 0
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: PartyLine) -> None:
         line.replies.put(None)
         try:
             with self._changed:
@@ -336,7 +336,7 @@ class Hub:
             party: self._reply(line, requests[party]) for party, line in lines.items()
         }
 
-    def _reply(self, line: Line, request: Any) -> Any:
+    def _reply(self, line: PartyLine, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
         end = time.monotonic() + self.rules.longest
         while True:
@@ -404,7 +404,7 @@ class Hub:
         if line is not None:
             self._hang_up(line, why)
 
-    def _hang_up(self, line: Line, why: Refusal | None) -> None:
+    def _hang_up(self, line: PartyLine, why: Refusal | None) -> None:
         """End one connection; another one that the party has made since stays."""
         with self._changed:
             if self._lines.get(line.party) is line:

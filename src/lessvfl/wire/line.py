@@ -13,7 +13,7 @@ from typing import Any
 
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec
+from lessvfl.wire import kinds
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import Stream
 from lessvfl.wire.control import Align, Hello
@@ -38,7 +38,7 @@ class HubRules:
     # What is wrong with a reply to a request; None: nothing.
     check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
     # The most bytes of the arrays of a reply to a request.
-    due: Callable[[PartyId, Any], int] = lambda party, request: codec.MAX_BODY
+    due: Callable[[PartyId, Any], int] = lambda party, request: kinds.MAX_BODY
     came: Callable[[PartyId], None] = lambda party: None
     went: Callable[[PartyId], None] = lambda party: None
     # Told of every exchange: its request, the bytes of its frames up and down.
@@ -55,7 +55,7 @@ ANY_PARTY = HubRules()
 
 
 @dataclass
-class Line:
+class PartyLine:
     """One party's open stream, as the server's threads see it."""
 
     party: PartyId
@@ -111,7 +111,7 @@ class ByteCount:
 
     def add(
         self,
-        line: Line,
+        line: PartyLine,
         part: str,
         up: int = 0,
         down: int = 0,

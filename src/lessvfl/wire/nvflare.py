@@ -30,7 +30,7 @@ from nvflare.private.defs import CellMessageHeaderKeys
 
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec
+from lessvfl.wire import codec, kinds
 from lessvfl.wire.connection import (
     LARGEST_HELLO,
     GoneError,
@@ -160,7 +160,7 @@ class CellStreams:
         cell: Any,
         opened: Callable[[CellStream, str | ProtocolError], None] | None = None,
         who: Callable[[Message], str] = lambda message: "",
-        limit: int = codec.MAX_BODY,
+        limit: int = kinds.MAX_BODY,
     ) -> None:
         self.most_bytes = limit + BESIDES
         self._cell = getattr(cell, "core_cell", cell)  # messages as they are
@@ -307,7 +307,7 @@ class FlareHub(Hub):
         *,
         job: str,
         silence: float = 60.0,
-        limit: int = codec.MAX_BODY,
+        limit: int = kinds.MAX_BODY,
         rules: HubRules = ANY_PARTY,
     ) -> None:
         super().__init__(parties, silence=silence, limit=limit, rules=rules)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lessvfl.core.plans import Batches, TrainPlan, parts
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec, control, messages
+from lessvfl.wire import control, kinds, messages
 from lessvfl.wire.parties import Parties
 
 ALLOWED: dict[type, tuple[type, ...]] = {
@@ -40,7 +40,7 @@ class ReplyRules:
         dtype: torch.dtype,
         seed: int = 0,
         blocks: Tensor | None = None,
-        offer: int = codec.MAX_BODY,  # the most bytes of one in the alignment
+        offer: int = kinds.MAX_BODY,  # the most bytes of one in the alignment
     ) -> None:
         self.n_train, self.n_test = n_rows
         self._seeds, self._blocks = (seed,), blocks  # which say what is held out

@@ -24,7 +24,7 @@ from __future__ import annotations
 import struct
 
 from lessvfl.errors import ProtocolError
-from lessvfl.wire import codec
+from lessvfl.wire import codec, kinds
 
 MARK = b"l"
 HEAD = struct.Struct("<cBI8s")
@@ -71,7 +71,7 @@ class Shorthand:
 
     def _remember(self, place: int, own: tuple[bytes, bytes]) -> None:
         """Keep run and fields in mind, unless they are long or of no kind."""
-        if len(own[1]) > codec.LONG_FIELDS or place >= len(codec.KINDS):
+        if len(own[1]) > codec.LONG_FIELDS or place >= len(kinds.KINDS):
             return
         known = self._said.setdefault(place, [])
         if own not in known:
