@@ -216,13 +216,13 @@ def wire(given: argparse.Namespace, folder: Path, names: list[str]) -> None:
     """Time predictions over the wire and bare exchanges in turn."""
     import transport
 
-    from lessvfl.cli import remote
     from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict import Predictor
     from lessvfl.wire.flight import FlightHub
 
     own = read(ServerConfig, folder / "server" / "server.yaml")
-    secrets = remote.server_credentials(own, False)
+    secrets = server_credentials(own, False)
     hub = FlightHub(own.listen, own.parties, secrets, name_of=certificates.name_of_peer)
     predictor = Predictor(own, data.load_ids(Path(own.data), "row"), hub)
     asked, rng = predictor.parties, np.random.default_rng(given.seed)

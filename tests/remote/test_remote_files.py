@@ -17,7 +17,7 @@ from lessvfl import data
 from lessvfl.cli import remote
 from lessvfl.data import stored
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.remote import config, localhost, tables
+from lessvfl.remote import config, identity, localhost, tables
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
@@ -279,13 +279,13 @@ def in_threads(monkeypatch):
 
     def serve(folder):
         own = config.read(PartyConfig, folder / "party.yaml")
-        name, credentials = remote.party_identity(own, insecure=False)
+        name, credentials = identity.party_identity(own, insecure=False)
         process = PartyProcess.load(name, own, Status("run", "", "numbers", [SERVER]))
         process.serve(Address(own.server, credentials, own.server_name))
 
     def run_sides(base, parties, *options):
         own = config.read(ServerConfig, base / "server" / "server.yaml")
-        hub = remote.listen(own, remote.server_credentials(own, insecure=False))
+        hub = remote.listen(own, identity.server_credentials(own, insecure=False))
         status = Status("run", own.method, "numbers", own.parties)
         with ThreadPoolExecutor(len(parties)) as pool:
             sides = [pool.submit(serve, base / name) for name in parties]

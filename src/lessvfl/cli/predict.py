@@ -65,6 +65,7 @@ def server(
     from lessvfl import data
     from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict import tokens
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
@@ -82,7 +83,7 @@ def server(
     keys = tokens.Tokens.prepared(Path(own.out), given)
     read_ids = functools.partial(universe, own, rows, data.load_ids)
     known, asked = read_ids()
-    credentials = remote.server_credentials(own, insecure)
+    credentials = server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
         door = None if http is None else stack.enter_context(_bind(http))
         remote.start(own, log_json, stack, quiet)
@@ -179,11 +180,12 @@ def party(
     """Answer predictions as one party, with the network that training left."""
     from lessvfl import data, report
     from lessvfl.remote.config import PartyConfig, read
+    from lessvfl.remote.identity import party_identity
     from lessvfl.remote.predict import PredictingParty, texts_in_training
     from lessvfl.wire import dial, flight
 
     own = read(PartyConfig, config)
-    name, credentials = remote.party_identity(own, insecure)
+    name, credentials = party_identity(own, insecure)
     texts = texts_in_training(own)
     frame, ids = data.load_columns(table or Path(own.data), own.id, texts)
     process = PredictingParty(name, own, frame, ids)

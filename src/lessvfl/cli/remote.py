@@ -17,7 +17,7 @@ from lessvfl.cli import check, ending, results
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import Common, PartyConfig, ServerConfig
+    from lessvfl.remote.config import Common, ServerConfig
     from lessvfl.run.record import RunRecord
     from lessvfl.status import Status
     from lessvfl.wire.flight import Credentials, FlightHub
@@ -59,35 +59,6 @@ def start(
             format="%(message)s",
             handlers=[LineHandler()],
         )
-
-
-def credentials_of(config: Common, insecure: bool) -> Credentials | None:
-    """Return the files that say who this is, or None where that was asked for."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.wire.flight import Credentials
-
-    files = (config.certificate, config.key, config.ca)
-    if insecure:
-        return None
-    if None in files:
-        raise ConfigError(
-            "The config must name 'certificate', 'key' and 'ca' (see 'lessvfl kit'), "
-            "or --insecure must be given. Got a config without one of them."
-        )
-    certificate, key, ca = (Path(str(file)) for file in files)
-    return Credentials(certificate, key, ca)
-
-
-def server_credentials(own: Common, insecure: bool) -> Credentials | None:
-    """Return the files that prove that this is the server, once they are checked."""
-    from lessvfl.remote import certificates
-
-    credentials = credentials_of(own, insecure)
-    if credentials is not None:
-        certificates.check_pair(
-            credentials.certificate, credentials.key, credentials.ca, "server"
-        )
-    return credentials
 
 
 def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
@@ -141,6 +112,7 @@ def server(
 ) -> None:
     """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.server import ServerProcess
     from lessvfl.remote.tables import LabelTable
     from lessvfl.status import Status, StatusServer, file, terminal
@@ -198,25 +170,6 @@ def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
     }
 
 
-def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:
-    """Return who a party is, and the files that prove it."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.remote import certificates
-
-    credentials = credentials_of(own, insecure)
-    name = own.name
-    if credentials is not None:
-        name = certificates.check_pair(
-            credentials.certificate, credentials.key, credentials.ca, "party"
-        )
-    if name is None:
-        raise ConfigError(
-            "The 'name' setting must say who this is where no certificate does. "
-            "Got none."
-        )
-    return name, credentials
-
-
 def party(
     config: ConfigFile,
     insecure: Insecure = False,
@@ -225,6 +178,7 @@ def party(
 ) -> None:
     """Take part in a run as one party."""
     from lessvfl.remote.config import PartyConfig, read
+    from lessvfl.remote.identity import party_identity
     from lessvfl.remote.party import PartyProcess
     from lessvfl.remote.seed import SERVER
     from lessvfl.status import Status, terminal
