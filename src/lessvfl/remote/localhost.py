@@ -379,14 +379,13 @@ def start(
 
 def _wait(processes: Mapping[str, subprocess.Popen[bytes]], base: Path) -> None:
     """Wait for all to end well; the first that does not ends the run."""
-    while any(process.poll() is None for process in processes.values()):
-        for name, process in processes.items():
-            if process.poll() not in (None, 0):
-                raise ConfigError(_last_words(name, base, process.returncode))
+    codes: dict[str, int | None] = dict.fromkeys(processes)
+    while None in codes.values():
         time.sleep(0.05)
-    for name, process in processes.items():
-        if process.returncode != 0:
-            raise ConfigError(_last_words(name, base, process.returncode))
+        codes = {name: process.poll() for name, process in processes.items()}
+        for name, code in codes.items():
+            if code not in (None, 0):
+                raise ConfigError(_last_words(name, base, code))
 
 
 def _last_words(name: str, base: Path, code: int) -> str:

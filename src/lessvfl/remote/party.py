@@ -36,15 +36,8 @@ from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, versions
 from lessvfl.remote.policy import Judge, planned
-from lessvfl.remote.requests import RequestRules
-from lessvfl.remote.seed import (
-    SERVER,
-    Prepared,
-    SeedRows,
-    SeedRun,
-    encode,
-    party_record,
-)
+from lessvfl.remote.requests import Prepared, SeedRows
+from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
 from lessvfl.remote.session import (
     Aligned,
     Aligning,
@@ -365,20 +358,14 @@ class PartyProcess:
         """Have a seed ready to begin, as the simulator would build it."""
         whole = self.own.settings(agreed.settings)
         config = clamp_batch(whole.config, len(rows.train))
-        rules = RequestRules(
-            self.judge,
-            config.plans(len(agreed.message.parties)),
-            config.stored(),
-            config.bits,
-            rows.counts,
-        )
+        plans = config.plans(len(agreed.message.parties))
         private = self.private_seed(rows.seed)
         build = Builder(whole, [rows.seed], self.config.device, private=[private])
         train, test = table.take(rows.train), table.take(rows.test)
         encoding = self.own.encoding(train)
         n_rows = max(rows.counts.values())
         if config.empty_party != "frozen":  # the most that pass the network together
-            steps = [getattr(plan, "batch_size", 0) for plan in rules.plans]
+            steps = [getattr(plan, "batch_size", 0) for plan in plans]
             n_rows = min(n_rows, max(PART, *steps))
         self.judge.components(whole.net, len(encoding.groups))
         self.judge.memory(whole.net, len(encoding.groups), n_rows)
@@ -396,8 +383,17 @@ class PartyProcess:
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
             build.blocks([rows.blocks]),
         )
-        place = self._place(rows.seed)
-        return Prepared(rows, encoding, rules, party, private, place)
+        return Prepared(
+            self.judge,
+            rows,
+            encoding,
+            plans,
+            config.stored(),
+            config.bits,
+            party,
+            private,
+            self._place(rows.seed),
+        )
 
     def _place(self, seed: int) -> Path:
         """Return the folder of one seed."""

@@ -7,11 +7,13 @@ or the party's policy do not have is refused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lessvfl.core.plans import TrainPlan, are_alike
+from lessvfl.data import Encoding, Places
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.party import Party
 from lessvfl.remote.policy import Judge
@@ -33,14 +35,34 @@ class SeedProgress:
 
 
 @dataclass(frozen=True)
-class RequestRules:
-    """The rules of one seed, by its plans."""
+class SeedRows:
+    """Which of its common rows a party trains and tests with, by their places."""
+
+    seed: int
+    train: Places
+    test: Places
+    blocks: Places | None  # of the training rows; None: every row is alone
+    share: float | None = None  # of the rarer of two classes, where it is told
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how many there are of each."""
+        return {"train": len(self.train), "test": len(self.test)}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A seed before its first step: its rows, and what a server may ask about them."""
 
     judge: Judge
+    rows: SeedRows
+    encoding: Encoding
     plans: tuple[Any, ...]  # that the server may send, in this order
     stored: tuple[int | None, int] | None  # rows and bits of stage 2
     bits: int  # of a value in joint training
-    n_rows: Mapping[str, int]  # of "train" and "test"
+    build: Callable[[], Party]  # a fresh party on these rows
+    private: int  # the seed of its own streams
+    folder: Path  # of this seed
 
     def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:
         """Return a request, its plan the party's own, or refuse it."""
@@ -112,7 +134,7 @@ class RequestRules:
         is_due = self.stage_due(done) == "select_features"
         if self.stored is not None and is_due and message.part not in done.sent:
             n_rows, bits = self.stored
-            most = self.n_rows["train"]
+            most = len(self.rows.train)
             agreed = (None if n_rows is None else min(n_rows, most), bits)
             if (message.n_rows, message.bits) == agreed:
                 return
@@ -127,7 +149,7 @@ class RequestRules:
                 return
         if self.stage_due(done) is not None:
             raise refuse("evaluation at the end alone", key, "one before it")
-        if asked.rows == "train" and self.n_rows["test"]:
+        if asked.rows == "train" and len(self.rows.test):
             raise refuse("evaluation by test rows", key, "training rows")
         if asked.bits != self.bits:
             allowed = f"evaluation at the run's {self.bits} bits a value"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,13 @@ from lessvfl.data import (
     CellCounts,
     Encoding,
     Frame,
-    Places,
     Scratch,
     StoredTable,
     Table,
 )
 from lessvfl.errors import RecordError
-from lessvfl.party import Party
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.remote.requests import RequestRules, SeedProgress
+from lessvfl.remote.requests import Prepared, SeedProgress
 from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable
 from lessvfl.run.build import Builder
@@ -45,34 +43,6 @@ log = logging.getLogger(__name__)
 SERVER = "server"  # what the other side is called, where it is shown
 
 
-@dataclass(frozen=True)
-class SeedRows:
-    """Which of its common rows a party trains and tests with, by their places."""
-
-    seed: int
-    train: Places
-    test: Places
-    blocks: Places | None  # of the training rows; None: every row is alone
-    share: float | None = None  # of the rarer of two classes, where it is told
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Return how many there are of each."""
-        return {"train": len(self.train), "test": len(self.test)}
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A seed before its first step."""
-
-    rows: SeedRows
-    encoding: Encoding
-    rules: RequestRules  # what may be asked
-    build: Callable[[], Party]  # a fresh party on these rows
-    private: int  # the seed of its own streams
-    folder: Path  # of this seed
-
-
 class SeedRun:
     """A seed from its first step on, or from a mark: ``handle(request) -> reply``.
 
@@ -82,9 +52,9 @@ class SeedRun:
     def __init__(
         self, prepared: Prepared, budget: RunBudget, status: Status, tag: str | None
     ) -> None:
-        self.prepared, self._rules = prepared, prepared.rules
+        self.prepared = prepared
         self._budget, self._status = budget, status
-        self._name = prepared.rules.judge.party
+        self._name = prepared.judge.party
         self.party = prepared.build()
         self.progress, self._ledger = SeedProgress(), Ledger(1)
         self._mark = tag  # of the last checkpoint
@@ -98,14 +68,14 @@ class SeedRun:
     @property
     def stage_due(self) -> str | None:
         """Return the stage at hand, or the next one; None: all are over."""
-        return self._rules.stage_due(self.progress)
+        return self.prepared.stage_due(self.progress)
 
     # ------------------------------------------------------------------------- requests
 
     def handle(self, message: Any) -> messages.Reply:
         """Answer a request, if it is one that may come now."""
         done, party = self.progress, self.party
-        message = self._rules.checked(message, party, done)
+        message = self.prepared.checked(message, party, done)
         rows = "train"
         if isinstance(message, messages.Embed):
             rows = message.rows
@@ -119,7 +89,7 @@ class SeedRun:
         if isinstance(reply, messages.Embedding):
             self._count(message, reply, rows)
         elif isinstance(reply, messages.Done):
-            all_over, next_one = len(self._rules.plans), 1 + self._rules.n_due(done)
+            all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
             done.behind = all_over if all(reply.silent) else next_one
         match message:
             case messages.Embed("embed"):
