@@ -98,8 +98,8 @@ def secret_tensor(secret: bytes) -> dict[str, Tensor]:
 
 
 def secret_of(state: State) -> bytes:
-    """Return the secret in a state, empty where there is none."""
-    return bytes(state.tensors["secret"].tolist()) if "secret" in state.tensors else b""
+    """Return the secret in a state."""
+    return bytes(state.tensors["secret"].tolist())
 
 
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:

@@ -153,9 +153,13 @@ class Budget:
 
     def __init__(self, path: Path, judge: Judge, *names: str) -> None:
         self._path, self._judge = path, judge
-        self._known = read_state(path) if path.is_file() else State({}, {})
-        self.counts: dict[str, int] = {n: self._known.values.get(n, 0) for n in names}
+        self.counts = dict.fromkeys(names, 0)
+        if path.is_file():
+            self._take_up(read_state(path))
         self._written = dict(self.counts)
+
+    def _take_up(self, known: State) -> None:
+        self.counts = {name: known.values[name] for name in self.counts}
 
     def _check(self, key: str, n: int, allowed: str, got: str) -> int:
         """Refuse `n` more than the policy's `key` allows; return what that is."""
@@ -271,12 +275,16 @@ class PredictionBudget(Budget):
     def __init__(
         self, path: Path, judge: Judge, lately: Iterable[tuple[float, int]] = ()
     ) -> None:
+        self._asked = ""  # the alignment that was paid for last
+        self.secret = secrets.token_bytes(SECRET_BYTES)
         super().__init__(path, judge, "rows", "alignments")
-        self._asked: str = self._known.values.get("asked", "")  # and was paid for last
-        self.secret = secret_of(self._known) or secrets.token_bytes(SECRET_BYTES)
         now = time.monotonic()
         self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
         self._n_lately = sum(n for _, n in self._lately)
+
+    def _take_up(self, known: State) -> None:
+        super()._take_up(known)
+        self._asked, self.secret = known.values["asked"], secret_of(known)
 
     def alignment(self, asked: str) -> bool:
         """Take an alignment off the budget, unless the last one was the same.
