@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,13 +34,13 @@ REVEALS = ("nothing", "counts", "features")
 PATHS = ("certificate", "key", "ca", "data", "out")  # relative to the file
 
 
+def _are_different(value: Any, each: Callable[[Any], bool]) -> bool:
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    return is_list and all(map(each, value)) and len(set(value)) == len(value)
+
+
 def _are_names(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) > 0
-        and all(isinstance(name, str) and name for name in value)
-        and len(set(value)) == len(value)
-    )
+    return _are_different(value, lambda name: isinstance(name, str) and bool(name))
 
 
 def _names() -> Kind:
@@ -48,15 +48,10 @@ def _names() -> Kind:
 
 
 def _seeds() -> Kind:
+    seed = an_int(0)
     return Kind(
         "a whole number >= 0, or a list of different ones",
-        lambda v: (
-            isinstance(v, list | tuple)
-            and len(v) > 0
-            and all(map(an_int(0).accepts, v))
-            and all(seed < 2**63 for seed in v)
-            and len(set(v)) == len(v)
-        ),
+        lambda v: _are_different(v, lambda one: seed.accepts(one) and one < 2**63),
         lambda text: tuple(map(int, text.split(","))),
     )
 
