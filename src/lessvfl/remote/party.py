@@ -247,8 +247,8 @@ class PartyProcess:
             raise self._too_early("what is run")
         self.state = Connected(at.said)  # a message that fails was the last
         own = (self.name, self.config.align)
-        hearing = (self._new_aligner, self._hearing)
-        rows = answer_alignment(*own, at, message, *hearing)
+        how = (self._new_aligner, self._guard)
+        rows = answer_alignment(*own, at, message, *how)
         if isinstance(rows, Aligning):
             self.state = rows
             return control.Align(rows.answer)
@@ -263,9 +263,7 @@ class PartyProcess:
         return control.Agreed()
 
     @contextlib.contextmanager
-    def _hearing(
-        self, agreed: Agreement, n_heard: int, message: bytes
-    ) -> Iterator[None]:
+    def _guard(self, agreed: Agreement, n_heard: int, message: bytes) -> Iterator[None]:
         """Have the messages of one alignment answered, and no others."""
         if n_heard == 0:
             self.status.do("alignment: answering the server")

@@ -102,11 +102,11 @@ def answer_alignment(
     at: Connected[OpeningT],
     message: bytes,
     new_aligner: Callable[[], PartyAligner],
-    hearing: Callable[[OpeningT, int, bytes], AbstractContextManager[None]],
+    guard: Callable[[OpeningT, int, bytes], AbstractContextManager[None]],
 ) -> Aligning[OpeningT] | Positions:
     """Answer one message of an alignment at a party; return its rows after the last.
 
-    A message is answered within `hearing`, which is told how many came before it: there
+    A message is answered within `guard`, which is told how many came before it: there
     it is paid for, or refused, and what was heard is written down.
     """
     wanted = at.said.message.align
@@ -119,7 +119,7 @@ def answer_alignment(
         aligner, n_heard = at.aligner, at.n_heard
     else:
         aligner, n_heard = new_aligner(), 0
-    with hearing(at.said, n_heard, message):
+    with guard(at.said, n_heard, message):
         answer = aligner.answer(message)
     if answer is None:
         return aligner.rows

@@ -224,8 +224,8 @@ class PredictingParty:
             )
         self.state = Connected(at.said)  # a message that fails was the last
         own = (self.name, self.config.align)
-        hearing = (self._new_aligner, self._hearing)
-        found = answer_alignment(*own, at, message, *hearing)
+        how = (self._new_aligner, self._guard)
+        found = answer_alignment(*own, at, message, *how)
         if isinstance(found, Aligning):
             self.state = found
             return control.Align(found.answer)
@@ -244,9 +244,7 @@ class PredictingParty:
         return PartyAligner(mode, self._ids, self.frame.n_rows, secret=self._secret())
 
     @contextlib.contextmanager
-    def _hearing(
-        self, model: OpenModel, n_heard: int, message: bytes
-    ) -> Iterator[None]:
+    def _guard(self, model: OpenModel, n_heard: int, message: bytes) -> Iterator[None]:
         """Have an alignment paid for, and again where the server breaks its rules."""
         if n_heard == 0:
             self._pay(message, model)
