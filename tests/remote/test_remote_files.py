@@ -697,7 +697,7 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
     ]
     process.close()
     fewer = start(["!seen", "!code"])
-    assert fewer._encoding(fewer.whole).features == ("amount", "smoker")
+    assert fewer.own.encoding(fewer.own.whole).features == ("amount", "smoker")
     assert "seen" not in {one.column for one in fewer.changes()}
     fewer.close()
     hello = str(dataclasses.asdict(process.hello()))
