@@ -47,7 +47,8 @@ from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import versions
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
 from lessvfl.status import Status
 from lessvfl.wire import codec, connection, control, dial, flight, messages, shorthand
 from lessvfl.wire.codec import WireFrame, decode, encode

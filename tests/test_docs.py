@@ -391,6 +391,22 @@ def test_command_line_page_has_every_option_between_machines(command: str) -> No
     assert documented == known
 
 
+@pytest.mark.parametrize("command", ["server", "party"])
+def test_command_line_page_has_every_option_of_predictions(command: str) -> None:
+    section = read("cli.md").split("## lessvfl predict\n")[1].split("\n## ")[0]
+    documented = {
+        option
+        for first, of, *_ in rows(section)
+        for option in re.findall(r"-+[\w-]+", first)
+        if of == command
+    }
+    top: Any = typer.main.get_command(app.app)
+    own = top.commands["predict"].commands[command]
+    known = {name for param in own.params for name in param.opts}
+    common = {"--config", "--insecure", "--log-json", "--quiet", "-q"}
+    assert documented == known - common
+
+
 def test_command_line_page_has_every_option_of_run() -> None:
     section = read("cli.md").split("## lessvfl run")[1].split("\n## ")[0]
     documented = {

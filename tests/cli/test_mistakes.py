@@ -183,8 +183,8 @@ MISTAKES = {
     "a wait of words": (server("wait"), "'wait'", "'soon'"),
     "no certificate": (["server", "--config", "server.yaml"], "--insecure", "kit"),
     "missing certificate": (["server", "--config", "no-keys.yaml"], "no.pem"),
-    "an option of predictions": (server("server", "--rows", "r.csv"), "--predict"),
-    "predictions of no run": (server("server", "--predict", "--out", "p.csv"), "run"),
+    "an option of predictions": (server("server", "--rows", "r.csv"), "--rows"),
+    "predictions of no run": (["predict", *server("server", "--out", "p.csv")], "run"),
     # A party's config.
     "the server's config": (party("server"), "that of a party", "the server"),
     "a party without a name": (party("nameless"), "'name'"),
@@ -196,7 +196,7 @@ MISTAKES = {
     "revealing too much": (party("reveal"), "'reveal'", "counts", "'all'"),
     "a policy with a typo": (party("policy"), "'min_row'", "Did you mean 'min_rows'?"),
     "far and unencrypted": (party("far"), "Without encryption", "198.51.100.7"),
-    "a party's table, no predict": (party("party", "--data", "fine.csv"), "--predict"),
+    "a party's table, no predict": (party("party", "--data", "fine.csv"), "--data"),
 }
 
 

@@ -24,6 +24,7 @@ from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Hello, Save
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Block, Descend, Embedding, Transport
 from lessvfl.wire.parties import Parties
 
@@ -267,7 +268,9 @@ def test_who_does_not_fit_is_refused(network, change):
         return None if hello.versions else "Both must have the same versions."
 
     told: list[tuple[str, str]] = []
-    hub = network.hub(("a",), admit=admit, refused=lambda *what: told.append(what))
+    hub = network.hub(
+        ("a",), rules=HubRules(admit=admit, refused=lambda *what: told.append(what))
+    )
     name = "x" if change == "stranger" else "a"
     error = Side(network, name, agree).ended()
     words = "does not expect 'x'" if change == "stranger" else "the same versions"
@@ -399,7 +402,9 @@ def test_a_site_whose_name_begins_with_a_partys_cannot_take_its_place(flare):
 
     told: list[tuple[str, str]] = []
     handlers = {"site-1": agree}
-    with connected(flare, handlers, refused=lambda *what: told.append(what)) as (
+    with connected(
+        flare, handlers, rules=HubRules(refused=lambda *what: told.append(what))
+    ) as (
         hub,
         _,
     ):
@@ -496,7 +501,7 @@ def test_who_is_not_admitted_yet_sends_a_greeting_and_nothing_else(flare):
         asked.set()
         let_in.wait(10)
 
-    hub = flare.hub(("a",), admit=admit)
+    hub = flare.hub(("a",), rules=HubRules(admit=admit))
     stream = flare.server("a").connect()
     stream.write(codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0)))
     assert asked.wait(10)

@@ -32,8 +32,10 @@ from lessvfl.remote.align import Aligner, Ids, psi
 from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.party import PartyProcess, Serving
 from lessvfl.remote.policy import Policy
+from lessvfl.remote.seed import SeedRun
+from lessvfl.remote.session import Aligned
 from lessvfl.remote.spent import _Seed
 from lessvfl.run import profiles
 from lessvfl.run.record import read_json, write_json
@@ -64,6 +66,12 @@ def asked(method="less-vfl-auto", profile="default", **values) -> dict[str, Any]
     """Return the settings that an honest server sends, and what is put on top."""
     dataset = data.from_arrays([[0.0], [1.0]], [0, 1])
     return profiles.resolve(method, profile, dataset).shared() | values
+
+
+def training(party: PartyProcess) -> SeedRun:
+    """Return the seed at hand of a party."""
+    assert isinstance(party.state, Serving)
+    return party.state.run
 
 
 class Server:
@@ -117,13 +125,13 @@ class Server:
 
     @property
     def plans(self):
-        return self.party._plans
+        return training(self.party).prepared.plans
 
 
 def skip_to(server: Server, stage: str) -> Any:
     """Have the stages before one behind the party, and return its plan."""
     names = [plan.stage for plan in server.plans]
-    server.party._n_behind = names.index(stage)
+    training(server.party).progress.behind = names.index(stage)
     return server.plans[names.index(stage)]
 
 
@@ -160,8 +168,7 @@ def test_preparation_is_the_partys_own_choice(tmp_path, name):
 def test_its_own_scale_acts_whatever_the_server_wants(tmp_path):
     party = a_party(tmp_path, scale="standardize")
     Server(party).begin()
-    assert party.party is not None
-    assert party.party.X_train.mean(dim=1).abs().max() < 1e-5
+    assert training(party).party.X_train.mean(dim=1).abs().max() < 1e-5
 
 
 def test_a_party_brings_its_own_network(tmp_path):
@@ -173,8 +180,7 @@ def test_a_party_brings_its_own_network(tmp_path):
     )
     party = a_party(tmp_path, party_net=f"{path}:own")
     Server(party).begin()
-    assert party.party is not None
-    assert party.party.net.input_weights.shape == (1, 7, D)
+    assert training(party).party.net.input_weights.shape == (1, 7, D)
 
 
 @pytest.mark.parametrize(
@@ -514,8 +520,8 @@ def test_training_rows_do_not_make_a_party_narrower_than_its_policy(tmp_path):
     server = Server(party, embedding_size=16, components_per_column=None)
     server.welcome()
     server.align()
-    assert isinstance(party.table, data.Frame)  # in the common order
-    few = np.isin(party.table.texts(2), ["c00", "c01", "c02"])
+    assert isinstance(party.state, Aligned)  # in the common order
+    few = np.isin(party.state.rows.texts(2), ["c00", "c01", "c02"])
     with refused("0.75 components for each of its encoded columns", "Got 16"):
         server.prepare(np.flatnonzero(few), np.flatnonzero(~few))
 
@@ -693,7 +699,7 @@ def test_the_end_of_training_cannot_be_feigned(tmp_path):
         with refused("Got a run with less"):
             Server(party, train_epochs=n_epochs).welcome()
     server = Server(party).begin()
-    party._n_behind = len(server.plans)  # as after seed 0
+    training(party).progress.behind = len(server.plans)  # as after seed 0
     server.party.handle(listed(TRAIN, TEST, seed=1))
     with refused("at the end alone"):
         server.party.handle(Embed("evaluate", "test"))
@@ -1020,7 +1026,7 @@ def inverted(h: torch.Tensor) -> torch.Tensor:
 def resemblance(party: PartyProcess) -> float:
     """Return how much the inverted columns are like the true ones, in the mean."""
     found = inverted(first_embedding(party)).numpy()
-    inside: Any = party.party
+    inside: Any = training(party).party
     true = inside.X_train[0].numpy()
     each = [np.corrcoef(found[:, i], true[:, i])[0, 1] for i in range(4)]
     return float(np.mean(np.abs(each)))
@@ -1057,17 +1063,17 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     party = a_party(tmp_path)
     server = Server(party, pretrain_epochs=0, server_rows=60, bits=8).begin()
     sent = server.party.handle(Embed("embed", "train", 60, 8)).block
-    inside: Any = party.party
+    inside: Any = training(party).party
     h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, (0,)))
     name = ("up", "clinic", "embed", "train")
 
     def levels(seed):
         return coding.encode(h, 8, None, (seed,), *name)[0].levels
 
-    own = party._private_seed(0)
+    own = party.private_seed(0)
     assert torch.equal(levels(own), sent.coded.levels)
     assert not torch.equal(levels(0), sent.coded.levels)
-    look = next(p for p in party._plans if p.stage == "select_features")
+    look = next(p for p in server.plans if p.stage == "select_features")
     seen = (torch.arange(60).view(1, -1), h, torch.randn_like(h))
     selector = inside._shadows.selector
     assert selector.over(inside.X_train, seen, 0, look).name[0] == own
@@ -1080,12 +1086,12 @@ def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
     secret = party.home.secret
-    seeds = [party._private_seed(seed) for seed in (0, 1)]
+    seeds = [party.private_seed(seed) for seed in (0, 1)]
     assert seeds[0] != seeds[1]
     party.close()
     again = a_party(tmp_path)
     assert again.home.secret == secret
-    assert [again._private_seed(seed) for seed in (0, 1)] == seeds
+    assert [again.private_seed(seed) for seed in (0, 1)] == seeds
     (tmp_path / "other").mkdir()
     assert a_party(tmp_path / "other").home.secret != secret
 

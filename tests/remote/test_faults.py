@@ -56,6 +56,7 @@ from lessvfl.run.record import RunRecord
 from lessvfl.wire import codec, connection, dial, flight, shorthand
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Block, Descend
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
@@ -280,7 +281,8 @@ def fail(*args):
 def test_an_error_in_a_thread_of_a_connection_ends_the_run(callback):
     """It is raised in the server's thread, at once, and no party hears what it says."""
     with a_hub() as hub:
-        setattr(hub, callback, fail)
+        told: Any = {callback: fail}
+        hub.rules = dataclasses.replace(hub.rules, **told)
         began = time.monotonic()
         ready = callback in ("carried", "went")
         sides = [Simple(hub, name) for name in (HELD if ready else ["clinic"])]
@@ -351,7 +353,7 @@ def test_who_computes_for_long_is_not_silent():
         Simple(hub, "clinic", compute, beat=0.5)
         until(lambda: hub.connected)
         assert hub.send({"clinic": Finish("0" * 64)}) == {"clinic": Agreed()}
-        beats = hub.by_part()["frames", "alive", "up"]
+        beats = hub.bytes.by_part()["frames", "alive", "up"]
         one, more = len(codec.encode(WireFrame(Busy(), 1))), shorthand.HEAD.size
         assert beats in [one + n * more for n in range(6)]  # a busy machine gives fewer
 
@@ -389,16 +391,16 @@ def test_quick_replies_cost_no_sign_of_life():
         beats = ("frames", "alive", "up")
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            before, began = hub.by_part()[beats], time.monotonic()
+            before, began = hub.bytes.by_part()[beats], time.monotonic()
             hub.send({"clinic": Finish("0" * 64)})
             if time.monotonic() - began < beat:  # else the machine is busy
-                assert hub.by_part()[beats] == before
+                assert hub.bytes.by_part()[beats] == before
 
 
 @pytest.mark.parametrize("change", ["number", "run", "flood"])
 def test_false_signs_of_life_are_cut_off(change):
     refused = []
-    with a_hub(refused=lambda *why: refused.append(why)) as hub:
+    with a_hub(rules=HubRules(refused=lambda *why: refused.append(why))) as hub:
         with a_raw_party(hub) as (say, listen):
             until(lambda: hub.connected)
             asked = ask(hub)
@@ -453,7 +455,7 @@ def test_a_party_that_was_frozen_comes_back_and_nothing_changes(tmp_path):
             reply = super().handle(message)
             if (
                 isinstance(message, Descend)
-                and self.budget.rounds > 6
+                and self.budget.counts["rounds"] > 6
                 and not self.n_frozen
             ):
                 self.n_frozen += 1
@@ -496,7 +498,9 @@ def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
         hello = a_party("clinic", tmp_path / "second").hello()
         config = server_config(tmp_path / "second", wait=1.0)
         server = ServerProcess(config, labels(), hub, a_status())
-        hub.refused = lambda *why: refused.append(why)
+        hub.rules = dataclasses.replace(
+            hub.rules, refused=lambda *why: refused.append(why)
+        )
         with a_raw_party(hub, "clinic", hello) as (say_raw, listen):
             running = InThread(server.run)
             listen()

@@ -11,6 +11,7 @@ from lessvfl.remote import certificates
 from lessvfl.wire.control import Agreed, Finish, Hello
 from lessvfl.wire.dial import serve
 from lessvfl.wire.flight import Address, Credentials, FlightHub
+from lessvfl.wire.line import HubRules
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_a_party_with_our_certificate_takes_part(kits):
 
 def test_a_name_that_is_not_in_the_certificate_is_refused(kits):
     seen = []
-    hub = a_hub(kits, refused=lambda who, why: seen.append((who, why)))
+    hub = a_hub(kits, rules=HubRules(refused=lambda who, why: seen.append((who, why))))
     with pytest.raises(ConfigError, match="name in its certificate, 'clinic'"):
         dial(hub, kits / "ours" / "clinic", "bank", 10)
     assert hub.connected == ()

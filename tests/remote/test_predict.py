@@ -39,7 +39,8 @@ from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
 from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.service import Pending, PredictionSite, Service, Worker
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
 from lessvfl.status import Status
 from lessvfl.web import limits
 from lessvfl.web.tokens import Right, Tokens, prepare
@@ -355,10 +356,10 @@ def test_a_party_that_goes_while_a_session_begins_is_waited_for(folder, monkeypa
         right = predictor.predict(places).z
         open_all, lost = predictor._open_all, [PartyLostError(["bank"], "gone")]
 
-        def fail_once():
+        def fail_once(session):
             if lost:
                 raise lost.pop()
-            return open_all()
+            return open_all(session)
 
         monkeypatch.setattr(predictor, "_open_all", fail_once)
         assert predictor.begin() == len(common())
@@ -406,8 +407,9 @@ def test_an_alignment_that_is_declined_leaves_the_session_as_it_was(folder):
 def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
     with a_session(folder) as (predictor, _):
         places, _ = predictor.places(IDS[common()])
-        predictor.hub.newest_stays = False
-        predictor.hub.admit = lambda hello: "not now"
+        predictor.hub.rules = dataclasses.replace(
+            predictor.hub.rules, newest_stays=False, admit=lambda hello: "not now"
+        )
         predictor.hub.hang_up("bank")
         with pytest.raises(PartyLostError, match="'bank'"):
             predictor.predict(places)
@@ -501,7 +503,7 @@ def test_tries_that_fail_leave_the_session_in_use_alone(folder):
             bank.times = 1
             with pytest.raises(PartyLostError):
                 predictor.align_again(IDS[:100])
-            predictor._await(predictor.parties)
+            predictor.hub.wait(20, predictor.parties)
         places, _ = predictor.places(IDS[common()])
         assert alike(predictor.predict(places).z, in_process(folder, common()))
 
@@ -516,7 +518,7 @@ def test_a_party_that_hangs_up_at_requests_spends_nothing_of_the_others(folder):
             bank.times = 1
             with pytest.raises(PartyLostError):
                 predictor.predict(places)
-            predictor._await(predictor.parties)
+            predictor.hub.wait(20, predictor.parties)
         assert alike(predictor.predict(places).z, in_process(folder, common()))
     text = (folder / "clinic" / "predictions.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -561,7 +563,7 @@ def test_rows_that_nobody_named_do_not_leave(folder, monkeypatch, align):
     honest = Aligner._named
 
     def claim_another(aligner, name, rows):
-        listed, places = sides[name].party._aligner._listed, aligner._places[name]
+        listed, places = sides[name].party.state.aligner._listed, aligner._places[name]
         theirs = np.flatnonzero(listed < len(order(name)))
         unknown = int(np.setdiff1d(theirs, places[rows])[0])
         if name in aligner._echoes:
@@ -572,14 +574,14 @@ def test_rows_that_nobody_named_do_not_leave(folder, monkeypatch, align):
 
     with a_session(folder, align=align) as (predictor, sides):
         monkeypatch.setattr(Aligner, "_named", claim_another)
-        known = {side.party.name: side.party._rows for side in sides.values()}
+        known = {side.party.name: side.party.state.rows for side in sides.values()}
         with pytest.raises((PartyLostError, ProtocolError)):
             predictor.align_again(IDS[common()[:20]])
         for name, side in sides.items():
             side.join(10)
             assert "names rows that are not common" in str(side.error)
-            assert side.party._rows is known[name] or side.party._rows is None
-            assert side.party._spent._asked == ""  # another try is paid for again
+            assert getattr(side.party.state, "rows", known[name]) is known[name]
+            assert side.party.budget._asked == ""  # another try is paid for again
 
 
 # --------------------------------------------------------------------------- the policy
@@ -757,9 +759,9 @@ def test_a_model_is_taken_up_so_often_and_not_more(folder, monkeypatch):
 def test_a_server_hears_that_it_opens_too_often(folder, monkeypatch):
     monkeypatch.setattr(predict_party, "OPENS", 1)
     with a_session(folder) as (predictor, _):
-        predictor._session = secrets.token_hex(16)
+        other = dataclasses.replace(predictor._session, name=secrets.token_hex(16))
         with pytest.raises(PolicyError, match="at most 1 times a minute"):
-            predictor._open("bank")
+            predictor._open("bank", other)
 
 
 # -------------------------------------------------------------------------- the service
@@ -898,7 +900,8 @@ def test_a_request_without_the_token_is_refused(folder, shown):
 def test_the_service_names_who_is_missing_and_comes_back(folder):
     wanted = {"ids": [IDS[common()[0]]]}
     with a_service(folder) as (client, predictor):
-        admit, predictor.hub.admit = predictor.hub.admit, lambda hello: "not now"
+        rules = predictor.hub.rules
+        predictor.hub.rules = dataclasses.replace(rules, admit=lambda hello: "not now")
         predictor.hub.hang_up("bank")
         refused = client.post("/predict", json=wanted)
         assert refused.status_code == 503
@@ -907,7 +910,7 @@ def test_the_service_names_who_is_missing_and_comes_back(folder):
         predictor.allow_missing = True
         partial = client.post("/predict", json=wanted).json()
         assert (partial["partial"], partial["missing"]) == (True, ["bank"])
-        predictor.hub.admit = admit
+        predictor.hub.rules = rules
 
 
 def test_the_service_aligns_again_when_asked(folder):

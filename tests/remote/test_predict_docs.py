@@ -24,9 +24,9 @@ from tests.test_docs import FENCE, named_rows, rows
 from lessvfl.cli import app
 from lessvfl.errors import PolicyError
 from lessvfl.remote.policy import Judge, Policy
-from lessvfl.remote.predict.party import _Spent
 from lessvfl.remote.predict.server import MOST_ROWS
 from lessvfl.remote.predict.service import STATUS
+from lessvfl.remote.spent import PredictionBudget
 
 PAGE = Path(__file__).parents[2] / "docs" / "predict.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -248,7 +248,7 @@ def errors(machine: Machine, file: Path, admin: str) -> None:
 
 
 def test_the_page_shows_what_a_policy_says(tmp_path):
-    spent = _Spent(tmp_path / "spent.safetensors", Judge("clinic", Policy()))
+    spent = PredictionBudget(tmp_path / "spent.safetensors", Judge("clinic", Policy()))
     spent.rows(Policy().predict_rate, 0)
     with pytest.raises(PolicyError) as declined:
         spent.rows(300, 0)
@@ -274,12 +274,12 @@ def test_the_page_has_the_policy_of_predictions():
 def test_the_page_has_the_options_of_predictions(command):
     import typer.main
 
-    table = TEXT.split(f"| option of `lessvfl {command}` |")[1].split("\n\n")[0]
+    table = TEXT.split(f"| option of `lessvfl predict {command}` |")[1].split("\n\n")[0]
     documented = set(re.findall(r"^\| `(--[\w-]+)` \|", table, re.MULTILINE))
     top: Any = typer.main.get_command(app.app)
-    known = {name for param in top.commands[command].params for name in param.opts}
-    training = {"--config", "--resume", "--insecure", "--log-json", "--quiet", "-q"}
-    training |= {"--status-file"}
+    own = top.commands["predict"].commands[command]
+    known = {name for param in own.params for name in param.opts}
+    training = {"--config", "--insecure", "--log-json", "--quiet", "-q"}
     assert documented == known - training
 
 
@@ -300,7 +300,7 @@ def test_an_option_of_predictions_starts_no_training(run_cli, tmp_path, words):
     config.write_text(f"{names}data: table.csv\nid: id\nout: run\n")
     result = run_cli(words[0], "--config", config, *words[1:])
     assert result.code == 2
-    assert f"The option '{words[1]}' needs --predict." in result.err
+    assert f"No such option: {words[1]}" in result.err
 
 
 def test_a_port_in_use_is_said_at_the_start(run_cli, tmp_path):
@@ -313,8 +313,8 @@ def test_a_port_in_use_is_said_at_the_start(run_cli, tmp_path):
     fake_record().write(tmp_path / "run")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = ("--config", config, "--insecure", "--predict", "--http", where)
-        result = run_cli("server", *words)
+        words = ("--config", config, "--insecure", "--http", where)
+        result = run_cli("predict", "server", *words)
     assert result.code == 2
     assert f"needs a port that is free. Got {where}: Address already in use." in (
         result.err
@@ -324,8 +324,8 @@ def test_a_port_in_use_is_said_at_the_start(run_cli, tmp_path):
 def test_no_run_is_said_before_a_token_is_made(run_cli, tmp_path):
     config = tmp_path / "server.yaml"
     config.write_text("parties: [clinic]\nlabel: y\ndata: t.csv\nid: id\nout: run\n")
-    words = ("--config", config, "--predict", "--http", "127.0.0.1:0")
-    result = run_cli("server", *words)
+    words = ("--config", config, "--http", "127.0.0.1:0")
+    result = run_cli("predict", "server", *words)
     assert result.code == 2
     assert "is not a run folder" in result.err
     assert not (tmp_path / "run").exists()

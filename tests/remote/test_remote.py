@@ -33,12 +33,13 @@ from lessvfl.errors import (
     RecordError,
 )
 from lessvfl.methods import METHODS
-from lessvfl.remote import server
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import LEAST, LIMITS, REFUSED, Policy
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.server_folder import known_form, note_offers
+from lessvfl.remote.tables import NOT_THE_SERVERS, LabelTable
 from lessvfl.run import profiles, simulate
 from lessvfl.run.folder import load
 from lessvfl.run.numbers import consensus
@@ -47,6 +48,7 @@ from lessvfl.status import Status
 from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, FlightHub
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Select
 
 # Aligned by their number alone: the point of other tests.
@@ -124,7 +126,7 @@ def labels(rows=slice(None), ids=None):
 
 def told(values):
     """Return what of these settings is the server's to say."""
-    return {k: v for k, v in values.items() if k not in server.NOT_THE_SERVERS}
+    return {k: v for k, v in values.items() if k not in NOT_THE_SERVERS}
 
 
 def server_config(out: Path, method="less-vfl", profile="default", **more):
@@ -545,7 +547,7 @@ def test_a_party_shows_stage_steps_bytes_and_what_is_left_of_its_budget(tmp_path
     assert shown["step"] == shown["steps"]["train"] > 0
     budget = parties["clinic"].budget
     policy = parties["clinic"].config.policy
-    assert shown["allowance"]["rounds"] == policy.rounds - budget.rounds
+    assert shown["allowance"]["rounds"] == policy.rounds - budget.counts["rounds"]
     told = said(parties["clinic"].status)
     stages = [text for text in told if "ended" not in text]
     assert [text.partition(":")[0] for text in stages][-6:] == [
@@ -680,13 +682,13 @@ def test_what_parties_reveal_is_in_the_record(tmp_path, reveal):
 )
 def test_a_revelation_of_another_form_is_none(revealed):
     model = {"model": "a" * 64}
-    assert server._known_form(model | revealed) == model
+    assert known_form(model | revealed) == model
 
 
 @pytest.mark.parametrize("told", [{}, {"model": "x" * 64}, {"model": 3}])
 def test_a_party_says_which_network_it_ends_with(told):
     with pytest.raises(ProtocolError, match="a digest of its network"):
-        server._known_form(told)
+        known_form(told)
 
 
 def test_exchanges_are_counted_over_all_seeds(tmp_path):
@@ -706,7 +708,7 @@ def test_exchanges_are_counted_over_all_seeds(tmp_path):
             ProtocolError, match=f"'clinic' stops.*allows {limit} rounds"
         ):
             process.run()
-        assert process.seed == 1
+        assert process.status.snapshot()["seed"] == 1
 
 
 def test_runs_of_another_session_do_not_count(tmp_path):
@@ -735,7 +737,7 @@ def test_a_party_says_how_many_cells_it_filled_in(tmp_path, caplog):
         frame.numeric[3:10, 0] = np.nan
         return frame
 
-    with caplog.at_level("INFO", logger="lessvfl.remote.party"):
+    with caplog.at_level("INFO", logger="lessvfl.remote"):
         run_all(tmp_path, "less-vfl", table_of=with_gaps, evaluation="end")
     said = [line for line in caplog.messages if "missing cells were filled in" in line]
     assert [line.split()[0] for line in said] == ["7"] * len(HELD)
@@ -820,7 +822,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
     told: list[tuple[str, str]] = []
     finish = ServerProcess._finish
 
-    def hang_up_first(process):
+    def hang_up_first(process, files):
         if leaves:
             process.hub.hang_up("clinic")
         original = process.hub.send
@@ -830,7 +832,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
             return original(requests, greeted)
 
         process.hub.send = send
-        finish(process)
+        finish(process, files)
 
     monkeypatch.setattr(ServerProcess, "_finish", hang_up_first)
     record, own = run_all(tmp_path, "plain")
@@ -968,7 +970,7 @@ def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):
         send = hub.send
 
         def lose(requests, greeted=None):
-            if process.seed == 1:
+            if process.status.snapshot()["seed"] == 1:
                 shutil.rmtree(tmp_path / "clinic")
                 hub.send = send
             return send(requests, greeted)
@@ -1037,7 +1039,7 @@ def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path,
         for side in sides:
             side.start()
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
-        hub.refused = lambda who, why: refused.append(who)
+        hub.rules = replace(hub.rules, refused=lambda who, why: refused.append(who))
         result = server.run()
     for side in sides:
         side.join(20)
@@ -1165,11 +1167,11 @@ def test_a_party_makes_few_offers_a_run(tmp_path):
     with a_hub() as hub:
         for made in (b"one", b"two", b"three", b"one"):
             server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
-            server._remember({"clinic": made, "bank": b"one"})
+            note_offers(server.folder, {"clinic": made, "bank": b"one"}, hub.cut_off)
             server.close()  # after a restart, too
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
         with pytest.raises(PartyLostError, match="at most 3 times"):
-            server._remember({"clinic": b"four", "bank": b"one"})
+            note_offers(server.folder, {"clinic": b"four", "bank": b"one"}, hub.cut_off)
         server.close()
 
 
@@ -1294,7 +1296,9 @@ def test_a_party_on_another_kind_of_processor_takes_part(tmp_path, monkeypatch):
 
 def test_a_second_connection_under_a_name_waits_and_disturbs_nobody(tmp_path):
     refused = []
-    with a_hub(refused=lambda who, why: refused.append((who, why))) as hub:
+    with a_hub(
+        rules=HubRules(refused=lambda who, why: refused.append((who, why)))
+    ) as hub:
         first = Side(a_party("clinic", tmp_path), hub.port)
         first.start()
         until(lambda: hub.connected)
@@ -1359,7 +1363,7 @@ def test_rows_in_any_order_are_aligned(tmp_path, mode):
     order = mine[found.numpy()]
     assert sorted(order) == sorted(common)
     for name, party in parties.items():  # the rows of the same people, in that order
-        assert np.array_equal(party.table.numeric, a_table(name, order).numeric)
+        assert np.array_equal(party.state.rows.numeric, a_table(name, order).numeric)
     assert result.runs[0]["accuracy"]["final"] > 0.5
 
 

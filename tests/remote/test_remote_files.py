@@ -17,11 +17,13 @@ from lessvfl import data
 from lessvfl.cli import remote
 from lessvfl.data import stored
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.remote import config, localhost, party
+from lessvfl.remote import config, identity, localhost, tables
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
-from lessvfl.remote.party import SERVER, PartyProcess
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.seed import SERVER
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
@@ -277,13 +279,13 @@ def in_threads(monkeypatch):
 
     def serve(folder):
         own = config.read(PartyConfig, folder / "party.yaml")
-        name, credentials = remote.party_identity(own, insecure=False)
+        name, credentials = identity.party_identity(own, insecure=False)
         process = PartyProcess.load(name, own, Status("run", "", "numbers", [SERVER]))
         process.serve(Address(own.server, credentials, own.server_name))
 
     def run_sides(base, parties, *options):
         own = config.read(ServerConfig, base / "server" / "server.yaml")
-        hub = remote.listen(own, remote.server_credentials(own, insecure=False))
+        hub = remote.listen(own, identity.server_credentials(own, insecure=False))
         status = Status("run", own.method, "numbers", own.parties)
         with ThreadPoolExecutor(len(parties)) as pool:
             sides = [pool.submit(serve, base / name) for name in parties]
@@ -598,7 +600,7 @@ def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):
 
 
 def test_try_with_a_robust_loss_and_with_a_threshold(run_cli, in_threads, tmp_path):
-    """What the server makes of its labels is the same: scale, delta of the loss, shares."""
+    """What the server makes of its labels is the same: scale, loss, shares."""
     small = {"data.n_samples": 200, "data.n_test": 50, "batch_size": 50}
     plain, tried = both_ways(
         run_cli,
@@ -685,10 +687,10 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
         return PartyProcess("clinic", config, frame, ids)
 
     process = start(["*"])
-    said = [(one.column, one.level) for one in process.changes()]
+    said = [(one.column, one.level) for one in process.own.changes()]
     expected = [(name, "changed") for name in (None, None, "amount", "smoker", "seen")]
     assert said == [*expected, ("code", "left out")]
-    encoding = process._encoding(process.whole)
+    encoding = process.own.encoding(process.own.whole)
     assert encoding.features == ("amount", "smoker", "seen")
     assert [column.kind for column in encoding.columns] == [
         "numeric",
@@ -697,8 +699,8 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
     ]
     process.close()
     fewer = start(["!seen", "!code"])
-    assert fewer._encoding(fewer.whole).features == ("amount", "smoker")
-    assert "seen" not in {one.column for one in fewer.changes()}
+    assert fewer.own.encoding(fewer.own.whole).features == ("amount", "smoker")
+    assert "seen" not in {one.column for one in fewer.own.changes()}
     fewer.close()
     hello = str(dataclasses.asdict(process.hello()))
     assert not any(name in hello for name in (*frame.names, "left out"))
@@ -712,7 +714,7 @@ def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatc
     path = tmp_path / "own.parquet"
     data.write_columns(path, data.frame_of(np.ones((60, 2))), np.arange(60))
     monkeypatch.setattr(stored, "LARGE", 1)
-    monkeypatch.setattr(party, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(tables, "resolve_device", lambda name: torch.device("cuda"))
     own = PartyConfig(data=str(path), id="row", storage=storage, out=str(tmp_path))
     status = Status("", "", "", ["server"])
     if stays is None:
@@ -720,5 +722,5 @@ def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatc
             PartyProcess.load("clinic", own, status)
         return
     process = PartyProcess.load("clinic", own, status)
-    assert type(process.whole).__name__ == stays
+    assert type(process.own.whole).__name__ == stays
     process.close()

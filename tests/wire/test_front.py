@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -234,7 +235,7 @@ def test_who_dials_again_and_owes_a_reply_keeps_no_connection():
     hello = codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0))
     streams = []
     with a_hub() as hub:
-        hub.newest_stays = True
+        hub.rules = replace(hub.rules, newest_stays=True)
 
         def ask():
             with contextlib.suppress(PartyLostError, ProtocolError):
@@ -348,10 +349,12 @@ def test_a_long_greeting_does_not_come_in(tmp_path, secure):
 
 def test_a_reply_of_more_bytes_than_are_due_is_cut_off():
     with a_hub() as hub:
-        hub.due = lambda party, request: most_bytes(request, LONG)
+        hub.rules = replace(
+            hub.rules, due=lambda party, request: most_bytes(request, LONG)
+        )
         replies = [Align(bytes(LONG)), Agreed()]
         told = []
-        hub.refused = lambda who, why: told.append((who, why))
+        hub.rules = replace(hub.rules, refused=lambda who, why: told.append((who, why)))
         join(hub, lambda message: replies.pop(0))
         with pytest.raises(PartyLostError, match="no more bytes than are due"):
             hub.send({"a": Finish("0" * 64)})
@@ -362,7 +365,7 @@ def test_a_reply_of_more_bytes_than_are_due_is_cut_off():
 
 def test_a_reply_that_is_due_may_be_long():
     with a_hub() as hub:
-        hub.due = lambda party, request: LONG
+        hub.rules = replace(hub.rules, due=lambda party, request: LONG)
         join(hub, lambda message: Align(bytes(LONG)))
         for _ in range(3):
             reply = hub.send({"a": Align(bytes(LONG))})
@@ -413,7 +416,7 @@ def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
         hub.send({"a": Align(bytes(5000))})
         hub.send({"a": Finish("0" * 64)})
         hub.send({"a": control.Save("train-1")})
-        found = hub.by_part()
+        found = hub.bytes.by_part()
         for way in ("up", "down"):
             parts = {part for of, part, to in found if (of, to) == ("socket", way)}
             assert {"align", "around"} <= parts
@@ -496,7 +499,9 @@ def test_an_offer_of_more_ids_than_the_config_allows_is_cut_off():
     n_due = most_offered("psi", 1000, 1024)
     assert n_due == 32 * (1024 + 1024) + 1024
     with a_hub() as hub:
-        hub.due = lambda party, request: most_bytes(request, n_due)
+        hub.rules = replace(
+            hub.rules, due=lambda party, request: most_bytes(request, n_due)
+        )
         offers = [bytes(n_due), bytes(LONG)]
         join(hub, lambda message: Align(offers.pop(0)))
         assert len(hub.send({"a": Align(b"")})["a"].data) == n_due

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.cli import check, ending, kit, model, nvflare, remote, run
+from lessvfl.cli import check, ending, kit, model, nvflare, predict, remote, run
 from lessvfl.cli.options import DataDir, Profile
 from lessvfl.errors import ConfigError, LessVFLWarning
 
@@ -42,6 +42,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Data sets: list, show, build.
 app.add_typer(data_app, name="data")
 app.add_typer(kit.app, name="kit")
 app.add_typer(nvflare.app, name="nvflare")
+app.add_typer(predict.app, name="predict")
 check.register(app)
 run.register(app)
 remote.register(app)

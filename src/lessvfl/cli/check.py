@@ -104,10 +104,10 @@ def check(
 
 def _check_config(path: Path) -> TableReport:
     """Check what a party or a server has, by its config."""
-    from lessvfl.cli.remote import party_identity, server_credentials
     from lessvfl.data.check import Attempts
     from lessvfl.remote import preflight
     from lessvfl.remote.config import PartyConfig, read_side
+    from lessvfl.remote.identity import party_identity, server_credentials
 
     own = read_side(path)
     attempt = Attempts()

@@ -99,7 +99,7 @@ def evaluate(
         raise ConfigError(
             "To score a table a folder must hold all sides, as 'lessvfl run --out' "
             f"writes it. Got the side of {record.header.get('party', 'the server')}; "
-            "'lessvfl server --predict' predicts with the parties."
+            "'lessvfl predict server' predicts with the parties."
         )
     model = load(folder, seed, trust_code=trust_code)
     frame, labels, names = load_rows(

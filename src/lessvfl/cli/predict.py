@@ -1,4 +1,4 @@
-"""Joint prediction: ``lessvfl server --predict`` and ``lessvfl party --predict``."""
+"""The commands of ``lessvfl predict``: joint prediction with the model of a run."""
 
 from __future__ import annotations
 
@@ -7,36 +7,65 @@ import functools
 import logging
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from lessvfl.cli import ending, remote, results
+from lessvfl.cli.remote import ConfigFile, Insecure, LogJson, WarningsAlone
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import PartyConfig
     from lessvfl.remote.predict import Predictor
     from lessvfl.web.tokens import Tokens
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Predict together with the model that a run between machines left.",
+)
 
 log = logging.getLogger(__name__)
 
 
-def as_server(
-    config: Path,
-    insecure: bool,
-    log_json: bool,
-    *,
-    rows: Path | None,
-    out: Path | None,
-    http: str | None,
-    token_file: Path | None,
-    admin_token_file: Path | None,
-    seed: int | None,
-    allow_missing: bool,
+@app.command()
+def server(
+    config: ConfigFile,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    quiet: WarningsAlone = False,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="A file of ids to predict; the table's otherwise."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="The token to predict; made otherwise."),
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Whose model; the first seed's.")
+    ] = None,
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="A party that goes: use its mean."),
+    ] = False,
 ) -> None:
-    """Predict a file of ids, or offer predictions as a service."""
+    """Predict a file of ids with the parties, or offer predictions as a service."""
     from lessvfl import data
     from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
+    from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
     from lessvfl.web import tokens
@@ -48,41 +77,25 @@ def as_server(
         raise ConfigError(
             f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
         )
-    given: dict[tokens.Right, Path | None]
-    given = {"predict": token_file, "admin": admin_token_file}
-    files = (
-        {}
-        if http is None
-        else {
-            right: tokens.prepare(right, Path(own.out), file)
-            for right, file in given.items()
-        }
-    )
+    given: dict[tokens.Right, Path | None] = {}
+    if http is not None:
+        given = {"predict": token_file, "admin": admin_token_file}
+    keys = tokens.Tokens.prepared(Path(own.out), given)
     read_ids = functools.partial(universe, own, rows, data.load_ids)
     known, asked = read_ids()
-    credentials = remote.server_credentials(own, insecure)
+    credentials = server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
         door = None if http is None else stack.enter_context(_bind(http))
-        remote.start(own, log_json, stack)
-        hub = remote.listen(own, credentials)
-        try:
-            predictor = Predictor(
-                own, known, hub, seed=seed, allow_missing=allow_missing
-            )
+        remote.start(own, log_json, stack, quiet)
+        with remote.listening(own, credentials) as hub:
+            more: Any = {"seed": seed, "allow_missing": allow_missing}
+            predictor = Predictor(own, known, hub, **more)
             stack.callback(predictor.close)
             predictor.begin()
             if door is None:
                 _batch(predictor, asked, target)
             else:
-                for right, file in files.items():
-                    what = "align" if right == "admin" else right
-                    log.info("the token to %s is in '%s'", what, file)
-                keys = tokens.Tokens(files)
                 _serve(predictor, door, keys, lambda: read_ids()[0])
-        except BaseException as error:
-            remote.close_hub(hub, error)
-            raise
-        remote.close_hub(hub)
 
 
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
@@ -126,6 +139,9 @@ def _serve(
     """Offer predictions until interrupted or told to end."""
     from lessvfl.remote.predict.service import Service, Worker
 
+    for right, file in tokens.files.items():
+        what = "align" if right == "admin" else right
+        log.info("the token to %s is in '%s'", what, file)
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)
         host, port, *_ = door.getsockname()
@@ -135,22 +151,33 @@ def _serve(
             service.run(sockets=[door])
 
 
-def as_party(
-    own: PartyConfig, insecure: bool, log_json: bool, table: Path | None
+@app.command()
+def party(
+    config: ConfigFile,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    quiet: WarningsAlone = False,
+    table: Annotated[
+        Path | None,
+        typer.Option("--data", help="Today's table; the config's 'data' otherwise."),
+    ] = None,
 ) -> None:
-    """Answer predictions with the network that training left."""
+    """Answer predictions as one party, with the network that training left."""
     from lessvfl import data, report
+    from lessvfl.remote.config import PartyConfig, read
+    from lessvfl.remote.identity import party_identity
     from lessvfl.remote.predict import PredictingParty, texts_in_training
     from lessvfl.wire import dial, flight
 
-    name, credentials = remote.party_identity(own, insecure)
+    own = read(PartyConfig, config)
+    name, credentials = party_identity(own, insecure)
     texts = texts_in_training(own)
     frame, ids = data.load_columns(table or Path(own.data), own.id, texts)
     process = PredictingParty(name, own, frame, ids)
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)
-        remote.start(own, log_json, stack)
+        remote.start(own, log_json, stack, quiet)
         log.info("dials %s, and answers what it asks", own.server)
         dial.serve(address, process.hello(), process.handle, patience=own.wait)
         log.info("the server has ended the predictions")

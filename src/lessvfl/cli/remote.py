@@ -1,24 +1,25 @@
-"""The commands between machines: ``lessvfl server``, ``party`` and ``try``."""
+"""The commands of a run between machines: ``lessvfl server`` and ``party``."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lessvfl.cli import check, ending, results
-from lessvfl.cli.options import refuse_given
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
-    from lessvfl.remote.config import Common, PartyConfig, ServerConfig
+    from lessvfl.remote.config import Common, ServerConfig
     from lessvfl.run.record import RunRecord
+    from lessvfl.status import Status
     from lessvfl.wire.flight import Credentials, FlightHub
     from lessvfl.wire.hub import Hub
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # for the page itself, which looks once a second.
 DONE_SECONDS = 30.0
 FAILED_SECONDS = 3.0
-NEEDS_PREDICT = "needs --predict. Got it without."
 
 log = logging.getLogger(__name__)
 
@@ -61,35 +61,6 @@ def start(
         )
 
 
-def credentials_of(config: Common, insecure: bool) -> Credentials | None:
-    """Return the files that say who this is, or None where that was asked for."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.wire.flight import Credentials
-
-    files = (config.certificate, config.key, config.ca)
-    if insecure:
-        return None
-    if None in files:
-        raise ConfigError(
-            "The config must name 'certificate', 'key' and 'ca' (see 'lessvfl kit'), "
-            "or --insecure must be given. Got a config without one of them."
-        )
-    certificate, key, ca = (Path(str(file)) for file in files)
-    return Credentials(certificate, key, ca)
-
-
-def server_credentials(own: Common, insecure: bool) -> Credentials | None:
-    """Return the files that prove that this is the server, once they are checked."""
-    from lessvfl.remote import certificates
-
-    credentials = credentials_of(own, insecure)
-    if credentials is not None:
-        certificates.check_pair(
-            credentials.certificate, credentials.key, credentials.ca, "server"
-        )
-    return credentials
-
-
 def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
     """Take the server's port, for the parties that its config names."""
     from lessvfl.remote import certificates
@@ -106,6 +77,26 @@ def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
     )
 
 
+@contextlib.contextmanager
+def listening(
+    own: ServerConfig, credentials: Credentials | None
+) -> Iterator[FlightHub]:
+    """Take the server's port; parties hear how it ended."""
+    hub = listen(own, credentials)
+    try:
+        yield hub
+    except BaseException as error:
+        _close(hub, error)
+        raise
+    _close(hub)
+
+
+def _close(hub: Hub, error: BaseException | None = None) -> None:
+    """Close a hub; a party that does not listen keeps nobody from leaving."""
+    ending.threads_hang(True)  # also where this is interrupted
+    ending.threads_hang(not hub.close(error))
+
+
 def server(
     config: ConfigFile,
     resume: Annotated[
@@ -118,68 +109,12 @@ def server(
         Path | None,
         typer.Option("--status-file", help="Write the status here, as JSON."),
     ] = None,
-    predict: Annotated[
-        bool, typer.Option("--predict", help="Predict with the run in 'out'.")
-    ] = False,
-    rows: Annotated[
-        Path | None,
-        typer.Option("--rows", help="A file of ids to predict; the table's otherwise."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="The token to predict; made otherwise."),
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Whose model; the first seed's.")
-    ] = None,
-    allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="A party that goes: use its mean."),
-    ] = False,
 ) -> None:
-    """Run a method with parties on other machines, or predict with them."""
-    if predict:
-        from lessvfl.cli.predict import as_server
-
-        as_server(
-            config,
-            insecure,
-            log_json,
-            rows=rows,
-            out=out,
-            http=http,
-            token_file=token_file,
-            admin_token_file=admin_token_file,
-            seed=seed,
-            allow_missing=allow_missing,
-        )
-        return
-    refuse_given(
-        {
-            "--rows": rows,
-            "--out": out,
-            "--http": http,
-            "--token-file": token_file,
-            "--admin-token-file": admin_token_file,
-            "--seed": seed,
-            "--allow-missing": allow_missing or None,
-        },
-        NEEDS_PREDICT,
-    )
+    """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
-    from lessvfl.remote.server import LabelTable, ServerProcess
+    from lessvfl.remote.identity import server_credentials
+    from lessvfl.remote.server import ServerProcess
+    from lessvfl.remote.tables import LabelTable
     from lessvfl.status import Status, file, terminal
 
     own = read(ServerConfig, config)
@@ -189,30 +124,27 @@ def server(
     status = Status(*names, own.parties)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
-        hub = listen(own, credentials)
         page = None
         try:
-            if own.status is not None:
-                from lessvfl.web.status import StatusServer
+            with listening(own, credentials) as hub, _told(status):
+                if own.status is not None:
+                    from lessvfl.web.status import StatusServer
 
-                page = stack.enter_context(StatusServer(status, own.status))
-                log.info("status page: %s", page.url)
-            process = ServerProcess(own, table, hub, status, resume)
-            with (
-                file.write(status, status_file),
-                terminal.show(status, quiet=quiet, log=log if log_json else None),
-            ):
-                record = process.run()
-                status.ended(scores=_scores(record))
+                    page = stack.enter_context(StatusServer(status, own.status))
+                    log.info("status page: %s", page.url)
+                process = ServerProcess(own, table, hub, status, resume)
+                with (
+                    file.write(status, status_file),
+                    terminal.show(status, quiet=quiet, log=log if log_json else None),
+                ):
+                    record = process.run()
+                    status.ended(scores=_scores(record))
         except BaseException as error:
-            status.ended(ending.sentence(error) or type(error).__name__)
-            close_hub(hub, error)
             if isinstance(error, KeyboardInterrupt):
                 log.warning("start again with --resume to go on")
             if page is not None and isinstance(error, Exception):
                 page.stay(FAILED_SECONDS)
             raise
-        close_hub(hub)
         results.tell_server(record)
         results.build_report(Path(own.out))
         if page is not None:
@@ -220,10 +152,14 @@ def server(
             page.stay(DONE_SECONDS)
 
 
-def close_hub(hub: Hub, error: BaseException | None = None) -> None:
-    """Close a hub; a party that does not listen keeps nobody from leaving."""
-    ending.threads_hang(True)  # also where this is interrupted
-    ending.threads_hang(not hub.close(error))
+@contextlib.contextmanager
+def _told(status: Status) -> Iterator[None]:
+    """Have the status say how a run failed, before anybody else is told."""
+    try:
+        yield
+    except BaseException as error:
+        status.ended(ending.sentence(error) or type(error).__name__)
+        raise
 
 
 def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
@@ -236,52 +172,21 @@ def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
     }
 
 
-def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:
-    """Return who a party is, and the files that prove it."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.remote import certificates
-
-    credentials = credentials_of(own, insecure)
-    name = own.name
-    if credentials is not None:
-        name = certificates.check_pair(
-            credentials.certificate, credentials.key, credentials.ca, "party"
-        )
-    if name is None:
-        raise ConfigError(
-            "The 'name' setting must say who this is where no certificate does. "
-            "Got none."
-        )
-    return name, credentials
-
-
 def party(
     config: ConfigFile,
     insecure: Insecure = False,
     log_json: LogJson = False,
     quiet: WarningsAlone = False,
-    predict: Annotated[
-        bool,
-        typer.Option("--predict", help="Answer predictions with the run in 'out'."),
-    ] = False,
-    table: Annotated[
-        Path | None,
-        typer.Option("--data", help="With --predict: the table; the config's 'data'."),
-    ] = None,
 ) -> None:
-    """Take part in a run as one party, or answer predictions."""
+    """Take part in a run as one party."""
     from lessvfl.remote.config import PartyConfig, read
-    from lessvfl.remote.party import SERVER, PartyProcess
+    from lessvfl.remote.identity import party_identity
+    from lessvfl.remote.party import PartyProcess
+    from lessvfl.remote.seed import SERVER
     from lessvfl.status import Status, terminal
     from lessvfl.wire import flight
 
     own = read(PartyConfig, config)
-    if predict:
-        from lessvfl.cli.predict import as_party
-
-        as_party(own, insecure, log_json, table)
-        return
-    refuse_given({"--data": table}, NEEDS_PREDICT)
     name, credentials = party_identity(own, insecure)
     status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
     process = PartyProcess.load(name, own, status)
@@ -292,7 +197,7 @@ def party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         start(own, log_json, stack, quiet)
-        for line in check.first_lines(process.changes(), own.data):
+        for line in check.first_lines(process.own.changes(), own.data):
             log.info("%s", line)
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             process.serve(address)

@@ -24,9 +24,9 @@ from lessvfl.data.frame import (
 )
 from lessvfl.data.labels import (
     LabelConfig,
-    huber_delta_of,
     centre,
     check_labels,
+    huber_delta_of,
     leading_score,
     positive_class,
     row_weights,

@@ -48,9 +48,9 @@ def write_state(path: Path, state: State) -> None:
     The folder is made where it is missing. A checksum stands beside the values.
     """
     values = dumps({"format": FORMAT, "lessvfl": __version__, **state.values})
-    tensors = _apart(
-        {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}
-    )
+    tensors = {  # that share no memory, as the format wants
+        name: t.detach().cpu().contiguous().clone() for name, t in state.tensors.items()
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"values": values, "checksum": _checksum(values, tensors)}
     write_atomically(path, safetensors.torch.save(tensors, about), mode=0o600)
@@ -64,11 +64,6 @@ def _checksum(values: str, tensors: Mapping[str, Tensor]) -> str:
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         found.update(tensor.flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors that share no memory, as the format wants."""
-    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def read_state(path: Path) -> State:
@@ -95,6 +90,16 @@ def read_state(path: Path) -> State:
             f"{values.get('lessvfl')}, format {values.get('format')}."
         )
     return State(tensors, values)
+
+
+def secret_tensor(secret: bytes) -> dict[str, Tensor]:
+    """Return a secret for a state."""
+    return {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
+
+
+def secret_of(state: State) -> bytes:
+    """Return the secret in a state."""
+    return bytes(state.tensors["secret"].tolist())
 
 
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:

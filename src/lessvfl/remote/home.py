@@ -27,9 +27,15 @@ from numpy.typing import NDArray
 from lessvfl import __version__
 from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
-from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.align.keys import SECRET_BYTES
+from lessvfl.remote.checkpoint import (
+    State,
+    read_state,
+    secret_of,
+    secret_tensor,
+    write_state,
+)
 
-SECRET_BYTES = 32
 STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
 TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
 
@@ -100,7 +106,7 @@ class Home:
         began = state.values["facts"]
         if began is not None:
             self._compare(began)
-        return bytes(state.tensors["secret"].tolist())
+        return secret_of(state)
 
     def _compare(self, began: Digests) -> None:
         for name, digest in self.facts.items():
@@ -125,8 +131,7 @@ class Home:
         return self.folder / STATE
 
     def _write(self, secret: bytes, facts: Digests | None) -> None:
-        tensor = torch.tensor(list(secret), dtype=torch.uint8)
-        write_state(self._path, State({"secret": tensor}, {"facts": facts}))
+        write_state(self._path, State(secret_tensor(secret), {"facts": facts}))
 
 
 def facts_of(

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from lessvfl import data
 from lessvfl.core.evidence import matches
 from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
-from lessvfl.remote.server import NOT_THE_SERVERS, refuse_distinct
+from lessvfl.remote.tables import NOT_THE_SERVERS, refuse_distinct
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord
@@ -98,13 +99,8 @@ def run_all(
                 place = base / (f"seed-{some[0]}" if one else "all-seeds")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 runs += run(job, some, place, port or free_port(), watch=watch, how=how)
-                for seed in some if predict and failed is None else ():
-                    try:
-                        n_rows = predict_all(place, seed)
-                        rows = plural(n_rows, "row")
-                        tell(f"seed {seed}: {rows} predicted together, as alone")
-                    except LessVFLError as error:  # the run is good all the same
-                        failed = error
+                if predict and failed is None:
+                    failed = _predict_seeds(place, some, tell)
             problem = job.problem(seeds[0])
             record = experiment.record(job, problem, runs, options, target)
         except BaseException as ending:
@@ -118,6 +114,19 @@ def run_all(
     if failed is not None:
         raise failed
     return record
+
+
+def _predict_seeds(
+    base: Path, seeds: Sequence[int], tell: Callable[[str], None]
+) -> LessVFLError | None:
+    """Predict with the model of every seed; return what went wrong, if anything did."""
+    for seed in seeds:
+        try:
+            rows = plural(predict_all(base, seed), "row")
+        except LessVFLError as error:  # the run is good all the same
+            return error
+        tell(f"seed {seed}: {rows} predicted together, as alone")
+    return None
 
 
 def _tables_stay(job: Job) -> bool:
@@ -167,12 +176,17 @@ def _run_sides(
     parties: Sequence[str],
     threads: int,
     of_server: Sequence[str] = (),
-    of_parties: Sequence[str] = (),
+    what: str = "",
 ) -> None:
-    """Have server and parties run as processes to their end, with these options."""
-    processes = {"server": start(base / "server", "server", threads, *of_server)}
+    """Have server and parties run as processes to their end.
+
+    `of_server` are options of the server, `what` is the command before a side's name.
+    """
+    processes = {
+        "server": start(base / "server", f"{what} server", threads, *of_server)
+    }
     for name in parties:
-        processes[name] = start(base / name, "party", threads, *of_parties)
+        processes[name] = start(base / name, f"{what} party", threads)
     try:
         _wait(processes, base)
     finally:
@@ -190,8 +204,8 @@ def predict_all(base: Path, seed: int, threads: int = 1) -> int:
     """
     server = folder.load(base / "server" / "run", seed)
     out = base / "server" / "run" / f"predictions-{seed}.parquet"
-    options = ("--predict", "--seed", str(seed), "--out", str(out))
-    _run_sides(base, server.party_names, threads, options, ("--predict",))
+    options = ("--seed", str(seed), "--out", str(out))
+    _run_sides(base, server.party_names, threads, options, "predict")
     blocks, n_rows = [], 0
     for name in server.party_names:
         frame, _ = data.load_columns(base / name / "columns.parquet", "row")
@@ -230,25 +244,15 @@ def write_folders(
     """
     names = [table.name for table in problem.parties]
     certificates.init(base, names)
-    address = f"127.0.0.1:{port}"
-    dataset = job.dataset
-    n_rows = len(problem.y_train) + len(problem.y_test)
-    rows = places = np.arange(n_rows)
-    own = job.settings
+    address, dataset, own = f"127.0.0.1:{port}", job.dataset, job.settings
     blocks = data.find_blocks(dataset, own.data)
-    if dataset.y_test is None:
-        of_row = None if blocks is None else blocks.of_row
-        how = (own.data, seeds[0], own.keeps_order)
-        places = np.argsort(np.concatenate(data.split_rows(dataset, *how, of_row)))
     labels = _label_table(dataset, blocks)
     np.savez(base / "server" / "labels.npz", **labels)
     settings = {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in job.settings.flat().items()
+        for name, value in own.flat().items()
         if name not in NOT_THE_SERVERS
     }
-    columns = {table.name: len(table.encoding.names) for table in problem.parties}
-    allowed = policy.needed(job.settings, columns, len(seeds))
     common = {"id": "row", "align": between.align, "threads": threads}
     _write_config(
         base / "server" / "server.yaml",
@@ -261,27 +265,40 @@ def write_folders(
         task=dataset.task,
         tell_share=True,  # all sides are of one house
         evaluation=between.evaluation,
-        method=job.settings.method,
-        profile=job.settings.profile,
+        method=own.method,
+        profile=own.profile,
         settings=settings,
         seeds=list(seeds),
         save_every=save_every,
         status=None,
         **common,
     )
+    columns = {table.name: len(table.encoding.names) for table in problem.parties}
+    common |= {"policy": policy.needed(own, columns, len(seeds))}
+    places = _own_order(job, problem, seeds[0], blocks)
     for table in problem.parties:
         place = base / table.name
         frame = data.raw_frame(problem, table).take(places)
-        data.write_columns(place / "columns.parquet", frame, rows)
+        data.write_columns(place / "columns.parquet", frame, np.arange(len(places)))
         _write_config(
             place / "party.yaml",
             server=address,
             data="columns.parquet",
             **_preparation(job, problem, table),
             seed_private="shared",
-            policy=allowed,
             **common,
         )
+
+
+def _own_order(
+    job: Job, problem: Problem, seed: int, blocks: Blocks | None
+) -> NDArray[np.int64]:
+    """Return where the rows of the data set are among the problem's, in their order."""
+    if job.dataset.y_test is not None:
+        return np.arange(len(problem.y_train) + len(problem.y_test))
+    own, of_row = job.settings, None if blocks is None else blocks.of_row
+    how = (own.data, seed, own.keeps_order)
+    return np.argsort(np.concatenate(data.split_rows(job.dataset, *how, of_row)))
 
 
 def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
@@ -338,16 +355,20 @@ def _write_config(path: Path, **values: Any) -> None:
 def start(
     side: Path, command: str, threads: int, *more: str
 ) -> subprocess.Popen[bytes]:
-    """Start one side as a process; what it says goes to ``log.txt`` in its folder."""
+    """Start one side as a process; what it says goes to ``log.txt`` in its folder.
+
+    The last word of `command` is the side: ``server``, or ``predict party``.
+    """
+    words = command.split()
     with open(side / "log.txt", "ab") as log:
         return subprocess.Popen(
             [
                 sys.executable,
                 "-m",
                 "lessvfl.cli",
-                command,
+                *words,
                 "--config",
-                str(side / f"{command}.yaml"),
+                str(side / f"{words[-1]}.yaml"),
                 *more,
             ],
             stdout=log,
@@ -358,14 +379,13 @@ def start(
 
 def _wait(processes: Mapping[str, subprocess.Popen[bytes]], base: Path) -> None:
     """Wait for all to end well; the first that does not ends the run."""
-    while any(process.poll() is None for process in processes.values()):
-        for name, process in processes.items():
-            if process.poll() not in (None, 0):
-                raise ConfigError(_last_words(name, base, process.returncode))
+    codes: dict[str, int | None] = dict.fromkeys(processes)
+    while None in codes.values():
         time.sleep(0.05)
-    for name, process in processes.items():
-        if process.returncode != 0:
-            raise ConfigError(_last_words(name, base, process.returncode))
+        codes = {name: process.poll() for name, process in processes.items()}
+        for name, code in codes.items():
+            if code not in (None, 0):
+                raise ConfigError(_last_words(name, base, code))
 
 
 def _last_words(name: str, base: Path, code: int) -> str:

@@ -45,8 +45,10 @@ from lessvfl.remote.config import (
     absolute,
     read,
 )
-from lessvfl.remote.party import SERVER, PartyProcess
-from lessvfl.remote.server import LabelTable, ServerProcess
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.seed import SERVER
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
 from lessvfl.status import Status
 from lessvfl.wire.control import printable
 from lessvfl.wire.hub import STOPPED

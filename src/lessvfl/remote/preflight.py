@@ -16,8 +16,8 @@ from lessvfl.data import Dataset, Finding, Table, check, columns, relations, spl
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
-from lessvfl.remote.party import PartyProcess, open_table
-from lessvfl.remote.server import LabelTable, resolve_settings
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
 from lessvfl.wire.flight import location
 
 NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")

@@ -12,16 +12,24 @@ import fcntl
 import hashlib
 import math
 import os
+import secrets
 import struct
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lessvfl.errors import ConfigError, PolicyError
-from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.align.keys import SECRET_BYTES
+from lessvfl.remote.checkpoint import (
+    State,
+    read_state,
+    secret_of,
+    secret_tensor,
+    write_state,
+)
 from lessvfl.remote.policy import Judge
 from lessvfl.run.record import read_json, write_json
 
@@ -29,6 +37,8 @@ DAYS = 30
 SECONDS = DAYS * 24 * 3600.0
 ROUNDS_AHEAD = 64  # what is written down before it is spent
 VALUES_AHEAD = 4.0
+ROWS_AHEAD = 10_000  # answers that are written down before they are given
+MINUTE = 60.0
 SPARE = 0.25  # of what a seed plans, for steps that go another way after a break
 WAYS = 2  # that one step may go
 LOOK = struct.Struct("<16s8sd")  # a look, its place in the run, its values about a row
@@ -136,19 +146,57 @@ class _Seed:
 
 
 class Budget:
+    """Counts of what a party was asked, in a file of its run folder.
+
+    They are written down ahead of what is spent, so that no restart gives any back.
+    """
+
+    def __init__(self, path: Path, judge: Judge, *names: str) -> None:
+        self._path, self._judge = path, judge
+        self.counts = dict.fromkeys(names, 0)
+        if path.is_file():
+            self._take_up(read_state(path))
+        self._written = dict(self.counts)
+
+    def _take_up(self, known: State) -> None:
+        self.counts = {name: known.values[name] for name in self.counts}
+
+    def _check(self, key: str, n: int, allowed: str, got: str) -> int:
+        """Refuse `n` more than the policy's `key` allows; return what that is."""
+        most: int = getattr(self._judge.policy, key)
+        if self.counts[_count_of(key)] + n > most:
+            raise self._judge.refuse(allowed.format(most), key, got)
+        return most
+
+    def _spend(self, key: str, n: int, allowed: str, got: str, ahead: int = 0) -> None:
+        """Take `n` off what the policy's `key` allows; write so much more down."""
+        most, name = self._check(key, n, allowed, got), _count_of(key)
+        self.counts[name] += n
+        if self.counts[name] > self._written[name]:
+            self._write({name: min(self.counts[name] + ahead, most)})
+
+    def settle(self) -> None:
+        """Write down what was spent, and no more."""
+        self._write({})
+
+    def _write(self, ahead: dict[str, int]) -> None:
+        self._written = self.counts | ahead
+        write_state(self._path, self._state())
+
+    def _state(self) -> State:
+        return State({}, self._written)
+
+
+class RunBudget(Budget):
     """What has been asked of a party in one run.
 
     `about` is a digest of its rows, `run` what no other run has.
     """
 
     def __init__(self, folder: Path, judge: Judge, about: str, run: str) -> None:
-        self._path, self._judge = folder / "spent.safetensors", judge
+        super().__init__(folder / "spent.safetensors", judge, "rounds")
         self._about = about
         self.all_runs = AllRuns(folder, judge, run)
-        self.rounds = 0
-        if self._path.is_file():
-            self.rounds = read_state(self._path).values["rounds"]
-        self._written = self.rounds
         self._planned = math.inf  # of one seed
         paths = folder.glob("seed-*/looks.bin")
         self._seeds = {path.parent.name: _Seed(path) for path in paths}
@@ -170,8 +218,8 @@ class Budget:
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
-        policy = self._judge.policy
-        return policy.rounds - self.rounds, policy.values - self._earlier - self._shown
+        policy, shown = self._judge.policy, self._earlier + self._shown
+        return policy.rounds - self.counts["rounds"], policy.values - shown
 
     def values(self, place: Path) -> float:
         """Return the values about a row that left of a seed, by its folder."""
@@ -184,12 +232,7 @@ class Budget:
 
     def spend_round(self) -> None:
         """Take one message off the budget."""
-        most = self._judge.policy.rounds
-        self.rounds += 1
-        if self.rounds > most:
-            raise self._judge.refuse(f"{most} rounds", "rounds", "one more")
-        if self.rounds > self._written:
-            self._write(ROUNDS_AHEAD)
+        self._spend("rounds", 1, "{} rounds", "one more", ROUNDS_AHEAD)
 
     def spend_look(self, place: Path, network: bytes, asked: object, n: float) -> None:
         """Take `n` values about a row, in the mean over rows, off a seed's budget.
@@ -215,13 +258,73 @@ class Budget:
 
     def settle(self) -> None:
         """Write down what was spent, and no more."""
-        self._write(0)
+        super().settle()
         self._tell(0.0)
-
-    def _write(self, ahead: int) -> None:
-        self._written = self.rounds + ahead
-        write_state(self._path, State({}, {"rounds": self._written}))
 
     def _tell(self, ahead: float) -> None:
         self._told = self._shown + ahead
         self._earlier = self.all_runs.show(self._about, self._told)
+
+
+class PredictionBudget(Budget):
+    """What has been asked of a party for predictions.
+
+    `lately` are rows of the last minute, each with its time, counted back from now.
+    """
+
+    def __init__(
+        self, path: Path, judge: Judge, lately: Iterable[tuple[float, int]] = ()
+    ) -> None:
+        self._asked = ""  # the alignment that was paid for last
+        self.secret = secrets.token_bytes(SECRET_BYTES)
+        super().__init__(path, judge, "rows", "alignments")
+        now = time.monotonic()
+        self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
+        self._n_lately = sum(n for _, n in self._lately)
+
+    def _take_up(self, known: State) -> None:
+        super()._take_up(known)
+        self._asked, self.secret = known.values["asked"], secret_of(known)
+
+    def alignment(self, asked: str) -> bool:
+        """Take an alignment off the budget, unless the last one was the same.
+
+        `asked` tells it from others. Returns whether anything was taken.
+        """
+        if asked == self._asked:
+            return False
+        one = ("predict_alignments", 1, "{} alignments for predictions", "one more")
+        self._check(*one)
+        self._asked = asked
+        self._spend(*one)
+        return True
+
+    def forget(self) -> None:
+        """Have the last alignment be paid for again: the server broke its rules."""
+        self._asked = ""
+        self.settle()
+
+    def rows(self, n_rows: int, n_new: int) -> None:
+        """Take rows off the budget: new ones of all time, all of the last minute."""
+        now = time.monotonic()
+        new = ("predict_rows", n_new, "predictions of {} rows", f"{n_new} more")
+        self._check(*new)
+        while self._lately and self._lately[0][0] < now - MINUTE:
+            self._n_lately -= self._lately.popleft()[1]
+        rate = self._judge.policy.predict_rate
+        if self._n_lately + n_rows > rate:
+            allowed = f"predictions of {rate} rows a minute"
+            raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
+        self._lately.append((now, n_rows))
+        self._n_lately += n_rows
+        self._spend(*new, ROWS_AHEAD)
+
+    def _state(self) -> State:
+        return State(
+            secret_tensor(self.secret), {**self._written, "asked": self._asked}
+        )
+
+
+def _count_of(key: str) -> str:
+    """Return the count that a setting of the policy bounds."""
+    return key.removeprefix("predict_")

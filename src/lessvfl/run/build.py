@@ -131,7 +131,9 @@ class Builder:
                 [alike if p.weight is None else p.weight for p in problems]
             )
         if any(p.huber_delta is not None for p in problems):
-            deltas = [math.inf if p.huber_delta is None else p.huber_delta for p in problems]
+            deltas = [
+                math.inf if p.huber_delta is None else p.huber_delta for p in problems
+            ]
             delta = self.rows([np.array([value]) for value in deltas])
         y = self.labels([p.y_train for p in problems], task)
         blocks = self.blocks([p.blocks for p in problems])

@@ -11,8 +11,9 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +29,6 @@ from lessvfl.run.profiles import Settings
 from lessvfl.terms import MEASURES, Event, Task
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
-
-if TYPE_CHECKING:
-    from lessvfl.run.recorder import Recorder
 
 Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask for each party
 
@@ -197,16 +195,28 @@ def above_baseline(
     return final > level + 2 * error
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded of one run while it went on."""
+
+    problem: Problem
+    evaluation: str  # when it was evaluated
+    curve: Sequence[Mapping[str, Any]]
+    predicted: Sequence[float] | None  # of test rows, by class
+    without: Mapping[str, Any] | None  # scores, by the party that is missed
+    seconds: Mapping[str, float]
+
+
 def server_numbers(
     seed: int,
     replica: int,
     server: Parties,
-    recorder: Recorder,
+    recorded: Recorded,
     **communication: Any,
 ) -> dict[str, Any]:
     """Return what the server knows of one run; `communication` adds to its bill."""
-    ledger, problem = server.ledger, recorder.problems[replica]
-    found = scores(recorder.curves[replica], recorder.task)
+    ledger, problem = server.ledger, recorded.problem
+    found = scores(recorded.curve, problem.task)
     final, level = found[problem.score]["final"], baseline(problem)
     return {
         "seed": seed,
@@ -214,10 +224,10 @@ def server_numbers(
         **found,
         "baseline": level,
         "above_baseline": above_baseline(problem, final, level[problem.score]),
-        "undefined": undefined(problem, recorder.evaluation),
+        "undefined": undefined(problem, recorded.evaluation),
         "threshold": by_class(problem, problem.threshold),
-        "predicted": by_class(problem, recorder.predicted[replica]),
-        "without": recorder.without[replica],
+        "predicted": by_class(problem, recorded.predicted),
+        "without": recorded.without,
         "components": {
             name: {"kept": kept[replica], "of": server.components[name].shape[1]}
             for name, kept in server.component_counts().items()
@@ -226,8 +236,8 @@ def server_numbers(
             **bill_of(ledger, replica),
             **communication,
         },
-        "curve": recorder.curves[replica],
-        "seconds": recorder.all_seconds(),
+        "curve": recorded.curve,
+        "seconds": recorded.seconds,
     }
 
 

@@ -23,7 +23,7 @@ from lessvfl.core.plans import parts
 from lessvfl.data import Problem
 from lessvfl.errors import DivergenceError
 from lessvfl.party import Party
-from lessvfl.run.numbers import costs, curve_point, removed_share
+from lessvfl.run.numbers import Recorded, costs, curve_point, removed_share
 from lessvfl.terms import Event, Observer, PartyId, Task
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -108,9 +108,16 @@ class Recorder:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def all_seconds(self) -> dict[str, float]:
-        """Return the seconds by stage, and in all."""
-        return self.seconds | {"total": sum(self.seconds.values())}
+    def recorded(self, replica: int) -> Recorded:
+        """Return what was kept of one replica."""
+        return Recorded(
+            self.problems[replica],
+            self.evaluation,
+            self.curves[replica],
+            self.predicted[replica],
+            self.without[replica],
+            self.seconds | {"total": sum(self.seconds.values())},
+        )
 
     def _add_points(self, event: Event) -> None:
         assert self._server is not None

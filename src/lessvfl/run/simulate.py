@@ -310,7 +310,7 @@ class _Batch:
             for table, outcome in zip(problem.parties, outcomes, strict=True)
         }
         seed = self.replicas[r].seed
-        of_server = numbers.server_numbers(seed, r, server, self.recorder)
+        of_server = numbers.server_numbers(seed, r, server, self.recorder.recorded(r))
         return Run(
             numbers.join_numbers(of_server, own, problem),
             self._model(fusion.replica(r), problem, outcomes),

@@ -5,6 +5,7 @@
 counts, bytes and times; it has no place for data, labels, masks or embeddings.
 """
 
-from lessvfl.status.value import Snapshot, Status
+from lessvfl.status.snapshot import Snapshot
+from lessvfl.status.value import Status
 
 __all__ = ["Snapshot", "Status"]

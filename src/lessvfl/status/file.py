@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from lessvfl.status.snapshot import Snapshot
 from lessvfl.status.terminal import in_background
-from lessvfl.status.value import Snapshot, Status
+from lessvfl.status.value import Status
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from lessvfl.status import Snapshot, Status
+from lessvfl.status.snapshot import Snapshot
 from lessvfl.status.terminal import show, view
+from lessvfl.status.value import Status
 from lessvfl.terms import Event, Progress, Stage
 
 WIDTH = 80

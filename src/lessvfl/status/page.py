@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from lessvfl import templates
 from lessvfl.status import words
-from lessvfl.status.value import PartySnapshot, Snapshot, TrafficSnapshot, Way
+from lessvfl.status.snapshot import PartySnapshot, Snapshot, TrafficSnapshot, Way
 from lessvfl.terms import bytes_text, time_text
 
 PACKAGE = "lessvfl.status"

@@ -8,7 +8,7 @@ import math
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,11 +16,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lessvfl.status import Snapshot, words
+from lessvfl.status import words
+from lessvfl.status.snapshot import PartySnapshot, Snapshot
 from lessvfl.terms import bytes_text, plural, time_text
-
-if TYPE_CHECKING:
-    from lessvfl.status.value import PartySnapshot
 
 STYLES = {"running": "green", "done": "green", "failed": "red"}  # others are yellow
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from lessvfl.status.snapshot import (
+    PartySnapshot,
+    RunPlace,
+    Score,
+    Snapshot,
+    TrafficSnapshot,
+)
 from lessvfl.terms import SCORE_TEXTS, bytes_text, plural, stage_text, time_text
-
-if TYPE_CHECKING:
-    from lessvfl.status.value import (
-        PartySnapshot,
-        RunPlace,
-        Score,
-        Snapshot,
-        TrafficSnapshot,
-    )
 
 TRAINING = ("pretrain", "joint_lasso", "train_first", "train")  # told in epochs
 

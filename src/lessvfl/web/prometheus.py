@@ -8,7 +8,7 @@ from typing import get_args
 
 from prometheus_client import Metric, generate_latest
 
-from lessvfl.status.value import RunState, Snapshot, Way
+from lessvfl.status.snapshot import RunState, Snapshot, Way
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -16,8 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from lessvfl.errors import ConfigError
-from lessvfl.status import page
-from lessvfl.status.value import Snapshot, Status
+from lessvfl.status import Snapshot, Status, page
 from lessvfl.web import prometheus
 from lessvfl.web.address import bind, local_address
 from lessvfl.web.server import WebServer

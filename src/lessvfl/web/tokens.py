@@ -44,13 +44,20 @@ class Tokens:
     """The tokens in two files, as they are now."""
 
     def __init__(self, files: Mapping[Right, Path]) -> None:
-        self._files = files
+        self.files = files
         self._known: dict[Right, tuple[int, Token | None]] = {}  # by when it changed
+
+    @classmethod
+    def prepared(cls, folder: Path, given: Mapping[Right, Path | None]) -> Tokens:
+        """Return tokens that are good, from files given or made in a folder."""
+        return cls(
+            {right: prepare(right, folder, file) for right, file in given.items()}
+        )
 
     def find(self, shown: bytes) -> Token | None:
         """Return the token that a header shows, in the same time whichever it is."""
         found = None
-        for right in self._files:
+        for right in self.files:
             token = self._now(right)
             due = b"" if token is None else f"Bearer {token.text}".encode()
             if hmac.compare_digest(shown, due) and token is not None:
@@ -58,7 +65,7 @@ class Tokens:
         return found
 
     def _now(self, right: Right) -> Token | None:
-        path = self._files[right]
+        path = self.files[right]
         try:
             changed = path.stat().st_mtime_ns
         except OSError:

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from lessvfl.errors import ProtocolError
 from lessvfl.wire.control import Refusal
 from lessvfl.wire.messages import Traffic
 
 OVER = Refusal("over", "The run is over.")
+LARGEST_HELLO = 1 << 16
 CLOSE_SECONDS = 2.0  # for last words to go out
 
 
@@ -67,3 +69,9 @@ def start_thread(name: str, work: Callable[[], None]) -> threading.Thread | None
     except RuntimeError:
         return None
     return thread
+
+
+def check_length(n_bytes: int) -> None:
+    """Refuse a greeting that is longer than any of ours."""
+    if n_bytes > LARGEST_HELLO:
+        raise ProtocolError(f"A greeting must be short. Got {n_bytes} bytes.")

@@ -26,9 +26,9 @@ from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.connection import CLOSE_SECONDS, GoneError, first_line, start_thread
-from lessvfl.wire.control import Hello
 from lessvfl.wire.front import LOOPBACK, USUAL, Front, Guest, Limits
 from lessvfl.wire.hub import Hub
+from lessvfl.wire.line import ANY_PARTY, HubRules
 from lessvfl.wire.messages import Traffic
 
 COMMAND = b"lessvfl/1"
@@ -228,16 +228,13 @@ class FlightHub(Hub):
         parties: Sequence[PartyId],
         credentials: Credentials | None,
         *,
-        admit: Callable[[Hello], str | None] = lambda hello: None,
         silence: float = 60.0,
         limit: int = codec.MAX_BODY,
-        refused: Callable[[str, str], None] = lambda who, why: None,
+        rules: HubRules = ANY_PARTY,
         name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
         limits: Limits = USUAL,
     ) -> None:
-        super().__init__(
-            parties, admit=admit, silence=silence, limit=limit, refused=refused
-        )
+        super().__init__(parties, silence=silence, limit=limit, rules=rules)
         self.secure = credentials is not None
         self.name_of = name_of
         location(address, self.secure)

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
@@ -29,124 +27,60 @@ from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import (
     CLOSE_SECONDS,
+    LARGEST_HELLO,
     OVER,
     GoneError,
     Stream,
+    check_length,
     first_line,
     start_thread,
 )
-from lessvfl.wire.control import Align, Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.line import (
+    ALIVE,
+    ANY_PARTY,
+    AROUND,
+    ByteCount,
+    HubRules,
+    PartyLine,
+    part_of,
+)
 from lessvfl.wire.messages import Reply, Request, Traffic
-from lessvfl.wire.shorthand import Shorthand
 
-LARGEST_HELLO = 1 << 16
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 STOPPED = "Another party has stopped the run."  # what the others hear of it
 FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
-# Parts of the bill that are no stages: rows are aligned, a party computes, the rest.
-ALIGN, ALIVE, AROUND = "align", "alive", "around"
 
 log = logging.getLogger(__name__)
-
-Order = tuple[WireFrame, bytes, int]  # what to send, and the most bytes of a reply
-Answer = tuple[
-    WireFrame, memoryview | WireFrame | ProtocolError
-]  # what was sent, what came
-
-
-@dataclass
-class _Line:
-    """One party's open stream, as the server's threads see it."""
-
-    party: PartyId
-    hello: Hello
-    stream: Stream
-    requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
-    replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
-    heard: float = field(default_factory=time.monotonic)  # the last sign of life
-    ended: threading.Event = field(default_factory=threading.Event)
-    passed: Traffic = Traffic()  # at the socket, as far as it is counted
-    last: bytes | None = None  # what to say before the stream ends
-    lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
-    said: Shorthand = field(default_factory=Shorthand)
-    heard_of: Shorthand = field(default_factory=Shorthand)
-
-    def ask(self, order: Order) -> None:
-        """Have a request sent, and its reply taken."""
-        self.heard = time.monotonic()
-        self.requests.put(order)
-
-    def say(self, data: bytes) -> int:
-        """Send a frame; return its bytes on the way."""
-        with self.lock:
-            short = self.said.shorten(data)
-            self.stream.write(short)
-        return len(short)
-
-    def say_last(self) -> None:
-        """Send the last words, once, whichever thread comes to it."""
-        with self.lock:
-            last, self.last = self.last, None
-            if last is not None:
-                self.stream.write(last)
-
-    def end(self, last: bytes | None) -> None:
-        """Have the stream end after its last words."""
-        self.last = last
-        self.requests.put(None)
-        self.stream.end_soon()  # who owes a reply may never send it
-
-
-def check_length(n_bytes: int) -> None:
-    """Refuse a greeting that is longer than any of ours."""
-    if n_bytes > LARGEST_HELLO:
-        raise ProtocolError(f"A greeting must be short. Got {n_bytes} bytes.")
 
 
 class Hub:
     """The server's side: takes parties in and exchanges frames with them.
 
-    `admit` is told a party's Hello and returns why it is refused, or None; `refused` is
-    told of every connection that was turned away; `silence` are the seconds that a
-    party which owes a reply may give no sign of life, `limit` the most bytes of a
-    reply's arrays. An engine listens, calls :meth:`attend` and has a :meth:`stop`.
+    `silence` are the seconds that a party which owes a reply may give no sign of life,
+    `limit` the most bytes of a reply's arrays. An engine listens, calls :meth:`attend`
+    and has a :meth:`stop`. Other `rules` hold from the next exchange on.
     """
 
     named_in = "certificate"  # where a party's name stands
+    newest_stays = False  # as in the rules, whatever these say
 
     def __init__(
         self,
         parties: Sequence[PartyId],
         *,
-        admit: Callable[[Hello], str | None] = lambda hello: None,
         silence: float = 60.0,
         limit: int = codec.MAX_BODY,
-        refused: Callable[[str, str], None] = lambda who, why: None,
+        rules: HubRules = ANY_PARTY,
     ) -> None:
         self.parties = tuple(parties)
-        self.admit = admit
         self.silence = silence
         self.limit = limit
-        self.refused = refused
-        self.came: Callable[[PartyId], None] = lambda party: None
-        self.went: Callable[[PartyId], None] = lambda party: None
-        # Told of every exchange: its request, the bytes of its frames up and down.
-        self.carried: Callable[[PartyId, Any, int, int], None] = (
-            lambda party, request, n_up, n_down: None
-        )
-        self.check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
-        # The most bytes of the arrays of a reply to a request.
-        self.due: Callable[[PartyId, Any], int] = lambda party, request: limit
-        # Whether a party that dials again takes the place of its own connection, which
-        # may be dead: nobody notices while nothing is exchanged.
-        self.newest_stays = False
-        self.longest = math.inf  # seconds for a reply, whatever signs of life come
+        self.rules = rules
         self.number = 0
         self.run_id = bytes(16)
-        # Bytes by party, whether of "frames" or at the "socket", part and direction.
-        self._bytes: Counter[tuple[PartyId, str, str, str]] = Counter()
-        self._counting = threading.Lock()
-        self._lines: dict[PartyId, _Line] = {}
+        self.bytes = ByteCount()  # so far
+        self._lines: dict[PartyId, PartyLine] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
         self._failure: BaseException | None = None  # in a thread of a stream
@@ -164,7 +98,7 @@ class Hub:
         the server's thread; raised here, it would be told to the party with all that it
         says.
         """
-        line: _Line | None = None
+        line: PartyLine | None = None
         try:
             line = self._greet(stream, who, greets)
             if line is not None:
@@ -185,7 +119,7 @@ class Hub:
 
     def _greet(
         self, stream: Stream, who: Callable[[], str | None], greets: bool
-    ) -> _Line | None:
+    ) -> PartyLine | None:
         """Check who dials; return its line, or say why not."""
         proven: str | None = None
         try:
@@ -210,13 +144,13 @@ class Hub:
             self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
             return None
         name = hello.party if proven is None else proven
-        line = _Line(name, hello, stream)
+        line = PartyLine(name, hello, stream)
         with self._changed:
             refused = self._objection(name, hello)
             if refused is None:
-                self.came(name)
+                self.rules.came(name)
                 before = self._lines.get(name)
-                self._count(line, AROUND, up=len(data))
+                self.bytes.add(line, AROUND, up=len(data))
                 self._lines[name] = line
                 self._changed.notify_all()
                 if before is not None:
@@ -244,20 +178,21 @@ class Hub:
             return Refusal.of(self._failure)
         if self._closing is not None:
             return OVER
-        if name in self._lines and not self.newest_stays:
+        stays = self.newest_stays or self.rules.newest_stays
+        if name in self._lines and not stays:
             taken = f"Party '{name}' must connect once. It is connected already."
             return Refusal("config", taken, final=False)
-        reason = self.admit(hello)
+        reason = self.rules.admit(hello)
         return None if reason is None else Refusal("config", reason[:2000])
 
     def _refuse(self, who: str, refusal: Refusal, stream: Stream) -> None:
         reason = printable(refusal.reason)
         log.warning("refused '%s': %s", printable(who), reason)
-        self.refused(who, reason)
+        self.rules.refused(who, reason)
         with contextlib.suppress(GoneError):
             stream.write(codec.encode(WireFrame(refusal, 0, self.run_id)))
 
-    def _carry(self, line: _Line) -> None:
+    def _carry(self, line: PartyLine) -> None:
         """Carry requests and replies until the server ends the stream."""
         while (order := line.requests.get()) is not None:
             frame, down, n_due = order
@@ -265,12 +200,12 @@ class Hub:
             n_down = line.say(down)
             line.heard = time.monotonic()
             part = part_of(frame.message)
-            self._count(line, part, down=n_down)
+            self.bytes.add(line, part, down=n_down)
             up, n_up = self._listen(line, frame, part)
             if isinstance(up, ProtocolError):
                 line.replies.put((frame, up))
                 continue
-            self.carried(line.party, frame.message, n_up, n_down)
+            self.rules.carried(line.party, frame.message, n_up, n_down)
             read = up if len(up) <= SMALL else self._read(frame, up)
             line.replies.put((frame, read))
             if codec.kind_of(up) is Refusal:
@@ -278,7 +213,7 @@ class Hub:
         line.say_last()
 
     def _listen(
-        self, line: _Line, sent: WireFrame, part: str
+        self, line: PartyLine, sent: WireFrame, part: str
     ) -> tuple[memoryview | ProtocolError, int]:
         """Return the frame that is no sign of life, or what is wrong with these.
 
@@ -293,9 +228,9 @@ class Hub:
                 return error, 0
             line.heard = time.monotonic()
             if codec.kind_of(up) is not Busy:
-                self._count(line, part, up=len(came))
+                self.bytes.add(line, part, up=len(came))
                 return up, len(came)
-            self._count(line, part, up=len(came), up_part=ALIVE)
+            self.bytes.add(line, part, up=len(came), up_part=ALIVE)
             n_beats += 1
             frame = self._read(sent, up)
             if isinstance(frame, ProtocolError):
@@ -306,7 +241,7 @@ class Hub:
                     f"{n_beats} in {line.heard - asked:.1f} seconds."
                 ), 0
 
-    def _drop(self, line: _Line) -> None:
+    def _drop(self, line: PartyLine) -> None:
         line.replies.put(None)
         try:
             with self._changed:
@@ -314,7 +249,7 @@ class Hub:
                     del self._lines[line.party]
                 self._changed.notify_all()
                 if line.party not in self._lines:  # else it is back already
-                    self.went(line.party)
+                    self.rules.went(line.party)
         except BaseException as error:
             self.fail(error)
         finally:
@@ -347,12 +282,12 @@ class Hub:
         with self._changed:
             return {party: line.hello for party, line in self._lines.items()}
 
-    def wait(self, seconds: float) -> None:
-        """Wait until all parties are connected, or raise naming those who are not."""
-        end = time.monotonic() + seconds
+    def wait(self, seconds: float, parties: Sequence[PartyId] | None = None) -> None:
+        """Wait until these parties, or all, are connected; who is not is named."""
+        due, end = parties or self.parties, time.monotonic() + seconds
         with self._changed:
             self._raise_failure()
-            while missing := [p for p in self.parties if p not in self._lines]:
+            while missing := [p for p in due if p not in self._lines]:
                 left = end - time.monotonic()
                 if left <= 0:
                     raise PartyLostError(missing, f"away for {seconds:g} seconds")
@@ -389,7 +324,7 @@ class Hub:
             if id(request) not in written:
                 frame = WireFrame(request, self.number, self.run_id)
                 written[id(request)] = (frame, codec.encode(frame))
-            n_due = codec.most_bytes(min(self.due(party, request), self.limit))
+            n_due = codec.most_bytes(min(self.rules.due(party, request), self.limit))
             order = (*written[id(request)], n_due)
             if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
                 lines[party].ask(order)
@@ -401,9 +336,9 @@ class Hub:
             party: self._reply(line, requests[party]) for party, line in lines.items()
         }
 
-    def _reply(self, line: _Line, request: Any) -> Any:
+    def _reply(self, line: PartyLine, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
-        end = time.monotonic() + self.longest
+        end = time.monotonic() + self.rules.longest
         while True:
             left = min(line.heard + self.silence, end) - time.monotonic()
             try:
@@ -413,7 +348,7 @@ class Hub:
                     continue  # it gave a sign of life in the meantime
                 why = f"no sign of life for {self.silence:g} seconds"
                 if end <= time.monotonic():
-                    why = f"no reply for {self.longest:g} seconds"
+                    why = f"no reply for {self.rules.longest:g} seconds"
                 self._hang_up(line, Refusal("lost", f"Got {why}.", final=False))
                 raise PartyLostError([line.party], why) from None
             if answer is None:
@@ -432,7 +367,7 @@ class Hub:
                 raise ProtocolError(
                     f"Party '{line.party}' stops {said}", public=STOPPED
                 )
-            complaint = self.check(line.party, request, reply)
+            complaint = self.rules.check(line.party, request, reply)
             if complaint is not None:
                 self.cut_off(line.party, complaint)
             return reply
@@ -453,55 +388,14 @@ class Hub:
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
         """Hang up on who sent something else than was asked for."""
         self.hang_up(party, Refusal("protocol", printable(why), final=False))
-        self.refused(party, why)
+        self.rules.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
         raise PartyLostError([party], why)
 
     @property
     def traffic(self) -> dict[PartyId, Traffic]:
         """Return the bytes of frames so far."""
-        sums = {party: Counter[str]() for party in self.parties}
-        with self._counting:
-            for (party, of, _, way), n_bytes in self._bytes.items():
-                sums[party][way] += n_bytes * (of == "frames")
-        return {
-            party: Traffic(both["up"], both["down"]) for party, both in sums.items()
-        }
-
-    def by_part(self) -> Counter[tuple[str, str, str]]:
-        """Return the bytes so far of "frames" and at the "socket", by part and way.
-
-        The socket is known where the engine tells; its bytes are those of TCP's
-        streams, TLS and all frames included. What passed before a frame came, and after
-        the one before it, is of the part that this frame belongs to.
-        """
-        found: Counter[tuple[str, str, str]] = Counter()
-        with self._counting:
-            for (_, of, part, way), n_bytes in self._bytes.items():
-                found[of, part, way] += n_bytes
-        return found
-
-    def _count(
-        self,
-        line: _Line,
-        part: str,
-        up: int = 0,
-        down: int = 0,
-        up_part: str | None = None,
-    ) -> None:
-        """Count a frame, and what has passed at the socket since the last one."""
-        to_server = up_part or part  # of a sign of life, but not what it waits for
-        before, now = line.passed, line.stream.passed or line.passed
-        line.passed = now
-        with self._counting:
-            for of, own, way, n_bytes in (
-                ("frames", to_server, "up", up),
-                ("frames", part, "down", down),
-                ("socket", to_server, "up", now.up - before.up),
-                ("socket", part, "down", now.down - before.down),
-            ):
-                if n_bytes:
-                    self._bytes[line.party, of, own, way] += n_bytes
+        return self.bytes.traffic(self.parties)
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""
@@ -510,7 +404,7 @@ class Hub:
         if line is not None:
             self._hang_up(line, why)
 
-    def _hang_up(self, line: _Line, why: Refusal | None) -> None:
+    def _hang_up(self, line: PartyLine, why: Refusal | None) -> None:
         """End one connection; another one that the party has made since stays."""
         with self._changed:
             if self._lines.get(line.party) is line:
@@ -536,7 +430,7 @@ class Hub:
         for line in lines:
             # Who computes a reply has a thread here that waits for it: another speaks.
             if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
-                start_thread("lessvfl-farewell", _quietly(line.say_last))
+                start_thread("lessvfl-farewell", partial(_quietly, line.say_last))
         for line in lines:
             line.ended.wait(max(0.0, end - time.monotonic()))
         if self._stopping is None:
@@ -547,18 +441,10 @@ class Hub:
         return not self._stopping.is_alive()
 
 
-def part_of(request: Any) -> str:
-    """Return which part of the bill an exchange belongs to: a stage, or around it."""
-    return ALIGN if isinstance(request, Align) else getattr(request, "stage", AROUND)
-
-
 def _unexpected(name: str) -> Refusal:
     return Refusal("config", f"The server does not expect {name[:80]!r}.")
 
 
-def _quietly(say: Callable[[], None]) -> Callable[[], None]:
-    def work() -> None:
-        with contextlib.suppress(GoneError):
-            say()
-
-    return work
+def _quietly(say: Callable[[], None]) -> None:
+    with contextlib.suppress(GoneError):
+        say()

@@ -31,9 +31,14 @@ from nvflare.private.defs import CellMessageHeaderKeys
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
-from lessvfl.wire.connection import GoneError, start_thread
-from lessvfl.wire.control import Hello
-from lessvfl.wire.hub import LARGEST_HELLO, Hub, check_length
+from lessvfl.wire.connection import (
+    LARGEST_HELLO,
+    GoneError,
+    check_length,
+    start_thread,
+)
+from lessvfl.wire.hub import Hub
+from lessvfl.wire.line import ANY_PARTY, HubRules
 
 CHANNEL = "lessvfl"
 FRAME, ASK = "frame", "ask"  # topics
@@ -292,6 +297,8 @@ class FlareHub(Hub):
     """A hub at the server's cell of the job with the id `job`."""
 
     named_in = "startup kit"
+    # A site has one process in a job: one that dials again has lost its stream.
+    newest_stays = True
 
     def __init__(
         self,
@@ -299,16 +306,11 @@ class FlareHub(Hub):
         parties: Sequence[PartyId],
         *,
         job: str,
-        admit: Callable[[Hello], str | None] = lambda hello: None,
         silence: float = 60.0,
         limit: int = codec.MAX_BODY,
-        refused: Callable[[str, str], None] = lambda who, why: None,
+        rules: HubRules = ANY_PARTY,
     ) -> None:
-        super().__init__(
-            parties, admit=admit, silence=silence, limit=limit, refused=refused
-        )
-        # A site has one process in a job: one that dials again has lost its stream.
-        self.newest_stays = True
+        super().__init__(parties, silence=silence, limit=limit, rules=rules)
         self._streams = CellStreams(
             cell, self._opened, lambda message: site_of(message, job), limit
         )

@@ -8,11 +8,11 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,19 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import Judge
 from lessvfl.remote.predict.journal import MINUTE, Journal
+from lessvfl.remote.session import (
+    Aligned,
+    Aligning,
+    Connected,
+    Waiting,
+    answer_alignment,
+)
+from lessvfl.remote.spent import PredictionBudget
 from lessvfl.run.fitted import FittedParty, digest_of
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import JOURNAL, RunRecord
 from lessvfl.wire import control, messages
 
-ROWS_AHEAD = 10_000  # answers that are written down before they are given
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
 OPENS = 60  # times that a model is taken up in a minute, at most
 LINE_BYTES = 256  # of the journal, the most
@@ -59,6 +66,15 @@ def _fitted(config: PartyConfig, seed: int) -> FittedParty:
     given = None if spec is None else find_factory(spec)
     fitted: FittedParty = load(config.out, seed, party_net=given)
     return fitted
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """The model that a server predicts with, and what it says of the table's rows."""
+
+    message: control.Open
+    h: Tensor  # (1, N, components), all rows of the table
+    sent: NDArray[np.bool_]  # rows whose embeddings have left, marked as they do
 
 
 class PredictingParty:
@@ -92,8 +108,8 @@ class PredictingParty:
             self.frame, self._ids = _allowed(config, frame, ids)
             lately = _lately(self.folder / JOURNAL, config.policy.predict_rate)
             path = self.folder / "predicted.safetensors"
-            self._spent = _Spent(path, self.judge, lately)
-            files.callback(self._spent.settle)
+            self.budget = PredictionBudget(path, self.judge, lately)
+            files.callback(self.budget.settle)
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
             self._new_aligner()
@@ -102,11 +118,7 @@ class PredictingParty:
         except BaseException:
             self.close()
             raise
-        self._aligner: PartyAligner | None = None
-        self._opened: control.Open | None = None
-        self._h: Tensor | None = None  # (1, N, components), all rows of the table
-        self._sent = np.zeros(0, dtype=np.bool_)  # rows whose embeddings have left
-        self._rows: NDArray[np.int64] | None = None  # of the table, in common order
+        self.state: Waiting | Connected[OpenModel] = Waiting()
 
     def hello(self) -> control.Hello:
         """Return how this party greets."""
@@ -146,14 +158,19 @@ class PredictingParty:
         own = digest_of(part_of(self.record, self.folder, message.seed))
         if own != run["models"][self.name]:
             raise self._other("another network", "the one that training left")
-        if self._opened is None or self._opened.seed != message.seed:
-            self._h = self._embed(_fitted(self.config, message.seed))
-            self._sent = np.zeros(self.frame.n_rows, dtype=np.bool_)
-        self._opened = message
-        self._aligner, self._rows = None, self._known_rows()
+        self.state = self._known(self._taken_up(message))
         self._note("asked", "open")
         log.info("answers predictions of seed %d", message.seed)
-        return control.Agreed({"model": own, "aligned": self._rows is not None})
+        is_aligned = isinstance(self.state, Aligned)
+        return control.Agreed({"model": own, "aligned": is_aligned})
+
+    def _taken_up(self, message: control.Open) -> OpenModel:
+        """Return a model, with what was computed already if it is in use."""
+        at = self.state
+        if isinstance(at, Connected) and at.said.message.seed == message.seed:
+            return OpenModel(message, at.said.h, at.said.sent)
+        h = self._embed(_fitted(self.config, message.seed))
+        return OpenModel(message, h, np.zeros(self.frame.n_rows, dtype=np.bool_))
 
     def _count_open(self) -> None:
         """Count that a model is taken up: the whole table goes through its network."""
@@ -196,48 +213,48 @@ class PredictingParty:
 
         The same hello has the same answer, which tells nobody more than the first time.
         """
-        return keys.derive(self._spent.secret, "table", self._table().encode())
+        return keys.derive(self.budget.secret, "table", self._table().encode())
+
+    def _align(self, message: bytes) -> control.Align | control.Agreed:
+        """Answer the server's messages; take the common rows over from the last."""
+        at = self.state
+        if isinstance(at, Waiting):
+            raise ProtocolError(
+                f"Party '{self.name}' must be told which model first. Got an alignment."
+            )
+        self.state = Connected(at.said)  # a message that fails was the last
+        own = (self.name, self.config.align)
+        how = (self._new_aligner, self._guard)
+        found = answer_alignment(*own, at, message, *how)
+        if isinstance(found, Aligning):
+            self.state = found
+            return control.Align(found.answer)
+        self.state = Aligned(at.said, found)
+        tensor = torch.from_numpy(np.ascontiguousarray(found))
+        path = self._rows_path(at.said)
+        write_state(path, State({"rows": tensor}, {"table": self._table()}))
+        known = sorted(path.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in known[:-2]:  # the one before is there if this one fails elsewhere
+            path.unlink()
+        log.info("%d rows in common with everybody", len(found))
+        return control.Agreed()
 
     def _new_aligner(self) -> PartyAligner:
         mode: Any = self.config.align
         return PartyAligner(mode, self._ids, self.frame.n_rows, secret=self._secret())
 
-    def _align(self, message: bytes) -> control.Align | control.Agreed:
-        """Answer the server's messages; take the common rows over from the last."""
-        if self._opened is None:
-            raise ProtocolError(
-                f"Party '{self.name}' must be told which model first. Got an alignment."
-            )
-        if self._opened.align != self.config.align:
-            sentence = (
-                f"Server and party '{self.name}' must align alike. Got "
-                f"{self._opened.align} and {self.config.align}."
-            )
-            raise ConfigError(sentence, public=sentence)
-        if self._aligner is None:
-            self._pay(message)
-            self._aligner = self._new_aligner()
-        aligner, self._aligner = self._aligner, None
+    @contextlib.contextmanager
+    def _guard(self, model: OpenModel, n_heard: int, message: bytes) -> Iterator[None]:
+        """Have an alignment paid for, and again where the server breaks its rules."""
+        if n_heard == 0:
+            self._pay(message, model)
         try:
-            answer = aligner.answer(message)
+            yield
         except ProtocolError:
-            self._spent.forget()
+            self.budget.forget()
             raise
-        if answer is not None:
-            self._aligner = aligner
-            return control.Align(answer)
-        self._rows = aligner.rows
-        tensor = torch.from_numpy(np.ascontiguousarray(self._rows))
-        write_state(
-            self._rows_path(), State({"rows": tensor}, {"table": self._table()})
-        )
-        known = sorted(self._sessions.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in known[:-2]:  # the one before is there if this one fails elsewhere
-            path.unlink()
-        log.info("%d rows in common with everybody", len(self._rows))
-        return control.Agreed()
 
-    def _pay(self, hello: bytes) -> None:
+    def _pay(self, hello: bytes, model: OpenModel) -> None:
         """Take a greeting off the budget; one that was paid for last costs nothing."""
         if len(hello) > self._most_bytes():
             raise self.judge.refuse(
@@ -246,8 +263,8 @@ class PredictingParty:
                 "an alignment of more",
             )
         asked = hashlib.sha256(self._table().encode() + b"\n" + hello).hexdigest()
-        if self._spent.alignment(asked):
-            self._write_down("align", 0)
+        if self.budget.alignment(asked):
+            self._write_down(model, "align", 0)
         else:
             self._note("asked", "align")
 
@@ -256,13 +273,8 @@ class PredictingParty:
         n_rows = self.config.policy.predict_rows
         return LARGEST_HEAD + POINT_BYTES * padded(n_rows)
 
-    @property
-    def _sessions(self) -> Path:
-        return self.folder / "sessions"
-
-    def _rows_path(self) -> Path:
-        assert self._opened is not None
-        return self._sessions / f"{self._opened.session}.safetensors"
+    def _rows_path(self, model: OpenModel) -> Path:
+        return self.folder / "sessions" / f"{model.message.session}.safetensors"
 
     def _table(self) -> str:
         """Return what tells whom the rows of the table are about."""
@@ -270,46 +282,45 @@ class PredictingParty:
             return f"{self.frame.n_rows} rows without ids"
         return self._ids.fingerprint()
 
-    def _known_rows(self) -> NDArray[np.int64] | None:
-        """Return the rows of a session that was aligned before, of the same table."""
-        path = self._rows_path()
-        if not path.is_file():
-            return None
-        known = read_state(path)
-        if known.values["table"] != self._table():
-            return None
-        rows: NDArray[np.int64] = known.tensors["rows"].numpy()
-        return rows
+    def _known(self, model: OpenModel) -> Connected[OpenModel]:
+        """Take up a session, with its rows where this table was aligned before."""
+        path = self._rows_path(model)
+        if path.is_file():
+            known = read_state(path)
+            if known.values["table"] == self._table():
+                return Aligned(model, known.tensors["rows"].numpy())
+        return Connected(model)
 
     # ------------------------------------------------------------------------- answers
 
     def _answer(self, places: NDArray[np.int64]) -> messages.Embedding:
         """Return the embeddings of rows, if the policy allows it."""
-        if self._h is None or self._rows is None:  # it has just been started
+        at = self.state
+        if not isinstance(at, Aligned):  # it has just been started
             raise PolicyError(
                 f"Party '{self.name}' must align its rows before it answers. Got a "
                 "request without it."
             )
-        if (places >= len(self._rows)).any():
+        model, common = at.said, at.rows
+        if (places >= len(common)).any():
             raise PolicyError(
                 f"Party '{self.name}' answers for common rows. Got others."
             )
-        rows = self._rows[places]
+        rows = common[places]
         if len(rows):  # none: the server looks who is there
-            n_new = len(np.unique(rows[~self._sent[rows]]))
-            self._spent.rows(len(rows), n_new)
+            n_new = len(np.unique(rows[~model.sent[rows]]))
+            self.budget.rows(len(rows), n_new)
             if n_new:
-                self._write_down("predict", len(rows))
+                self._write_down(model, "predict", len(rows))
             else:  # the same numbers again
                 self._note("asked", "predict again")
-            self._sent[rows] = True
-        h = self._h[:, torch.from_numpy(rows)]
+            model.sent[rows] = True
+        h = model.h[:, torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
 
-    def _write_down(self, asked: str, n_rows: int) -> None:
+    def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
         """Log a request where the operator finds it, before it is answered."""
-        assert self._opened is not None
-        about = {"session": self._opened.session, "seed": self._opened.seed}
+        about = {"session": model.message.session, "seed": model.message.seed}
         self._journal.write({**about, "asked": asked, "rows": n_rows})
         log.debug("rows asked for: %d", n_rows)
 
@@ -333,80 +344,6 @@ def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:
             then = datetime.datetime.fromisoformat(one["time"]).timestamp()
             if one["rows"] and now - then <= MINUTE:
                 yield min(then, now) - now, int(one["rows"])
-
-
-class _Spent:
-    """What was asked of a party for predictions, kept in a file of its run folder.
-
-    `lately` are rows of the last minute, each with its time, counted back from now.
-    """
-
-    def __init__(
-        self, path: Path, judge: Judge, lately: Iterable[tuple[float, int]] = ()
-    ) -> None:
-        self._path, self._judge = path, judge
-        self._n_rows = self._n_alignments = 0
-        self._asked = ""  # the alignment that was paid for last
-        self.secret = secrets.token_bytes(keys.SECRET_BYTES)
-        if path.is_file():
-            state = read_state(path)
-            found = state.values
-            self._n_rows, self._n_alignments = found["rows"], found["alignments"]
-            self._asked = found["asked"]
-            self.secret = bytes(state.tensors["secret"].tolist())
-        self._written = self._n_rows
-        now = time.monotonic()
-        self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
-        self._n_lately = sum(n for _, n in self._lately)
-
-    def alignment(self, asked: str) -> bool:
-        """Take an alignment off the budget, unless the last one was the same.
-
-        `asked` tells it from others. Returns whether anything was taken.
-        """
-        if asked == self._asked:
-            return False
-        most = self._judge.policy.predict_alignments
-        if self._n_alignments >= most:
-            allowed = f"{most} alignments for predictions"
-            raise self._judge.refuse(allowed, "predict_alignments", "one more")
-        self._n_alignments += 1
-        self._asked = asked
-        self._write(self._n_rows)
-        return True
-
-    def forget(self) -> None:
-        """Have the last alignment be paid for again: the server broke its rules."""
-        self._asked = ""
-        self._write(self._n_rows)
-
-    def rows(self, n_rows: int, n_new: int) -> None:
-        """Take rows off the budget: new ones of all time, all of the last minute."""
-        policy, now = self._judge.policy, time.monotonic()
-        if self._n_rows + n_new > policy.predict_rows:
-            allowed = f"predictions of {policy.predict_rows} rows"
-            raise self._judge.refuse(allowed, "predict_rows", f"{n_new} more")
-        while self._lately and self._lately[0][0] < now - MINUTE:
-            self._n_lately -= self._lately.popleft()[1]
-        if self._n_lately + n_rows > policy.predict_rate:
-            allowed = f"predictions of {policy.predict_rate} rows a minute"
-            raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
-        self._lately.append((now, n_rows))
-        self._n_lately += n_rows
-        self._n_rows += n_new
-        if self._n_rows > self._written:
-            self._write(min(self._n_rows + ROWS_AHEAD, policy.predict_rows))
-
-    def settle(self) -> None:
-        """Write down what was spent, and no more."""
-        self._write(self._n_rows)
-
-    def _write(self, n_rows: int) -> None:
-        spent = {"rows": n_rows, "alignments": self._n_alignments}
-        secret = torch.tensor(list(self.secret), dtype=torch.uint8)
-        values = {**spent, "asked": self._asked}
-        write_state(self._path, State({"secret": secret}, values))
-        self._written = n_rows
 
 
 def _allowed(

@@ -9,7 +9,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,23 @@ from lessvfl.errors import (
 from lessvfl.remote.align import Aligner, Ids, keys
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.align.messages import most_offered
-from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.checkpoint import (
+    State,
+    read_state,
+    secret_of,
+    secret_tensor,
+    write_state,
+)
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
+from lessvfl.remote.session import find_common_rows
 from lessvfl.run.fitted import FittedServer, digest_of
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
+from lessvfl.wire.line import HubRules
 from lessvfl.wire.replies import ENDS, most_bytes, wrong_kind
 
 LONGEST = 60.0  # seconds for a reply
@@ -60,6 +68,22 @@ class Answers:
     def partial(self) -> bool:
         """Tell whether somebody's mean stands for what it would have said."""
         return bool(self.missing)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Rows that are aligned: its name, the server's ids, the places of common ones."""
+
+    name: str
+    ids: Ids
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def with_rows(self, rows: Positions) -> Session:
+        """Return the session with these of its ids as the common ones, in order."""
+        items = self.ids.items
+        log.info("%d of %d ids are common to all parties", len(rows), len(items))
+        places = {items[row]: place for place, row in enumerate(rows.tolist())}
+        return Session(self.name, self.ids, places)
 
 
 class Predictor:
@@ -97,21 +121,23 @@ class Predictor:
             p for p in self.model.party_names if p not in self.model.constants
         ]
         self._sizes = dict(zip(self.model.party_names, self.model.sizes, strict=True))
-        self._ids = Ids(ids, config.id or "row")
+        self._session = Session("", Ids(ids, config.id or "row"))
         self._opened: set[PartyId] = set()  # who has taken up the session
         self._wrong: dict[PartyId, str] = {}  # why somebody cannot
-        self._places: dict[str, int] = {}  # of every id, once aligned
-        self._session = ""
-        self._n_asked = 0
+        self._n_asked, self._n_ids = 0, len(ids)  # of the exchange at hand
         self.close = weakref.finalize(self, os.close, hold(self.folder))
         if not self._path.is_file():
-            self._write(secrets.token_bytes(keys.SECRET_BYTES), {})
+            self._write(secrets.token_bytes(keys.SECRET_BYTES), self._session, {})
         hub.run_id = bytes.fromhex(self.record.header["run"])
-        hub.admit = self._objection
-        hub.check, hub.due = self._complaint, self._most_bytes
-        hub.came, hub.went = self._came, self._opened.discard
-        hub.newest_stays = True
-        hub.longest = LONGEST
+        hub.rules = HubRules(
+            admit=self._objection,
+            check=self._complaint,
+            due=self._most_bytes,
+            came=self._came,
+            went=self._opened.discard,
+            newest_stays=True,
+            longest=LONGEST,
+        )
 
     def _came(self, party: PartyId) -> None:
         """Have a party that dials take up the session before it is asked."""
@@ -133,9 +159,8 @@ class Predictor:
             n_values: int = len(request.rows) * self._sizes[party]
             return ENDS + n_values * self.model.fusion.input_weights.itemsize
         mode: Any = self.config.align
-        return most_bytes(
-            request, most_offered(mode, len(self._ids), self.config.most_ids)
-        )
+        offer = most_offered(mode, self._n_ids, self.config.most_ids)
+        return most_bytes(request, offer)
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply; None: nothing."""
@@ -167,83 +192,73 @@ class Predictor:
                 log.warning("%s", lost)
 
     def _begin(self) -> int:
-        self._await(self.parties)
-        rows: Positions | None = None
-        known = read_state(self._path)
-        self._session = known.values["session"]
-        same = known.values == {**known.values, **self._facts()}
-        if same and self._session and self._open_all():
-            rows = known.tensors["rows"].numpy()
-        return self._take(self._begin_anew() if rows is None else rows)
+        connected = self.hub.connected
+        if missing := [p for p in self.parties if p not in connected]:
+            log.info("waits for %s", ", ".join(missing))
+            self.hub.wait(self.config.wait, missing)
+        known, ids = read_state(self._path), self._session.ids
+        session = Session(known.values["session"], ids)
+        same = known.values == {**known.values, **self._facts(ids)}
+        if same and session.name and self._open_all(session):
+            self._session = session.with_rows(known.tensors["rows"].numpy())
+        else:
+            self._session = self._begin_anew(ids)
+        return len(self._session.places)
 
     def align_again(self, ids: NDArray[Any] | None) -> int:
         """Begin another session, perhaps with other ids; return how many are common."""
         if away := [p for p in self.parties if p not in self.hub.connected]:
             raise PartyLostError(away, "not connected")
-        before = self._ids, self._session
+        before = self._session.ids
         try:
-            if ids is not None:
-                self._ids = Ids(ids, self._ids.column)
-            return self._take(self._begin_anew())
+            new = before if ids is None else Ids(ids, before.column)
+            self._session = self._begin_anew(new)
         except BaseException:  # the session before goes on, as far as parties know it
-            self._ids, self._session = before
             self._opened.clear()
             raise
+        return len(self._session.places)
 
-    def _begin_anew(self) -> Positions:
+    def _begin_anew(self, ids: Ids) -> Session:
         """Align rows for a new session, and write it down.
 
         What breaks off is tried again as the same session with the same messages, also
         after a restart: it is the session that follows the last one.
         """
-        secret = bytes(read_state(self._path).tensors["secret"].tolist())
-        facts = self._facts()
-        about = f"{self._session} {facts}".encode()
-        self._session = keys.derive(secret, "session", about)[:16].hex()
+        known, facts = read_state(self._path), self._facts(ids)
+        secret = secret_of(known)
+        about = f"{known.values['session']} {facts}".encode()
+        session = Session(keys.derive(secret, "session", about)[:16].hex(), ids)
         self._opened.clear()
-        self._open_all()
-        rows = self._align(keys.derive(secret, "ids", facts["ids"].encode()))
-        self._write(secret, {"rows": torch.from_numpy(np.ascontiguousarray(rows))})
-        return rows
+        self._open_all(session)
+        rows = self._align(ids, keys.derive(secret, "ids", facts["ids"].encode()))
+        named = {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
+        self._write(secret, session, named)
+        return session.with_rows(rows)
 
-    def _write(self, secret: bytes, rows: Mapping[str, Tensor]) -> None:
-        own = {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
-        values = {"session": self._session, **self._facts()}
-        write_state(self._path, State({**own, **rows}, values))
-
-    def _take(self, rows: Positions) -> int:
-        items = self._ids.items
-        self._places = {items[row]: place for place, row in enumerate(rows.tolist())}
-        log.info("%d of %d ids are common to all parties", len(rows), len(items))
-        return len(rows)
+    def _write(
+        self, secret: bytes, session: Session, rows: Mapping[str, Tensor]
+    ) -> None:
+        values = {"session": session.name, **self._facts(session.ids)}
+        write_state(self._path, State({**secret_tensor(secret), **rows}, values))
 
     @property
     def _path(self) -> Path:
         return self.folder / "predict.safetensors"
 
-    def _facts(self) -> dict[str, Any]:
-        return {"seed": self.seed, "ids": self._ids.fingerprint()}
+    def _facts(self, ids: Ids) -> dict[str, Any]:
+        return {"seed": self.seed, "ids": ids.fingerprint()}
 
-    def _await(self, parties: Sequence[PartyId]) -> None:
-        end = time.monotonic() + self.config.wait
-        if missing := [p for p in parties if p not in self.hub.connected]:
-            log.info("waits for %s", ", ".join(missing))
-        while missing := [p for p in parties if p not in self.hub.connected]:
-            if time.monotonic() > end:
-                raise PartyLostError(missing, f"away for {self.config.wait:g} seconds")
-            time.sleep(0.02)
-
-    def _open_all(self) -> bool:
-        """Have all parties take up the session; tell whether all know its rows."""
-        knows = [self._open(party) for party in self.parties]
+    def _open_all(self, session: Session) -> bool:
+        """Have all parties take up a session; tell whether all know its rows."""
+        knows = [self._open(party, session) for party in self.parties]
         return all(knows)
 
-    def _open(self, party: PartyId) -> bool:
-        """Have a party take up the session; tell whether it knows the rows."""
+    def _open(self, party: PartyId, session: Session) -> bool:
+        """Have a party take up a session; tell whether it knows the rows."""
         message = control.Open(
             self.record.header["run"],
             self.seed,
-            self._session,
+            session.name,
             self.digest,
             self.config.align,
         )
@@ -259,32 +274,18 @@ class Predictor:
             self._opened.add(party)
         return aligned
 
-    def _align(self, secret: bytes) -> Positions:
+    def _align(self, ids: Ids, secret: bytes) -> Positions:
         """Find the common rows with every party."""
         mode: Any = self.config.align
-        aligner = Aligner(
-            mode,
-            self._ids,
-            len(self._ids),
-            secret=secret,
-            min_common=1,
-            min_share=0.0,
-        )
+        self._n_ids = len(ids)
+        few: dict[str, Any] = {"min_common": 1, "min_share": 0.0}
+        aligner = Aligner(mode, ids, len(ids), secret=secret, **few)
         if not self.parties:
-            return np.arange(len(self._ids))
-        said: dict[PartyId, bytes] = dict.fromkeys(self.parties, aligner.hello())
-        while said:
-            replies = self._send({p: control.Align(data) for p, data in said.items()})
-            said = {}
-            for party, reply in replies.items():
-                if not isinstance(reply, control.Align):
-                    self.hub.cut_off(party, "A party must make an offer. Got none.")
-                more = aligner.take(party, reply.data)
-                said |= {} if more is None else {party: more}
-        finals = aligner.finish()
-        self._send({p: control.Align(data) for p, data in finals.items()})
+            return np.arange(len(ids))
+        send, cut_off = self._send, self.hub.cut_off
+        rows = find_common_rows(aligner, self.parties, send, cut_off, aligner.take)
         self._opened.update(self.parties)
-        return aligner.rows
+        return rows
 
     def _send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
         """Exchange messages; what a party declines is an error with its sentence."""
@@ -302,12 +303,13 @@ class Predictor:
 
         Ids of another kind, and one that stands there twice, are refused.
         """
-        asked = Ids(np.array(ids, dtype=object), self._ids.column)
-        if asked.type != self._ids.type:
+        own = self._session.ids
+        asked = Ids(np.array(ids, dtype=object), own.column)
+        if asked.type != own.type:
             raise DataError(
-                f"Ids must be {self._ids.type}, as the server's are. Got {asked.type}."
+                f"Ids must be {own.type}, as the server's are. Got {asked.type}."
             )
-        found = [self._places.get(item, -1) for item in asked.items]
+        found = [self._session.places.get(item, -1) for item in asked.items]
         missing = [i for i, place in enumerate(found) if place < 0]
         return np.array([p for p in found if p >= 0], dtype=np.int64), missing
 
@@ -329,7 +331,7 @@ class Predictor:
                 columns[f"probability_{name}"] = shares[:, place]
         columns["partial"] = np.full(len(places), found.partial)
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
-        table: dict[str, list[Any]] = {self._ids.column: [*ids]}
+        table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
         for name, values in columns.items():
             table[name] = [None] * len(ids)
             for place, value in zip(at, values.tolist(), strict=True):
@@ -402,7 +404,7 @@ class Predictor:
                 away[party] = self._wrong.get(party, "not connected")
             elif party not in self._opened:
                 try:
-                    if not self._open(party):
+                    if not self._open(party, self._session):
                         away[party] = "it has lost the rows of this session"
                 except LessVFLError as error:
                     log.warning("%s", error)

@@ -1,0 +1,41 @@
+"""The files that prove who a server or a party is, as its config names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lessvfl.errors import ConfigError
+from lessvfl.remote import certificates
+from lessvfl.remote.certificates import Role
+from lessvfl.remote.config import Common, PartyConfig
+from lessvfl.wire.flight import Credentials
+
+
+def _proven(config: Common, role: Role) -> tuple[str, Credentials]:
+    """Return the name in a certificate, and the files that belong to it."""
+    files = (config.certificate, config.key, config.ca)
+    if None in files:
+        raise ConfigError(
+            "The config must name 'certificate', 'key' and 'ca' (see 'lessvfl kit'), "
+            "or --insecure must be given. Got a config without one of them."
+        )
+    certificate, key, ca = (Path(str(file)) for file in files)
+    name = certificates.check_pair(certificate, key, ca, role)
+    return name, Credentials(certificate, key, ca)
+
+
+def server_credentials(own: Common, insecure: bool) -> Credentials | None:
+    """Return the files that prove that this is the server; None: it was not asked."""
+    return None if insecure else _proven(own, "server")[1]
+
+
+def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:
+    """Return who a party is, and the files that prove it."""
+    if not insecure:
+        return _proven(own, "party")
+    if own.name is None:
+        raise ConfigError(
+            "The 'name' setting must say who this is where no certificate does. "
+            "Got none."
+        )
+    return own.name, None

@@ -1,0 +1,164 @@
+"""What a server may ask of a party in the training of a seed, and when.
+
+The counterpart of :mod:`lessvfl.wire.replies`, at the party: what the agreed settings
+or the party's policy do not have is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lessvfl.core.plans import TrainPlan, are_alike
+from lessvfl.data import Encoding, Places
+from lessvfl.errors import PolicyError, ProtocolError
+from lessvfl.party import Party
+from lessvfl.remote.policy import Judge
+from lessvfl.wire import messages
+from lessvfl.wire.coding import BITS
+
+
+@dataclass
+class SeedProgress:
+    """How far a seed is: plain values, all that changes beside network and bill."""
+
+    behind: int = 0  # plans whose stages are over for this party
+    step: int = 0  # of the stage of joint training at hand
+    sent: list[int] = field(default_factory=list)  # parts of the rows of stage 2
+    scored: dict[str, int] = field(default_factory=dict)  # bits a value, by rows
+    # Features in use at every evaluation.
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    chain: str = ""  # a digest of all that moved the network
+
+
+@dataclass(frozen=True)
+class SeedRows:
+    """Which of its common rows a party trains and tests with, by their places."""
+
+    seed: int
+    train: Places
+    test: Places
+    blocks: Places | None  # of the training rows; None: every row is alone
+    share: float | None = None  # of the rarer of two classes, where it is told
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how many there are of each."""
+        return {"train": len(self.train), "test": len(self.test)}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A seed before its first step: its rows, and what a server may ask about them."""
+
+    judge: Judge
+    rows: SeedRows
+    encoding: Encoding
+    plans: tuple[Any, ...]  # that the server may send, in this order
+    stored: tuple[int | None, int] | None  # rows and bits of stage 2
+    bits: int  # of a value in joint training
+    build: Callable[[], Party]  # a fresh party on these rows
+    private: int  # the seed of its own streams
+    folder: Path  # of this seed
+
+    def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:
+        """Return a request, its plan the party's own, or refuse it."""
+        match message:
+            case messages.Begin(plan) | messages.Select(_, plan):
+                own = next((p for p in self.plans if are_alike(p, plan)), None)
+                if own is None:
+                    raise PolicyError(
+                        f"Party '{self.judge.party}' follows the plans of the settings "
+                        "that were agreed on. Got another one of stage "
+                        f"'{plan.stage}'."
+                    )
+                self._check_turn(own, done)
+                message = dataclasses.replace(message, plan=own)
+        match message:
+            case messages.Begin(_, 0) if party.is_training:
+                raise self._misfit("the next step of a stage that has begun")
+            case messages.Select(components):
+                n_outputs = party.net.n_outputs
+                if components is not None and not _are_places(components, n_outputs):
+                    raise self._misfit("components that it has")
+            case messages.Embed("evaluate", _, None):
+                party.part_of(message)
+                self._check_evaluation(message, done)
+            case messages.Embed("embed", "train"):
+                party.part_of(message)
+                self._check_stored(message, done)
+            case messages.Embed("train"):
+                if not party.is_held_out_check(message):
+                    raise self._misfit("the rows that training leaves out, when due")
+            case messages.Embed():
+                raise self._misfit("training rows, or all rows to score")
+        if isinstance(message, messages.Embed):
+            if message.bits not in BITS:
+                raise self._misfit("4, 8, 16 or 32 bits a value")
+            if message.n_rows is not None and message.part != 0:
+                raise self._misfit("rows of a sample, or a part of all rows")
+        return message
+
+    def n_due(self, done: SeedProgress) -> int:
+        """Return the place of the plan that is due; one of no steps is left out."""
+        for place in range(done.behind, len(self.plans)):
+            plan = self.plans[place]
+            if not isinstance(plan, TrainPlan) or plan.n_epochs > 0:
+                return place
+        return len(self.plans)
+
+    def stage_due(self, done: SeedProgress) -> str | None:
+        """Return the stage at hand, or the next one; None: all are over."""
+        place = self.n_due(done)
+        return self.plans[place].stage if place < len(self.plans) else None
+
+    def _misfit(self, what: str) -> ProtocolError:
+        sentence = f"Party '{self.judge.party}' must be asked for {what}. Got others."
+        return ProtocolError(sentence, public=sentence)
+
+    def _check_turn(self, plan: Any, done: SeedProgress) -> None:
+        """Refuse a stage that is over, or whose turn has not come."""
+        due = self.stage_due(done)
+        if plan.stage != due:
+            is_due = "none" if due is None else f"'{due}'"
+            raise PolicyError(
+                f"Party '{self.judge.party}' follows the plans in their order, each "
+                f"once. Got '{plan.stage}' where {is_due} is due."
+            )
+
+    def _check_stored(self, message: messages.Embed, done: SeedProgress) -> None:
+        """Refuse rows for stage 2 but those that were agreed on, after stage 1."""
+        is_due = self.stage_due(done) == "select_features"
+        if self.stored is not None and is_due and message.part not in done.sent:
+            n_rows, bits = self.stored
+            most = len(self.rows.train)
+            agreed = (None if n_rows is None else min(n_rows, most), bits)
+            if (message.n_rows, message.bits) == agreed:
+                return
+        raise self._misfit("the rows of stage 2, once and when due")
+
+    def _check_evaluation(self, asked: messages.Embed, done: SeedProgress) -> None:
+        refuse, key = self.judge.refuse, "evaluation"
+        match self.judge.policy.evaluation:
+            case "nothing":
+                raise refuse("no evaluation", key, "one")
+            case "epochs":
+                return
+        if self.stage_due(done) is not None:
+            raise refuse("evaluation at the end alone", key, "one before it")
+        if asked.rows == "train" and len(self.rows.test):
+            raise refuse("evaluation by test rows", key, "training rows")
+        if asked.bits != self.bits:
+            allowed = f"evaluation at the run's {self.bits} bits a value"
+            raise refuse(allowed, key, asked.bits)
+
+
+def _are_places(components: Sequence[Sequence[int]], n_outputs: int) -> bool:
+    """Tell whether these are different components of one network."""
+    return len(components) == 1 and (
+        len(set(components[0])) == len(components[0])
+        and all(0 <= place < n_outputs for place in components[0])
+    )

@@ -1,0 +1,278 @@
+"""One seed of a run at a party: it answers requests, and keeps how far it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.plans import SECRET, stream
+from lessvfl.data import (
+    CellCounts,
+    Encoding,
+    Frame,
+    Scratch,
+    StoredTable,
+    Table,
+)
+from lessvfl.errors import RecordError
+from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.requests import Prepared, SeedProgress
+from lessvfl.remote.spent import RunBudget
+from lessvfl.remote.tables import OwnTable
+from lessvfl.run.build import Builder
+from lessvfl.run.fitted import NETWORKS, FittedParty
+from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
+from lessvfl.run.profiles import Settings
+from lessvfl.run.record import RunRecord
+from lessvfl.status import Status
+from lessvfl.terms import Event
+from lessvfl.wire import control, messages
+from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.parties import bill_line
+
+log = logging.getLogger(__name__)
+
+SERVER = "server"  # what the other side is called, where it is shown
+
+
+class SeedRun:
+    """A seed from its first step on, or from a mark: ``handle(request) -> reply``.
+
+    What leaves is taken off the `budget`, and shown in the `status`.
+    """
+
+    def __init__(
+        self, prepared: Prepared, budget: RunBudget, status: Status, tag: str | None
+    ) -> None:
+        self.prepared = prepared
+        self._budget, self._status = budget, status
+        self._name = prepared.judge.party
+        self.party = prepared.build()
+        self.progress, self._ledger = SeedProgress(), Ledger(1)
+        self._mark = tag  # of the last checkpoint
+        self._n_steps = self._n_per_epoch = 0  # of the stage of joint training at hand
+        torch.manual_seed(prepared.rows.seed)
+        if prepared.private >= SECRET:  # a user's dropout and the like
+            torch.set_rng_state(stream(prepared.private, "torch").get_state())
+        if tag is not None:
+            self._take_up(tag)
+
+    @property
+    def stage_due(self) -> str | None:
+        """Return the stage at hand, or the next one; None: all are over."""
+        return self.prepared.stage_due(self.progress)
+
+    # ------------------------------------------------------------------------- requests
+
+    def handle(self, message: Any) -> messages.Reply:
+        """Answer a request, if it is one that may come now."""
+        done, party = self.progress, self.party
+        message = self.prepared.checked(message, party, done)
+        rows = "train"
+        if isinstance(message, messages.Embed):
+            rows = message.rows
+            if (message.stage, rows, message.part) == ("evaluate", "test", 0):
+                mask = party.features_now()[0].tolist()
+                done.seen.append({"kept": [i for i, on in enumerate(mask) if on]})
+        self._show(message)
+        reply = party.handle(message)
+        self._bill(message, reply)
+        done.chain = _linked(done.chain, message)
+        if isinstance(reply, messages.Embedding):
+            self._count(message, reply, rows)
+        elif isinstance(reply, messages.Done):
+            all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
+            done.behind = all_over if all(reply.silent) else next_one
+        match message:
+            case messages.Embed("embed"):
+                done.sent.append(message.part)
+            case messages.Embed("evaluate"):
+                done.scored[rows] = message.bits
+        return reply
+
+    def _count(
+        self, message: messages.Request, reply: messages.Embedding, rows: str
+    ) -> None:
+        """Take what leaves off the budget."""
+        done, own = self.progress, self.prepared
+        asked = message if isinstance(message, messages.Embed) else "the next batch"
+        when = (done.behind, done.step, asked)
+        _, n_rows, size = reply.block.values.shape
+        n_values = size * n_rows / own.rows.counts[rows]
+        network = bytes.fromhex(done.chain)
+        self._budget.spend_look(own.folder, network, when, n_values)
+
+    def _show(self, message: messages.Request) -> None:
+        """Show what is asked for: the stage, and in training the step."""
+        status, done = self._status, self.progress
+        match message:
+            case messages.Begin(plan, n_done):
+                rows = self.prepared.rows
+                where = (len(rows.train), (rows.seed,))
+                batches = plan.batches(*where, self.party.blocks)
+                done.step, self._n_steps = n_done, batches.n_steps(plan.n_epochs)
+                self._n_per_epoch = batches.n_per_epoch
+                status.observe(Event(plan.stage, 0, self._n_steps / self._n_per_epoch))
+            case messages.Descend(stage):
+                done.step += 1
+                status.stepped(stage, done.step, self._n_steps)
+                if message.last:
+                    epoch = done.step / self._n_per_epoch
+                    status.observe(Event(stage, epoch, epoch))
+            case messages.Select(_, plan):
+                status.observe(Event(plan.stage, 0, 1))
+            case messages.Embed("embed"):
+                status.observe(Event("embed", 0, 1))
+
+    def _bill(self, message: messages.Request, reply: messages.Reply) -> None:
+        """Put an exchange on the party's own bill, as the server does on its."""
+        if not messages.is_billed(message):
+            return
+        ledger, status = self._ledger, self._status
+        ledger.bill_round(message.stage, [True])
+        for one in (message, reply):
+            line = bill_line(self._name, one, (True,))
+            if line is not None:
+                ledger.bill(line)
+                sent = {line.direction: line.payload_bytes[0]}
+                status.carried(SERVER, **sent, rounds=0, stage=line.stage)
+        status.carried(SERVER, stage=message.stage)
+
+    # --------------------------------------------------------------------------- states
+
+    def _path(self, tag: str) -> Path:
+        return self.prepared.folder / "checkpoints" / f"{tag}.safetensors"
+
+    def save(self, tag: str) -> None:
+        """Write the state down; this mark and the one before it are kept.
+
+        The server may go back to the one before: it writes its own state after ours.
+        """
+        tensors, values = self.party.state()
+        tensors["rng"] = torch.get_rng_state()
+        values |= dataclasses.asdict(self.progress) | {"ledger": self._ledger.state()}
+        write_state(self._path(tag), State(tensors, values))
+        for path in self._path(tag).parent.glob("*.safetensors"):
+            if path.stem not in (tag, self._mark):
+                path.unlink(missing_ok=True)
+        self._mark = tag
+        self._budget.settle()
+
+    def _take_up(self, tag: str) -> None:
+        path = self._path(tag)
+        if not path.is_file():
+            raise RecordError(
+                f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
+                f"'{path.parent}'."
+            )
+        state = read_state(path)
+        self.party.restore(state.tensors, state.values)
+        known = {one.name: state.values[one.name] for one in fields(SeedProgress)}
+        self.progress = SeedProgress(**known)
+        self._ledger.restore(state.values["ledger"])
+        torch.set_rng_state(state.tensors["rng"])
+
+    # -------------------------------------------------------------------------- the end
+
+    def finish(
+        self, of_server: str, network: Path, party_net: str | None
+    ) -> dict[str, Any]:
+        """Write the network to a folder; return the numbers of this seed.
+
+        `of_server` is a digest of the fusion network that this network goes with.
+        """
+        own, done, outcome = self.prepared, self.progress, self.party.outcome(0)
+        encoding = own.encoding
+        fitted = FittedParty.of(encoding, outcome, party_net)
+        return {
+            "seed": own.rows.seed,
+            **party_numbers(encoding.features, outcome, own.rows.share),
+            "rows": own.rows.counts,
+            "components": {
+                "kept": fitted.n_components,
+                "of": len(outcome.outputs),
+            },
+            "communication": bill_of(self._ledger, 0),
+            "bill": self._ledger.lines(0),
+            "models": {"server": of_server, self._name: fitted.save(network)},
+            "seen": done.seen,
+            "shown": {
+                "values": self._budget.values(own.folder),
+                "columns": len(encoding.groups),
+                "scored": done.scored,
+            },
+        }
+
+
+def _linked(chain: str, message: messages.Request) -> str:
+    """Return a digest of what moved a network so far and this message."""
+    match message:
+        case messages.Begin(plan, 0):
+            said = plan.stage.encode()
+        case messages.Descend():
+            values = message.gradient.values.contiguous().numpy()
+            said = repr(message.rate).encode() + values.tobytes()
+        case messages.Select(components, plan):
+            said = repr((plan.stage, components)).encode()
+        case _:
+            return chain
+    return hashlib.sha256(bytes.fromhex(chain) + said).hexdigest()
+
+
+def encode(
+    build: Builder, encoding: Encoding, tables: Sequence[Table], on: Scratch
+) -> list[Tensor]:
+    """Return encoded rows, in memory or on disk as the tables are."""
+    stored = [table for table in tables if isinstance(table, StoredTable)]
+    if stored:
+        found, counts = build.stored_rows(stored, encoding, on)
+    else:
+        found, counts = [], CellCounts()
+    for frame in tables:
+        if isinstance(frame, Frame):
+            cells, more = encoding.apply(frame)
+            found.append(build.rows([cells]))
+            counts += more
+    for sentence in counts.sentences():
+        log.info("%s", sentence)
+    return found
+
+
+def party_record(
+    own: OwnTable, agreed: Settings, welcome: control.Welcome, runs: list[Any]
+) -> RunRecord:
+    """Return the record of all seeds at a party, with what they recommend to it."""
+    party, config, rows = own.party, own.config, runs[0]["rows"]
+    header = bare_header(
+        own.settings(agreed),
+        Path(config.data).stem,
+        config.device,
+        {},
+        side="party",
+        party=party,
+        parties=list(welcome.parties),
+        networks=NETWORKS,
+        run=welcome.run,
+        reveal=config.reveal,
+        align=config.align,
+    ) | {"profile": None}
+    header["data"] |= {
+        "n_train": rows["train"],
+        "n_test": rows["test"],
+        "n_features": len(runs[0]["kept"]) + len(runs[0]["removed"]),
+        "n_parties": len(welcome.parties),
+    }
+    return RunRecord(
+        header,
+        [alone(party, one) for one in runs],
+        "complete",
+        consensus=consensus([{party: one} for one in runs]),
+    )

@@ -1,0 +1,154 @@
+"""What a server keeps in its run folder: the number of the run, files of each seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.config import ServerConfig
+from lessvfl.run.fitted import NETWORKS
+from lessvfl.run.record import read_json, write_json
+from lessvfl.terms import PartyId
+
+CHECKPOINT = "checkpoint.safetensors"
+MOST_OFFERS = 3  # different ones of a party, as after it lost its run folder
+
+# What may change in the config while a run goes on.
+_ELSEWHERE = (
+    *("listen", "status", "wait", "silence", "most_ids"),
+    *("certificate", "key", "ca", "out"),
+)
+
+
+@dataclass(frozen=True)
+class SeedFiles:
+    """The files of one seed in a server's run folder."""
+
+    seed: int
+    checkpoint: Path  # the last one
+    numbers: Path  # of the run, there once it is over
+    finished: Path  # what every party has revealed of it
+    network: Path  # the folder of the fusion network
+
+    @classmethod
+    def of(cls, run: Path, seed: int) -> SeedFiles:
+        """Name them."""
+        own = run / f"seed-{seed}"
+        numbers, finished = own / "numbers.json", own / "finished.json"
+        network = run / NETWORKS / own.name / "server"
+        return cls(seed, own / CHECKPOINT, numbers, finished, network)
+
+    def saved(self) -> State | None:
+        """Return the last checkpoint, if there is one."""
+        return read_state(self.checkpoint) if self.checkpoint.is_file() else None
+
+    def settle(self, sent: Counter[tuple[str, str, str]]) -> None:
+        """Put bytes on the bill, of whatever part: all since the seed before.
+
+        Those of a process before this one are there already, if it came so far.
+        """
+        numbers = read_json(self.numbers)
+        bill = numbers["communication"]
+        wire = bill.setdefault("wire_bytes", {"up": 0, "down": 0})
+        for (of, part, way), n_bytes in sent.items():
+            both = bill.setdefault(of, {}).setdefault(part, {"up": 0, "down": 0})
+            both[way] += n_bytes
+            wire[way] += n_bytes * (of == "frames")
+        write_json(self.numbers, numbers)
+
+    def whole_run(self) -> dict[str, Any]:
+        """Return the numbers of the run, with what the parties reveal of it."""
+        numbers, told = read_json(self.numbers), read_json(self.finished)
+        models = {p: one.pop("model", None) for p, one in told.items()}
+        features = {p: told[p] if "kept" in told[p] else None for p in told}
+        counts = {p: told[p] for p in told if "n_kept" in told[p]}
+        return numbers | {"features": features, "counts": counts, "models": models}
+
+
+def note_offers(
+    folder: Path,
+    offers: Mapping[PartyId, bytes],
+    cut_off: Callable[[PartyId, str], NoReturn],
+) -> None:
+    """Write down what parties offer, before they are told anything of it.
+
+    Who breaks off and comes again with other ids could try them out on ours.
+    """
+    path = folder / "offers.safetensors"
+    known: dict[str, list[str]] = {}
+    if path.is_file():
+        known = dict(read_state(path).values["offers"])
+    for party, offer in offers.items():
+        digest = hashlib.sha256(offer).hexdigest()
+        known[party] = [*dict.fromkeys([*known.get(party, ()), digest])]
+        if len(known[party]) > MOST_OFFERS:
+            cut_off(
+                party,
+                f"A party must offer its rows to a run, at most {MOST_OFFERS} times in "
+                "different ways. Got another offer; another run needs another 'out'.",
+            )
+    write_state(path, State({}, {"offers": known}))
+
+
+def run_number(folder: Path, config: ServerConfig, is_aligned: bool) -> bytes:
+    """Return the run's own number, the same after a restart.
+
+    Until rows are aligned nothing has begun, and another config is another run.
+    """
+    path, own = folder / "run.safetensors", _plain(config)
+    known = read_state(path) if path.is_file() else None
+    if known is None or (known.values["config"] != own and not is_aligned):
+        number = torch.tensor(list(uuid.uuid4().bytes), dtype=torch.uint8)
+        known = State({"run": number}, {"config": own})
+        write_state(path, known)
+    before = known.values["config"]
+    if other := [name for name in own if before.get(name) != own[name]]:
+        raise ConfigError(
+            f"The run in '{folder}' must go on with the config it began with. Got "
+            f"another '{other[0]}'; another run needs another 'out'."
+        )
+    return bytes(known.tensors["run"].tolist())
+
+
+def _plain(config: ServerConfig) -> dict[str, Any]:
+    """Return what a run depends on, for comparison."""
+    values = dataclasses.asdict(config)
+    for name in _ELSEWHERE:
+        values.pop(name)
+    plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back
+    return plain
+
+
+def known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a party reveals of its selection; anything else is nothing.
+
+    The digest of its network is there in any case.
+    """
+    model = revealed.get("model")
+    if not isinstance(model, str) or not re.fullmatch("[0-9a-f]{64}", model):
+        raise ProtocolError(
+            "A party must name a digest of its network at the end. Got none."
+        )
+    revealed = {name: value for name, value in revealed.items() if name != "model"}
+    kinds = {
+        ("kept", "removed"): lambda v: (
+            isinstance(v, list) and all(isinstance(name, str) for name in v)
+        ),
+        ("n_kept", "n_removed"): lambda v: type(v) is int and v >= 0,
+    }
+    for names, fits in kinds.items():
+        if revealed.keys() == set(names) and all(map(fits, revealed.values())):
+            return {"model": model, **revealed}
+    return {"model": model}

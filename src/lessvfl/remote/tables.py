@@ -1,0 +1,274 @@
+"""The sides' own tables: a party's columns, the label holder's labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl import data, settings
+from lessvfl.core.device import resolve_device
+from lessvfl.core.lifted import find_factory
+from lessvfl.data import (
+    Blocks,
+    Dataset,
+    Encoding,
+    Finding,
+    Places,
+    Problem,
+    Scratch,
+    Table,
+)
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.remote.home import facts_of
+from lessvfl.run import profiles
+from lessvfl.run.numbers import class_share
+from lessvfl.run.profiles import Settings
+from lessvfl.terms import plural
+from lessvfl.wire import control
+
+log = logging.getLogger(__name__)
+
+# What the run depends on in a party's config; the rest may change on the way.
+_LASTING = (
+    *("columns", "groups", "as_is", "scale", "scale_range", "max_categories"),
+    *("missing", "missing_values", "must_keep", "party_net", "align", "seed_private"),
+)
+
+
+def open_table(config: PartyConfig) -> tuple[Table, NDArray[Any] | None]:
+    """Open a party's own table, in memory or on disk, with its ids."""
+    storage = config.storage
+    if resolve_device(config.device).type != "cpu":
+        if storage == "disk":
+            raise ConfigError(
+                "The 'storage' setting must be memory or auto with a GPU: rows on "
+                "disk are computed with by the CPU. Got disk."
+            )
+        storage = "memory"
+    return data.open_columns(Path(config.data), config.id, storage)
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """All rows of a party, in its own order, and how its columns are encoded."""
+
+    party: str
+    config: PartyConfig
+    whole: Table
+    findings: Sequence[Finding]
+    columns: Sequence[str]  # that can be used
+    as_is: Sequence[str]
+    marks: Mapping[str, Any]  # what stands for missing
+    groups: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, party: str, config: PartyConfig, table: Table) -> OwnTable:
+        """Infer how a table is read, or refuse what cannot be used of it."""
+        look, findings = data.infer_columns(table.look)
+        where = f"party '{party}'"
+        names = data.match_columns(table.names, config.columns, where)
+        usable = data.usable(party, names, look)
+        as_is = data.match_columns(names, config.as_is, where) if config.as_is else ()
+        marks = data.marks_of(look, config.missing_values)
+        groups = data.features_of({party: names}, config.groups)
+        resolve_device(config.device)
+        if config.scale == "global" and config.scale_range is None:
+            raise ConfigError(
+                "The 'scale' setting must be auto, standardize or none where no "
+                "'scale_range' is given. Got global."
+            )
+        if config.party_net is not None:
+            find_factory(config.party_net)
+        whole = table.with_look(look)
+        return cls(party, config, whole, findings, usable, as_is, marks, groups)
+
+    def encoding(self, train: Table) -> Encoding:
+        """Learn from training rows how to encode its columns."""
+        own = self.config
+        return Encoding.fit(
+            self.party,
+            train,
+            self.columns,
+            scale=own.scale,
+            bounds=own.scale_range or (0.0, 1.0),
+            max_categories=own.max_categories,
+            missing=own.missing,
+            marks=self.marks,
+            groups=self.groups,
+            as_is=self.as_is,
+        )
+
+    def facts(self, table: Table, ids: NDArray[Any] | None) -> dict[str, str]:
+        """Return digests of all that a run depends on, the table's as it came."""
+        lasting = {key: getattr(self.config, key) for key in _LASTING}
+        return facts_of(table, ids, lasting, self.config.party_net)
+
+    def changes(self) -> list[Finding]:
+        """Return what was done to read its own columns, for its own eyes."""
+        names = data.match_columns(self.whole.names, self.config.columns, self.party)
+        most = self.config.max_categories
+        return data.changes(self.whole.look, self.findings, names, most)
+
+    def settings(self, agreed: Settings) -> Settings:
+        """Return what was agreed with what this party decides for itself."""
+        net = dataclasses.replace(agreed.net, party_net=self.config.party_net)
+        config: Any = agreed.config
+        if self.config.must_keep is not None:
+            if "must_keep" not in settings.fields_of([type(config)]):
+                raise ConfigError(
+                    f"The 'must_keep' setting is not read by method {agreed.method}. "
+                    f"Got '{self.config.must_keep}'."
+                )
+            config = dataclasses.replace(config, must_keep=self.config.must_keep)
+        return dataclasses.replace(agreed, net=net, config=config)
+
+    def warn_of_copies(self, common: Table) -> None:
+        """Say that rows here equal each other, of which the server knows nothing.
+
+        Of a table on disk, rows that tell what it holds are looked at.
+        """
+        copies = data.equal_rows(common.look.select(self.columns))
+        if copies is not None:
+            share = float((np.bincount(copies) > 1)[copies].mean())
+            log.warning(
+                "%.0f %% of the rows here equal another row: where they are of one "
+                "person or the like, the label holder should name 'group_column'.",
+                100 * share,
+            )
+
+
+# Settings of `lessvfl run` that a party decides on for itself.
+NOT_THE_SERVERS = (
+    *("scale", "max_categories", "missing", "missing_values"),
+    *("must_keep", "party_net"),
+)
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """What the label holder has: labels, and maybe which rows are for testing."""
+
+    dataset: Dataset  # without columns
+    is_test: NDArray[np.bool_] | None = None
+    ids: NDArray[Any] | None = None  # whom its rows are about
+
+    @classmethod
+    def load(cls, config: ServerConfig) -> LabelTable:
+        """Load the label holder's own table; many rows stay on disk."""
+        where = (Path(config.data), config.label, config.id, config.sample_weight)
+        dataset, ids, is_test = data.load_labels(
+            *where, config.task, config.group_column
+        )
+        log.info("%s", data.task_sentence(dataset.task, dataset.task_reason))
+        Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(dataset, is_test, ids).kept(Scratch(Path(config.out)))
+
+    def kept(self, on: Scratch) -> LabelTable:
+        """Return the same table, what is large of it mapped from disk."""
+        own = self.dataset
+        weight, units = on.keep(own.weight), on.keep(own.units)
+        y = on.keep(own.y)
+        dataset = dataclasses.replace(own, y=y, weight=weight, units=units)
+        return LabelTable(dataset, on.keep(self.is_test), on.keep(self.ids))
+
+    def take(self, rows: NDArray[np.int64]) -> LabelTable:
+        """Return the table of these rows, in this order."""
+        is_test = None if self.is_test is None else self.is_test[rows]
+        return LabelTable(self.dataset.take(rows), is_test)
+
+    def facts(self, config: ServerConfig, code: str | None) -> dict[str, str]:
+        """Return digests of all that a run depends on; `code` is of its network."""
+        own, lasting = self.dataset, {"label": config.label, "id": config.id}
+        return facts_of(
+            own.X,
+            self.ids,
+            lasting,
+            code,
+            labels=own.y,
+            weights=own.weight,
+            groups=own.units,
+            **{"test rows": self.is_test},
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.dataset.y)
+
+
+@dataclass(frozen=True)
+class SeedLabels:
+    """Training and test rows of a seed, as places in the common order; their labels."""
+
+    seed: int
+    train: Places
+    test: Places
+    problem: Problem
+
+    def message(self, tell_share: bool) -> control.Prepare:
+        """Return what every party is told of them."""
+        in_order = data.are_in_order(self.train) and data.are_in_order(self.test)
+        rows = (self.seed, self.train, self.test, in_order)
+        share = class_share(self.problem) if tell_share else None
+        return control.Prepare.of(*rows, self.problem.blocks, share)
+
+    @classmethod
+    def of(
+        cls, table: LabelTable, settings: Settings, seed: int, on: Scratch
+    ) -> SeedLabels:
+        """Split the common rows; what is large is mapped from disk."""
+        dataset = table.dataset
+        blocks = data.find_blocks(dataset, settings.data)
+        train, test = map(on.keep, _split(table, settings, seed, blocks))
+        rows = data.label_rows(dataset, train, test, blocks)
+        found = data.labels_alone(dataset, rows, settings.data, settings.labels)
+        y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)
+        problem = dataclasses.replace(found, y_train=y_train, y_test=y_test)
+        return cls(seed, train, test, problem)
+
+
+def _split(
+    table: LabelTable, settings: Settings, seed: int, blocks: Blocks | None
+) -> tuple[Places, Places]:
+    """Return training and test rows, as places in the common order."""
+    if table.is_test is None:
+        of_row = None if blocks is None else blocks.of_row
+        how = (settings.data, seed, settings.keeps_order)
+        return data.split_rows(table.dataset, *how, of_row)
+    if table.is_test.all():
+        raise DataError(
+            "The rows that are marked for testing must leave a common row to train on. "
+            f"Got {plural(table.n_rows, 'common row')}, all of them marked."
+        )
+    return np.flatnonzero(~table.is_test), np.flatnonzero(table.is_test)
+
+
+def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
+    """Return the settings of a run with these labels, or refuse what is not its own."""
+    for name in NOT_THE_SERVERS:
+        if name in config.settings:
+            raise ConfigError(
+                f"The '{name}' setting is every party's own and stands in its "
+                "config. Got it in the server's."
+            )
+    found = profiles.resolve(config.method, config.profile, dataset, config.settings)
+    refuse_distinct(found)
+    data.check_labels(dataset, found.labels)
+    return found
+
+
+def refuse_distinct(settings: Settings) -> None:
+    """Refuse what needs whole rows, which no side sees."""
+    if settings.data.equal_rows == "distinct":
+        raise ConfigError(
+            "Between machines the 'equal_rows' setting must be together or apart: no "
+            "side sees whole rows, to tell which are equal. Got 'distinct'."
+        )

@@ -1,0 +1,153 @@
+"""What a hub has of its parties: rules for all, their open streams, their bytes."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lessvfl.errors import ProtocolError
+from lessvfl.terms import PartyId
+from lessvfl.wire import codec
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.connection import Stream
+from lessvfl.wire.control import Align, Hello
+from lessvfl.wire.messages import Traffic
+from lessvfl.wire.shorthand import Shorthand
+
+# Parts of the bill that are no stages: rows are aligned, a party computes, the rest.
+ALIGN, ALIVE, AROUND = "align", "alive", "around"
+
+Order = tuple[WireFrame, bytes, int]  # what to send, and the most bytes of a reply
+Answer = tuple[
+    WireFrame, memoryview | WireFrame | ProtocolError
+]  # what was sent, what came
+
+
+@dataclass(frozen=True)
+class HubRules:
+    """What whoever uses a hub says of parties and their replies, and hears of them."""
+
+    # Why a party that greets is refused; None: it is not.
+    admit: Callable[[Hello], str | None] = lambda hello: None
+    # What is wrong with a reply to a request; None: nothing.
+    check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
+    # The most bytes of the arrays of a reply to a request.
+    due: Callable[[PartyId, Any], int] = lambda party, request: codec.MAX_BODY
+    came: Callable[[PartyId], None] = lambda party: None
+    went: Callable[[PartyId], None] = lambda party: None
+    # Told of every exchange: its request, the bytes of its frames up and down.
+    carried: Callable[[PartyId, Any, int, int], None] = lambda p, q, up, down: None
+    # Told of every connection that was turned away: whose, and why.
+    refused: Callable[[str, str], None] = lambda who, why: None
+    # Whether a party that dials again takes the place of its own connection, which may
+    # be dead: nobody notices while nothing is exchanged.
+    newest_stays: bool = False
+    longest: float = math.inf  # seconds for a reply, whatever signs of life come
+
+
+ANY_PARTY = HubRules()
+
+
+@dataclass
+class PartyLine:
+    """One party's open stream, as the server's threads see it."""
+
+    party: PartyId
+    hello: Hello
+    stream: Stream
+    requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
+    replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
+    heard: float = field(default_factory=time.monotonic)  # the last sign of life
+    ended: threading.Event = field(default_factory=threading.Event)
+    passed: Traffic = Traffic()  # at the socket, as far as it is counted
+    last: bytes | None = None  # what to say before the stream ends
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
+    said: Shorthand = field(default_factory=Shorthand)
+    heard_of: Shorthand = field(default_factory=Shorthand)
+
+    def ask(self, order: Order) -> None:
+        """Have a request sent, and its reply taken."""
+        self.heard = time.monotonic()
+        self.requests.put(order)
+
+    def say(self, data: bytes) -> int:
+        """Send a frame; return its bytes on the way."""
+        with self.lock:
+            short = self.said.shorten(data)
+            self.stream.write(short)
+        return len(short)
+
+    def say_last(self) -> None:
+        """Send the last words, once, whichever thread comes to it."""
+        with self.lock:
+            last, self.last = self.last, None
+            if last is not None:
+                self.stream.write(last)
+
+    def end(self, last: bytes | None) -> None:
+        """Have the stream end after its last words."""
+        self.last = last
+        self.requests.put(None)
+        self.stream.end_soon()  # who owes a reply may never send it
+
+
+class ByteCount:
+    """Bytes by party, whether of "frames" or at the "socket", by part and direction.
+
+    The socket is known where the engine tells; its bytes are those of TCP's streams,
+    TLS and all frames included. What passed before a frame came, and after the one
+    before it, is of the part that this frame belongs to.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: Counter[tuple[PartyId, str, str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        line: PartyLine,
+        part: str,
+        up: int = 0,
+        down: int = 0,
+        up_part: str | None = None,
+    ) -> None:
+        """Count a frame, and what has passed at the socket since the last one."""
+        to_server = up_part or part  # of a sign of life, but not what it waits for
+        before, now = line.passed, line.stream.passed or line.passed
+        line.passed = now
+        with self._lock:
+            for of, own, way, n_bytes in (
+                ("frames", to_server, "up", up),
+                ("frames", part, "down", down),
+                ("socket", to_server, "up", now.up - before.up),
+                ("socket", part, "down", now.down - before.down),
+            ):
+                if n_bytes:
+                    self._bytes[line.party, of, own, way] += n_bytes
+
+    def traffic(self, parties: Sequence[PartyId]) -> dict[PartyId, Traffic]:
+        """Return the bytes of these parties' frames so far."""
+        sums = {party: Counter[str]() for party in parties}
+        with self._lock:
+            for (party, of, _, way), n_bytes in self._bytes.items():
+                sums[party][way] += n_bytes * (of == "frames")
+        return {party: Traffic(own["up"], own["down"]) for party, own in sums.items()}
+
+    def by_part(self) -> Counter[tuple[str, str, str]]:
+        """Return the bytes so far of all parties."""
+        found: Counter[tuple[str, str, str]] = Counter()
+        with self._lock:
+            for (_, of, part, way), n_bytes in self._bytes.items():
+                found[of, part, way] += n_bytes
+        return found
+
+
+def part_of(request: Any) -> str:
+    """Return which part of the bill an exchange belongs to: a stage, or around it."""
+    return ALIGN if isinstance(request, Align) else getattr(request, "stage", AROUND)
