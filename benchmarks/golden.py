@@ -304,7 +304,7 @@ def write_files(folder: Path) -> None:
         **{f"region_{k}": [str(int(r == k)) for r in region] for k in range(3)},
         "income": [str(value) for value in income],
         "loans": [str(value) for value in loans],
-        "job": [("baker", "nurse", "pilot", "clerk", "judge")[k] for k in job],
+        "job": [("baker", "nurse", "pilot", "clerk", "checker")[k] for k in job],
     }
     for name in ("weight", "smoker", "blood", "loans", "job"):
         for row in rng.choice(n_rows, 18, replace=False):

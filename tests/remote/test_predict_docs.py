@@ -23,7 +23,7 @@ from tests.test_docs import FENCE, named_rows, rows
 
 from lessvfl.cli import app
 from lessvfl.errors import PolicyError
-from lessvfl.remote.policy import Judge, Policy
+from lessvfl.remote.policy import Policy, PolicyChecker
 from lessvfl.remote.predict.server import MOST_ROWS
 from lessvfl.remote.predict.service import STATUS
 from lessvfl.remote.spent import PredictionBudget
@@ -248,7 +248,9 @@ def errors(machine: Machine, file: Path, admin: str) -> None:
 
 
 def test_the_page_shows_what_a_policy_says(tmp_path):
-    spent = PredictionBudget(tmp_path / "spent.safetensors", Judge("clinic", Policy()))
+    spent = PredictionBudget(
+        tmp_path / "spent.safetensors", PolicyChecker("clinic", Policy())
+    )
     spent.rows(Policy().predict_rate, 0)
     with pytest.raises(PolicyError) as declined:
         spent.rows(300, 0)

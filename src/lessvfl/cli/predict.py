@@ -85,17 +85,17 @@ def server(
     known, asked = read_ids()
     credentials = server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
-        door = None if http is None else stack.enter_context(_bind(http))
+        listener = None if http is None else stack.enter_context(_bind(http))
         remote.start(own, log_json, stack, quiet)
         with remote.listening(own, credentials) as hub:
             more: Any = {"seed": seed, "allow_missing": allow_missing}
             predictor = Predictor(own, known, hub, **more)
             stack.callback(predictor.close)
             predictor.begin()
-            if door is None:
+            if listener is None:
                 _batch(predictor, asked, target)
             else:
-                _serve(predictor, door, keys, lambda: read_ids()[0])
+                _serve(predictor, listener, keys, lambda: read_ids()[0])
 
 
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
@@ -134,7 +134,7 @@ def _bind(address: str) -> socket.socket:
 
 
 def _serve(
-    predictor: Predictor, door: socket.socket, tokens: Tokens, read_ids: Any
+    predictor: Predictor, listener: socket.socket, tokens: Tokens, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
     from lessvfl.remote.predict.service import Service, Worker
@@ -144,11 +144,11 @@ def _serve(
         log.info("the token to %s is in '%s'", what, file)
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)
-        host, port, *_ = door.getsockname()
+        host, port, *_ = listener.getsockname()
         name = f"[{host}]" if ":" in host else host
         log.info("answers at http://%s:%d/predict", name, port)
         with contextlib.suppress(KeyboardInterrupt):
-            service.run(sockets=[door])
+            service.run(sockets=[listener])
 
 
 @app.command()

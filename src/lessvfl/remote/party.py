@@ -35,7 +35,7 @@ from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, versions
-from lessvfl.remote.policy import Judge, planned
+from lessvfl.remote.policy import PolicyChecker, planned
 from lessvfl.remote.requests import Prepared, SeedRows
 from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
 from lessvfl.remote.session import (
@@ -104,10 +104,10 @@ class PartyProcess:
         facts = self.own.facts(table, ids)
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
-        self.judge = Judge(name, config.policy)
+        self.checker = PolicyChecker(name, config.policy)
         about = facts["cells"] if ids is None else facts["ids"]
         run = self.home.key("spent").hex()[:16]
-        self.budget = RunBudget(self.folder, self.judge, about, run)
+        self.budget = RunBudget(self.folder, self.checker, about, run)
         self._scratch = Scratch(self.folder)
         own: Any = self._scratch.keep(ids)
         self._ids = None if own is None else Ids(own, config.id or "id")
@@ -215,7 +215,7 @@ class PartyProcess:
     def _welcomed(self, message: control.Welcome) -> bool:
         """Begin a session; tell whether the common rows of its run are known."""
         self.state = Waiting()
-        settings = self.judge.settings(message, self._n_inputs)
+        settings = self.checker.settings(message, self._n_inputs)
         agreed = Agreement(message, settings)
         size, n_parties = settings.net.components(self._n_inputs), len(message.parties)
         shown = planned(settings, size, n_parties, self.config.policy.evaluation)
@@ -314,7 +314,7 @@ class PartyProcess:
                 f"Party '{self.name}' aligns its rows before anything else. Got a run "
                 "without it."
             )
-        self.judge.rows(message, at.rows.n_rows)
+        self.checker.rows(message, at.rows.n_rows)
         path = self._place(message.seed) / "rows.safetensors"
         told = {"rows": message.digest()}
         if not path.is_file():
@@ -365,8 +365,8 @@ class PartyProcess:
         if config.empty_party != "frozen":  # the most that pass the network together
             steps = [getattr(plan, "batch_size", 0) for plan in plans]
             n_rows = min(n_rows, max(PART, *steps))
-        self.judge.components(whole.net, len(encoding.groups))
-        self.judge.memory(whole.net, len(encoding.groups), n_rows)
+        self.checker.components(whole.net, len(encoding.groups))
+        self.checker.memory(whole.net, len(encoding.groups), n_rows)
         on_disk = isinstance(table, data.StoredTable)
         if on_disk:
             self.status.do(f"encoding {plural(table.n_rows, 'row')} on disk")
@@ -382,7 +382,7 @@ class PartyProcess:
             build.blocks([rows.blocks]),
         )
         return Prepared(
-            self.judge,
+            self.checker,
             rows,
             encoding,
             plans,

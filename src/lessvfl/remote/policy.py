@@ -183,7 +183,7 @@ def _objection(asked: Settings, name: str, most: float | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Judge:
+class PolicyChecker:
     """Compares what a server asks of one party with the party's policy."""
 
     party: str

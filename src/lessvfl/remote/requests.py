@@ -16,7 +16,7 @@ from lessvfl.core.plans import TrainPlan, are_alike
 from lessvfl.data import Encoding, Places
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.party import Party
-from lessvfl.remote.policy import Judge
+from lessvfl.remote.policy import PolicyChecker
 from lessvfl.wire import messages
 from lessvfl.wire.coding import BITS
 
@@ -54,7 +54,7 @@ class SeedRows:
 class Prepared:
     """A seed before its first step: its rows, and what a server may ask about them."""
 
-    judge: Judge
+    checker: PolicyChecker
     rows: SeedRows
     encoding: Encoding
     plans: tuple[Any, ...]  # that the server may send, in this order
@@ -71,8 +71,8 @@ class Prepared:
                 own = next((p for p in self.plans if are_alike(p, plan)), None)
                 if own is None:
                     raise PolicyError(
-                        f"Party '{self.judge.party}' follows the plans of the settings "
-                        "that were agreed on. Got another one of stage "
+                        f"Party '{self.checker.party}' follows the plans of the "
+                        "settings that were agreed on. Got another one of stage "
                         f"'{plan.stage}'."
                     )
                 self._check_turn(own, done)
@@ -116,7 +116,7 @@ class Prepared:
         return self.plans[place].stage if place < len(self.plans) else None
 
     def _misfit(self, what: str) -> ProtocolError:
-        sentence = f"Party '{self.judge.party}' must be asked for {what}. Got others."
+        sentence = f"Party '{self.checker.party}' must be asked for {what}. Got others."
         return ProtocolError(sentence, public=sentence)
 
     def _check_turn(self, plan: Any, done: SeedProgress) -> None:
@@ -125,7 +125,7 @@ class Prepared:
         if plan.stage != due:
             is_due = "none" if due is None else f"'{due}'"
             raise PolicyError(
-                f"Party '{self.judge.party}' follows the plans in their order, each "
+                f"Party '{self.checker.party}' follows the plans in their order, each "
                 f"once. Got '{plan.stage}' where {is_due} is due."
             )
 
@@ -141,8 +141,8 @@ class Prepared:
         raise self._misfit("the rows of stage 2, once and when due")
 
     def _check_evaluation(self, asked: messages.Embed, done: SeedProgress) -> None:
-        refuse, key = self.judge.refuse, "evaluation"
-        match self.judge.policy.evaluation:
+        refuse, key = self.checker.refuse, "evaluation"
+        match self.checker.policy.evaluation:
             case "nothing":
                 raise refuse("no evaluation", key, "one")
             case "epochs":

@@ -54,7 +54,7 @@ class SeedRun:
     ) -> None:
         self.prepared = prepared
         self._budget, self._status = budget, status
-        self._name = prepared.judge.party
+        self._name = prepared.checker.party
         self.party = prepared.build()
         self.progress, self._ledger = SeedProgress(), Ledger(1)
         self._mark = tag  # of the last checkpoint

@@ -30,7 +30,7 @@ from lessvfl.remote.checkpoint import (
     secret_tensor,
     write_state,
 )
-from lessvfl.remote.policy import Judge
+from lessvfl.remote.policy import PolicyChecker
 from lessvfl.run.record import read_json, write_json
 
 DAYS = 30
@@ -47,24 +47,24 @@ LOOK = struct.Struct("<16s8sd")  # a look, its place in the run, its values abou
 class AllRuns:
     """What was asked of a party in all run folders that lie side by side."""
 
-    def __init__(self, out: Path, judge: Judge, run: str) -> None:
-        self._folder, self._judge, self._run = out.resolve().parent, judge, run
-        self._path = self._folder / f"spent-{judge.party}.json"
+    def __init__(self, out: Path, checker: PolicyChecker, run: str) -> None:
+        self._folder, self._checker, self._run = out.resolve().parent, checker, run
+        self._path = self._folder / f"spent-{checker.party}.json"
 
     def align(self, n_ids: int, n_rows: int) -> None:
         """Take an alignment with so many ids off what a table of `n_rows` allows."""
-        judge, policy, now = self._judge, self._judge.policy, time.time()
+        checker, policy, now = self._checker, self._checker.policy, time.time()
         with self._held() as known:
             lately = [one for one in known["alignments"] if one[0] > now - SECONDS]
             lately.append([now, n_ids])
             if len(lately) > policy.align_rate:
                 allowed = f"{policy.align_rate} alignments in {DAYS} days"
-                raise judge.refuse(allowed, "align_rate", "one more")
+                raise checker.refuse(allowed, "align_rate", "one more")
             if sum(n for _, n in lately) > policy.align_ids * n_rows:
                 allowed = (
                     f"{policy.align_ids:g} ids for each of its rows in {DAYS} days"
                 )
-                raise judge.refuse(allowed, "align_ids", "more")
+                raise checker.refuse(allowed, "align_ids", "more")
             known["alignments"] = lately
 
     def shown(self, rows: str) -> float:
@@ -151,8 +151,8 @@ class Budget:
     They are written down ahead of what is spent, so that no restart gives any back.
     """
 
-    def __init__(self, path: Path, judge: Judge, *names: str) -> None:
-        self._path, self._judge = path, judge
+    def __init__(self, path: Path, checker: PolicyChecker, *names: str) -> None:
+        self._path, self._checker = path, checker
         self.counts = dict.fromkeys(names, 0)
         if path.is_file():
             self._take_up(read_state(path))
@@ -163,9 +163,9 @@ class Budget:
 
     def _check(self, key: str, n: int, allowed: str, got: str) -> int:
         """Refuse `n` more than the policy's `key` allows; return what that is."""
-        most: int = getattr(self._judge.policy, key)
+        most: int = getattr(self._checker.policy, key)
         if self.counts[_count_of(key)] + n > most:
-            raise self._judge.refuse(allowed.format(most), key, got)
+            raise self._checker.refuse(allowed.format(most), key, got)
         return most
 
     def _spend(self, key: str, n: int, allowed: str, got: str, ahead: int = 0) -> None:
@@ -193,10 +193,12 @@ class RunBudget(Budget):
     `about` is a digest of its rows, `run` what no other run has.
     """
 
-    def __init__(self, folder: Path, judge: Judge, about: str, run: str) -> None:
-        super().__init__(folder / "spent.safetensors", judge, "rounds")
+    def __init__(
+        self, folder: Path, checker: PolicyChecker, about: str, run: str
+    ) -> None:
+        super().__init__(folder / "spent.safetensors", checker, "rounds")
         self._about = about
-        self.all_runs = AllRuns(folder, judge, run)
+        self.all_runs = AllRuns(folder, checker, run)
         self._planned = math.inf  # of one seed
         paths = folder.glob("seed-*/looks.bin")
         self._seeds = {path.parent.name: _Seed(path) for path in paths}
@@ -205,7 +207,7 @@ class RunBudget(Budget):
 
     def plan(self, n_values: float, n_seeds: int) -> None:
         """Refuse a run whose seeds show more of a row than all runs may."""
-        most, earlier = self._judge.policy.values, self.all_runs.shown(self._about)
+        most, earlier = self._checker.policy.values, self.all_runs.shown(self._about)
         if earlier + n_seeds * n_values > most:
             before = f" after {earlier:.0f} of earlier runs" if earlier else ""
             got = f"a run of {math.ceil(n_seeds * n_values):,}{before}"
@@ -213,12 +215,14 @@ class RunBudget(Budget):
         self._planned, self._earlier = n_values, earlier
 
     def _too_many(self, got: str) -> PolicyError:
-        most = self._judge.policy.values
-        return self._judge.refuse(f"{most:,} values about a row in all", "values", got)
+        most = self._checker.policy.values
+        return self._checker.refuse(
+            f"{most:,} values about a row in all", "values", got
+        )
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
-        policy, shown = self._judge.policy, self._earlier + self._shown
+        policy, shown = self._checker.policy, self._earlier + self._shown
         return policy.rounds - self.counts["rounds"], policy.values - shown
 
     def values(self, place: Path) -> float:
@@ -247,13 +251,13 @@ class RunBudget(Budget):
         self._seeds[name] = seed
         if not seed.spend(network, repr(asked).encode(), n, self._planned):
             raise PolicyError(
-                f"Party '{self._judge.party}' shows {self._planned:.0f} values about a "
-                f"row for one seed of the agreed settings, and a step goes {WAYS} ways "
+                f"Party '{self._checker.party}' shows {self._planned:.0f} values about "
+                f"a row for one seed of the agreed settings, and a step goes {WAYS} ways "
                 "at most after breaks. Got a request for more."
             )
         if self._shown > self._told:
             self._tell(VALUES_AHEAD)
-            if self._earlier + self._shown > self._judge.policy.values:
+            if self._earlier + self._shown > self._checker.policy.values:
                 raise self._too_many(f"more, {self._earlier:.0f} of them in other runs")
 
     def settle(self) -> None:
@@ -273,11 +277,14 @@ class PredictionBudget(Budget):
     """
 
     def __init__(
-        self, path: Path, judge: Judge, lately: Iterable[tuple[float, int]] = ()
+        self,
+        path: Path,
+        checker: PolicyChecker,
+        lately: Iterable[tuple[float, int]] = (),
     ) -> None:
         self._asked = ""  # the alignment that was paid for last
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        super().__init__(path, judge, "rows", "alignments")
+        super().__init__(path, checker, "rows", "alignments")
         now = time.monotonic()
         self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
         self._n_lately = sum(n for _, n in self._lately)
@@ -311,10 +318,10 @@ class PredictionBudget(Budget):
         self._check(*new)
         while self._lately and self._lately[0][0] < now - MINUTE:
             self._n_lately -= self._lately.popleft()[1]
-        rate = self._judge.policy.predict_rate
+        rate = self._checker.policy.predict_rate
         if self._n_lately + n_rows > rate:
             allowed = f"predictions of {rate} rows a minute"
-            raise self._judge.refuse(allowed, "predict_rate", f"{n_rows} more")
+            raise self._checker.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
         self._spend(*new, ROWS_AHEAD)

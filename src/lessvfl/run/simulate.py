@@ -146,7 +146,7 @@ def simulate(
         key = (_signature(problems[replica.seed]), index if alone else None)
         batches.setdefault(key, []).append(index)
     runs: dict[int, Run] = {}
-    teller = _Teller(progress)
+    teller = _ProgressReporter(progress)
     for indices in batches.values():
         chosen = [replicas[index] for index in indices]
         if progress is not None and len(chosen) == 1:
@@ -165,7 +165,7 @@ def _signature(problem: Problem) -> tuple[Any, ...]:
     return (*tables, problem.y_test.shape, problem.label_names, alone)
 
 
-class _Teller(Keeper):
+class _ProgressReporter(Keeper):
     """Tells how far runs are, some times a second: most steps cost it one look."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -211,7 +211,7 @@ class _Batch:
         job: Job,
         replicas: list[Replica],
         problems: list[Problem],
-        teller: _Teller,
+        teller: _ProgressReporter,
     ) -> None:
         self.job = job
         self.teller = teller

@@ -43,11 +43,11 @@ def is_local(address: str) -> bool:
 def bind(host: str, port: int) -> socket.socket:
     """Take a port, without listening; what is wrong is an OSError."""
     family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    door = socket.socket(family)
+    listener = socket.socket(family)
     try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(where)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
     except OSError:
-        door.close()
+        listener.close()
         raise
-    return door
+    return listener

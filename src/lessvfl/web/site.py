@@ -33,7 +33,7 @@ class Page:
 class Site:
     """An ASGI application: pages by their paths.
 
-    ``counts`` has how many requests were ``refused`` at the door, and how many
+    ``counts`` has how many requests were ``refused`` at once, and how many
     ``failed`` behind it.
     """
 

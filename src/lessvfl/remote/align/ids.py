@@ -1,4 +1,4 @@
-"""Ids of rows: read once, checked at the door, shown to nobody."""
+"""Ids of rows: read once, checked at once, shown to nobody."""
 
 from __future__ import annotations
 

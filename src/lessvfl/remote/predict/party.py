@@ -31,7 +31,7 @@ from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
-from lessvfl.remote.policy import Judge
+from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import MINUTE, Journal
 from lessvfl.remote.session import (
     Aligned,
@@ -104,11 +104,11 @@ class PredictingParty:
         files.callback(os.close, hold(self.folder))
         self.close = weakref.finalize(self, files.close)
         try:
-            self.judge = Judge(name, config.policy)
+            self.checker = PolicyChecker(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
             lately = _lately(self.folder / JOURNAL, config.policy.predict_rate)
             path = self.folder / "predicted.safetensors"
-            self.budget = PredictionBudget(path, self.judge, lately)
+            self.budget = PredictionBudget(path, self.checker, lately)
             files.callback(self.budget.settle)
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
@@ -257,7 +257,7 @@ class PredictingParty:
     def _pay(self, hello: bytes, model: OpenModel) -> None:
         """Take a greeting off the budget; one that was paid for last costs nothing."""
         if len(hello) > self._most_bytes():
-            raise self.judge.refuse(
+            raise self.checker.refuse(
                 f"predictions of {self.config.policy.predict_rows} rows",
                 "predict_rows",
                 "an alignment of more",
