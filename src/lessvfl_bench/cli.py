@@ -65,7 +65,7 @@ BENCHMARKS = {
         "studies.verdicts:Verdicts", "Needed or not, and with ten times the rows."
     ),
     "alignment": Benchmark(
-        "studies.alignment:Alignment", "Bytes and seconds of aligning rows."
+        "studies.alignment:AlignmentStudy", "Bytes and seconds of aligning rows."
     ),
     "how-many": Benchmark(
         "studies.how_many:HowMany", "How many rows, and how many parties."
@@ -81,7 +81,7 @@ TYPES: dict[str, Any] = {  # of a field, and of its option
     "NameList": str,
     "NameList | None": str,
     "Repeated": list[str],
-    "Share": str,
+    "NoiseShare": str,
     "Path | None": Path | None,
     "str | None": str | None,
     "float | None": float | None,
@@ -187,7 +187,7 @@ def _read(field: dataclasses.Field[Any], value: Any) -> Any:
         return tuple(options.read_numbers(value, f"--{field.name}"))
     if field.type in ("NameList", "NameList | None"):
         return tuple(options.read_names(value))
-    if field.type == "Share":
+    if field.type == "NoiseShare":
         try:
             return float(value)
         except ValueError:

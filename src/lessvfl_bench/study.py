@@ -29,7 +29,7 @@ from lessvfl_bench.store import Records
 NumberList = tuple[int, ...]  # given as in 0,1,2
 NameList = tuple[str, ...]  # given as in phishing,digits
 Repeated = tuple[str, ...]  # an option that is given once for each
-Share = float
+NoiseShare = float
 
 StudyTask = tuple[Any, ...]  # the arguments of a function
 Call = Callable[

@@ -252,8 +252,8 @@ class RunBudget(Budget):
         if not seed.spend(network, repr(asked).encode(), n, self._planned):
             raise PolicyError(
                 f"Party '{self._checker.party}' shows {self._planned:.0f} values about "
-                f"a row for one seed of the agreed settings, and a step goes {WAYS} ways "
-                "at most after breaks. Got a request for more."
+                "a row for one seed of the agreed settings, and a step goes "
+                f"{WAYS} ways at most after breaks. Got a request for more."
             )
         if self._shown > self._told:
             self._tell(VALUES_AHEAD)

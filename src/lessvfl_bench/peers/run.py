@@ -31,7 +31,15 @@ from lessvfl_bench.options import check_options
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import REFERENCES, Classes, Mask
 from lessvfl_bench.store import Records
-from lessvfl_bench.study import PUBLIC, Asked, NameList, NumberList, Say, Share, option
+from lessvfl_bench.study import (
+    PUBLIC,
+    Asked,
+    NameList,
+    NumberList,
+    Say,
+    NoiseShare,
+    option,
+)
 
 DATA = (*PUBLIC, "synthetic")
 OPTIONS = {"synthetic": {"task": "binary"}}  # every reference is a classifier
@@ -65,7 +73,9 @@ class Comparison(Asked):
     methods: NameList | None = option(
         None, "As in plain,stg; all that are installed unless given."
     )
-    spurious: Share = option(0.5, "Planted noise, a share of every party's columns.")
+    spurious: NoiseShare = option(
+        0.5, "Planted noise, a share of every party's columns."
+    )
     seeds: NumberList = option((0, 1, 2, 3, 4), "One run each: 0,1,2.")
     device: str = option("auto", "cpu, cuda or auto.")
     data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")

@@ -18,7 +18,7 @@ HEADS = (
 
 
 @dataclass(frozen=True)
-class Alignment(Study):
+class AlignmentStudy(Study):
     """What aligning rows costs: bytes of each message and seconds of each side.
 
     The label holder and one party have n ids each, half of them in common; both sides
