@@ -35,9 +35,9 @@ from lessvfl_bench.study import (
     PUBLIC,
     Asked,
     NameList,
+    NoiseShare,
     NumberList,
     Say,
-    NoiseShare,
     option,
 )
 
