@@ -137,6 +137,7 @@ class _Command(TyperCommand):
         **given: Any,
     ) -> None:
         """Read the options, run the benchmark, print and write what came of it."""
+        out = None if out is None else Path(out)  # old releases of Typer leave a text
         made, module = _load(self.about.options), self.about.options.partition(":")[0]
         chosen = {
             field.name: _read(field, given[field.name])
@@ -187,6 +188,8 @@ def _read(field: dataclasses.Field[Any], value: Any) -> Any:
         return tuple(options.read_numbers(value, f"--{field.name}"))
     if field.type in ("NameList", "NameList | None"):
         return tuple(options.read_names(value))
+    if field.type == "Path | None":
+        return Path(value)
     if field.type == "NoiseShare":
         try:
             return float(value)

@@ -553,13 +553,13 @@ def test_ctrl_c(tmp_path, run_cli, forks):
     run_cli(*run_of("breast-cancer", "--out", folder, "-q"))
     command = run_of("breast-cancer", "--out", str(folder), train_epochs=1_000_000)
     process = forks.start(*command)
-    until(lambda: "training: " in process.said())
+    until(lambda: "\ntraining: " in process.said())
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    _, *lines = err[err.index("training: ") :].splitlines()
-    assert [line for line in lines if "training: " not in line] == [
+    _, *lines = err.partition("\ntraining: ")[2].splitlines()
+    assert [line for line in lines if not line.startswith("training: ")] == [
         "lessvfl: interrupted"
     ]
     assert sorted(path.name for path in folder.iterdir()) == ["record.jsonl"]
