@@ -657,7 +657,7 @@ def test_nobody_reads_a_sites_files_by_a_command(tmp_path, monkeypatch, shell, g
     rights = json.loads((tmp_path / "local" / "authorization.json").read_text())
     authorizer = FLAuthorizer("clinic-org", rights)
     monkeypatch.setattr(AuthorizationService, "the_authorizer", authorizer)
-    (tmp_path / "own.csv").write_text("42\n")
+    (tmp_path / "own.csv").write_text("its content\n")
     auditor = Auditor(str(tmp_path / "audit.log"))
     monkeypatch.setattr(AuditService, "get_auditor", lambda: auditor)
     cell = Cell(Cells(), "clinic")
@@ -666,7 +666,7 @@ def test_nobody_reads_a_sites_files_by_a_command(tmp_path, monkeypatch, shell, g
     wanted = AdminMessage(SysCommandTopic.SHELL, f"cat {tmp_path / 'own.csv'}")
     reply = agent._dispatch_request(Message(payload=wanted))
     auditor.close()
-    assert ("42" in reply.payload.body) is not guarded
+    assert ("its content" in reply.payload.body) is not guarded
     assert ("not a supported shell command" in reply.payload.body) is guarded
 
 
