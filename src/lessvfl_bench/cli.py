@@ -65,7 +65,7 @@ BENCHMARKS = {
         "studies.verdicts:Verdicts", "Needed or not, and with ten times the rows."
     ),
     "alignment": Benchmark(
-        "studies.alignment:AlignmentStudy", "Bytes and seconds of aligning rows."
+        "studies.alignment:Alignment", "Bytes and seconds of aligning rows."
     ),
     "how-many": Benchmark(
         "studies.how_many:HowMany", "How many rows, and how many parties."

@@ -18,7 +18,7 @@ HEADS = (
 
 
 @dataclass(frozen=True)
-class AlignmentStudy(Study):
+class Alignment(Study):
     """What aligning rows costs: bytes of each message and seconds of each side.
 
     The label holder and one party have n ids each, half of them in common; both sides
