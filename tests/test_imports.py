@@ -178,6 +178,21 @@ def test_the_table_runs_downhill() -> None:
     graphlib.TopologicalSorter(table).prepare()  # a cycle is an error
 
 
+def test_no_modules_import_each_other() -> None:
+    """Wherever in the files, for types alone or not."""
+    graph = {
+        module: set().union(*(ours(node) for node in ast.walk(tree))) - {module}
+        for module, tree in TREES.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # a cycle is an error
+
+
+def test_the_page_names_every_room() -> None:
+    page = Path(__file__).parent.parent / "docs" / "architecture.md"
+    rows = re.findall(r"^\| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(rows) == MAY_IMPORT.keys()
+
+
 @each_module
 def test_imports_follow_the_table(module: str) -> None:
     """Wherever in the file, for types alone or not."""

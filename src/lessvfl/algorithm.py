@@ -60,7 +60,7 @@ def train_jointly(
     if stage.is_over:
         return
     held_out = functools.partial(_risk_held_out, parties, fusion, labels, plan)
-    h = parties.begin(plan, stage.begin())  # lines 4-6, as each step ends with them
+    h = parties.begin(plan, stage.begin())  # lines 4-6 of the first batch
     for step, rows in stage.steps():  # lines 2, 3
         batch = labels.at(rows)
         H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # line 7: (R, b, E)
@@ -68,7 +68,7 @@ def train_jointly(
         loss = batch.risk(z)  # R_B
         stage.watch(H, loss)
         *grads, down = stage.passes.back(*gradients(loss.sum(), [z]))
-        if plan.record:  # the parties will select by these gradients
+        if plan.record:  # less-vfl-auto: parties select by these gradients
             down = batch.of_log_likelihood(down, z.detach())
         rate, last = stage.pace(held_out)
         stage.update(grads, rate)  # line 8
@@ -235,7 +235,7 @@ def with_lambda(
 
 
 def adaptive_weights(norms: Tensor, power: float) -> Tensor:
-    """Return 1 / norm^power of every group, that of the middle group 1.
+    """Return 1 / norm^power of every group, scaled so that the median group has 1.
 
     The adaptive group lasso (Section 6 of the paper, future work): what is large after
     pre-training is penalised less.

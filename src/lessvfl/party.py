@@ -1,7 +1,7 @@
 """One party: its columns, its network, ``handle(request) -> reply``.
 
 A party never sends columns, weights or its feature mask. What it does after a request
-is decided here and nowhere else.
+is decided here; joint predictions are in ``remote/predict/party.py``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PartyData:
     X_test: Tensor
     groups: Tensor  # (columns,), the feature of every column
     must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
-    cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # for tables on disk, theirs
+    cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # a table on disk has its own
     blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
 
 

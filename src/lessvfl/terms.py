@@ -138,7 +138,7 @@ class PairedGap:
 
     @classmethod
     def of(cls, gaps: Sequence[float]) -> PairedGap:
-        """PolicyChecker the differences of at least two seeds.
+        """Judge the differences of at least two seeds.
 
         >>> PairedGap.of([0.02, 0.03]).verdict, PairedGap.of([-0.02, 0.03]).verdict
         ('ahead', 'equal')

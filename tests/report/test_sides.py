@@ -346,7 +346,7 @@ def test_fewer_components_in_the_end_and_a_party_that_falls_silent(whole):
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"bits": 8}, "of 7,352 training rows, 32 bits a number, 3.0 kB in 2 runs"),
+        ({"bits": 8}, "of 7,352 training rows, 8 bits a number, 3.0 kB in 2 runs"),
         ({"bits": 8, "server_rows": 512}, "of 512 training rows, 8 bits a number"),
     ],
 )

@@ -24,7 +24,7 @@ class FeatureMap:
     slot_groups: Tensor  # (slots,), the group of every slot
     feature_groups: Tensor  # (n_features,), the group of every feature
     groups: Tensor  # (R, n_groups), those kept
-    has_removed: bool = False  # a removal has taken place, be it of nothing
+    has_removed: bool = False  # even if it removed nothing
 
     @classmethod
     def of(cls, net: Network, features: Tensor) -> FeatureMap:

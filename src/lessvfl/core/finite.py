@@ -1,4 +1,4 @@
-"""Numbers that exist: what leaves this room is checked where it is made."""
+"""Refuse results that are NaN or infinite, where they are made."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def r2(predicted: Tensor, y: Tensor) -> Tensor:
 
 
 def defined(value: float) -> float | None:
-    """Return a score, None where it is no number.
+    """Return a score, None where it is NaN.
 
     >>> defined(0.5), defined(float("nan"))
     (0.5, None)

@@ -24,7 +24,7 @@ from lessvfl.terms import Event, Observer, Stage
 class JointStage(Training):
     """A stage of joint training, entered where it was left.
 
-    `owners` name whose every component is, for what is said where one diverges.
+    `owners` name the holder of every component, for the error where one diverges.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class JointStage(Training):
         self._device = labels.y.device
         self._observe = observe
         self._keeper = keeper
-        self._last = False  # the step at hand is
+        self._last = False  # whether the step at hand is the last
         self._watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
         if self.n_steps:
             state = None if self.end is None else self.end.state

@@ -196,7 +196,7 @@ def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     )
     exact = BITS.get(str(config.get("dtype")), 32)
     bits = exact if config.get("bits", 32) >= 32 else config["bits"]
-    n_chosen = config.get("server_rows")  # of a method that rounds these, too
+    n_chosen = config.get("server_rows")
     to_train = f"{plural(n_train, 'training row')}, {_width(record, party)}"
     to_choose = plural(min(n_chosen or n_train, n_train), "training row")
     scored = at(record.runs[0], "shown", "scored") or {"train": 32, "test": 32}
@@ -208,7 +208,7 @@ def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     together = f" in {len(record.runs)} runs" if len(record.runs) > 1 else ""
     for what_for, title, rows, n_bits in (
         ("train", "to train", to_train, bits),
-        ("embed", "to choose components", to_choose, bits if n_chosen else exact),
+        ("embed", "to choose components", to_choose, bits),
         ("evaluate", "to score the model", to_score, to_score_bits),
     ):
         if n_bytes := paid[what_for]:

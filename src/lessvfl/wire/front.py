@@ -1,4 +1,4 @@
-"""What stands before an engine that takes in whoever dials: it counts and ends.
+"""Limits on connections and bytes before a peer has proven its name.
 
 Flight takes every connection, starts a thread for every stream and reads a message of
 any length before it tells whose certificate it was, and pyarrow has no setting for any

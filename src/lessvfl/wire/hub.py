@@ -215,9 +215,9 @@ class Hub:
     def _listen(
         self, line: PartyLine, sent: WireFrame, part: str
     ) -> tuple[memoryview | ProtocolError, int]:
-        """Return the frame that is no sign of life, or what is wrong with these.
+        """Return the next frame other than a heartbeat, or what is wrong with it.
 
-        The number is that of its bytes on the way.
+        The number is that of its bytes on the wire.
         """
         asked, n_beats = line.heard, 0
         while True:
