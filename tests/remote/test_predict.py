@@ -190,7 +190,7 @@ def a_party(name: str, out: Path, rows=None, frame=None, **more: Any):
 
 
 @contextlib.contextmanager
-def a_session(out: Path, ids: Any = IDS, parties=None, align="psi", **more: Any):
+def a_session(out: Path, ids: Any = IDS, parties=None, align="plain", **more: Any):
     """Have a predictor with its parties, rows aligned."""
     sides: dict[str, Side] = {}
     with a_hub() as hub:
@@ -235,7 +235,7 @@ def common() -> list[int]:
 @pytest.mark.parametrize("seed", [0, 4])
 def test_answers_are_those_of_the_parts_in_one_process(folder, seed):
     """Shuffled rows, psi, categories and missing cells: to the bit, batch by batch."""
-    with a_session(folder, seed=seed) as (predictor, _):
+    with a_session(folder, seed=seed, align="psi") as (predictor, _):
         wanted = common()
         places, missing = predictor.places(IDS[wanted])
         assert missing == []
@@ -551,7 +551,7 @@ def test_rows_are_aligned_in_other_ways_too(folder, align):
 
 def test_ids_that_nobody_has_get_the_rows_of_nobody(folder):
     made_up = np.array([f"nobody-{i}" for i in range(256)])
-    with a_session(folder) as (predictor, sides):
+    with a_session(folder, align="psi") as (predictor, sides):
         with pytest.raises(PolicyError, match="at least 1 common rows are needed"):
             predictor.align_again(made_up)
         assert all(side.error is None for side in sides.values())

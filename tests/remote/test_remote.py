@@ -806,7 +806,7 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
             except Cut:
                 process.close()
                 deaths += 1
-                budget = 9 + 2 * deaths
+                budget = 9 + 4 * deaths
                 died_in.add(seed_at_hand(tmp_path / "server"))
     assert deaths >= 2
     assert died_in >= {f"seed-{seed}" for seed in seeds}
