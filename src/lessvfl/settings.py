@@ -215,6 +215,8 @@ def fit(value: Any, kind: Any, name: str, owner: str = "setting") -> Any:
 
     Beside what :mod:`msgspec` reads of it, a type may be ``Annotated`` with a `Kind`.
     """
+    if isinstance(kind, type) and issubclass(kind, Schema) and type(value) is not kind:
+        raise refuse(name, owner, allowed_by(kind), value)
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -237,7 +239,7 @@ def build(cls: Any, values: Mapping[str, Any]) -> Any:
     except msgspec.ValidationError:
         for name, kind in types_of(cls).items():
             fit(values[name], kind, name, owner)
-        raise
+        raise refuse("fields", owner, "of their types", values) from None
 
 
 def allowed_by(kind: Any) -> str:

@@ -724,3 +724,9 @@ def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatc
     process = PartyProcess.load("clinic", own, status)
     assert type(process.own.whole).__name__ == stays
     process.close()
+
+
+def test_a_policy_from_python_is_a_policy():
+    """A mapping would lose a name that is misspelt."""
+    with pytest.raises(ConfigError, match="The 'policy' setting must be"):
+        PartyConfig(policy={"ruonds": 5})  # type: ignore[arg-type]

@@ -801,10 +801,10 @@ def test_a_peer_who_takes_no_answers_delays_no_end(status, monkeypatch) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 2.0)
     asked = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
     running = StatusServer(status)
-    running._door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    running._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with running, socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        peer.connect(running._door.getsockname())
+        peer.connect(running._listener.getsockname())
         peer.setblocking(False)
         until_open(running)
         connections: Any = running._server.server_state.connections

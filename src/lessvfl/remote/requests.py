@@ -61,7 +61,7 @@ class Prepared:
     stored: tuple[int | None, int] | None  # rows and bits of stage 2
     bits: int  # of a value in joint training
     build: Callable[[], Party]  # a fresh party on these rows
-    private: int  # the seed of its own streams
+    private: int = field(repr=False)  # the seed of its own streams
     folder: Path  # of this seed
 
     def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:

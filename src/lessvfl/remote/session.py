@@ -115,11 +115,9 @@ def answer_alignment(
             f"Server and party '{party}' must align alike. Got {wanted} and {mode}."
         )
         raise ConfigError(sentence, public=sentence)
-    if isinstance(at, Aligning):
-        aligner, n_heard = at.aligner, at.n_heard
-    else:
-        aligner, n_heard = new_aligner(), 0
+    n_heard = at.n_heard if isinstance(at, Aligning) else 0
     with guard(at.said, n_heard, message):
+        aligner = at.aligner if isinstance(at, Aligning) else new_aligner()
         answer = aligner.answer(message)
     if answer is None:
         return aligner.rows
@@ -151,6 +149,7 @@ def find_common_rows(
             are_offers = False
         taken = {party: take(party, reply.data) for party, reply in replies.items()}
         said = {party: more for party, more in taken.items() if more is not None}
+        del replies, taken  # they may be large
     finals = aligner.finish()
     send({party: control.Align(data) for party, data in finals.items()})
     return aligner.rows

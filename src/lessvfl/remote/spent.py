@@ -180,11 +180,12 @@ class Budget:
         self._write({})
 
     def _write(self, ahead: dict[str, int]) -> None:
-        self._written = self.counts | ahead
-        write_state(self._path, self._state())
+        written = self.counts | ahead
+        write_state(self._path, self._state(written))
+        self._written = written
 
-    def _state(self) -> State:
-        return State({}, self._written)
+    def _state(self, written: dict[str, int]) -> State:
+        return State({}, written)
 
 
 class RunBudget(Budget):
@@ -326,10 +327,8 @@ class PredictionBudget(Budget):
         self._n_lately += n_rows
         self._spend(*new, ROWS_AHEAD)
 
-    def _state(self) -> State:
-        return State(
-            secret_tensor(self.secret), {**self._written, "asked": self._asked}
-        )
+    def _state(self, written: dict[str, int]) -> State:
+        return State(secret_tensor(self.secret), {**written, "asked": self._asked})
 
 
 def _count_of(key: str) -> str:

@@ -41,12 +41,13 @@ def is_local(address: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take a port, without listening; what is wrong is an OSError."""
+    """Take a port and listen, so that nobody else can; what is wrong is an OSError."""
     family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
+        listener.listen(socket.SOMAXCONN)
     except OSError:
         listener.close()
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -73,8 +72,7 @@ class StatusServer:
     def __init__(self, status: Status, address: str = "127.0.0.1:0") -> None:
         host, port = local_address(address, "the status page")
         try:
-            self._door = bind(host, port)
-            self._door.listen(socket.SOMAXCONN)
+            self._listener = bind(host, port)
         except OSError as error:
             why = f"{error.strerror or error}."
             if error.errno == errno.EADDRINUSE:
@@ -83,10 +81,10 @@ class StatusServer:
                 f"The status page cannot have {address}: {why}"
             ) from error
         name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{self._door.getsockname()[1]}/"
+        self.url = f"http://{name}:{self._listener.getsockname()[1]}/"
         self._server = WebServer(StatusSite(status), page.policy())
         self._thread = threading.Thread(
-            None, self._server.run, "lessvfl-status", ([self._door],), daemon=True
+            None, self._server.run, "lessvfl-status", ([self._listener],), daemon=True
         )
 
     def __enter__(self) -> StatusServer:
@@ -103,3 +101,4 @@ class StatusServer:
         """Stop and free the port."""
         self._server.should_exit = True
         self._thread.join()
+        self._listener.close()

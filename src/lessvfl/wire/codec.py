@@ -105,7 +105,7 @@ def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
         found = f"{array.dtype} of shape {array.shape}"
         raise ValueError(f"{found} instead of {dtype} of shape {shape}")
     if array.dtype.kind == "i" and array.size and array.min() < 0:
-        raise ValueError(f"the position {array.min()}")
+        raise ValueError("a position below 0")
 
 
 def _write_block(block: messages.Block) -> Parts:
@@ -194,7 +194,7 @@ def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
     *own, rate = arrays
     _expect(rate, "float64", 1)
     if not 0 <= rate[0] <= 1:
-        raise ValueError(f"a rate of {rate[0]:g}, which is no share")
+        raise ValueError("a rate that is no share")
     return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
 
 

@@ -140,7 +140,7 @@ class Hub:
             refusal = Refusal(ProtocolError.kind, nothing)
             self._refuse(proven or "somebody", refusal, stream)
             return None
-        except ProtocolError as error:  # it names lengths of what came, and no more
+        except ProtocolError as error:  # it shows a field that was wrong, no more
             self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
             return None
         name = hello.party if proven is None else proven

@@ -8,7 +8,6 @@ components that it kept of them, and the server's network makes the answers.
 `party.py`     a party: checks model and policy, answers, writes down who asked
 `server.py`    the server: session, alignment, answers of a batch of ids
 `service.py`   the same as a service over HTTP
-`tokens.py`    who may ask the service for what, and until when
 `journal.py`   who asked, in a file of a run folder
 =============  =================================================================
 """

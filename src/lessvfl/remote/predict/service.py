@@ -259,6 +259,15 @@ class Service(WebServer):
             self.journal.close()
 
 
+@functools.cache
+def _description() -> dict[str, Any]:
+    """Return what the service answers, as OpenAPI has it."""
+    path = resources.files("lessvfl.remote.predict") / "openapi.yaml"
+    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document["info"]["version"] = __version__
+    return document
+
+
 class PredictionSite(Site):
     """The pages of the service; what is refused is a sentence in JSON."""
 
@@ -293,9 +302,10 @@ class PredictionSite(Site):
 
     async def metrics(self, request: Request) -> Response:
         """Count, for Prometheus."""
-        counts = self._worker.counts + self.counts
-        samples: list[prometheus.MetricSample]
-        samples = [(COUNTED.format(name), {}, counts[name]) for name in COUNTS]
+        samples: list[prometheus.MetricSample] = []
+        for name in COUNTS:  # one by one: other threads add to them
+            n = self._worker.counts[name] + self.counts[name]
+            samples.append((COUNTED.format(name), {}, n))
         for party, connected in self._connected().items():
             samples.append((CONNECTED, {"party": party}, connected))
         text = prometheus.text(FAMILIES, samples)
@@ -303,10 +313,7 @@ class PredictionSite(Site):
 
     async def describe(self, request: Request) -> Response:
         """Tell what all this looks like."""
-        path = resources.files("lessvfl.remote.predict") / "openapi.yaml"
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        document["info"]["version"] = __version__
-        return JSONResponse(document)
+        return JSONResponse(_description())
 
     def refuse(self, error: HTTPException) -> Response:
         """Say what is wrong."""
