@@ -153,6 +153,28 @@ def test_what_an_error_names_stays_at_home(tmp_path, error, kind):
         assert secret not in at_server
 
 
+def test_who_came_before_the_rules_stays_only_if_they_admit_it():
+    """A port is open while a server still reads its table."""
+    came: list[str] = []
+    refused: list[tuple[str, str]] = []
+    with a_hub() as hub:
+        mine, other = Simple(hub, "clinic"), Simple(hub, "bank")
+        until(lambda: len(hub.connected) == 2)
+        admit = {"clinic": "Torch must be that of the server.", "bank": None}
+        hub.follow(
+            HubRules(
+                admit=lambda hello: admit[hello.party],
+                came=came.append,
+                refused=lambda who, why: refused.append((who, why)),
+            )
+        )
+        mine.join(20)
+        assert str(mine.error).endswith("Torch must be that of the server.")
+        assert came == ["bank"]
+        assert refused == [("clinic", "Torch must be that of the server.")]
+        assert other.is_alive()
+
+
 def test_a_policy_is_told_to_the_server_and_no_other_party():
     def refuse(message):
         raise PolicyError("At most 3 exchanges are allowed. Got one more.")

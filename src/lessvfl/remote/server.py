@@ -128,7 +128,7 @@ class ServerProcess:
         self._new_aligner()  # what it lacks for that is said at the start
         mode: Any = config.align
         self._offer = most_offered(mode, table.n_rows, config.most_ids)
-        hub.rules = HubRules(
+        rules = HubRules(
             admit=self._objection,
             check=lambda party, request, reply: wrong_kind(request, reply),
             due=lambda party, request: most_bytes(request, self._offer),
@@ -137,6 +137,7 @@ class ServerProcess:
             carried=self._carried,
             refused=lambda who, why: status.refused(why.split(".")[0][:80]),
         )
+        hub.follow(rules)
 
     def close(self) -> None:
         """Let go of the run folder."""

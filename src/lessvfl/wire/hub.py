@@ -86,6 +86,18 @@ class Hub:
         self._failure: BaseException | None = None  # in a thread of a stream
         self._stopping: threading.Thread | None = None
 
+    def follow(self, rules: HubRules) -> None:
+        """Take up rules; a party that came before them stays only if they admit it."""
+        with self._changed:
+            self.rules = rules
+            for line in [*self._lines.values()]:
+                reason = rules.admit(line.hello)
+                if reason is None:
+                    rules.came(line.party)
+                else:
+                    self._hang_up(line, Refusal("config", reason[:2000]))
+                    rules.refused(line.party, reason)
+
     # ------------------------------------------------------------- one thread a stream
 
     def attend(

@@ -129,7 +129,7 @@ class Predictor:
         if not self._path.is_file():
             self._write(secrets.token_bytes(keys.SECRET_BYTES), self._session, {})
         hub.run_id = bytes.fromhex(self.record.header["run"])
-        hub.rules = HubRules(
+        rules = HubRules(
             admit=self._objection,
             check=self._complaint,
             due=self._most_bytes,
@@ -138,6 +138,7 @@ class Predictor:
             newest_stays=True,
             longest=LONGEST,
         )
+        hub.follow(rules)
 
     def _came(self, party: PartyId) -> None:
         """Have a party that dials take up the session before it is asked."""
