@@ -64,10 +64,10 @@ test_readme web/test_site wire/test_front wire/test_ledger
 REPEATS = """
 cli/test_bad_input cli/test_cli cli/test_json core/test_evidence core/test_linear
 core/test_losses core/test_metrics data/test_leaks methods/test_behaviour
-methods/test_less_vfl_auto methods/test_methods remote/test_faults remote/test_kit
-remote/test_predict_docs remote/test_remote remote/test_remote_files
-report/test_leading_score report/test_page run/test_fitted run/test_missing
-run/test_weights test_checks test_docs test_examples test_pictures test_readme
+methods/test_less_vfl_auto remote/test_faults remote/test_kit remote/test_predict_docs
+remote/test_remote_files report/test_leading_score report/test_page run/test_fitted
+run/test_missing run/test_weights test_checks test_docs test_examples test_pictures
+test_readme
 """.split()
 
 
