@@ -5,6 +5,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 venv="$root/.venv"
 python="$venv/bin/python"
 unset PYTHONDONTWRITEBYTECODE # every process would compile every module again
+unset PYTHONPATH              # the tests are of this tree, and count its lines once
 
 # The first Python from 3.11 on: $PYTHON, python3, then the newest by its own name.
 find_python() {

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import conftest
 
 import lessvfl
 import lessvfl_bench
@@ -270,3 +271,10 @@ def test_the_names_of_types_are_found() -> None:
     assert list(type_names(ast.parse(source))) == ["ONE", "Two", "Three"]
     assert "Party" in type_names(TREES["party"])
     assert "PartyNets" in type_names(TREES["run.build"])
+
+
+def test_the_tiers_of_tests_name_files_that_exist() -> None:
+    folder = Path(__file__).parent
+    absent = [name for name in conftest.LONG if not (folder / f"{name}.py").is_file()]
+    assert not absent
+    assert set(conftest.REPEATS) <= set(conftest.LONG)

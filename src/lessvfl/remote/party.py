@@ -40,7 +40,6 @@ from lessvfl.remote.requests import Prepared, SeedRows
 from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
 from lessvfl.remote.session import (
     Aligned,
-    Aligning,
     AlignmentFile,
     Connected,
     Waiting,
@@ -249,9 +248,9 @@ class PartyProcess:
         own = (self.name, self.config.align)
         how = (self._new_aligner, self._guard)
         rows = answer_alignment(*own, at, message, *how)
-        if isinstance(rows, Aligning):
-            self.state = rows
-            return control.Align(rows.answer)
+        if isinstance(rows, tuple):
+            self.state, answer = rows
+            return answer
         whole, n_rows = self.own.whole, self.own.whole.n_rows
         found = plural(len(rows), "common row")
         self.status.do(f"alignment: {found} of your {n_rows:,}")

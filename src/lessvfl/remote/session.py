@@ -54,7 +54,6 @@ class Aligning(Connected[OpeningT]):
 
     aligner: PartyAligner
     n_heard: int
-    answer: bytes  # to the last of them
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def answer_alignment(
     message: bytes,
     new_aligner: Callable[[], PartyAligner],
     guard: Callable[[OpeningT, int, bytes], AbstractContextManager[None]],
-) -> Aligning[OpeningT] | Positions:
+) -> tuple[Aligning[OpeningT], control.Align] | Positions:
     """Answer one message of an alignment at a party; return its rows after the last.
 
     A message is answered within `guard`, which is told how many came before it: there
@@ -121,7 +120,7 @@ def answer_alignment(
         answer = aligner.answer(message)
     if answer is None:
         return aligner.rows
-    return Aligning(at.said, aligner, n_heard + 1, answer)
+    return Aligning(at.said, aligner, n_heard + 1), control.Align(answer)
 
 
 def find_common_rows(

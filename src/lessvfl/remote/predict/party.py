@@ -35,7 +35,6 @@ from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import MINUTE, Journal
 from lessvfl.remote.session import (
     Aligned,
-    Aligning,
     Connected,
     Waiting,
     answer_alignment,
@@ -226,9 +225,9 @@ class PredictingParty:
         own = (self.name, self.config.align)
         how = (self._new_aligner, self._guard)
         found = answer_alignment(*own, at, message, *how)
-        if isinstance(found, Aligning):
-            self.state = found
-            return control.Align(found.answer)
+        if isinstance(found, tuple):
+            self.state, answer = found
+            return answer
         self.state = Aligned(at.said, found)
         tensor = torch.from_numpy(np.ascontiguousarray(found))
         path = self._rows_path(at.said)
