@@ -65,7 +65,7 @@ ONLY_IN: dict[str, set[str]] = {
     "prometheus_client": {"web"},
     "starlette": {"web", "remote.predict.service"},
     "uvicorn": {"web"},
-    "cryptography": {"remote"},
+    "cryptography": {"core.sharing", "remote"},
     "typer": {"cli", "bench.cli"},
     "jinja2": {"templates"},
     "markupsafe": {"templates", "report.parts"},

@@ -29,6 +29,7 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
+from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol, Selected
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
@@ -96,6 +97,7 @@ class Party:
         empty: Empty = "constant",
         observe: Observer = lambda event: None,
         private: tuple[int, ...] | None = None,
+        protocol: NewProtocol | None = None,
     ) -> None:
         self.name = name
         self.net = net
@@ -113,6 +115,8 @@ class Party:
         own = (self._private, self.features, data.must_keep, data.blocks)
         self._shadows = ShadowSelection(ShadowSelector(name, *own))
         self._whole: Whole | None = None  # before the first of two selections
+        self._new_protocol = protocol  # of a method that has its own
+        self._protocol: PartyProtocol | None = None  # in a stage of queries
 
     @property
     def blocks(self) -> Tensor | None:
@@ -138,6 +142,8 @@ class Party:
                 return self._embed(request)
             case messages.Select(components, plan):
                 return self._select(components, plan)
+            case messages.Query():
+                return self._query(request)
 
     # ------------------------------------------------------------- Algorithm 2, party m
 
@@ -251,6 +257,36 @@ class Party:
             self._select_by_shadows(plan)
         self._has_selected = True
         return self._done(plan.stage)
+
+    def _query(self, request: messages.Query) -> messages.Reply:
+        """Take a step of the method's own protocol; at its end keep what it says."""
+        if request.step == 0 and self._new_protocol is not None:
+            self._protocol = self._new_protocol(self._holder())
+        if self._protocol is None or self._training is not None:
+            sentence = (
+                f"Party '{self.name}' answers the queries of a stage of its method, "
+                f"from step 0 on. Got step {request.step} outside of one."
+            )
+            raise ProtocolError(sentence, public=sentence)
+        answer = self._protocol.answer(request.step, request.arrays)
+        if not isinstance(answer, Selected):
+            return messages.Answer(request.stage, tuple(answer))
+        self._protocol = None
+        self._substitute.freeze(self.net, self.X_train, self.X_test)
+        self._remove(answer.groups)
+        self._has_selected = True
+        return self._done(request.stage)
+
+    def _holder(self) -> Holder:
+        return Holder(
+            self.name,
+            self.X_train,
+            self.features,
+            self.net,
+            self.seeds,
+            self._private,
+            self._data.must_keep,
+        )
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:
         """Return the groups that stage 3 of the paper keeps, (R, n_groups)."""

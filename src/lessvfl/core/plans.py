@@ -412,7 +412,16 @@ class ShadowPlan:
     refit_share: float = 1.0  # of the way to the responses that a refit goes
 
 
-PartyPlan = TrainPlan | SelectPlan | ShadowPlan  # of what a party is asked for
+@dataclass(frozen=True)
+class QueryPlan:
+    """A stage in which a method has a protocol of its own (``core/protocol.py``)."""
+
+    stage: Stage
+    n_queries: int  # the most
+    n_values: float  # about a row, that a party shows at most
+
+
+PartyPlan = TrainPlan | SelectPlan | ShadowPlan | QueryPlan  # what a party is asked for
 
 
 def are_alike(plan: PartyPlan, other: PartyPlan) -> bool:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from lessvfl import settings
-from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto, local_lasso, plain
+from lessvfl.methods import (
+    gini_filter,
+    group_lasso,
+    iv_filter,
+    less_vfl,
+    less_vfl_auto,
+    local_lasso,
+    plain,
+)
 from lessvfl.methods.base import Method
 
 METHODS: dict[str, Method] = {
@@ -14,6 +22,8 @@ METHODS: dict[str, Method] = {
         local_lasso.METHOD,
         group_lasso.METHOD,
         plain.METHOD,
+        gini_filter.METHOD,
+        iv_filter.METHOD,
     )
 }
 DEFAULT = less_vfl_auto.METHOD.name  # where no method is named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import ROW_ORDERS, PartyPlan, RowOrder, SelectPlan, TrainPlan
+from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
@@ -203,3 +205,11 @@ class Method:
     run: RunMethod
     profiles: tuple[str, ...] = ("default", "paper", "official-code")
     behaviour: int = 1  # raised by hand with what it does: tables of before are stale
+    # A party's side of a protocol of the method's own, where it has one.
+    protocol: Callable[[Any, Holder], PartyProtocol] | None = None
+
+    def protocol_of(self, config: Joint) -> NewProtocol | None:
+        """Return how a party with these settings enters the method's own protocol."""
+        if self.protocol is None:
+            return None
+        return functools.partial(self.protocol, config)

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
-from lessvfl.core.plans import TrainPlan
+from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.errors import PolicyError
 from lessvfl.run.profiles import OWN, Settings, from_flat
 from lessvfl.settings import AboveZero, Finite, Kind, Natural, Positive, Share
@@ -151,7 +151,8 @@ def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
         looks += 1
     elif evaluation == "epochs":  # of training and test rows
         looks += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
-    return size * looks
+    queried = sum(plan.n_values for plan in plans if isinstance(plan, QueryPlan))
+    return size * looks + queried
 
 
 def _value(asked: Settings, name: str) -> Any:

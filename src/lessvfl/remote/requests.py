@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessvfl.core.plans import TrainPlan, are_alike
+from lessvfl.core.plans import QueryPlan, TrainPlan, are_alike
 from lessvfl.data import Encoding, Places
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.party import Party
@@ -27,6 +27,7 @@ class SeedProgress:
 
     behind: int = 0  # plans whose stages are over for this party
     step: int = 0  # of the stage of joint training at hand
+    n_answered: int = 0  # queries of the stage at hand
     sent: list[int] = field(default_factory=list)  # parts of the rows of stage 2
     scored: dict[str, int] = field(default_factory=dict)  # bits a value, by rows
     # Features in use at every evaluation.
@@ -95,6 +96,8 @@ class Prepared:
                     raise self._misfit("the rows that training leaves out, when due")
             case messages.Embed():
                 raise self._misfit("training rows, or all rows to score")
+            case messages.Query():
+                self._check_query(message, done)
         if isinstance(message, messages.Embed):
             if message.bits not in BITS:
                 raise self._misfit("4, 8, 16 or 32 bits a value")
@@ -128,6 +131,19 @@ class Prepared:
                 f"Party '{self.checker.party}' follows the plans in their order, each "
                 f"once. Got '{plan.stage}' where {is_due} is due."
             )
+
+    def _check_query(self, message: messages.Query, done: SeedProgress) -> None:
+        """Refuse a query but the next one of a stage of queries that is due."""
+        place = self.n_due(done)
+        plan = self.plans[place] if place < len(self.plans) else None
+        is_due = (
+            isinstance(plan, QueryPlan)
+            and plan.stage == message.stage
+            and message.step in (0, done.n_answered)
+            and message.step < plan.n_queries
+        )
+        if not is_due:
+            raise self._misfit("the next query of the method's own protocol, when due")
 
     def _check_stored(self, message: messages.Embed, done: SeedProgress) -> None:
         """Refuse rows for stage 2 but those that were agreed on, after stage 1."""

@@ -87,8 +87,15 @@ class SeedRun:
         self._bill(message, reply)
         done.chain = _linked(done.chain, message)
         if isinstance(reply, messages.Embedding):
-            self._count(message, reply, rows)
+            _, n_rows, size = reply.block.values.shape
+            self._count(message, size * n_rows / self.prepared.rows.counts[rows])
+        elif isinstance(reply, messages.Answer):
+            assert isinstance(message, messages.Query)
+            done.n_answered = message.step + 1
+            real = (a.numel() for a in reply.arrays if a.is_floating_point())
+            self._count(message, sum(real) / self.prepared.rows.counts["train"])
         elif isinstance(reply, messages.Done):
+            done.n_answered = 0
             all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
             done.behind = all_over if all(reply.silent) else next_one
         match message:
@@ -98,17 +105,17 @@ class SeedRun:
                 done.scored[rows] = message.bits
         return reply
 
-    def _count(
-        self, message: messages.Request, reply: messages.Embedding, rows: str
-    ) -> None:
-        """Take what leaves off the budget."""
-        done, own = self.progress, self.prepared
-        asked = message if isinstance(message, messages.Embed) else "the next batch"
+    def _count(self, message: messages.Request, n_values: float) -> None:
+        """Take the values about a row that leave off the budget."""
+        done = self.progress
+        asked: object = "the next batch"
+        if isinstance(message, messages.Embed):
+            asked = message
+        elif isinstance(message, messages.Query):
+            asked = message.step
         when = (done.behind, done.step, asked)
-        _, n_rows, size = reply.block.values.shape
-        n_values = size * n_rows / own.rows.counts[rows]
         network = bytes.fromhex(done.chain)
-        self._budget.spend_look(own.folder, network, when, n_values)
+        self._budget.spend_look(self.prepared.folder, network, when, n_values)
 
     def _show(self, message: messages.Request) -> None:
         """Show what is asked for: the stage, and in training the step."""
@@ -129,6 +136,8 @@ class SeedRun:
                     status.observe(Event(stage, epoch, epoch))
             case messages.Select(_, plan):
                 status.observe(Event(plan.stage, 0, 1))
+            case messages.Query(stage, 0):
+                status.observe(Event(stage, 0, 1))
             case messages.Embed("embed"):
                 status.observe(Event("embed", 0, 1))
 
@@ -222,6 +231,9 @@ def _linked(chain: str, message: messages.Request) -> str:
             said = repr(message.rate).encode() + values.tobytes()
         case messages.Select(components, plan):
             said = repr((plan.stage, components)).encode()
+        case messages.Query(stage, step, arrays):
+            said = repr((stage, step)).encode()
+            said += b"".join(a.contiguous().numpy().tobytes() for a in arrays)
         case _:
             return chain
     return hashlib.sha256(bytes.fromhex(chain) + said).hexdigest()

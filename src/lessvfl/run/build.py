@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lessvfl import methods
 from lessvfl.core.device import resolve_device
 from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
@@ -208,4 +209,5 @@ class Builder:
             config.empty_party,
             observe,
             self.private,
+            methods.get(self.settings.method).protocol_of(config),
         )

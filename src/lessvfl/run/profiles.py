@@ -35,15 +35,18 @@ _STEPS = {
     "train_epochs": 40,
     "schedule": "cosine",
 }
+_WATCHED = {
+    **_SMALL,
+    "components_per_column": 0.25,
+    "bits": 4,
+    "optimizer": "adamw",
+    "weight_decay": 2.0,
+    "schedule": "watched",
+}
 _DEFAULT: dict[str, dict[str, Any]] = {
-    "less-vfl-auto": {
-        **_SMALL,
-        "components_per_column": 0.25,
-        "bits": 4,
-        "optimizer": "adamw",
-        "weight_decay": 2.0,
-        "schedule": "watched",
-    },
+    "less-vfl-auto": _WATCHED,
+    "gini-filter": _WATCHED,
+    "iv-filter": _WATCHED,
     "less-vfl": {
         **_SMALL,
         **_STEPS,

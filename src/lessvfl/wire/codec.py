@@ -46,7 +46,7 @@ from lessvfl.settings import allowed_by
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 8
+VERSION = 9
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 CHECKSUM = struct.Struct("<Q")
@@ -198,6 +198,31 @@ def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
     return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
 
 
+def _write_arrays(m: messages.Query | messages.Answer) -> Parts:
+    fields: dict[str, Any] = {"stage": m.stage}
+    if isinstance(m, messages.Query):
+        fields["step"] = m.step
+    return fields, list(m.arrays)
+
+
+def _read_query(f: Fields, arrays: ArrayList) -> messages.Query:
+    return messages.Query(f.stage, f.step, _read_arrays(arrays))
+
+
+def _read_answer(f: Fields, arrays: ArrayList) -> messages.Answer:
+    return messages.Answer(f.stage, _read_arrays(arrays))
+
+
+def _read_arrays(arrays: ArrayList) -> tuple[Tensor, ...]:
+    """Read arrays of a method's own protocol; real numbers are within bounds."""
+    for array in arrays:
+        if not array.ndim:
+            raise ValueError("an array without an axis of replicas")
+        if array.dtype.kind == "f":
+            _check_values(array)
+    return tuple(torch.from_numpy(array) for array in arrays)
+
+
 def _write_done(m: messages.Done) -> Parts:
     fields: dict[str, Any] = {"stage": m.stage, "silent": m.silent}
     if m.constant is None:
@@ -297,6 +322,7 @@ DESCEND, EMBEDDING = BLOCK | {"last": bool}, BLOCK | {"ahead": bool}
 DONE = BLOCK | {"widths": Sizes | None, "silent": tuple[bool, ...]}
 BEGIN = settings.types_of(messages.Begin) | {"plan": PlanFields}
 SELECT = settings.types_of(messages.Select) | {"plan": PlanFields}
+QUERY = {"stage": Stage, "step": settings.Natural}
 PREPARE = settings.types_of(control.Prepare)
 del PREPARE["rows"], PREPARE["blocks"]
 FRAME = dataclasses.make_dataclass("Frame", [("arrays", ArrayFormats)])
@@ -325,6 +351,8 @@ KINDS: list[MessageKind] = [
     _plain(control.Open),
     _kind(control.Ask, {}, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
     _plain(control.Declined),
+    _kind(messages.Query, QUERY, _write_arrays, _read_query),
+    _kind(messages.Answer, {"stage": Stage}, _write_arrays, _read_answer),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 

@@ -13,7 +13,11 @@ Descend         down      gradient (R, b, E_m); rate,  dL/dh of the last batch; 
                           last (0 bytes)               training goes on
 Embed           down      which rows (0 bytes)         nothing
 Select          down      components int32 (|K_m|)     which components matter
+Query           down      arrays of a method's own     what the method's page says
+                          protocol
 Embedding       up        values (R, b, E_m)           the embedding of these rows
+Answer          up        arrays of a method's own     what the method's page says
+                          protocol
 Done            up        constant (R, E_m), only of   that the party kept no feature
                           a party that kept nothing
 =============== ========= ============================ =================================
@@ -30,6 +34,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol, TypeGuard
 
+import torch
 from msgspec import Meta
 from torch import Tensor
 
@@ -40,6 +45,7 @@ from lessvfl.wire import coding
 from lessvfl.wire.coding import Coded
 
 VERSION = 1
+ArrayFormat = tuple[torch.dtype, tuple[int, ...]]
 Text = Annotated[str, Meta(max_length=4096, description="a text of up to 4096 letters")]
 
 
@@ -144,7 +150,19 @@ class Select:
         return self.plan.stage
 
 
-Billed = Begin | Descend | Embed | Select
+@dataclass(frozen=True)
+class Query:
+    """A step of a method's own protocol (``core/protocol.py``)."""
+
+    stage: Stage
+    step: Natural  # of the stage, from 0
+    arrays: tuple[Tensor, ...] = ()  # with a first axis R
+    # The number formats and shapes of the answer, known to the server alone; None: the
+    # party selects its features, and the stage is over.
+    expects: tuple[ArrayFormat, ...] | None = None
+
+
+Billed = Begin | Descend | Embed | Select | Query
 Request = Describe | Billed
 
 
@@ -183,7 +201,15 @@ class Done:
     constant: Block | None = None  # (R, E_m), what a silent party contributes
 
 
-Reply = Description | Embedding | Done
+@dataclass(frozen=True)
+class Answer:
+    """What a party answers in a method's own protocol."""
+
+    stage: Stage
+    arrays: tuple[Tensor, ...]  # with a first axis R
+
+
+Reply = Description | Embedding | Answer | Done
 
 
 @dataclass(frozen=True)

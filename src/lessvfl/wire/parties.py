@@ -31,7 +31,26 @@ def bill_line(
             return _line(party, "up", stage, "embedding", _size(block), live, ahead)
         case messages.Done(stage, _, constant) if constant is not None:
             return _line(party, "up", stage, "constant", _size(constant), live)
+        case messages.Query(stage, _, arrays) if arrays:
+            return _line_of_arrays(party, "down", stage, "query", arrays, live)
+        case messages.Answer(stage, arrays):
+            return _line_of_arrays(party, "up", stage, "answer", arrays, live)
     return None
+
+
+def _line_of_arrays(
+    party: PartyId,
+    direction: Direction,
+    stage: Stage,
+    kind: str,
+    arrays: Sequence[Tensor],
+    live: tuple[bool, ...],
+) -> BillLine:
+    """Return the line of arrays (R, ...) as they are."""
+    n_bytes = sum(a[0].numel() * a.element_size() for a in arrays)
+    n_values = sum(a[0].numel() for a in arrays)
+    paid, values = (tuple(n * on for on in live) for n in (n_bytes, n_values))
+    return BillLine(party, direction, stage, kind, paid, values)
 
 
 def _size(block: messages.Block) -> tuple[tuple[int, ...], int]:
@@ -216,6 +235,39 @@ class Parties:
                 self._masks[name] = mask[:, mask.any(dim=0)].cpu()
                 self.components[name] = mask.cpu()
             requests[name] = messages.Select(components, plan)
+        self._finish(self._exchange(requests))
+
+    def query(
+        self,
+        stage: Stage,
+        step: int,
+        arrays: Mapping[PartyId, Sequence[Tensor]],
+        expects: Mapping[PartyId, Sequence[messages.ArrayFormat]],
+    ) -> dict[PartyId, tuple[Tensor, ...]]:
+        """Take a step of a method's own protocol with some parties; return answers."""
+        replies = self._exchange(
+            {
+                name: messages.Query(stage, step, tuple(own), tuple(expects[name]))
+                for name, own in arrays.items()
+            }
+        )
+        answers: dict[PartyId, tuple[Tensor, ...]] = {}
+        for name, reply in replies.items():
+            if not isinstance(reply, messages.Answer):
+                raise ProtocolError(
+                    f"Party '{name}' must answer a query. Got {type(reply).__name__}."
+                )
+            answers[name] = reply.arrays
+        return answers
+
+    def query_last(
+        self, stage: Stage, step: int, arrays: Mapping[PartyId, Sequence[Tensor]]
+    ) -> None:
+        """Take the last step of a protocol: every party selects its features."""
+        requests: dict[PartyId, messages.Billed] = {
+            name: messages.Query(stage, step, tuple(own))
+            for name, own in arrays.items()
+        }
         self._finish(self._exchange(requests))
 
     def state(self) -> dict[str, Any]:

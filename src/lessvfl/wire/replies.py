@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ ALLOWED: dict[type, tuple[type, ...]] = {
     messages.Descend: (messages.Embedding, messages.Done),
     messages.Embed: (messages.Embedding,),
     messages.Select: (messages.Done,),
+    messages.Query: (messages.Answer, messages.Done),
 }
 ENDS = 1 << 10  # bytes of the ends of coded blocks, and of a constant
 
@@ -60,8 +63,10 @@ class ReplyRules:
                 n_rows = min(plan.batch_size, self.n_train)
             case messages.Descend():
                 n_rows = min(self._at[party][0].batch_size, self.n_train)
-            case messages.Select():
+            case messages.Select() | messages.Query(expects=None):
                 n_rows = 1
+            case messages.Query(expects=tuple(formats)):
+                return sum(dtype.itemsize * math.prod(size) for dtype, size in formats)
             case _:
                 return most_bytes(request, self._offer)
         return ENDS + n_rows * self.embedding_size * self.dtype.itemsize
@@ -75,10 +80,14 @@ class ReplyRules:
             size = min(max(1, reply.embedding_size), self.embedding_size)
             right = messages.Description(party, self.n_train, size)
             return None if reply == right else "A party must be described as it is."
-        if not isinstance(reply, messages.Embedding | messages.Done):
+        if not isinstance(reply, messages.Embedding | messages.Answer | messages.Done):
             return None
         if reply.stage != request.stage:
             return f"A reply must be of stage {request.stage}. Got {reply.stage}."
+        if isinstance(request, messages.Query) and request.expects is not None:
+            return _wrong_arrays(request.expects, reply)
+        if isinstance(reply, messages.Answer):
+            return "A stage must end when it is over. Got an answer."
         assert self.server is not None
         size = self.server.sizes[party]
         n_rows = self._rows_due(party, request)
@@ -102,7 +111,7 @@ class ReplyRules:
 
     def _keeps_all(self, party: PartyId, request: Any) -> bool:
         """Tell whether a request can leave no party without a feature."""
-        if isinstance(request, messages.Select):
+        if isinstance(request, messages.Select | messages.Query):
             return False
         return self._at[party][0].lam is None
 
@@ -155,6 +164,18 @@ class ReplyRules:
             f"A block must be of shape {shape}, {self.dtype}. Got "
             f"{tuple(block.values.shape)}, {block.values.dtype}."
         )
+
+
+def _wrong_arrays(
+    expected: Sequence[messages.ArrayFormat], reply: messages.Answer | Any
+) -> str | None:
+    """Return what is wrong with the arrays of an answer; None: nothing."""
+    if not isinstance(reply, messages.Answer):
+        return f"A query must be answered. Got {type(reply).__name__}."
+    got = tuple((array.dtype, tuple(array.shape)) for array in reply.arrays)
+    if got == tuple(expected):
+        return None
+    return f"An answer must have the arrays {tuple(expected)}. Got {got}."
 
 
 def most_bytes(request: Any, offer: int) -> int:

@@ -1,0 +1,135 @@
+"""Products of two sides' secret tables, by additive sharing with a dealer.
+
+One side holds B (N, T), the other Y (N, C); each learns a random share of B'Y, and the
+shares add up to it in the ring of whole numbers mod 2^bits. A third side deals masks
+(Beaver, 1991): a for B, b for Y, and shares of a'b. What travels, B - a and Y - b, is
+uniformly random to who lacks the mask. Sides follow the protocol and are curious; the
+dealer must not tell either what it dealt to the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
+from torch import Tensor
+
+SMALL_BITS = 16
+EXACT = 2**53  # whole numbers up to here are exact in float64
+COLUMNS = 1 << 24  # cells of a table that are multiplied at a time
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Whole numbers mod 2^bits, as non-negative int64."""
+
+    bits: int
+
+    @classmethod
+    def for_counts(cls, n_rows: int) -> Ring:
+        """Return the smallest ring that holds counts of so many rows."""
+        return cls(SMALL_BITS if n_rows < 1 << SMALL_BITS else 32)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the number format in which elements travel."""
+        return torch.uint16 if self.bits == SMALL_BITS else torch.int32
+
+    def reduce(self, values: Tensor) -> Tensor:
+        """Return values mod 2^bits."""
+        return values & ((1 << self.bits) - 1)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """Return elements as they travel."""
+        if self.bits == SMALL_BITS:
+            return values.to(torch.uint16)
+        return (values - ((values >> 31) << 32)).to(torch.int32)
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """Return elements that travelled."""
+        return self.reduce(values.to(torch.int64))
+
+    def draw(self, seed: bytes, what: str, *shape: int) -> Tensor:
+        """Return uniformly random elements that nobody without the seed can tell."""
+        n_bytes = math.prod(shape) * self.bits // 8
+        data = hashlib.shake_256(seed + what.encode()).digest(n_bytes)
+        words = np.frombuffer(data, dtype=f"<u{self.bits // 8}").astype(np.int64)
+        return torch.from_numpy(words).view(shape)
+
+    def product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return left' right (T, C) of tables (N, T) and (N, C)."""
+        step = max(1, COLUMNS // max(1, len(left)))
+        parts = [self._times(part, right) for part in torch.split(left, step, dim=1)]
+        return torch.cat(parts) if parts else left.new_zeros(0, right.shape[1])
+
+    def _times(self, left: Tensor, right: Tensor) -> Tensor:
+        if len(left) << 2 * self.bits < EXACT:
+            return self.reduce((left.double().T @ right.double()).long())
+        return self.reduce(left.T @ right)  # beyond 2^63 it wraps, which is the same
+
+
+class KeyPair:
+    """A side's key for one protocol; two sides derive a secret that none else has."""
+
+    def __init__(self) -> None:
+        self._own = X25519PrivateKey.generate()
+
+    @property
+    def public(self) -> bytes:
+        """Return what may be told."""
+        return self._own.public_key().public_bytes_raw()
+
+    def secret(self, other: bytes, *context: str | int) -> bytes:
+        """Return the secret of both sides, for one purpose."""
+        shared = self._own.exchange(X25519PublicKey.from_public_bytes(other))
+        return hashlib.sha256(shared + repr(context).encode()).digest()
+
+
+def deal(ring: Ring, seed_left: bytes, seed_right: bytes, *sizes: int) -> Tensor:
+    """Return the share of a'b (T, C) for the side that holds Y; `sizes` N, T, C.
+
+    The side that holds B draws its own share by the same seed as its mask.
+    """
+    n_rows, n_left, n_right = sizes
+    a = ring.draw(seed_left, "mask", n_rows, n_left)
+    b = ring.draw(seed_right, "mask", n_rows, n_right)
+    own = ring.draw(seed_left, "share", n_left, n_right)
+    return ring.reduce(ring.product(a, b) - own)
+
+
+def masked(ring: Ring, seed: bytes, table: Tensor) -> Tensor:
+    """Return a table less its mask, as the other side sees it."""
+    return ring.reduce(table - ring.draw(seed, "mask", *table.shape))
+
+
+def share_of_left(ring: Ring, seed: bytes, masked_right: Tensor, n_left: int) -> Tensor:
+    """Return the share of the side that holds B: its own, and a'(Y - b)."""
+    n_rows, n_right = masked_right.shape
+    a = ring.draw(seed, "mask", n_rows, n_left)
+    own = ring.draw(seed, "share", n_left, n_right)
+    return ring.reduce(own + ring.product(a, masked_right))
+
+
+def share_of_right(
+    ring: Ring, dealt: Tensor, masked_left: Tensor, right: Tensor
+) -> Tensor:
+    """Return the share of the side that holds Y: what was dealt, and (B - a)'Y."""
+    return ring.reduce(dealt + ring.product(masked_left, right))
+
+
+def to_bytes(values: Tensor) -> bytes:
+    """Return bytes that travelled as (R, n), the same for every replica."""
+    return bytes(values[0].tolist())
+
+
+def from_bytes(data: Sequence[int], n_replicas: int) -> Tensor:
+    """Return bytes as they travel, (R, n)."""
+    return torch.tensor(list(data), dtype=torch.uint8).expand(n_replicas, -1)

@@ -1,0 +1,24 @@
+"""A filter by Gini impurity, after the eHealth filter of Castiglia et al., Table 1.
+
+Of the filter (ICC 2022) the abstract is public: features by Gini impurity, counted
+under additive secret sharing. Decided here: bins of equally many rows, features kept
+beyond what scrambled labels reach (``core/chance``), masks dealt by another party.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from lessvfl.core.binning import impurity_removed
+from lessvfl.methods import filters
+from lessvfl.methods.base import Method
+
+METHOD = Method(
+    "gini-filter",
+    "features by the Gini impurity of their bins, counted under sharing; then training",
+    "after the eHealth filter (ICC 2022) of Castiglia et al., ICML 2023, Table 1",
+    filters.FilterConfig,
+    filters.run,
+    profiles=("default",),
+    protocol=functools.partial(filters.FilterParty, impurity_removed),
+)

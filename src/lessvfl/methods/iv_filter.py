@@ -1,0 +1,24 @@
+"""A filter by information value: what credit scoring uses, as FATE's filters do.
+
+Bins of equally many rows, weight of evidence by bin, IV as its sum (``core/binning``).
+Decided here: classes are counted under sharing instead of encryption, so that no
+count reaches the server; features kept are those beyond what scrambled labels reach.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from lessvfl.core.binning import information_value
+from lessvfl.methods import filters
+from lessvfl.methods.base import Method
+
+METHOD = Method(
+    "iv-filter",
+    "features by the information value of their bins, counted under sharing",
+    "weight of evidence and information value, as in FATE's feature binning",
+    filters.FilterConfig,
+    filters.run,
+    profiles=("default",),
+    protocol=functools.partial(filters.FilterParty, information_value),
+)
