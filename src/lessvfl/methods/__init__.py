@@ -10,6 +10,7 @@ from lessvfl.methods import (
     less_vfl,
     less_vfl_auto,
     local_lasso,
+    mmvfl,
     plain,
 )
 from lessvfl.methods.base import Method
@@ -22,6 +23,7 @@ METHODS: dict[str, Method] = {
         local_lasso.METHOD,
         group_lasso.METHOD,
         plain.METHOD,
+        mmvfl.METHOD,
         gini_filter.METHOD,
         iv_filter.METHOD,
     )

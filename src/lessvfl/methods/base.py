@@ -8,14 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from lessvfl import settings
-from lessvfl.algorithm import Stages
+from lessvfl.algorithm import Stages, train_jointly
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import ROW_ORDERS, PartyPlan, RowOrder, SelectPlan, TrainPlan
 from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol
 from lessvfl.core.solve import OPTIMIZERS
+from lessvfl.core.stage import run_once
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
@@ -192,6 +195,32 @@ class PartySelection(Joint):
 
 
 RunMethod = Callable[[Parties, Network, Labels, Any, Observer, Keeper], Network]
+
+
+def then_train(
+    stage: Stage, select: Callable[[Parties, Labels, Any, torch.dtype], None]
+) -> RunMethod:
+    """Return a method that selects by a protocol of its own, then trains on.
+
+    `select` is given the number format of the networks, too.
+    """
+
+    def run(
+        parties: Parties,
+        fusion: Network,
+        labels: Labels,
+        config: Joint,
+        observe: Observer,
+        keeper: Keeper,
+    ) -> Network:
+        dtype = fusion.input_weights.dtype
+        own = functools.partial(select, parties, labels, config, dtype)
+        run_once(stage, 1, own, fusion, observe, keeper)
+        plan = config.plan("train", config.train_epochs)
+        train_jointly(parties, fusion, labels, plan, observe, keeper)
+        return fusion
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import functools
 from lessvfl.core.binning import impurity_removed
 from lessvfl.methods import filters
 from lessvfl.methods.base import Method
+from lessvfl.methods.filter_party import FilterParty
 
 METHOD = Method(
     "gini-filter",
@@ -20,5 +21,5 @@ METHOD = Method(
     filters.FilterConfig,
     filters.run,
     profiles=("default",),
-    protocol=functools.partial(filters.FilterParty, impurity_removed),
+    protocol=functools.partial(FilterParty, impurity_removed),
 )

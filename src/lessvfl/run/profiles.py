@@ -45,6 +45,7 @@ _WATCHED = {
 }
 _DEFAULT: dict[str, dict[str, Any]] = {
     "less-vfl-auto": _WATCHED,
+    "mmvfl": _WATCHED,
     "gini-filter": _WATCHED,
     "iv-filter": _WATCHED,
     "less-vfl": {
