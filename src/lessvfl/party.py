@@ -17,6 +17,7 @@ from lessvfl import algorithm
 from lessvfl.core.empty import Empty, Substitute
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.finite import finite
+from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.keeper import fill, numbered
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network
@@ -36,6 +37,8 @@ from lessvfl.core.training import PartyTraining
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage
 from lessvfl.wire import messages
+
+TUPLES = ("lam", "gates")  # of a plan, which a file has as lists
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Party:
         self._whole: Whole | None = None  # before the first of two selections
         self._new_protocol = protocol  # of a method that has its own
         self._protocol: PartyProtocol | None = None  # in a stage of queries
+        self._gate_start: Tensor | None = None  # (R, n_groups), where gates start
 
     @property
     def blocks(self) -> Tensor | None:
@@ -167,7 +171,19 @@ class Party:
     def _start(self, plan: TrainPlan) -> PartyTraining:
         groups = self.features.membership(self.X_train.dtype)
         batches = plan.batches(self.X_train.shape[1], self.seeds, self._data.blocks)
-        return PartyTraining(plan, self.net, batches, self._shadows.decays, groups)
+        gates = None if plan.gates is None else self._gates(plan, *plan.gates)
+        own = (self.net, batches, self._shadows.decays, groups, gates)
+        return PartyTraining(plan, *own)
+
+    def _gates(self, plan: TrainPlan, sigma: float, lam: float) -> Gates:
+        """Return gates on the features, half open unless a protocol said where."""
+        groups = self.features.groups
+        mu = torch.full(groups.shape, HALF_OPEN).to(self.X_train)
+        if self._gate_start is not None:
+            mu = self._gate_start.to(mu)
+        name = ("gates", plan.stage, self.name)
+        owner = self.features.column_groups
+        return Gates(mu.clone(), owner, sigma, lam, self._private, name)
 
     def _next_batch(self, training: PartyTraining) -> messages.Reply:
         """Embed the next batch (line 5), or end the stage."""
@@ -177,6 +193,8 @@ class Party:
             self.net.train(False)
             if training.penalty is not None:
                 self._remove(training.penalty.norms(self.net.input_weights) > 0)
+            if training.gates is not None:
+                self._close(training.gates)
             return self._done(plan.stage)
         _, rows = step
         training.rows = rows
@@ -184,6 +202,12 @@ class Party:
         h = self._substitute.into(training.h, "train", rows)
         block = self._block(h, plan.bits, plan.stage, training.step)
         return messages.Embedding(plan.stage, block, ahead=True)
+
+    def _close(self, gates: Gates) -> None:
+        """Make open gates a part of the network's weights, and remove the others."""
+        gates.fold(self.net.input_weights, self.net.column_slots)
+        self._substitute.freeze(self.net, self.X_train, self.X_test)
+        self._remove(gates.open)
 
     def _descend(self, request: messages.Descend) -> messages.Reply:
         """Step along dL/dh (lines 11 and 12), then embed the next batch."""
@@ -270,11 +294,13 @@ class Party:
             raise ProtocolError(sentence, public=sentence)
         answer = self._protocol.answer(request.step, request.arrays)
         if not isinstance(answer, Selected):
-            return messages.Answer(request.stage, tuple(answer))
+            return messages.QueryReply(request.stage, tuple(answer))
         self._protocol = None
-        self._substitute.freeze(self.net, self.X_train, self.X_test)
-        self._remove(answer.groups)
-        self._has_selected = True
+        self._gate_start = answer.gates
+        if not bool(answer.groups.all()):
+            self._substitute.freeze(self.net, self.X_train, self.X_test)
+            self._remove(answer.groups)
+            self._has_selected = True
         return self._done(request.stage)
 
     def _holder(self) -> Holder:
@@ -377,8 +403,11 @@ class Party:
     def _embed_rows(self, which: Literal["train", "test"], rows: Rows) -> Tensor:
         X = self.X_train if which == "train" else self.X_test
         self.net.train(False)
+        gates = None if self._training is None else self._training.gates
+        own = take(X, rows)
+        own = own if gates is None else own * gates.values.unsqueeze(1)
         with torch.no_grad():
-            h = self._substitute.into(self.net(take(X, rows)), which, rows)
+            h = self._substitute.into(self.net(own), which, rows)
         self.net.train(self._training is not None)
         return h
 
@@ -396,6 +425,8 @@ class Party:
         For the party's own eyes: no message carries it.
         """
         training = self._training
+        if training is not None and training.gates is not None:
+            return self.features.of_groups(training.gates.open)
         if training is None or training.penalty is None:
             return self.kept
         with torch.no_grad():
@@ -445,6 +476,8 @@ class Party:
             tensors |= numbered("pretrained", self._substitute.pretrained.parameters())
         if self.features.has_removed:
             tensors["groups"] = self.features.groups.to(torch.uint8)
+        if self._gate_start is not None:
+            tensors["gate_start"] = self._gate_start
         if (training := self._training) is not None:
             values |= {"plan": asdict(training.plan), "step": training.step}
             tensors |= training.tensors()
@@ -468,8 +501,9 @@ class Party:
             self._remove(tensors["groups"].bool())
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()
+        self._gate_start = tensors.get("gate_start")
         if values["plan"] is not None:
-            lam = values["plan"]["lam"]
-            own = {"lam": None if lam is None else tuple(lam)}
-            self._training = self._start(TrainPlan(**{**values["plan"], **own}))
+            plan = values["plan"]
+            own = {k: None if plan[k] is None else tuple(plan[k]) for k in TUPLES}
+            self._training = self._start(TrainPlan(**{**plan, **own}))
             self._training.resume(values["step"], tensors)

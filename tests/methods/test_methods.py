@@ -86,7 +86,7 @@ def assert_same_run(one, other, rel=1e-5, atol=1e-8):
 
 def replicas_of(method):
     """Different seeds and lambdas, some that remove nothing, some everything."""
-    if method in ("plain", "less-vfl-auto"):
+    if "lam_party" not in fields_of([methods.get(method).config]):
         return [Replica(0), Replica(2), Replica(7)]
     if method == "less-vfl":
         return [

@@ -51,7 +51,9 @@ class Loop:
         self.kept: dict[str, Tensor] = {}
 
     def query(self, stage: str, step: int, arrays: Any, expects: Any) -> Any:
-        answers = {n: self.parties[n].answer(step, own) for n, own in arrays.items()}
+        answers: dict[str, Any] = {
+            name: self.parties[name].answer(step, own) for name, own in arrays.items()
+        }
         for name, answer in answers.items():
             found = tuple((array.dtype, tuple(array.shape)) for array in answer)
             assert found == tuple(expects[name])
@@ -59,7 +61,8 @@ class Loop:
 
     def query_last(self, stage: str, step: int, arrays: Any) -> None:
         for name, own in arrays.items():
-            self.kept[name] = self.parties[name].answer(step, own).groups
+            end: Any = self.parties[name].answer(step, own)
+            self.kept[name] = end.groups
 
 
 def test_a_view_alone_is_the_group_lasso_of_scikit_learn() -> None:

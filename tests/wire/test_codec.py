@@ -41,6 +41,8 @@ from lessvfl.wire.messages import (
     Done,
     Embed,
     Embedding,
+    Query,
+    QueryReply,
     Select,
 )
 
@@ -88,6 +90,9 @@ MESSAGES = [
     Busy(),
     Agreed({"n_kept": 3}),
     Refusal("policy", "no", final=False),
+    Query("select_features", 2),
+    Query("select_features", 0, (torch.ones(2, 3), torch.zeros(2, 1).byte())),
+    QueryReply("select_features", (torch.ones(1, 2, 3).short().to(torch.uint16),)),
 ]
 
 
@@ -102,6 +107,10 @@ def same(a, b):
             assert torch.equal(mine.values, theirs.values)
         elif isinstance(mine, np.ndarray):
             assert mine.tolist() == theirs.tolist()
+        elif field.name == "arrays":
+            for array, other in zip(mine, theirs, strict=True):
+                assert array.dtype == other.dtype
+                assert torch.equal(array, other)
         else:
             assert mine == theirs
 

@@ -89,19 +89,27 @@ def classes_of(labels: Labels, replica: int) -> tuple[Tensor, int]:
     return y, 2 if labels.task == "binary" else int(labels.y.max()) + 1
 
 
-def impurity_removed(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
-    """Return the share of Gini impurity that the bins of each feature remove.
+def impurity(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
+    """Return the mean Gini impurity of the bins of each feature, (..., n_features).
 
-    `counts` (..., n_bins, C); returns (..., n_features), 0 where classes are as mixed
-    within bins as they are in all, 1 where every bin has one class.
+    `counts` (..., n_bins, C) are the rows of every class in every bin.
     """
     sizes = counts.sum(dim=-1)  # (..., n_bins)
     squares = counts.double().square().sum(dim=-1) / sizes.clamp_min(1)
-    within = _by_feature(sizes - squares, owner, n_features)  # N x impurity
+    n_rows = _by_feature(sizes, owner, n_features)
+    return _by_feature(sizes - squares, owner, n_features) / n_rows
+
+
+def impurity_removed(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
+    """Return the share of Gini impurity that the bins of each feature remove.
+
+    0 where classes are as mixed within bins as they are in all, 1 where every bin has
+    one class.
+    """
     total = _by_feature(counts.double(), owner, n_features, dim=-2)  # (..., G, C)
-    n_rows = total.sum(dim=-1)
-    before = n_rows - total.square().sum(dim=-1) / n_rows.clamp_min(1)
-    return 1 - within / before.clamp_min(1e-12)
+    shares = total / total.sum(dim=-1, keepdim=True)
+    before = 1 - shares.square().sum(dim=-1)
+    return 1 - impurity(counts, owner, n_features) / before.clamp_min(1e-12)
 
 
 def information_value(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:

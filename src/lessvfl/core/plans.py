@@ -267,6 +267,12 @@ class TrainPlan:
     bits: int = 32  # of a value on its way
     record: float = 0  # the last epochs whose gradients a party remembers
     decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
+    gates: tuple[float, float] | None = None  # sigma and lambda of gates on inputs
+
+    @property
+    def selects(self) -> bool:
+        """Tell whether parties may be left without a feature when the stage is over."""
+        return self.lam is not None or self.gates is not None
 
     def batches(
         self, n_samples: int, seeds: tuple[int, ...], blocks: Tensor | None = None

@@ -16,7 +16,7 @@ from lessvfl.core.features import FeatureMap
 from lessvfl.core.network import Network
 from lessvfl.terms import PartyId
 
-Arrays = Sequence[Tensor]  # each with a first axis R
+QueryArrays = Sequence[Tensor]  # each with a first axis R
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class Selected:
 
     groups: Tensor  # (R, n_groups), True: kept
     reports: tuple[dict[str, Any], ...] = ()  # of every replica
+    gates: Tensor | None = None  # (R, n_groups), where gates on them start
 
 
 class PartyProtocol(Protocol):
     """A party's side of a protocol, made anew for every stage of queries."""
 
-    def answer(self, step: int, arrays: Arrays) -> Arrays | Selected:
+    def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Answer one query; at the end return what is kept."""
 
 

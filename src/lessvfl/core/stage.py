@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
+from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
@@ -38,7 +40,8 @@ class JointStage(Training):
     ) -> None:
         batches = plan.batches(labels.y.shape[1], labels.seeds, labels.blocks)
         decays = labels.task != "regression"  # which would shrink the amounts
-        super().__init__(plan, fusion, batches, decays, inputs=True)
+        gates = _server_gates(plan, fusion, labels.seeds)
+        super().__init__(plan, fusion, batches, decays, inputs=True, gates=gates)
         self._fusion = fusion
         self._device = labels.y.device
         self._observe = observe
@@ -74,12 +77,19 @@ class JointStage(Training):
         for _, rows in itertools.islice(steps, self.step, None):
             yield self.step + 1, rows
             self.step += 1
+            if self._last:
+                self._fold_gates()
             if self.step % self.batches.n_per_epoch == 0 or self._last:
                 self._end_epoch()
             self._keeper.reached(stage, n_steps if self._last else self.step, n_steps)
             if self._last:
                 break
         self._fusion.train(False)
+
+    def _fold_gates(self) -> None:
+        """Make the gates a part of the network's weights."""
+        if self.gates is not None:
+            self.gates.fold(self._fusion.input_weights, self._fusion.column_slots)
 
     def pace(self, risk_held_out: Callable[[Tensor], float]) -> tuple[float, bool]:
         """Return the share of the first learning rate, and whether this step is last.
@@ -103,8 +113,27 @@ class JointStage(Training):
         self._fusion.train(False)
         epoch = self.step / self.batches.n_per_epoch
         n_epochs = epoch if self._last else self.plan.n_epochs
-        self._observe(Event(self.plan.stage, epoch, n_epochs, self._fusion))
+        self._observe(Event(self.plan.stage, epoch, n_epochs, self._in_use))
         self._fusion.train(True)
+
+    def _in_use(self, H: Tensor) -> Tensor:
+        """Return what the fusion network says of embeddings, behind its gates."""
+        if self.gates is None or self._last:
+            return self._fusion(H)
+        return self._fusion(H * self.gates.values.unsqueeze(1))
+
+
+def _server_gates(
+    plan: TrainPlan, fusion: Network, seeds: tuple[int, ...]
+) -> Gates | None:
+    """Return half-open gates on the components, where a plan has gates."""
+    if plan.gates is None:
+        return None
+    w = fusion.input_weights
+    n_components = len(fusion.column_slots)
+    mu = torch.full((len(w), n_components), HALF_OPEN, dtype=w.dtype, device=w.device)
+    owner = torch.arange(n_components, device=w.device)
+    return Gates(mu, owner, *plan.gates, seeds, ("gates", plan.stage, "the server"))
 
 
 def narrow_to_kept(

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.ending import ROUNDING, TrainingEnd
+from lessvfl.core.gates import GatedPasses, Gates
 from lessvfl.core.network import Network
+from lessvfl.core.passes import Passes
 from lessvfl.core.plans import Batches, Rows, TrainPlan
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
@@ -34,12 +36,20 @@ class Training:
         batches: Batches,
         decays: bool,
         inputs: bool = False,
+        gates: Gates | None = None,
     ) -> None:
         self.plan = plan
+        self.gates = gates
         self.batches = batches
         self.n_steps = batches.n_steps(plan.n_epochs)
-        self.passes = net.passes(inputs)
         self.params = net.parameters()
+        self.passes: Passes
+        if gates is None:
+            self.passes = net.passes(inputs)
+        else:
+            inner = net.passes(inputs=True)
+            self.passes = GatedPasses(inner, gates, lambda: self.step, inputs)
+            self.params = [*self.params, gates.mu]
         self.optimizer = optimizer_of(plan, self.params, batches.n_samples, decays)
         is_watched = plan.schedule == "watched"
         self.end = TrainingEnd(self.n_steps) if is_watched else None
@@ -76,8 +86,9 @@ class PartyTraining(Training):
         batches: Batches,
         decays: bool,
         membership: Tensor | None,
+        gates: Gates | None = None,
     ) -> None:
-        super().__init__(plan, net, batches, decays)
+        super().__init__(plan, net, batches, decays, gates=gates)
         self.penalty: GroupLasso | None = None
         self.shrink: Callable[[], object] | None = None  # its proximal step
         self.rows: Rows | None = None  # of the batch whose gradient is awaited
@@ -106,13 +117,16 @@ class PartyTraining(Training):
     def tensors(self) -> dict[str, Tensor]:
         """Return what changes between two steps, beside the network."""
         end = {} if self.end is None else {"end": self.end.state}
-        return optimizer_tensors(self.optimizer) | end
+        gates = {} if self.gates is None else {"gates": self.gates.mu}
+        return optimizer_tensors(self.optimizer) | end | gates
 
     def resume(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         """Go on after so many steps, with what :meth:`tensors` gave."""
         fill_optimizer(self.optimizer, tensors)
         if self.end is not None:
             self.end.state.copy_(tensors["end"])
+        if self.gates is not None:
+            self.gates.mu.copy_(tensors["gates"])
         self.step = step
         for _ in range(step):
             next(self.batches_left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lessvfl import settings
 from lessvfl.methods import (
+    dual_gates,
     gini_filter,
     group_lasso,
     iv_filter,
@@ -24,6 +25,7 @@ METHODS: dict[str, Method] = {
         group_lasso.METHOD,
         plain.METHOD,
         mmvfl.METHOD,
+        dual_gates.METHOD,
         gini_filter.METHOD,
         iv_filter.METHOD,
     )

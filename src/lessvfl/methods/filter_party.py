@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import secrets
 from collections.abc import Callable
 
@@ -12,18 +13,18 @@ from lessvfl.core import binning, limits, sharing
 from lessvfl.core.binning import Bins
 from lessvfl.core.chance import keep_beyond_chance
 from lessvfl.core.plans import stream
-from lessvfl.core.protocol import Arrays, Holder, Selected
+from lessvfl.core.protocol import Holder, QueryArrays, Selected
 from lessvfl.core.sharing import KeyPair, Ring
-from lessvfl.methods.filters import SEED_BYTES, FilterConfig
+from lessvfl.methods.filters import SEED_BYTES, Counted, FilterConfig
 
-Score = Callable[[Tensor, Tensor, int], Tensor]  # counts, owner of bins, n features
+BinScore = Callable[[Tensor, Tensor, int], Tensor]  # counts, owner of bins, n features
 
 
-class FilterParty:
-    """A party in the stage of a filter."""
+class CountingParty(abc.ABC):
+    """A party in a stage in which classes are counted by bin."""
 
-    def __init__(self, score: Score, config: FilterConfig, own: Holder) -> None:
-        self.own, self.config, self._score = own, config, score
+    def __init__(self, config: Counted, own: Holder) -> None:
+        self.own, self._secret = own, config.secret
         groups, n_groups = own.features.column_groups, own.features.n_groups
         self.bins = [
             binning.bin_features(own.columns(r), groups, n_groups, config.bins)
@@ -35,11 +36,11 @@ class FilterParty:
         self._seeds: list[bytes] = []  # shared with the dealer
         self._masked: list[Tensor] = []  # labels less their mask
 
-    def answer(self, step: int, arrays: Arrays) -> Arrays | Selected:
+    def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Answer one query."""
-        if self.config.secret == "none":
+        if self._secret == "none":
             (labels,) = arrays
-            return self._select([self._counted(r, y) for r, y in enumerate(labels)])
+            return self.select([self._counted(r, y) for r, y in enumerate(labels)])
         match step:
             case 0:
                 R = self.own.n_replicas
@@ -49,13 +50,13 @@ class FilterParty:
                 return self._deal(*arrays)
             case 2:
                 return (self._mask(*arrays),)
-        return self._select(self._add_up(arrays[0]))
+        return self.select(self._add_up(arrays[0]))
 
     def _counted(self, replica: int, y: Tensor) -> Tensor:
         classes = y.long()
         return self.bins[replica].counts(classes, int(classes.max()) + 1)
 
-    def _deal(self, key: Tensor, sizes: Tensor) -> Arrays:
+    def _deal(self, key: Tensor, sizes: Tensor) -> QueryArrays:
         """Draw masks for another party and the server; return what the server gets."""
         n_rows, ring, R = self.own.X.shape[1], self._ring, self.own.n_replicas
         n_bins, n_classes = sizes[0].tolist()
@@ -104,7 +105,19 @@ class FilterParty:
             found.append(torch.cat([counts, last.unsqueeze(1)], dim=1))
         return found
 
-    def _select(self, counts: list[Tensor]) -> Selected:
+    @abc.abstractmethod
+    def select(self, counts: list[Tensor]) -> Selected:
+        """Return what the counts of every replica, (n_bins, C), lead to."""
+
+
+class FilterParty(CountingParty):
+    """A party in the stage of a filter."""
+
+    def __init__(self, score: BinScore, config: FilterConfig, own: Holder) -> None:
+        super().__init__(config, own)
+        self.config, self._score = config, score
+
+    def select(self, counts: list[Tensor]) -> Selected:
         """Keep the features that score best, or beyond what scrambled labels do."""
         kept, reports = [], []
         must = self.own.features.groups_of(self.own.must_keep)

@@ -22,7 +22,6 @@ In the clear step 0 has the labels, and a party selects at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,7 +32,7 @@ from lessvfl import settings
 from lessvfl.core import binning, sharing
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import PartyPlan, QueryPlan
-from lessvfl.core.protocol import Arrays
+from lessvfl.core.protocol import QueryArrays
 from lessvfl.core.sharing import Ring
 from lessvfl.errors import ConfigError
 from lessvfl.methods.base import Joint, then_train
@@ -42,16 +41,32 @@ from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "select_features"
 SEED_BYTES = 32
-Score = Callable[[Tensor, Tensor, int], Tensor]  # counts, owner of bins, n features
 
 
 @dataclass(frozen=True)
-class FilterConfig(Joint):
-    """Settings of filters."""
+class Counted(Joint):
+    """Settings of whoever counts classes by bin."""
 
     bins: int = settings.setting(
         settings.an_int(2), 10, "bins of a number; up to as many values have one each"
     )
+    secret: Literal["sharing", "none"] = settings.setting(
+        settings.one_of("sharing", "none"),
+        "sharing",
+        "how classes are counted by bin: under additive sharing, or by a party that is "
+        "sent the labels",
+    )
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        n_queries = 4 if self.secret == "sharing" else 1
+        return QueryPlan(STAGE, n_queries, 0), *super().plans(n_parties)
+
+
+@dataclass(frozen=True)
+class FilterConfig(Counted):
+    """Settings of filters."""
+
     keep: int | None = settings.setting(
         settings.or_none(settings.an_int(1)),
         None,
@@ -67,21 +82,10 @@ class FilterConfig(Joint):
         0.2,
         "the largest estimated share of useless features among those kept",
     )
-    secret: Literal["sharing", "none"] = settings.setting(
-        settings.one_of("sharing", "none"),
-        "sharing",
-        "how classes are counted by bin: under additive sharing, or by a party that is "
-        "sent the labels",
-    )
-
-    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
-        """Return every plan that a party is sent in a run."""
-        n_queries = 4 if self.secret == "sharing" else 1
-        return QueryPlan(STAGE, n_queries, 0), *super().plans(n_parties)
 
 
 def select(
-    parties: Parties, labels: Labels, config: FilterConfig, dtype: torch.dtype
+    parties: Parties, labels: Labels, config: Counted, dtype: torch.dtype
 ) -> None:
     """Have classes counted by bin; every party selects."""
     if config.secret == "none":
@@ -111,7 +115,7 @@ def _count_shared(parties: Parties, labels: Labels) -> None:
     n_classes = Y.shape[2]
 
     key_and_width = ((torch.uint8, (R, SEED_BYTES)), (torch.int32, (R, 1)))
-    nothing: dict[str, Arrays] = dict.fromkeys(names, ())
+    nothing: dict[str, QueryArrays] = dict.fromkeys(names, ())
     first = parties.query(STAGE, 0, nothing, dict.fromkeys(names, key_and_width))
     keys = {name: key for name, (key, _) in first.items()}
     widths = {name: int(width[0, 0]) for name, (_, width) in first.items()}

@@ -42,7 +42,7 @@ from lessvfl.core.limits import (
 )
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import PartyPlan, QueryPlan, take
-from lessvfl.core.protocol import Arrays, Holder, Selected
+from lessvfl.core.protocol import Holder, QueryArrays, Selected
 from lessvfl.core.views import View, targets
 from lessvfl.methods.base import Joint, Method, then_train
 from lessvfl.terms import Stage
@@ -98,7 +98,7 @@ class MmvflParty:
         ]
         self._largest: list[float] = []  # norm of any feature of any party
 
-    def answer(self, step: int, arrays: Arrays) -> Arrays | Selected:
+    def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Solve for W_k and Z_k; predict rows held out; or select by a limit."""
         (array,) = arrays
         if array.dim() == 3:
@@ -108,7 +108,7 @@ class MmvflParty:
             return (self._predict(),)
         return self._select(array[:, 0].tolist())
 
-    def _solve(self, Z: Tensor) -> Arrays:
+    def _solve(self, Z: Tensor) -> QueryArrays:
         self._views = [v.solved(z) for v, z in zip(self._views, Z, strict=True)]
         own = [v.pseudo_labels(z) for v, z in zip(self._views, Z, strict=True)]
         norms = torch.stack([view.norms for view in self._views])
@@ -148,7 +148,7 @@ def select(
     formats = dict.fromkeys(names, ((dtype, (R, n_rows, C)), one, one))
     Z, before, step, largest = own, torch.inf, 0, own.new_zeros(R, 1)
     for step in range(config.most_rounds):
-        sent: dict[str, Arrays] = dict.fromkeys(names, (Z,))
+        sent: dict[str, QueryArrays] = dict.fromkeys(names, (Z,))
         answers = parties.query(STAGE, step, sent, formats)
         own_z = (config.zeta * Z + config.eta * own) / (config.zeta + config.eta)
         found, penalties, norms = zip(*answers.values(), strict=True)

@@ -89,7 +89,7 @@ class SeedRun:
         if isinstance(reply, messages.Embedding):
             _, n_rows, size = reply.block.values.shape
             self._count(message, size * n_rows / self.prepared.rows.counts[rows])
-        elif isinstance(reply, messages.Answer):
+        elif isinstance(reply, messages.QueryReply):
             assert isinstance(message, messages.Query)
             done.n_answered = message.step + 1
             real = (a.numel() for a in reply.arrays if a.is_floating_point())

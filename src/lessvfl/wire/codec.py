@@ -198,7 +198,7 @@ def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
     return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
 
 
-def _write_arrays(m: messages.Query | messages.Answer) -> Parts:
+def _write_arrays(m: messages.Query | messages.QueryReply) -> Parts:
     fields: dict[str, Any] = {"stage": m.stage}
     if isinstance(m, messages.Query):
         fields["step"] = m.step
@@ -209,8 +209,8 @@ def _read_query(f: Fields, arrays: ArrayList) -> messages.Query:
     return messages.Query(f.stage, f.step, _read_arrays(arrays))
 
 
-def _read_answer(f: Fields, arrays: ArrayList) -> messages.Answer:
-    return messages.Answer(f.stage, _read_arrays(arrays))
+def _read_answer(f: Fields, arrays: ArrayList) -> messages.QueryReply:
+    return messages.QueryReply(f.stage, _read_arrays(arrays))
 
 
 def _read_arrays(arrays: ArrayList) -> tuple[Tensor, ...]:
@@ -352,7 +352,7 @@ KINDS: list[MessageKind] = [
     _kind(control.Ask, {}, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
     _plain(control.Declined),
     _kind(messages.Query, QUERY, _write_arrays, _read_query),
-    _kind(messages.Answer, {"stage": Stage}, _write_arrays, _read_answer),
+    _kind(messages.QueryReply, {"stage": Stage}, _write_arrays, _read_answer),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 

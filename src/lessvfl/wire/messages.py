@@ -16,7 +16,7 @@ Select          down      components int32 (|K_m|)     which components matter
 Query           down      arrays of a method's own     what the method's page says
                           protocol
 Embedding       up        values (R, b, E_m)           the embedding of these rows
-Answer          up        arrays of a method's own     what the method's page says
+QueryReply      up        arrays of a method's own     what the method's page says
                           protocol
 Done            up        constant (R, E_m), only of   that the party kept no feature
                           a party that kept nothing
@@ -202,14 +202,14 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryReply:
     """What a party answers in a method's own protocol."""
 
     stage: Stage
     arrays: tuple[Tensor, ...]  # with a first axis R
 
 
-Reply = Description | Embedding | Answer | Done
+Reply = Description | Embedding | QueryReply | Done
 
 
 @dataclass(frozen=True)

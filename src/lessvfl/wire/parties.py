@@ -33,7 +33,7 @@ def bill_line(
             return _line(party, "up", stage, "constant", _size(constant), live)
         case messages.Query(stage, _, arrays) if arrays:
             return _line_of_arrays(party, "down", stage, "query", arrays, live)
-        case messages.Answer(stage, arrays):
+        case messages.QueryReply(stage, arrays):
             return _line_of_arrays(party, "up", stage, "answer", arrays, live)
     return None
 
@@ -253,7 +253,7 @@ class Parties:
         )
         answers: dict[PartyId, tuple[Tensor, ...]] = {}
         for name, reply in replies.items():
-            if not isinstance(reply, messages.Answer):
+            if not isinstance(reply, messages.QueryReply):
                 raise ProtocolError(
                     f"Party '{name}' must answer a query. Got {type(reply).__name__}."
                 )

@@ -28,7 +28,7 @@ ALLOWED: dict[type, tuple[type, ...]] = {
     messages.Descend: (messages.Embedding, messages.Done),
     messages.Embed: (messages.Embedding,),
     messages.Select: (messages.Done,),
-    messages.Query: (messages.Answer, messages.Done),
+    messages.Query: (messages.QueryReply, messages.Done),
 }
 ENDS = 1 << 10  # bytes of the ends of coded blocks, and of a constant
 
@@ -80,13 +80,15 @@ class ReplyRules:
             size = min(max(1, reply.embedding_size), self.embedding_size)
             right = messages.Description(party, self.n_train, size)
             return None if reply == right else "A party must be described as it is."
-        if not isinstance(reply, messages.Embedding | messages.Answer | messages.Done):
+        if not isinstance(
+            reply, messages.Embedding | messages.QueryReply | messages.Done
+        ):
             return None
         if reply.stage != request.stage:
             return f"A reply must be of stage {request.stage}. Got {reply.stage}."
         if isinstance(request, messages.Query) and request.expects is not None:
             return _wrong_arrays(request.expects, reply)
-        if isinstance(reply, messages.Answer):
+        if isinstance(reply, messages.QueryReply):
             return "A stage must end when it is over. Got an answer."
         assert self.server is not None
         size = self.server.sizes[party]
@@ -113,7 +115,7 @@ class ReplyRules:
         """Tell whether a request can leave no party without a feature."""
         if isinstance(request, messages.Select | messages.Query):
             return False
-        return self._at[party][0].lam is None
+        return not self._at[party][0].selects
 
     def _rows_due(self, party: PartyId, request: Any) -> int | None:
         """Return how many rows a reply must have; None: the end of the stage."""
@@ -167,10 +169,10 @@ class ReplyRules:
 
 
 def _wrong_arrays(
-    expected: Sequence[messages.ArrayFormat], reply: messages.Answer | Any
+    expected: Sequence[messages.ArrayFormat], reply: messages.QueryReply | Any
 ) -> str | None:
     """Return what is wrong with the arrays of an answer; None: nothing."""
-    if not isinstance(reply, messages.Answer):
+    if not isinstance(reply, messages.QueryReply):
         return f"A query must be answered. Got {type(reply).__name__}."
     got = tuple((array.dtype, tuple(array.shape)) for array in reply.arrays)
     if got == tuple(expected):
