@@ -330,6 +330,9 @@ def compare_one(numbers, own, expected):
         ("local-lasso", "paper"),
         ("group-lasso", "default"),
         ("plain", "default"),
+        ("mmvfl", "default"),
+        ("dual-gates", "default"),
+        ("iv-filter", "default"),
     ],
 )
 def test_the_same_bits_and_the_same_bill(tmp_path, method, profile):
@@ -777,6 +780,7 @@ def seed_at_hand(folder):
         ("group-lasso", (0,)),
         ("less-vfl", (3, 1)),
         ("less-vfl-auto", (3, 1)),
+        ("dual-gates", (0,)),
     ],
 )
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
@@ -851,6 +855,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("less-vfl", (0,)),
         ("group-lasso", (0,)),
         ("less-vfl", (3, 1)),
+        ("dual-gates", (0,)),
     ],
 )
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):

@@ -50,8 +50,10 @@ class JointStage(Training):
         self._watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
         if self.n_steps:
             state = None if self.end is None else self.end.state
+            state = state if gates is None else gates.mu
+            params = fusion.parameters()
             self.step = keeper.enter(
-                plan.stage, self.n_steps, self.params, self.optimizer, state
+                plan.stage, self.n_steps, params, self.optimizer, state
             )
 
     @property
@@ -161,6 +163,7 @@ def run_once(
 ) -> None:
     """Run a stage that is not saved before its end, unless it is over."""
     if not keeper.is_behind(stage):
+        keeper.put_back(fusion.parameters())
         observe(Event(stage, 0, n_epochs))
         run()
         observe(Event(stage, n_epochs, n_epochs, fusion))
