@@ -292,7 +292,14 @@ class Party:
                 f"from step 0 on. Got step {request.step} outside of one."
             )
             raise ProtocolError(sentence, public=sentence)
-        answer = self._protocol.answer(request.step, request.arrays)
+        try:
+            answer = self._protocol.answer(request.step, request.arrays)
+        except ValueError as error:
+            sentence = (
+                f"Party '{self.name}' must be sent what its method's protocol has at "
+                f"step {request.step}. Got {error}."
+            )
+            raise ProtocolError(sentence, public=sentence) from None
         if not isinstance(answer, Selected):
             return messages.QueryReply(request.stage, tuple(answer))
         self._protocol = None

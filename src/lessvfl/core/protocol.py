@@ -50,8 +50,24 @@ class Selected:
     gates: Tensor | None = None  # (R, n_groups), where gates on them start
 
 
+def expect(arrays: QueryArrays, *shapes: tuple[int, ...]) -> None:
+    """Refuse arrays of other shapes with a ValueError; -1 stands for any size."""
+    found = [tuple(array.shape) for array in arrays]
+    fits = len(found) == len(shapes) and all(
+        len(own) == len(shape)
+        and all(want in (-1, got) for got, want in zip(own, shape, strict=True))
+        for own, shape in zip(found, shapes, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"arrays of shapes {found} instead of {list(shapes)}")
+
+
 class PartyProtocol(Protocol):
-    """A party's side of a protocol, made anew for every stage of queries."""
+    """A party's side of a protocol, made anew for every stage of queries.
+
+    What does not fit is a ValueError, which :class:`lessvfl.party.Party` puts into a
+    sentence.
+    """
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Answer one query; at the end return what is kept."""

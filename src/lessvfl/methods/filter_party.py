@@ -13,11 +13,19 @@ from lessvfl.core import binning, limits, sharing
 from lessvfl.core.binning import Bins
 from lessvfl.core.chance import keep_beyond_chance
 from lessvfl.core.plans import stream
-from lessvfl.core.protocol import Holder, QueryArrays, Selected
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.sharing import KeyPair, Ring
 from lessvfl.methods.filters import SEED_BYTES, Counted, FilterConfig
 
+KEY_BYTES = 32
+MOST_CLASSES = 1024
+MOST_CELLS = 1 << 28  # of the masks that a party deals to another, rows x bins
 BinScore = Callable[[Tensor, Tensor, int], Tensor]  # counts, owner of bins, n features
+
+
+def _check_range(what: str, low: int, high: int, most: int) -> None:
+    if low < 0 or high > most:
+        raise ValueError(f"{what} from {low} to {high}, of 0 to {most}")
 
 
 class CountingParty(abc.ABC):
@@ -38,18 +46,23 @@ class CountingParty(abc.ABC):
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Answer one query."""
+        R, n_rows = self.own.n_replicas, self.own.X.shape[1]
         if self._secret == "none":
+            expect(arrays, (R, n_rows))
             (labels,) = arrays
+            _check_range("classes", int(labels.min()), int(labels.max()), MOST_CLASSES)
             return self.select([self._counted(r, y) for r, y in enumerate(labels)])
         match step:
             case 0:
-                R = self.own.n_replicas
                 width = torch.full((R, 1), self._width, dtype=torch.int32)
                 return sharing.from_bytes(self._key.public, R), width
             case 1:
+                expect(arrays, (R, KEY_BYTES), (R, 2))
                 return self._deal(*arrays)
             case 2:
+                expect(arrays, (R, KEY_BYTES), (R, n_rows, -1))
                 return (self._mask(*arrays),)
+        expect(arrays, (R, self._width, self._masked[0].shape[1]))
         return self.select(self._add_up(arrays[0]))
 
     def _counted(self, replica: int, y: Tensor) -> Tensor:
@@ -60,6 +73,8 @@ class CountingParty(abc.ABC):
         """Draw masks for another party and the server; return what the server gets."""
         n_rows, ring, R = self.own.X.shape[1], self._ring, self.own.n_replicas
         n_bins, n_classes = sizes[0].tolist()
+        _check_range("bins", n_bins, n_bins, MOST_CELLS // n_rows)
+        _check_range("classes", n_classes, n_classes, MOST_CLASSES)
         seed = secrets.token_bytes(SEED_BYTES)
         shares = [
             sharing.deal(

@@ -42,7 +42,7 @@ from lessvfl.core.limits import (
 )
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import PartyPlan, QueryPlan, take
-from lessvfl.core.protocol import Holder, QueryArrays, Selected
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.views import View, targets
 from lessvfl.methods.base import Joint, Method, then_train
 from lessvfl.terms import Stage
@@ -100,12 +100,17 @@ class MmvflParty:
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Solve for W_k and Z_k; predict rows held out; or select by a limit."""
+        R, n_used = self.own.n_replicas, self._views[0].X.shape[0]
+        if len(arrays) == 1 and arrays[0].dim() == 3:
+            expect(arrays, (R, n_used, -1))
+            return self._solve(arrays[0])
+        expect(arrays, (R, 1))
         (array,) = arrays
-        if array.dim() == 3:
-            return self._solve(array)
-        if array.is_floating_point():
+        if array.is_floating_point() and step > 0:
             self._largest = array[:, 0].tolist()
             return (self._predict(),)
+        if not self._largest:
+            raise ValueError("the end before rows held out were predicted")
         return self._select(array[:, 0].tolist())
 
     def _solve(self, Z: Tensor) -> QueryArrays:
