@@ -1,7 +1,5 @@
 import decimal
 import pickle
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -511,39 +509,6 @@ def test_a_regressor_weighs_rows():
     model = LessVFLRegressor(**settings).fit(X, y, sample_weight=np.where(first, 1, 0))
     assert model.score(X[first], y[first]) > 0.8
     assert model.score(X[~first], y[~first]) < 0
-
-
-# What an estimator can do without until it is asked to plot, to talk or to compile;
-# pandas comes with scikit-learn.
-NOT_NEEDED = (
-    *("matplotlib", "polars", "grpc", "pyarrow.flight", "typer", "cryptography"),
-    *("lessvfl.cli", "lessvfl.remote", "lessvfl.report", "lessvfl.wire.flight"),
-    *("torch._dynamo", "torch._inductor", "sympy"),
-)
-START = f"""
-import sys
-from lessvfl import LessVFLClassifier
-def tell(): print([name for name in {NOT_NEEDED!r} if name in sys.modules])
-X, y = [[0, 1], [1, 0], [2, 1], [3, 0]] * 5, [0, 0, 1, 1] * 5
-model = LessVFLClassifier(method="less-vfl", train_epochs=1)
-tell()
-model.fit(X, y)
-tell()
-model.set_params(activation="none", embedding_size=2).fit(X, y)
-tell()
-"""
-
-
-def test_the_start_loads_nothing_that_is_not_needed():
-    """Each would take longer to load than a small table takes to fit."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", START],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    made, fitted, linear = done.stdout.splitlines()
-    assert made == fitted == linear == "[]"
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")

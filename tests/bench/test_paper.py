@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -463,30 +461,6 @@ def test_a_bad_number_is_one_sentence(run_cli):
     result = run_cli("bench", "paper", "--tables", "two")
     assert (result.code, result.out) == (2, "")
     assert "'--tables' option must be whole numbers as in 2,3" in result.err
-
-
-ALONE = """
-import runpy, sys
-others = "sklearn", "pyarrow", "yaml", "typer", "rich", "matplotlib", "safetensors"
-for name in others:
-    sys.modules[name] = None  # importing it is an error
-runpy.run_module("lessvfl_bench", run_name="__main__")
-"""
-
-
-def test_runs_need_torch_and_numpy_alone(folder, tmp_path):
-    """As on a machine with a GPU and no installs; the page is made elsewhere."""
-    command = [sys.executable, "-c", ALONE, "--data", str(folder / "small.npz")]
-    command += ["--tables", "2", "--seeds", "0", "--device", "cpu"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "out" / run.FILE_NAME).read_text())
-    assert [fact["name"] for fact in found["data"]] == ["small"]
 
 
 def test_the_closed_form_of_an_epoch_is_the_papers():

@@ -66,19 +66,6 @@ def test_help(run_cli, command):
     assert "Usage: lessvfl" in result.out
 
 
-def test_help_is_instant():
-    """Nothing heavy is imported before a command needs it."""
-    code = (
-        "import sys; import lessvfl.cli; "
-        "print([m for m in ('torch', 'numpy', 'sklearn', 'rich.table') "
-        "if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
-
-
 def test_methods(run_cli):
     result = run_cli("methods")
     assert result.code == 0
