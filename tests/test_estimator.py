@@ -88,13 +88,6 @@ def test_how_many_of_those_kept_may_be_useless(cancer):
     assert plain.false_share_ == {"party0": None, "party1": None}
 
 
-def test_set_output_gives_pandas(cancer):
-    X, y = cancer
-    model = LessVFLClassifier(lam_party=3.0, **LAMBDAS).set_output(transform="pandas")
-    out = model.fit_transform(X, y)
-    assert out.columns.tolist() == model.get_feature_names_out().tolist()
-
-
 def test_works_in_pipelines_grids_and_pickles(cancer):
     X, y = cancer
     pipeline = make_pipeline(
@@ -482,35 +475,6 @@ def test_balanced_weights_of_a_rare_class(cancer):
     assert ((odds > 1) == (moved.predict(X) == 1)).all()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rows", "words"),
-    [
-        ({"class_weight": {7: 2}}, None, "classes of 'table': 0, 1. Got '7'"),
-        ({"class_weight": "even"}, None, "'class_weight' setting must be balanced"),
-        ({"class_weight": {1: -2}}, None, "'class_weight' setting must be balanced"),
-        ({}, [-1.0], "row weights of 'table' must be finite numbers >= 0"),
-    ],
-)
-def test_refused_weights(cancer, arguments, rows, words):
-    X, y = cancer
-    weight = None if rows is None else rows * len(y)
-    with pytest.raises(LessVFLError, match=words):
-        LessVFLClassifier(**{**QUICK, **arguments}).fit(X, y, sample_weight=weight)
-    with pytest.raises(ConfigError, match="must be none for 'table'"):
-        LessVFLRegressor(class_weight="balanced", **QUICK).fit(X, y)
-
-
-def test_a_regressor_weighs_rows():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 6))
-    first = np.arange(300) < 150
-    y = np.where(first, X[:, 0], -X[:, 0]) + 0.1 * rng.standard_normal(300)
-    settings: dict[str, Any] = {**QUICK, "method": "plain", "train_epochs": 100}
-    model = LessVFLRegressor(**settings).fit(X, y, sample_weight=np.where(first, 1, 0))
-    assert model.score(X[first], y[first]) > 0.8
-    assert model.score(X[~first], y[~first]) < 0
-
-
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_an_array_after_a_frame_has_its_columns_in_order(cancer):
     X, y = cancer
@@ -611,9 +575,15 @@ def test_kept_columns_of_a_frame_come_back_as_they_were(library):
     assert (model.predict(X) == model.predict(table)).all()
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-@pytest.mark.parametrize("output", ["default", "pandas", "polars"])
-@pytest.mark.parametrize("names", [["number", "day"], ["number", "day", "ward"]])
+@pytest.mark.parametrize(
+    ("library", "output", "names"),
+    [
+        ("pandas", "default", ["number", "day"]),
+        ("pandas", "polars", ["number", "day", "ward"]),
+        ("polars", "pandas", ["number", "day"]),
+        ("polars", "default", ["number", "day", "ward"]),
+    ],
+)
 def test_frames_with_dates_and_categories_go_through_pipelines(library, output, names):
     table, y = records()
     table = table[names]

@@ -11,9 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.conftest import until
 from tests.report.conftest import fake_record
@@ -179,12 +177,6 @@ def test_a_run_of_several_seeds_ends_with_one_answer(run_cli, tmp_path):
     assert result.out.splitlines()[-1].startswith("Report: ")
 
 
-def test_a_run_without_selection_recommends_nothing(run_cli):
-    pairs = ("--set", "train_epochs=1", "--set", "batch_size=200")
-    result = run_cli("run", "breast-cancer", "--method", "plain", "-q", *pairs)
-    assert "recommended" not in result.out
-
-
 def test_notes_stand_beside_the_numbers(run_cli):
     result = run_cli(*run_of("breast-cancer", "--profile", "paper", "-q"))
     assert "Note: 2 of 30 columns do not divide evenly" in result.out
@@ -252,21 +244,6 @@ def test_demo(run_cli, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------- warnings
 
 
-def test_fewer_rows_than_the_batch(run_cli):
-    """One full batch, said once although target and seeds ask several times."""
-    more = ("--spurious", "0.5", "--target", "paper", "--seeds", "0,1", "--json")
-    whole = {"batch_size": 1000, "pretrain_batch_size": "none", "hidden": 8}
-    result = run_cli(*run_of("breast-cancer", *more, **whole))
-    assert result.code == 0
-    said = [line for line in result.warnings if "batch_size" in line]
-    assert said == [
-        "The 'batch_size' setting is 1000, but of training rows there are only 455: "
-        "every step uses them all."
-    ]
-    rounds = result.json["runs"][0]["communication"]["by_stage"]
-    assert rounds["pretrain"]["rounds"] == 2
-
-
 def test_a_small_table_is_not_told_off_for_the_default_batch(run_cli, tmp_path):
     table = tmp_path / "small.csv"
     rows = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60))
@@ -300,18 +277,6 @@ def test_everything_removed(run_cli, method):
     assert not any(party["kept"] for party in run["features"].values())
     assert run["accuracy"]["final"] is not None
     assert "train" not in run["communication"]["by_stage"]  # nobody to talk to
-
-
-def test_a_constant_column(run_cli, tmp_path):
-    rng = np.random.default_rng(0)
-    lines = [f"{a},{b},7,{int(a > 0)}" for a, b in rng.normal(size=(60, 2))]
-    path = tmp_path / "table.csv"
-    path.write_text("\n".join(["a,b,c,label", *lines]) + "\n")
-    result = run_cli(*run_of(path, "--parties", 3, "--seeds", "0,1", batch_size=10))
-    assert result.code == 0
-    said = [line for line in result.warnings if "one value" in line]
-    assert len(said) == 1
-    assert "'c' of party2" in said[0]
 
 
 def test_each_warning_is_shown_once(capsys):
@@ -435,19 +400,6 @@ def test_run_folder(run_cli, tmp_path):
     assert "a_file" in line
 
 
-def test_a_run_folder_written_again(run_cli, tmp_path):
-    """Old networks go, new ones are in place, and the record speaks of those."""
-    run_cli(*run_of("breast-cancer", "--out", tmp_path, "-q"))
-    (old,) = tmp_path.glob("networks-*")
-    more = ("--parties", "2", "--seeds", "7")
-    assert run_cli(*run_of("breast-cancer", *more, "--out", tmp_path, "-q")).code == 0
-    (new,) = tmp_path.glob("networks-*")
-    assert new != old
-    assert RunRecord.read(tmp_path).header["networks"] == new.name
-    assert list(load(tmp_path).features) == ["party0", "party1"]
-    assert [path.name for path in new.iterdir()] == ["seed-7"]
-
-
 def test_compare(run_cli, tmp_path):
     folders = [tmp_path / method for method in ("less-vfl", "plain")]
     for folder in folders:
@@ -465,22 +417,6 @@ def test_folder_without_permission(run_cli, tmp_path):
     tmp_path.chmod(0o700)
     assert result.code == 2
     assert "Permission denied" in result.err
-
-
-def test_disk_full_at_the_end(run_cli, tmp_path, monkeypatch):
-    """What cannot be written after all is said in one line; the numbers are kept."""
-
-    def full(self, folder: Path):
-        (folder / "party0").mkdir(parents=True)
-        raise OSError(28, "No space left on device", str(folder))
-
-    monkeypatch.setattr("lessvfl.run.fitted.FittedModel.save", full)
-    result = run_cli(*run_of("breast-cancer", "--out", tmp_path, "-q", lam_party=0.2))
-    assert result.code == 2
-    assert result.out == ""
-    assert "No space left on device" in result.err.splitlines()[-1]
-    assert [path.name for path in tmp_path.iterdir()] == ["record.jsonl"]
-    assert RunRecord.read(tmp_path).status == "failed"
 
 
 # -------------------------------------------------------------------------- endings

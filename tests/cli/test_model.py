@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -97,30 +96,6 @@ def test_export_of_another_seed(run_cli, a_run, tmp_path):
     found = load_file(out / "fusion.safetensors")["layer0.weight"]
     assert not np.array_equal(found, first)
     assert np.array_equal(found, load(folder, 3).fusion.state()["layer0.weight"])
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--format", "pickle"], "must be onnx or safetensors. Got 'pickle'"),
-        (["--seed", "4"], "The 'seed' must be one of [0]. Got 4"),
-    ],
-)
-def test_export_refuses(run_cli, a_run, options, sentence):
-    folder = a_run()
-    result = run_cli("export", folder, *options)
-    assert (result.code, result.out) == (2, "")
-    assert sentence in result.err
-    assert not (folder / "export").exists()
-
-
-def test_export_without_onnx(run_cli, a_run, monkeypatch):
-    folder = a_run()
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    result = run_cli("export", folder)
-    assert result.code == 2
-    assert "pip install 'lessvfl[onnx]'" in result.err
-    assert not (folder / "export").exists()
 
 
 def test_no_run_folder(run_cli, tmp_path):

@@ -36,11 +36,6 @@ def run_job(dataset, method="plain", seeds=(0,), spurious=0.0, **overrides):
     return [run.numbers for run in simulate.simulate(job, seeds)]
 
 
-def test_a_point_after_every_epoch():
-    (numbers,) = run_job(a_dataset(), train_epochs=3)
-    assert [point["epoch"] for point in numbers["curve"]] == [1, 2, 3]
-
-
 def test_a_point_after_part_of_an_epoch():
     (numbers,) = run_job(a_dataset(), train_epochs=1.5)
     assert [point["epoch"] for point in numbers["curve"]] == [1, 1.5]
@@ -110,16 +105,6 @@ def test_removed_share_step_by_step():
     assert 0 < shares[-1] <= 1
     assert len(set(shares)) > 2
     assert shares[-1] == numbers["spurious"]["removed_share"]
-
-
-def test_replicas_have_curves_of_their_own():
-    together = run_job(a_dataset(), seeds=(0, 1), dtype="float64")
-    for numbers in together:
-        (alone,) = run_job(a_dataset(), seeds=(numbers["seed"],), dtype="float64")
-        assert numbers["curve"] == alone["curve"]
-        assert numbers["without"] == alone["without"]
-    assert together[0]["curve"] != together[1]["curve"]
-    assert together[0]["without"] != together[1]["without"]
 
 
 class Answering:
@@ -321,11 +306,3 @@ def test_parties_that_kept_nothing_are_not_missed():
     assert not any(party["kept"] for party in numbers["features"].values())
     for scores in numbers["without"].values():
         assert scores == {name: numbers[name]["final"] for name in scores}
-
-
-def test_a_run_that_was_not_evaluated_misses_nobody():
-    dataset = a_dataset()
-    settings = profiles.resolve("plain", "default", dataset, SHORT)
-    job = Job(dataset, settings, parties=2, curve=False)
-    (run,) = simulate.simulate(job, [0])
-    assert run.numbers["without"] is None
