@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 from tests.conftest import until
@@ -208,6 +209,9 @@ def test_demo(run_cli, tmp_path, monkeypatch):
         return resolve(method, profile, dataset, {"train_epochs": 2} | fast)
 
     monkeypatch.setattr(profiles, "resolve", short)
+    whole, rows = data.load("digits"), slice(1000)  # as many as four bits are for
+    few = replace(whole, X=whole.X.take(rows), y=whole.y[rows])
+    monkeypatch.setattr(data, "load", lambda name: few)
     with stderr_of_processes(tmp_path / "err"):
         result = run_cli("demo", "--out", tmp_path / "demo", "--quiet")
     assert result.code == 0

@@ -154,33 +154,6 @@ def test_columns_of_one_feature_stay_or_go_together(own):
     assert columns == ([0, 3] if max(own) == 5 else [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("K", [3, 10, 40])
-def test_a_category_as_strong_as_a_number_is_kept_like_it(K):
-    """Of 20 numbers and 20 categories with K levels, the first each say something."""
-    rng = np.random.default_rng(K)
-    n = 3000
-    numbers = rng.normal(size=(n, 20))
-    codes = rng.integers(K, size=(n, 20))
-    effect = rng.normal(size=K)
-    effect = (effect - effect.mean()) / effect.std()
-    Z = 0.25 * (numbers[:, 0] + effect[codes[:, 0]]) + rng.normal(size=n)
-    levels = np.eye(K)[codes].reshape(n, 20 * K)
-    X = torch.as_tensor(np.concatenate([numbers, levels], axis=1))
-    groups = [*range(20), *(20 + j for j in range(20) for _ in range(K))]
-    found = a_pass(X, torch.as_tensor(Z)[:, None], groups=groups).choose()
-    assert found.kept[[0, 20]].all()
-    assert found.kept.sum() <= 3
-
-
-def test_a_constant_column_is_never_kept():
-    X, Z = problem()
-    X[:, 5] = 2.5
-    look = a_pass(X, Z, ShadowPlan("select_features", 1.0, fdr=1.0, pairs=True))
-    for found in (look.choose(), look.choose(look.half())):
-        assert not found.kept[5]
-        assert found.why[5] == "weak"
-
-
 def test_what_must_stay_is_kept_whatever_it_says():
     X, Z = problem()
     look = a_pass(X, Z, pinned=(0, 11))
@@ -341,17 +314,16 @@ def test_but_not_where_that_loses_much():
     assert strict.choose(look.half()).rule == "path"
 
 
-@pytest.mark.parametrize("n", [24, 47])
-def test_elimination_needs_rows_enough_for_a_regression(n, monkeypatch):
+def test_elimination_needs_rows_enough_for_a_regression(monkeypatch):
     def never(*_):
         raise AssertionError
 
     monkeypatch.setattr(moments, "eliminate", never)
-    look = a_pass(*problem(n=n))
+    look = a_pass(*problem(n=47))
     assert look.choose(look.half()).rule == "path"
     X, Z = problem(n=400)
     many = a_pass(X, Z, pinned=range(12))
-    few_left = torch.arange(400) >= n // 2
+    few_left = torch.arange(400) >= 23
     assert many.choose(few_left).rule == "path"
 
 

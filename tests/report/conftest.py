@@ -270,7 +270,6 @@ def odd_records():
         "regression unscored": fake_record(task="regression", scored=False),
         "multiclass": fake_record(task="multiclass"),
         "shadows": real.shadows(),
-        "local lasso": fake_record(method="local-lasso"),
         "group lasso": fake_record(method="group-lasso"),
         "plain": fake_record(method="plain"),
         "no planted": fake_record(n_planted=0),

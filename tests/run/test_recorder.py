@@ -41,17 +41,6 @@ def test_a_point_after_part_of_an_epoch():
     assert [point["epoch"] for point in numbers["curve"]] == [1, 1.5]
 
 
-def test_stages_without_a_point():
-    """Networks do not fit each other between stage 2 and the end of stage 3."""
-    own = {"party_epochs": 2, "server_epochs": 2, "lam_party": 1}
-    (numbers,) = run_job(a_dataset(), "less-vfl", **own)
-    stages = [point["stage"] for point in numbers["curve"]]
-    assert stages == ["pretrain", "select_features", "train", "train"]
-    seconds = numbers["seconds"]
-    assert seconds.keys() >= {"embed", "select_components", "evaluate", "total"}
-    assert all(value >= 0 for value in seconds.values())
-
-
 def test_no_test_rows():
     """Test measures are null, those of the training rows stay."""
     (numbers,) = run_job(a_dataset(), test_share=0.0)
@@ -74,16 +63,6 @@ def test_test_rows_of_one_class():
     balanced = numbers["balanced_accuracy"]["final"]
     assert numbers["accuracy"]["final"] == pytest.approx(balanced)
     json.dumps(numbers, allow_nan=False)
-
-
-def test_regression():
-    (numbers,) = run_job(a_dataset("regression"))
-    assert numbers["accuracy"] is None
-    assert numbers["balanced_accuracy"] is None
-    assert "auc" not in numbers
-    assert numbers["r2"]["final"] == numbers["curve"][-1]["r2"]
-    assert numbers["curve"][-1]["train_r2"] <= 1
-    assert numbers["curve"][-1]["train_accuracy"] is None
 
 
 def test_regression_with_equal_test_labels():
@@ -286,18 +265,6 @@ def test_the_value_of_parties_outlives_a_restart():
     assert again.without == recorder.without
     assert again.means.keys() == recorder.means.keys()
     assert all(again.means[k].equal(mean) for k, mean in recorder.means.items())
-
-
-@pytest.mark.parametrize("task", ["binary", "regression"])
-def test_whose_columns_matter_is_missed(task):
-    """The label is the first column, which the first party holds."""
-    longer = {"train_epochs": 40, "learning_rate": 0.05}
-    (numbers,) = run_job(a_dataset(task), **longer)
-    name = "r2" if task == "regression" else "accuracy"
-    final = numbers[name]["final"]
-    drops = {p: final - scores[name] for p, scores in numbers["without"].items()}
-    assert drops["party0"] > 0.2
-    assert abs(drops["party1"]) < 0.2
 
 
 def test_parties_that_kept_nothing_are_not_missed():
