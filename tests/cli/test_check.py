@@ -4,12 +4,10 @@ import json
 import warnings
 
 import numpy as np
-import onnxruntime
 import pandas as pd
 import pytest
 
 import lessvfl
-from lessvfl.run.export import export_model
 from lessvfl.run.record import RunRecord
 
 SHORT = ["--set", "train_epochs=2", "--set", "batch_size=64"]
@@ -135,36 +133,6 @@ def test_a_model_predicts_raw_rows_of_the_same_file(messy, run_cli, tmp_path):
     scored = run_cli("evaluate", "here", "few.csv", "--label", "diagnosis", "--json")
     share = np.mean(model.predict(raw[:3]) == raw["diagnosis"][:3])
     assert json.loads(scored.out)["accuracy"] == pytest.approx(share)
-
-    files = export_model(model, tmp_path / "onnx", "onnx")
-    epoch = pd.Timestamp("1970-01-01")
-    numbers = {
-        "lab": raw["lab"].str.replace(",", ".").astype(float),
-        "income": raw["income"]
-        .str.replace(".", "")
-        .str.replace(",", ".")
-        .astype(float),
-        "smoker": (raw["smoker"] == "Yes").astype(float),
-        "admitted": (pd.to_datetime(raw["admitted"]) - epoch).dt.days.astype(float),
-        "born": (pd.to_datetime(raw["born"], format="%d.%m.%Y") - epoch).dt.days.astype(
-            float
-        ),
-    }
-    given = {}
-    for party in model.party_names:
-        graph = onnxruntime.InferenceSession(files[f"party '{party}'"])
-        inputs = {}
-        for one in graph.get_inputs():
-            cells = numbers.get(one.name, raw[one.name])
-            is_text = one.type == "tensor(string)"
-            column = cells if is_text else cells.astype(float)
-            inputs[one.name] = column.to_numpy(dtype=object if is_text else float)[
-                :, None
-            ]
-        (given[party],) = graph.run(["embedding"], inputs)
-    fusion = onnxruntime.InferenceSession(files["the server"])
-    (p,) = fusion.run(["probabilities"], given)
-    np.testing.assert_allclose(p, whole, atol=1e-5)
 
 
 def test_all_problems_are_said_at_once(messy, run_cli):
