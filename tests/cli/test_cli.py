@@ -389,13 +389,13 @@ def test_run_folder(run_cli, tmp_path):
     assert [run["seed"] for run in record.runs] == [0, 1]
     assert record.header["networks"] == networks
     assert record.header["device"] == "cpu"
-    report_ = folder / "report.html"
-    page = report_.read_text()
+    page = folder / "report.html"
+    text = page.read_text()
     for name in ("features.csv", "report.html"):
         (folder / name).unlink()
     result = run_cli("report", folder)
-    assert (result.code, result.out) == (0, f"Report: {report_}\n")
-    assert report_.read_text() == page
+    assert (result.code, result.out) == (0, f"Report: {page}\n")
+    assert page.read_text() == text
     (tmp_path / "a_file").touch()
     result = run_cli("compare", folder, "--out", tmp_path / "a_file" / "page.html")
     assert (result.code, result.out) == (2, "")

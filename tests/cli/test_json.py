@@ -349,8 +349,8 @@ def test_contract(run_json, data, method):
 
 @pytest.mark.parametrize("method", METHODS[:2])
 def test_components_really_go(run_json, method):
-    own: dict[str, Any] = {"components_per_column": None}
-    own = own if method == "less-vfl-auto" else {}
+    as_many: dict[str, Any] = {"components_per_column": None}
+    own = as_many if method == "less-vfl-auto" else {}
     found = run_json("breast-cancer", method, "-q", **own)
     kept = found["runs"][0]["components"].values()
     assert any(one["kept"] < one["of"] for one in kept)

@@ -273,10 +273,6 @@ def test_some_norms_may_be_missing(make_record):
     assert "|Norm|" in words
 
 
-def test_page_is_the_same_twice(odd_records, pages):
-    assert report.page(odd_records["ordinary"]) == pages["ordinary"]
-
-
 def test_build_writes_the_report_of_a_folder(tmp_path, odd_records):
     record = odd_records["ordinary"]
     record.write(tmp_path)
