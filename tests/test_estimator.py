@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
@@ -102,14 +102,6 @@ def test_works_in_pipelines_grids_and_pickles(cancer):
     assert copy.get_params()["lessvflclassifier__party_epochs"] == 40
 
 
-def test_text_classes_and_many_classes():
-    X, y = load_iris(return_X_y=True)
-    names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = LessVFLClassifier(lam_party=0.5, **LAMBDAS).fit(X, names)
-    assert model.score(X, names) > 0.8
-    assert model.decision_function(X).shape == (150, 3)
-
-
 def test_categories_missing_cells_and_polars():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -128,15 +120,6 @@ def test_categories_missing_cells_and_polars():
         strict=False,
     )
     assert (model.predict(other) == model.predict(frame)).all()
-
-
-def test_a_regressor_copes_with_labels_of_any_scale():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 6))
-    y = 1e4 + 500 * X[:, 0] - 300 * X[:, 3]
-    model = LessVFLRegressor(lam_party=0.5, **LAMBDAS | {"train_epochs": 150}).fit(X, y)
-    assert model.score(X, y) > 0.9
-    assert 9_000 < model.predict(X).mean() < 11_000
 
 
 def test_parties_by_number_and_sizes_and_own_networks(cancer):
@@ -324,18 +307,6 @@ def test_one_hot_columns_are_one_feature_if_groups_say_so():
     assert model.selection_["feature"] == ["town"]
 
 
-def test_names_of_a_column_transformer_are_kept():
-    X, y = shop()
-    encode = ColumnTransformer(
-        [("town", OneHotEncoder(sparse_output=False), ["town"])],
-        remainder="passthrough",
-    ).set_output(transform="pandas")
-    parties = {"registry": ["town__*"], "bank": ["remainder__income"]}
-    model = LessVFLClassifier(parties=parties, **QUICK).set_output(transform="pandas")
-    kept = list(make_pipeline(encode, model).fit_transform(X, y))
-    assert {"town__town_Bath", "town__town_Oslo"} <= set(kept)
-
-
 def test_a_sparse_table_too_large_is_refused_before_it_takes_memory(monkeypatch):
     X = sparse.csr_matrix((2_000_000, 5_000))
     sentence = "at most 1 GiB .* Got 2,000,000 rows of 5,000 columns: 74.5 GiB"
@@ -426,14 +397,6 @@ def test_weights_are_routed_to_where_they_are_asked_for(cancer):
     grid = GridSearchCV(scored, {"learning_rate": [0.005, 0.01]}, cv=2)
     grid.fit(X, labels, sample_weight=weight)
     assert grid.best_score_ > 0.9
-
-
-@pytest.mark.usefixtures("_routing")
-def test_weights_that_nobody_asked_for_are_refused(cancer):
-    X, y = cancer
-    pipe = make_pipeline(LessVFLClassifier(**QUICK))
-    with pytest.raises(ValueError, match="sample_weight"):
-        pipe.fit(X, y, sample_weight=np.ones(len(y)))
 
 
 def test_weights_of_classes_and_of_rows(cancer):
