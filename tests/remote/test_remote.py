@@ -166,6 +166,14 @@ class Side(threading.Thread):
             self.party.close()
 
 
+def start(hub, *parties: PartyProcess, patience: float = 20.0) -> list[Side]:
+    """Have parties take part, each in a thread."""
+    sides = [Side(party, hub.port, patience) for party in parties]
+    for side in sides:
+        side.start()
+    return sides
+
+
 @contextlib.contextmanager
 def a_hub(**more):
     hub = FlightHub("127.0.0.1:0", tuple(HELD), None, **{"silence": 20.0} | more)
