@@ -25,7 +25,7 @@ from lessvfl.remote import certificates
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.wire import codec, control, dial, flight, front, messages
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.connection import CLOSE_SECONDS, GoneError
+from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Align, Finish, Hello, Refusal
 from lessvfl.wire.front import Guest, Limits
 from lessvfl.wire.hub import Hub
@@ -147,7 +147,7 @@ def test_who_does_not_greet_in_time_is_let_go(word):
 def test_who_has_greeted_stays():
     with a_hub(limits=Limits(seconds=0.3)) as hub:
         join(hub)
-        time.sleep(1.0)
+        time.sleep(0.5)
         assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
 
 
@@ -230,8 +230,9 @@ def test_who_comes_past_the_front_is_not_listened_to():
         stream.close()
 
 
-def test_who_dials_again_and_owes_a_reply_keeps_no_connection():
+def test_who_dials_again_and_owes_a_reply_keeps_no_connection(monkeypatch):
     """Once, each of them stayed, with its files, until a server had none left."""
+    monkeypatch.setattr(front, "CLOSE_SECONDS", 0.2)
     hello = codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0))
     streams = []
     with a_hub() as hub:
@@ -252,7 +253,7 @@ def test_who_dials_again_and_owes_a_reply_keeps_no_connection():
             asking = threading.Thread(target=ask, daemon=True)
             asking.start()
             stream.read()  # and says nothing
-        until(lambda: len(hub._front._guests) == 1, 4 * CLOSE_SECONDS + 20)
+        until(lambda: len(hub._front._guests) == 1)
         for stream in streams:
             stream.close()
 
@@ -316,16 +317,19 @@ def test_nothing_is_read_of_who_is_not_expected():
     assert hub._failure is None
 
 
+def credentials_of(folder, party):
+    """Return those of a server and of a party, signed by one CA."""
+    certificates.init(folder, ["a", "stranger"])
+    return [
+        flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
+        for at in (folder / "server", folder / party)
+    ]
+
+
 @pytest.mark.parametrize("secure", [True, False])
 def test_a_long_greeting_does_not_come_in(tmp_path, secure):
     """That of a certificate of our CA neither; Flight would read it before any name."""
-    own = server = None
-    if secure:
-        certificates.init(tmp_path, ["a", "stranger"])
-        server, own = (
-            flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
-            for at in (tmp_path / "server", tmp_path / "stranger")
-        )
+    server, own = credentials_of(tmp_path, "stranger") if secure else (None, None)
     with a_hub(server) as hub:
         stream = flight.Address(f"127.0.0.1:{hub.port}", own).connect()
         took = []
@@ -396,17 +400,11 @@ def test_the_bytes_that_a_guest_may_send():
 @pytest.mark.parametrize("secure", [True, False])
 def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
     """What a party's own socket sends and gets is what the server counts."""
-    own = server = None
-    if secure:
-        certificates.init(tmp_path, ["a"])
-        server, own = (
-            flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
-            for at in (tmp_path / "server", tmp_path / "a")
-        )
+    server, own = credentials_of(tmp_path, "a") if secure else (None, None)
 
     def handle(message):
         if isinstance(message, Finish):
-            time.sleep(0.6)  # gives a sign of life
+            until(lambda: hub.bytes.by_part()["frames", "alive", "up"])
         return message if isinstance(message, Align) else Agreed()
 
     with a_hub(server) as hub, relay(hub.port) as (port, passed):
@@ -417,30 +415,23 @@ def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
         hub.send({"a": Finish("0" * 64)})
         hub.send({"a": control.Save("train-1")})
         found = hub.bytes.by_part()
+
+        def total(of, way):
+            return sum(n for (o, _, w), n in found.items() if (o, w) == (of, way))
+
+        counted = messages.Traffic(total("frames", "up"), total("frames", "down"))
+        assert hub.traffic["a"] == counted
         for way in ("up", "down"):
             parts = {part for of, part, to in found if (of, to) == ("socket", way)}
             assert {"align", "around"} <= parts
             frames = found["frames", "align", way]
             assert 5000 < frames < found["socket", "align", way] < 1.2 * frames + 600
-            assert hub.traffic["a"] == messages.Traffic(
-                *(
-                    sum(
-                        n
-                        for (of, _, w), n in found.items()
-                        if (of, w) == ("frames", to)
-                    )
-                    for to in ("up", "down")
-                )
-            )
         assert found["frames", "alive", "up"] > 0
         stream = hub._lines["a"].stream
         until(lambda: stream.passed == messages.Traffic(passed["up"], passed["down"]))
         # An acknowledgement after the last frame is counted with the next one.
         for way in ("up", "down"):
-            counted = sum(
-                n for (of, _, to), n in found.items() if (of, to) == ("socket", way)
-            )
-            assert 0 <= passed[way] - counted < 200
+            assert 0 <= passed[way] - total("socket", way) < 200
 
 
 @contextlib.contextmanager
