@@ -580,37 +580,38 @@ def test_a_site_keeps_the_rights_that_are_no_danger(tmp_path, role, org):
     assert not any(new for right, (_, (new, _)) in given.items() if right == "byoc")
 
 
+CODE_ALLOWED: list[tuple[str, Any]] = [
+    ("authorization.json", {"permissions": {"lead": {"byoc": "any"}}}),
+    ("authorization.json", {"permissions": {"lead": {" ByOC ": "o:acme"}}}),
+    ("authorization.json", {"permissions": {"lead": {"byoc": ["none", "any"]}}}),
+    ("authorization.json", {"permissions": {"project_admin": "any"}}),
+    ("authorization.json", {"permissions": {"lead": {"cat": "any"}}}),
+    ("authorization.json", {"permissions": {"x": {"shell_commands": "n:eve"}}}),
+    ("authorization.json", None),
+    ("lessvfl__p_resources.json", None),
+    ("lessvfl__p_resources.json", {"components": []}),
+    ("resources.json", {"class_allow_list": ["*"]}),
+    ("resources.json", {"class_list_enforcement_mode": "warn"}),
+]
+
+
 @pytest.mark.parametrize("side", ["server", "party1"])
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("authorization.json", {"permissions": {"lead": {"byoc": "any"}}}),
-        ("authorization.json", {"permissions": {"lead": {" ByOC ": "o:acme"}}}),
-        ("authorization.json", {"permissions": {"lead": {"byoc": ["none", "any"]}}}),
-        ("authorization.json", {"permissions": {"project_admin": "any"}}),
-        ("authorization.json", {"permissions": {"lead": {"cat": "any"}}}),
-        ("authorization.json", {"permissions": {"x": {"shell_commands": "n:eve"}}}),
-        ("authorization.json", None),
-        ("lessvfl__p_resources.json", None),
-        ("lessvfl__p_resources.json", {"components": []}),
-        ("resources.json", {"class_allow_list": ["*"]}),
-        ("resources.json", {"class_list_enforcement_mode": "warn"}),
-    ],
-)
-def test_a_side_whose_files_allow_code_does_not_take_part(tmp_path, side, name, change):
+def test_a_side_whose_files_allow_code_does_not_take_part(tmp_path, side):
     prepare(tmp_path)
-    path = tmp_path / side / "local" / name
-    if change is None:
-        path.unlink()
-    else:
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    said = str(System(tmp_path).run())
     who = "The server" if side == "server" else f"Site '{side}'"
-    assert f"{who} must let nobody bring code or read its files from elsewhere" in said
-    assert f"local/{name}" in said
-    assert str(tmp_path) not in said
-    nvflare.install(config_of(tmp_path, side), tmp_path / side, RUN, side)
-    flare_files.check(path.parent, who)
+    for name, change in CODE_ALLOWED:
+        path = tmp_path / side / "local" / name
+        if change is None:
+            path.unlink()
+        else:
+            path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        said = str(System(tmp_path).run())
+        must = "must let nobody bring code or read its files from elsewhere"
+        assert f"{who} {must}" in said
+        assert f"local/{name}" in said
+        assert str(tmp_path) not in said
+        nvflare.install(config_of(tmp_path, side), tmp_path / side, RUN, side)
+        flare_files.check(path.parent, who)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"permissions": 3}'])

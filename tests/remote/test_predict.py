@@ -154,11 +154,12 @@ def trained(tmp_path_factory):
         for name in HELD:
             rows = order(name)
             frame = a_frame(name).take(rows)
-            process = PartyProcess(name, party_config(name, out), frame, IDS[rows])
-            Side(process, hub.port)
+            config = party_config(name, out, align="plain")
+            Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
         status = Status("run", "less-vfl-auto", "people", tuple(HELD))
         table = LabelTable(the_labels(), ids=IDS)
-        server = ServerProcess(server_config(out), table, hub, status)
+        config = server_config(out, align="plain")
+        server = ServerProcess(config, table, hub, status)
         server.run()
         server.close()
     return out
@@ -248,10 +249,10 @@ ONCE = dict.fromkeys(HELD, policy(predict_alignments=1))
 # -------------------------------------------------------------------------- the numbers
 
 
-@pytest.mark.parametrize("seed", [0, 4])
-def test_answers_are_those_of_the_parts_in_one_process(folder, seed):
+@pytest.mark.parametrize(("seed", "align"), [(0, "psi"), (4, "plain")])
+def test_answers_are_those_of_the_parts_in_one_process(folder, seed, align):
     """Shuffled rows, psi, categories and missing cells: to the bit, batch by batch."""
-    with a_session(folder, seed=seed, align="psi") as (predictor, _):
+    with a_session(folder, seed=seed, align=align) as (predictor, _):
         places = everybody(predictor)
         found = predictor.predict(places)
         assert alike(found.z, in_process(folder, common(), seed))
@@ -445,17 +446,16 @@ class Rude(PredictingParty):
 
 
 @contextlib.contextmanager
-def a_rude_session(folder, times, **policy):
+def a_rude_session(folder, times, align="psi", **allowed):
     """Have a session whose bank hangs up."""
-    strict = dataclasses.replace(WIDE, **policy)
     with a_hub() as hub:
         rows = order("bank")
-        config = party_config("bank", folder)
+        config = party_config("bank", folder, align=align)
         bank = Rude("bank", config, a_frame("bank").take(rows), IDS[rows])
         bank.hub, bank.times = hub, times
-        clinic = a_party("clinic", folder, policy=strict)
+        clinic = a_party("clinic", folder, align=align, **policy(**allowed))
         sides = [Side(bank, hub.port), Side(clinic, hub.port)]
-        predictor = Predictor(server_config(folder), IDS, hub)
+        predictor = Predictor(server_config(folder, align=align), IDS, hub)
         try:
             yield predictor, bank
         finally:
@@ -499,7 +499,7 @@ def test_an_alignment_that_broke_off_is_the_same_after_a_restart(folder):
 
 def test_tries_that_fail_leave_the_session_in_use_alone(folder):
     """A party keeps two sessions: that in use, and the one that may become it."""
-    with a_rude_session(folder, 0, predict_alignments=2) as (predictor, bank):
+    with a_rude_session(folder, 0, "plain", predict_alignments=2) as (predictor, bank):
         predictor.begin()
         for _ in range(4):
             bank.times = 1
@@ -513,7 +513,7 @@ def test_tries_that_fail_leave_the_session_in_use_alone(folder):
 def test_a_party_that_hangs_up_at_requests_spends_nothing_of_the_others(folder):
     """A row that was answered has the same numbers again: it counts once."""
     n_rows = len(common())
-    with a_rude_session(folder, 0, predict_rows=n_rows) as (predictor, bank):
+    with a_rude_session(folder, 0, "plain", predict_rows=n_rows) as (predictor, bank):
         predictor.begin()
         places = everybody(predictor)
         for _ in range(3):
