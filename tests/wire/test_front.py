@@ -78,44 +78,45 @@ def has_ended(peer):
 
 # -------------------------------------------------------------------------- connections
 
-FEW_FILES = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-from lessvfl.wire import flight
-from lessvfl.wire.control import Finish
-hub = flight.FlightHub("127.0.0.1:0", ["a"], None)
-print(hub.port, flush=True)
-hub.wait(60)
-print("here", flush=True)
-for line in sys.stdin:
-    held = [open(__import__("os").devnull) for _ in range(20)]
-    hub.send({"a": Finish("0" * 64)})
-    print("went on", flush=True)
-hub.close()
+KNOCK = """
+import resource, socket, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+where = ("127.0.0.1", int(sys.argv[1]))
+silent = [socket.create_connection(where, 10) for _ in range(250)]
+print("there", flush=True)
+sys.stdin.read()
 """
 
 
-def test_silent_connections_leave_a_run_its_descriptors():
+@contextlib.contextmanager
+def few_files(monkeypatch):
+    """Let this process open 200 files more, as one that has just begun."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = len(os.listdir("/dev/fd")) + 200
+    monkeypatch.setattr(front, "open_files", lambda: 200)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_silent_connections_leave_a_run_its_descriptors(monkeypatch):
     """More of them than a process may have open, without a certificate."""
-    command = [sys.executable, "-c", FEW_FILES]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server: Any = subprocess.Popen(command, **pipes)
-    with server, contextlib.ExitStack() as peers:
-        try:
-            address = flight.Address(f"127.0.0.1:{int(server.stdout.readline())}", None)
-            party = take_part(address)
-            assert server.stdout.readline() == "here\n"
-            where = ("127.0.0.1", int(address.server.rpartition(":")[2]))
-            for _ in range(250):
-                peers.enter_context(socket.create_connection(where, 10))
+    with few_files(monkeypatch), a_hub() as hub:
+        join(hub)
+        command = [sys.executable, "-SE", "-c", KNOCK, str(hub.port)]
+        with subprocess.Popen(command, **pipes) as peers:
+            assert peers.stdout.readline() == "there\n"
             time.sleep(0.5)  # for the server to take them
             for _ in range(2):
-                print(file=server.stdin, flush=True)
-                assert server.stdout.readline() == "went on\n"
-            server.stdin.close()
-            party.join(20)
-        finally:
-            server.kill()
+                with contextlib.ExitStack() as held:
+                    for _ in range(20):
+                        held.enter_context(open(os.devnull))
+                    assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
+            peers.stdin.close()
 
 
 def test_who_waits_is_few_and_another_address_keeps_its_place():
