@@ -992,24 +992,28 @@ def shorter(block):
     return Block(block.values[:, :-1], block.widths)
 
 
-FAULTS = {
-    "another kind": lambda reply: Agreed(),
-    "a row less": lambda reply: replace(reply, block=shorter(reply.block)),
-    "other numbers": lambda reply: replace(
+FAULTS = {  # by what is said of them
+    "A reply must be Embedding or Done": lambda reply: Agreed(),
+    "A block must be of shape": lambda reply: replace(
+        reply, block=shorter(reply.block)
+    ),
+    "torch.float64": lambda reply: replace(
         reply, block=Block(reply.block.values.double(), reply.block.widths)
     ),
-    "other widths": lambda reply: replace(
+    "A block must have its widths": lambda reply: replace(
         reply, block=Block(reply.block.values, (reply.block.widths[0] - 1,))
     ),
-    "not finite": lambda reply: replace(
+    "values that are not finite": lambda reply: replace(
         reply, block=Block(reply.block.values / 0, reply.block.widths)
     ),
-    "too large": lambda reply: replace(
+    "above 1e+06": lambda reply: replace(
         reply, block=Block(reply.block.values * 0 + 1e30, reply.block.widths)
     ),
-    "another stage": lambda reply: replace(reply, stage="joint_lasso"),
-    "an early end": lambda reply: Done(reply.stage, (False,)),
-    "not ahead": lambda reply: replace(reply, ahead=not reply.ahead),
+    "A reply must be of stage": lambda reply: replace(reply, stage="joint_lasso"),
+    "A stage must not end before it is over": lambda reply: Done(reply.stage, (False,)),
+    "A stage must end when it is over": lambda reply: replace(
+        reply, ahead=not reply.ahead
+    ),
 }
 
 
@@ -1043,13 +1047,14 @@ def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path)
         faulty = a_faulty(tmp_path, [*FAULTS])
         sides = start(hub, a_party("bank", tmp_path), faulty)
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
-        hub.rules = replace(hub.rules, refused=lambda who, why: refused.append(who))
+        hub.rules = replace(hub.rules, refused=lambda *why: refused.append(why))
         result = server.run()
     for side in sides:
         side.join(20)
         assert side.error is None
-    assert not faulty.due
-    assert refused == ["clinic"] * len(FAULTS)
+    for (who, why), said in zip(refused, FAULTS, strict=True):
+        assert who == "clinic"
+        assert said in why
     compare(result, written(tmp_path), simulated("less-vfl"))
 
 
@@ -1124,7 +1129,7 @@ def test_training_ends_by_itself_between_machines_and_after_breaks_too(
 def test_a_party_that_is_always_wrong_ends_the_run_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr("lessvfl.remote.server.MAX_TRIES", 3)
     with a_hub() as hub:
-        always = a_faulty(tmp_path, ["a row less"] * 1000)
+        always = a_faulty(tmp_path, ["A block must be of shape"] * 1000)
         always.every = 1
         start(hub, a_party("bank", tmp_path), always)
         server = ServerProcess(server_config(tmp_path), labels(), hub, a_status())
