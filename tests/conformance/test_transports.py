@@ -148,7 +148,8 @@ def test_a_whole_run_is_the_simulators(network, tmp_path):
     test_remote.compare(record, own, test_remote.simulated("less-vfl", "default"))
 
 
-def test_rows_are_aligned_privately(network, tmp_path):
+def test_rows_are_aligned_privately(network, tmp_path, monkeypatch):
+    monkeypatch.setattr("lessvfl.remote.align.messages.PAD_TO", 8)
     ids = np.random.default_rng(0).permutation(150) + 1000
     whole_run(network, tmp_path, ids, "psi", seed_private="own")
     assert (tmp_path / "server" / "rows.safetensors").is_file()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from nvflare.private.fed.utils.app_authz import AppAuthzService
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 from nvflare.security.security import FLAuthorizer
 from tests.conformance.networks import Cell, Cells
+from tests.conftest import until
 from tests.remote.test_remote import a_dataset
 
 from lessvfl import __version__, report
@@ -699,7 +699,7 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
                     (own / "party1.yaml").rename(own / "elsewhere.yaml")
                 job_id = session.submit_job(str(out))
                 if run != "missing":
-                    wait_for_file(base / "sides" / "server" / "run" / CHECKPOINT)
+                    until((base / "sides" / "server" / "run" / CHECKPOINT).exists)
                 victim = {"job": "party1", "server": "server"}.get(run)
                 for pid in flare.job_processes(victim) if victim else ():
                     kill_process(pid)
@@ -820,13 +820,6 @@ def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:
     config = read(ServerConfig, config_of(base, "server"))
     nvflare.write_job(config, run, base / "job")
     return base / "job"
-
-
-def wait_for_file(path: Path, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, path
-        time.sleep(0.01)
 
 
 # ------------------------------------------------------------------- the command line

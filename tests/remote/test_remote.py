@@ -1299,8 +1299,9 @@ def test_a_port_in_use_is_one_sentence():
 
 
 @pytest.mark.parametrize("mode", ["plain", "psi"])
-def test_rows_in_any_order_are_aligned(tmp_path, mode):
+def test_rows_in_any_order_are_aligned(tmp_path, monkeypatch, mode):
     """Each side has its own order, and some rows that the others lack."""
+    monkeypatch.setattr("lessvfl.remote.align.messages.PAD_TO", 8)
     rng = np.random.default_rng(0)
     everyone = np.arange(150)
     rows = {

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import until
 
 import lessvfl.report
 from lessvfl.errors import ConfigError
@@ -424,10 +425,7 @@ def test_a_status_is_written_again_after_a_want_of_descriptors(tmp_path) -> None
     looked: list[int] = []
     status.snapshot = snapshot  # type: ignore[method-assign]
     with file.write(status, tmp_path / "s.json"):
-        end = time.monotonic() + 10
-        while full:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: not full)
         status.stepped("train", 3, 10)
     assert json.loads((tmp_path / "s.json").read_text())["step"] == 3
 
@@ -762,19 +760,11 @@ def test_a_page_without_descriptors_comes_back(status, monkeypatch) -> None:
         return taken(door)
 
     with StatusServer(status) as running, peers(running, 1) as (mute,):
-        until_open(running)
+        until(lambda: running._server.server_state.connections)
         monkeypatch.setattr(socket.socket, "accept", accept)
         assert ask(running, "/healthz")[0].status == 200
         mute.settimeout(4)
         assert mute.recv(1) == b""
-
-
-def until_open(running) -> None:
-    """Wait until a connection is being answered."""
-    end = time.monotonic() + 10
-    while not running._server.server_state.connections:
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def has_ended(peer: socket.socket) -> bool:
@@ -812,7 +802,7 @@ def test_a_peer_who_takes_no_answers_delays_no_end(status, monkeypatch) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.connect(running._listener.getsockname())
         peer.setblocking(False)
-        until_open(running)
+        until(lambda: running._server.server_state.connections)
         connections: Any = running._server.server_state.connections
         (stuck,) = connections
         end = time.monotonic() + 20
