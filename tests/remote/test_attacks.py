@@ -65,7 +65,7 @@ def known_points():
     def product(scalar, point):
         return real(scalar).multiply([point])[0]
 
-    class Key(real):
+    class Key(psi.Key):
         def __init__(self, scalar):
             self.scalar = scalar
 

@@ -158,8 +158,7 @@ def trained(tmp_path_factory):
             Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
         status = Status("run", "less-vfl-auto", "people", tuple(HELD))
         table = LabelTable(the_labels(), ids=IDS)
-        config = server_config(out, align="plain")
-        server = ServerProcess(config, table, hub, status)
+        server = ServerProcess(server_config(out, align="plain"), table, hub, status)
         server.run()
         server.close()
     return out
@@ -233,7 +232,7 @@ def common() -> list[int]:
 
 def everybody(predictor: Predictor) -> Any:
     """Return the places of all common rows."""
-    places, missing = predictor.places(IDS[common()])
+    places, missing = predictor.places([str(name) for name in IDS[common()]])
     assert missing == []
     return places
 
@@ -1035,8 +1034,8 @@ def test_a_session_has_a_name_of_one_form(session):
 
 
 def test_who_asks_too_much_takes_nobody_along(folder):
-    rows, few = common(), {"bank": policy(predict_rows=30)}
-    with a_service(folder, parties=few) as (_, predictor):
+    rows, strict = common(), {"bank": policy(predict_rows=30)}
+    with a_service(folder, parties=strict) as (_, predictor):
         worker = Worker(predictor)
         few, many = Pending(IDS[rows[:3]].tolist()), Pending(IDS[rows].tolist())
         for job in (few, many, None):

@@ -310,8 +310,8 @@ def whole(tmp_path_factory):
     @functools.cache
     def run(method="less-vfl", profile="default", seeds=(0,)):
         folder, status = tmp_path_factory.mktemp("whole"), a_status()
-        made = run_all(folder, method, profile, status=status, seeds=seeds)
-        return Whole(folder, *made, status)
+        record, own = run_all(folder, method, profile, status=status, seeds=seeds)
+        return Whole(folder, record, own, status)
 
     return run
 

@@ -108,7 +108,8 @@ def test_silent_connections_leave_a_run_its_descriptors(monkeypatch):
     with few_files(monkeypatch), a_hub() as hub:
         join(hub)
         command = [sys.executable, "-SE", "-c", KNOCK, str(hub.port)]
-        with subprocess.Popen(command, **pipes) as peers:
+        peers: Any = subprocess.Popen(command, **pipes)
+        with peers:
             assert peers.stdout.readline() == "there\n"
             time.sleep(0.5)  # for the server to take them
             for _ in range(2):
