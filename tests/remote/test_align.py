@@ -121,7 +121,7 @@ def tables(draw: st.DrawFn) -> list[list[Any]]:
 
 
 @matching_modes
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 @given(sides=tables())
 def test_all_sides_find_the_true_intersection_in_one_order(
     mode: str, sides: list[list[Any]]
@@ -222,12 +222,13 @@ def test_without_ids_mode_none_warns_on_both_sides() -> None:
     assert party.rows.tolist() == [0, 1]
 
 
-def test_a_hundred_thousand_ids_take_seconds() -> None:
+def test_many_ids_take_seconds() -> None:
+    """Not the hours of comparing each with each."""
     start = time.process_time()
-    holder = holder_of("plain", people(0, 100_000))
-    play(holder, {"a": party_of("plain", people(50_000, 150_000))})
-    assert len(holder.rows) == 50_000
-    assert time.process_time() - start < 30
+    holder = holder_of("plain", people(0, 30_000))
+    play(holder, {"a": party_of("plain", people(15_000, 45_000))})
+    assert len(holder.rows) == 15_000
+    assert time.process_time() - start < 10
 
 
 # ------------------------------------------------------------------------------ privacy
@@ -914,7 +915,7 @@ def test_a_damaged_message_is_refused(mode: str, name: str) -> None:
     message = getattr(scene, name)
     assert not scene.refuses(name, message)
     chance = random.Random(0)
-    for _ in range(150):
+    for _ in range(40):
         at, bit = chance.randrange(len(message)), 1 << chance.randrange(8)
         flipped = message[:at] + bytes([message[at] ^ bit]) + message[at + 1 :]
         assert scene.refuses(name, flipped)
@@ -931,7 +932,7 @@ def test_a_forged_message_is_refused_or_read(mode: str, name: str) -> None:
     message = getattr(scene, name)
     chance = random.Random(0)
     n_refused = 0
-    for _ in range(200):
+    for _ in range(100):
         at = chance.randrange(len(message) - 32)
         forged = chance.choice(
             [
@@ -942,7 +943,7 @@ def test_a_forged_message_is_refused_or_read(mode: str, name: str) -> None:
             ]
         )
         n_refused += scene.refuses(name, reseal(forged))
-    assert n_refused > 50
+    assert n_refused > 25
     assert not any("'party" in sentence for sentence in scene.heard)
 
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
-from lessvfl.errors import PartyLostError, ProtocolError
+from lessvfl.errors import ProtocolError
 from lessvfl.party import Party, PartyData
-from lessvfl.wire import dial
-from lessvfl.wire.control import Hello
-from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (
@@ -291,48 +286,6 @@ def test_blocks_are_joined_in_the_order_of_the_parties():
 
 
 # ------------------------------------------------------------------------- transports
-
-
-@contextmanager
-def over_flight(
-    made: Mapping[str, Party],
-) -> Iterator[tuple[FlightHub, list[threading.Thread]]]:
-    """Have every party dial a server on this machine, in a thread of its own."""
-    hub = FlightHub("127.0.0.1:0", list(made), None, silence=20)
-    threads = [
-        threading.Thread(
-            target=dial.serve,
-            args=(
-                Address(f"127.0.0.1:{hub.port}", None),
-                Hello(name, 1, "cpu", {}),
-                party.handle,
-            ),
-            kwargs={"patience": 20},
-            daemon=True,
-        )
-        for name, party in made.items()
-    ]
-    for thread in threads:
-        thread.start()
-    hub.wait(20)
-    yield hub, threads
-    hub.close()
-    for thread in threads:
-        thread.join(20)
-
-
-def test_closing_sends_every_party_home_and_takes_no_more():
-    made = {name: make_party(name) for name in "ab"}
-    with over_flight(made) as (hub, threads):
-        assert hub.exchange({"a": Describe()}) == {"a": hello()}
-        assert all(thread.is_alive() for thread in threads)
-        hub.close()
-        for thread in threads:
-            thread.join(20)
-        assert not any(thread.is_alive() for thread in threads)
-        assert hub.connected == ()
-        with pytest.raises(PartyLostError, match="not connected"):
-            hub.exchange({"a": Describe()})
 
 
 def test_closing_in_this_process_ends_no_party():
