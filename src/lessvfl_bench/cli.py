@@ -152,7 +152,8 @@ class _Command(TyperCommand):
             for line in one.lines(found):
                 typer.echo(line)
             return
-        results = _load(f"{module}:run")(made.of(**chosen), out, resume, say)
+        asked = getattr(made, "of", made)(**chosen)
+        results = _load(f"{module}:run")(asked, out, resume, say)
         if as_json:
             typer.echo(json.dumps(results, allow_nan=False))
         else:

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 
@@ -45,15 +45,6 @@ def option(default: Any, help: str, *, positional: bool = False) -> Any:
     """Return a field of a study that says in the command's help what it is."""
     about = {"help": help, "positional": positional}
     return dataclasses.field(default=default, metadata=about)
-
-
-class Asked:
-    """What is asked of a benchmark, as its command reads it."""
-
-    @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Return it with what was given."""
-        return cls(**given)
 
 
 @dataclass(frozen=True)

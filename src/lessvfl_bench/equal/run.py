@@ -17,7 +17,6 @@ from lessvfl_bench.options import check_options
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
     PUBLIC,
-    Asked,
     Call,
     NameList,
     NumberList,
@@ -31,7 +30,7 @@ DATA = (*PUBLIC, "isolet1", "pcmac", "rosmap", "mfeat", "credit")
 
 
 @dataclass(frozen=True)
-class Contest(Asked):
+class Contest:
     """What to compare."""
 
     data: NameList = option(DATA, "By name or file: phishing,digits.")

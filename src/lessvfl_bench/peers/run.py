@@ -33,7 +33,6 @@ from lessvfl_bench.peers.pooled import REFERENCES, Classes, Mask
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
     PUBLIC,
-    Asked,
     NameList,
     NoiseShare,
     NumberList,
@@ -66,7 +65,7 @@ PeerLine = dict[str, Any]  # the numbers of one data set, method and seed
 
 
 @dataclass(frozen=True)
-class Comparison(Asked):
+class Comparison:
     """What to compare; networks alone are on the device."""
 
     data: NameList = option(DATA, "By name or file: phishing,digits.")

@@ -189,19 +189,29 @@ def amounts(rng: Generator, heavy: bool) -> KnownTable:
     return shape_of(X, y, significant, [N_EACH] * 4, task="regression")
 
 
+def draw_blocks(
+    rng: Generator, size: int, own_share: float, n_true: int
+) -> tuple[NDArray[Any], Mask, NDArray[np.int64]]:
+    """Draw blocks of correlated columns at three parties; return them, truth, blocks.
+
+    `own_share` of a column's variance is its own; `n_true` blocks of a party have one
+    significant column each.
+    """
+    n_blocks, blocks = N_EACH // size, np.arange(3 * N_EACH) // size
+    common = rng.normal(size=(N_ROWS, 3 * n_blocks))
+    own = rng.normal(size=(N_ROWS, len(blocks)))
+    X = math.sqrt(1 - own_share) * common[:, blocks] + math.sqrt(own_share) * own
+    chosen = np.flatnonzero(deal(rng, [n_true] * 3, n_blocks))
+    significant = np.zeros(len(blocks), dtype=bool)
+    significant[chosen * size + rng.integers(size, size=len(chosen))] = True
+    return X, significant, blocks
+
+
 def correlated_blocks(rng: Generator) -> KnownTable:
     """Make blocks of four columns, correlation 0.95; three of five have a true one."""
-    n_blocks, size, n_parties = N_EACH // 4, 4, 3
-    d = n_parties * N_EACH
-    blocks = np.arange(d) // size
-    common = rng.normal(size=(N_ROWS, n_parties * n_blocks))
-    own = rng.normal(size=(N_ROWS, d))
-    X = math.sqrt(0.95) * common[:, blocks] + math.sqrt(0.05) * own
-    chosen = np.flatnonzero(deal(rng, [3] * n_parties, n_blocks))
-    significant = np.zeros(d, dtype=bool)
-    significant[chosen * size + rng.integers(size, size=len(chosen))] = True
+    X, significant, blocks = draw_blocks(rng, 4, 0.05, 3)
     y = cut(linear(X[:, significant], rng), rng, 0.1)
-    return shape_of(X, y, significant, [N_EACH] * n_parties, blocks=blocks)
+    return shape_of(X, y, significant, [N_EACH] * 3, blocks=blocks)
 
 
 def proxies(rng: Generator) -> KnownTable:
@@ -417,5 +427,3 @@ SHAPES: dict[str, Callable[[Generator], KnownTable]] = {
     "missing at random": missing_at_random,
     "informative missing": informative_missing,
 }
-# Left out of `--calibrate`: nothing is true there, or what is useless is debatable.
-NOT_CALIBRATED = ("pure noise", "correlated blocks")
