@@ -12,7 +12,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import statistics
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from lessvfl.report.tables import spread
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.store import Records
 
@@ -177,18 +177,10 @@ def _file(name: str, about: Mapping[str, Any]) -> str:
 # -- lines -----------------------------------------------------------------------------
 
 
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table."""
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
-    for row in rows:
-        yield f"| {' | '.join(map(str, row))} |"
-
-
 def mean(runs: Iterable[Mapping[str, Any]], key: str) -> float | None:
     """Return the mean of what runs say, None where none says anything."""
-    values = [run[key] for run in runs if run.get(key) is not None]
-    return statistics.fmean(values) if values else None
+    found = spread([run.get(key) for run in runs])
+    return None if found is None else found.mean
 
 
 def number(value: float | None, digits: int = 3) -> str:

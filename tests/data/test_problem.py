@@ -284,11 +284,6 @@ def test_regression():
     assert problem.y_train.dtype == np.float64
 
 
-def test_the_room_exports_what_it_says():
-    for name in data.__all__:
-        assert hasattr(data, name)
-
-
 def mixed(n=60):
     """Numbers, truth values and categories, with missing cells in each."""
     rng = np.random.default_rng(5)

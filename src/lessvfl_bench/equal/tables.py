@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lessvfl import methods
+from lessvfl.report.tables import spread
 from lessvfl.run import target
 from lessvfl.terms import PairedGap
 from lessvfl_bench.equal.cells import SCORES, STEPS, TRANSPORTS, Cell
@@ -48,8 +49,8 @@ class CellRuns:
 
     def mean(self, number: Callable[[Mapping[str, Any]], float | None]) -> float | None:
         """Return the mean of a number over the seeds that have it."""
-        known = [value for run in self.runs if (value := number(run)) is not None]
-        return statistics.fmean(known) if known else None
+        found = spread([number(run) for run in self.runs])
+        return None if found is None else found.mean
 
 
 def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:

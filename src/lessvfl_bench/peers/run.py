@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.data import DataConfig, Dataset, Problem
 from lessvfl.errors import ConfigError, warn
+from lessvfl.report.tables import spread
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.simulate import Job
 from lessvfl_bench.options import check_options
@@ -297,11 +297,8 @@ def _scores(predicted: NDArray[Any], problem: Problem) -> dict[str, float]:
 
 def _spread(values: Sequence[float | None]) -> dict[str, float | None] | None:
     """Return mean and sample standard deviation, None where there is nothing."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    std = statistics.stdev(known) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "std": std}
+    found = spread(values)
+    return None if found is None else {"mean": found.mean, "std": found.std}
 
 
 def _sentence(method: str, line: Mapping[str, Any]) -> str:

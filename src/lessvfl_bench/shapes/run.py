@@ -15,6 +15,7 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl.core import metrics
+from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import Mask
@@ -25,7 +26,6 @@ from lessvfl_bench.study import (
     NumberList,
     Repeated,
     Study,
-    markdown,
     number,
     option,
 )
@@ -102,7 +102,7 @@ class Shapes(Study):
             for shape in self.names
             for name in self.methods
         }
-        yield from markdown(
+        yield from markdown_table(
             (
                 *("shape", "method", "true found", "blocks found", "false kept", "F1"),
                 *("false share said", "false share", "keeps nothing", "seconds"),
@@ -126,7 +126,7 @@ class Shapes(Study):
             for n in self.names
         ]
         yield ""
-        yield from markdown(["shape", *heads], rows)
+        yield from markdown_table(["shape", *heads], rows)
 
 
 def _support(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -175,7 +175,7 @@ def calibration(found: ShapeRuns) -> Iterator[str]:
             ]
         rows.append([shape, len(own), *cells])
     low = "true above stated by more than 0.05"
-    return markdown(["shape", "runs", "stated", "true", low], rows)
+    return markdown_table(["shape", "runs", "stated", "true", low], rows)
 
 
 # -- one run ---------------------------------------------------------------------------
