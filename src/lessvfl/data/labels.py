@@ -236,17 +236,23 @@ def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
         if all(isinstance(cell, str) for cell in cells):
             return None
         raise DataError("Labels must be all texts or all numbers. Got both.")
-    try:
-        if any(isinstance(cell, bytes) for cell in cells):
-            raise TypeError
-        return np.array([float(cell) for cell in cells], dtype=np.float64)
-    except OverflowError:
-        raise DataError("Labels must be numbers below 1.8e308. Got others.") from None
-    except (TypeError, ValueError):
-        raise DataError(
-            f"Labels must be texts, truth values or numbers. "
-            f"Got {type(cells[0]).__name__}."
-        ) from None
+    numbers = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        try:
+            if isinstance(cell, bytes):
+                raise TypeError
+            numbers[row] = float(cell)
+        except OverflowError:
+            raise DataError(
+                f"Labels must be numbers below 1.8e308. Got a larger one in row "
+                f"{row + 1}."
+            ) from None
+        except (TypeError, ValueError):
+            raise DataError(
+                "Labels must be texts, truth values or numbers. Got "
+                f"{type(cell).__name__} in row {row + 1}."
+            ) from None
+    return numbers
 
 
 # ------------------------------------------------------------------------------ weights

@@ -180,11 +180,7 @@ def whole(folder: Path, name: str) -> Iterator[None]:
         *(OSError, ValueError, LookupError, TypeError, AttributeError),
         *(RuntimeError, SafetensorError),  # a RecursionError is a RuntimeError
     ) as problem:
-        raise _damaged(folder, name, problem) from None
-
-
-def _damaged(folder: Path, name: str, problem: Exception) -> RecordError:
-    return RecordError(
-        f"'{folder}' must hold {name} and network.safetensors, as a finished run "
-        f"writes them. Got {type(problem).__name__}: {problem}"
-    )
+        raise RecordError(
+            f"'{folder}' must hold {name} and network.safetensors, as a finished run "
+            f"writes them. Got {type(problem).__name__}: {problem}"
+        ) from None

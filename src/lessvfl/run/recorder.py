@@ -92,15 +92,10 @@ class Recorder:
         """Take the time of a stage, and a point of the curve where networks fit."""
         self.clock(event.stage)
         self.progress(event)
-        if event.fusion is not None and self._is_due(event):
+        is_due = {"epochs": True, "end": _is_last(event), "nothing": False}
+        if event.fusion is not None and is_due[self.evaluation]:
             self._add_points(event)
             self.clock("evaluate")
-
-    def _is_due(self, event: Event) -> bool:
-        """Tell whether to evaluate now."""
-        if self.evaluation == "end":
-            return _is_last(event)
-        return self.evaluation == "epochs"
 
     def clock(self, stage: str) -> None:
         """Put the time since the last call on a stage's account."""
