@@ -12,6 +12,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import statistics
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,7 +23,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from lessvfl.report.tables import spread
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.store import Records
 
@@ -179,8 +179,8 @@ def _file(name: str, about: Mapping[str, Any]) -> str:
 
 def mean(runs: Iterable[Mapping[str, Any]], key: str) -> float | None:
     """Return the mean of what runs say, None where none says anything."""
-    found = spread([run.get(key) for run in runs])
-    return None if found is None else found.mean
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return statistics.fmean(values) if values else None
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -57,7 +57,7 @@ class TrainingEnd:
         """Tell whether this is how a server that keeps to its plan would go on.
 
         For a party, who sees no loss: the rate may begin to fall after a check, where
-        rows are held out (`watches`), and not before so many as patience takes.
+        rows are held out (`watches`), and not before patience has run out.
         """
         before = step - 1
         may_fall = watches and self.is_due(before) and before >= PATIENCE * LOOK_EVERY

@@ -23,7 +23,7 @@ BEND = 1.345
 LARGEST = 1e15  # label in deviations, whose square a network can hold
 EVEN = 0.25  # of an even share: what rows of a code have that are alike
 UNEVEN = 0.6  # of an even share: classes are uneven where the rarest has less
-FEW_CODES = 10  # up to so many different whole numbers are classes, whichever they are
+FEW_CODES = 10  # different whole numbers at most that are classes, whichever they are
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 # What labels may be asked to be; classification is binary or multiclass.

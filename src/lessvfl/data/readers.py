@@ -251,7 +251,7 @@ class ArrowFile:
         return feather.read_table(self._path, columns=names)
 
     def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield some columns of so many rows at a time, or fewer."""
+        """Yield some columns of at most `n_rows` rows at a time."""
         import pyarrow
 
         try:

@@ -292,9 +292,9 @@ class _Asked:
             yield part, blocks
 
     def means(self) -> list[Tensor]:
-        """Return the means (R, E_m) over the rows, a party each.
+        """Return every party's mean (R, E_m) over the rows.
 
-        That of equal values is their value.
+        The mean of equal values is that value, to the last bit.
         """
         if not self._seen:
             for _ in self:

@@ -38,7 +38,7 @@ class CellRuns:
     cell: Cell
     rule: str
     trial: Mapping[str, Any]  # of the rows held out, which gave it; may be empty
-    runs: Sequence[Mapping[str, Any]]  # one a seed
+    runs: Sequence[Mapping[str, Any]]  # one for each seed
 
     @property
     def fell_back(self) -> bool:

@@ -250,7 +250,7 @@ def _curves(scene: Scene, places: Mapping[Spec, Place]) -> dict[Spec, list[Curve
 def _choose(
     runs: Mapping[Spec, Sequence[Ending]], grid: Sequence[Spec]
 ) -> tuple[dict[str, Spec | None], list[Spec]]:
-    """Choose a setting a method, and one a method and length of pre-training."""
+    """Choose a setting for each method, and for each method and pre-training length."""
     overall = {method: tables.choose(runs, method, grid) for method in plan.METHODS}
     lengths = sorted({s.pretrain_epochs for s in grid if s.pretrain_epochs})
     by_length = [

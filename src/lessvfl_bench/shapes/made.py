@@ -70,7 +70,7 @@ def shape_of(
 
 
 def deal(rng: Generator, n_true: list[int], n_each: int = N_EACH) -> Mask:
-    """Mark so many significant columns of every party, anywhere among its own."""
+    """Mark `n_true` columns of each party, chosen at random, as significant."""
     significant = np.zeros((len(n_true), n_each), dtype=bool)
     for own, n in zip(significant, n_true, strict=True):
         own[rng.choice(n_each, n, replace=False)] = True

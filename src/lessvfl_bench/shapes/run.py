@@ -59,7 +59,7 @@ class Shapes(Study):
     shapes: Repeated = option((), "A shape by name; all unless given.")
     methods: NameList = option(METHODS, "Of these; L1 and Boruta see pooled columns.")
     set: Repeated = option((), "KEY=VALUE, for less-vfl-auto and VFL.")
-    calibrate: int = option(0, "So many runs, with seeds from 100 on.")
+    calibrate: int = option(0, "How many runs, with seeds from 100 on.")
     held_out: bool = option(False, "Calibrate on shapes that nothing was chosen on.")
     smallest: ClassVar = {
         "seeds": (0,),
