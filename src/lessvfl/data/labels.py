@@ -170,11 +170,15 @@ def code_labels(
     numbers = _numbers(cells)
     if numbers is None:
         if asked == "regression":
-            raise DataError(f"The labels of '{name}' must be numbers for regression.")
+            raise DataError(
+                f"The labels of '{name}' must be numbers for regression. "
+                f"Got {cells[0]!r}."
+            )
         distinct: Sequence[Any] | Floats = sorted(set(cells))
         check_texts(distinct, f"The labels of '{name}'")
     elif not np.isfinite(numbers).all():
-        raise DataError(f"The labels of '{name}' must be finite numbers.")
+        got = numbers[~np.isfinite(numbers)][0]
+        raise DataError(f"The labels of '{name}' must be finite numbers. Got {got}.")
     else:
         values, rows = np.unique(numbers, return_counts=True)
         amounts, place = np.unique(values.astype(np.float64), return_inverse=True)

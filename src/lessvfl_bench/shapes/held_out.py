@@ -106,10 +106,8 @@ def sites(rng: Generator, known: bool) -> KnownTable:
     X = X + math.sqrt(0.8) * rng.normal(size=X.shape)
     score = linear(X[:, significant], rng, 0.6, 1.0) + rng.normal(size=40)[site]
     y = (score + rng.logistic(size=len(X)) > 0).astype(int)
-    shape = shape_of(X, y, significant, [N_EACH] * 2)
     units = site if known else None
-    dataset = dataclasses.replace(shape.dataset, units=units)
-    return dataclasses.replace(shape, dataset=dataset)
+    return shape_of(X, y, significant, [N_EACH] * 2, units=units)
 
 
 HELD_OUT: dict[str, Callable[[Generator], KnownTable]] = {

@@ -56,12 +56,14 @@ def shape_of(
     blocks: NDArray[np.int64] | None = None,
     is_rare: bool = False,
     task: Any = None,
+    units: NDArray[np.int64] | None = None,
 ) -> KnownTable:
     """Put a shape together."""
     table = dataclasses.replace(
         data.from_arrays(X, y, task=task),
         significant=significant,
         n_parties=len(sizes),
+        units=units,
     )
     d = len(significant)
     neutral = np.zeros(d, dtype=bool) if neutral is None else neutral
@@ -354,9 +356,8 @@ def panel(rng: Generator) -> KnownTable:
     X = rng.normal(size=(150, 2 * N_EACH))[person]
     X = X + 0.3 * rng.normal(size=X.shape)
     own = linear(X[:, significant], rng, 0.8, 1.2) + rng.normal(size=150)[person]
-    shape = shape_of(X, cut(own, rng, 0.1), significant, [N_EACH] * 2)
-    dataset = dataclasses.replace(shape.dataset, units=person)
-    return dataclasses.replace(shape, dataset=dataset)
+    y = cut(own, rng, 0.1)
+    return shape_of(X, y, significant, [N_EACH] * 2, units=person)
 
 
 def zero_inflated(rng: Generator) -> KnownTable:
