@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from lessvfl.errors import ConfigError
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.store import Records
 
@@ -45,6 +46,35 @@ def option(default: Any, help: str, *, positional: bool = False) -> Any:
     """Return a field of a study that says in the command's help what it is."""
     about = {"help": help, "positional": positional}
     return dataclasses.field(default=default, metadata=about)
+
+
+def check_options(
+    lists: Mapping[str, Sequence[Any]], known: Mapping[str, tuple[Any, Collection[Any]]]
+) -> None:
+    """Refuse lists that are empty or name one twice, seeds, and what is not known.
+
+    `known` has an option's value, or its values, and what is allowed.
+    """
+    for name, values in lists.items():
+        if not values or len(set(values)) < len(values):
+            raise ConfigError(
+                f"The '{name}' option must name at least one, each once. "
+                f"Got {list(values)}."
+            )
+    if not all(0 <= seed < 2**63 for seed in lists["seeds"]):
+        raise ConfigError(
+            "Every seed must be a whole number in [0, 2**63). "
+            f"Got {list(lists['seeds'])} as 'seeds'."
+        )
+    for name, (value, allowed) in known.items():
+        one = isinstance(value, str)
+        wrong = [v for v in ([value] if one else value) if v not in allowed]
+        if wrong:
+            rule = "be one of" if one else "hold some of"
+            raise ConfigError(
+                f"The '{name}' option must {rule} {', '.join(map(str, allowed))}. "
+                f"Got {wrong[0]!r} instead."
+            )
 
 
 @dataclass(frozen=True)

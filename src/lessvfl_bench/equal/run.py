@@ -13,7 +13,6 @@ from lessvfl import __version__
 from lessvfl_bench.equal import cells, tables
 from lessvfl_bench.equal.cells import METHODS, STEPS, TRANSPORTS, Cell
 from lessvfl_bench.equal.tables import BROKEN_DOWN, ORIGINAL, RULE
-from lessvfl_bench.options import check_options
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
     PUBLIC,
@@ -21,6 +20,7 @@ from lessvfl_bench.study import (
     NameList,
     NumberList,
     Say,
+    check_options,
     gather,
     option,
     workers,

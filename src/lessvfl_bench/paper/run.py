@@ -17,14 +17,13 @@ from lessvfl.data import Dataset
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run import profiles
 from lessvfl.run.record import write_atomically
-from lessvfl_bench.options import check_options
 from lessvfl_bench.paper import curves, plan, printed, tables
 from lessvfl_bench.paper.chunks import Bench
 from lessvfl_bench.paper.curves import Curve, Ending
 from lessvfl_bench.paper.scene import Scene, Spec
 from lessvfl_bench.paper.store import Place, Store
 from lessvfl_bench.paper.tables import PUBLISHED
-from lessvfl_bench.study import NameList, NumberList, Say, option
+from lessvfl_bench.study import NameList, NumberList, Say, check_options, option
 
 PROFILES = ("official-code", "paper")
 CHOICES = ("published", "grid")

@@ -27,7 +27,6 @@ from lessvfl.errors import ConfigError, warn
 from lessvfl.report.tables import spread
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.simulate import Job
-from lessvfl_bench.options import check_options
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import REFERENCES, Classes, Mask
 from lessvfl_bench.store import Records
@@ -37,6 +36,7 @@ from lessvfl_bench.study import (
     NoiseShare,
     NumberList,
     Say,
+    check_options,
     option,
 )
 
