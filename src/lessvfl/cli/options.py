@@ -99,9 +99,11 @@ class TableOptions:
 def taking(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the fields of a dataclass as options of its own.
 
-    The command gets the dataclass as its first argument.
+    The command gets the dataclass as its first argument. Fields of the class itself
+    come before those that it inherits.
     """
-    shared = inspect.signature(options, eval_str=True).parameters
+    fields = inspect.signature(options, eval_str=True).parameters
+    shared = {name: fields[name] for name in options.__annotations__} | fields
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
