@@ -52,7 +52,7 @@ class TableOptions:
     task: Annotated[
         str,
         typer.Option(
-            "--task", help="classification, regression, or auto: by their look."
+            "--task", help="classification, regression, or auto: as labels suggest."
         ),
     ] = "auto"
     groups: Annotated[
@@ -112,10 +112,10 @@ def taking(options: type) -> Callable[[Callable[..., None]], Callable[..., None]
 
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         keyword = inspect.Parameter.KEYWORD_ONLY
-        both = [one.replace(kind=keyword) for one in (*shared.values(), *own)]
+        both = [option.replace(kind=keyword) for option in (*shared.values(), *own)]
         signed: Any = call
         signed.__signature__ = inspect.Signature(both)
-        signed.__annotations__ = {one.name: one.annotation for one in both}
+        signed.__annotations__ = {option.name: option.annotation for option in both}
         return call
 
     return decorate

@@ -112,7 +112,7 @@ class JobOptions(TableOptions):
         str | None, typer.Option(help="'paper': also give the cost to its target.")
     ] = None
 
-    def read(self, device: str) -> _Asked:
+    def read(self, device: str) -> _LoadedJob:
         """Read what the options say, and load the data."""
         from lessvfl import data
         from lessvfl.run import profiles
@@ -142,10 +142,12 @@ class JobOptions(TableOptions):
             groups=self.read_groups(),
             device=device,
         )
-        return _Asked(job, _read_seeds(self.seeds), options, self.target is not None)
+        return _LoadedJob(
+            job, _read_seeds(self.seeds), options, self.target is not None
+        )
 
 
-class _Asked(NamedTuple):
+class _LoadedJob(NamedTuple):
     """A job, its seeds, the options of its data set, and whether a target is asked."""
 
     job: Job
