@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lessvfl.report import figures
-from lessvfl.report.figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
+from lessvfl.report.figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from lessvfl.report.tables import at, number, plural
 from lessvfl_bench.pages.paper import entries
 
@@ -28,6 +28,7 @@ TITLES = {
 }
 STYLES = {  # colour, dashes and hatch; no two series differ in the colour alone
     "LESS-VFL": (BLUE, "-", ""),
+    "less-vfl-auto": (SKY, (0, (4, 1)), "||"),
     "Local lasso": (VERMILION, "--", "////"),
     "Group lasso": (GREEN, "-.", ".."),
     "VFL (Original)": (BLACK, ":", "xx"),
