@@ -26,6 +26,20 @@ app = typer.Typer(
 
 log = logging.getLogger(__name__)
 
+# Of predictions as a service.
+HttpAddress = Annotated[
+    str | None,
+    typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="The token to predict; made otherwise."),
+]
+AdminTokenFile = Annotated[
+    Path | None,
+    typer.Option("--admin-token-file", help="The token to align; made otherwise."),
+]
+
 
 @app.command()
 def server(
@@ -41,18 +55,9 @@ def server(
         Path | None,
         typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
     ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="The token to predict; made otherwise."),
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
-    ] = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    admin_token_file: AdminTokenFile = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Whose model; the first seed's.")
     ] = None,
