@@ -215,12 +215,19 @@ def code_labels(
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
-    names = [label_name(bool(value) if of_truth else value) for value in distinct]
-    if given_names is not None and len(given_names) == len(names):
-        if names == [str(code) for code in range(len(names))]:
-            check_texts(given_names, f"The names of the classes of '{name}'")
-            names = list(given_names)
-    return codes, "binary" if len(names) == 2 else "multiclass", tuple(names), reason
+    own = [label_name(bool(value) if of_truth else value) for value in distinct]
+    names = _class_names(own, () if given_names is None else given_names, name)
+    return codes, "binary" if len(names) == 2 else "multiclass", names, reason
+
+
+def _class_names(
+    own: Sequence[str], given: Sequence[str], owner: str
+) -> tuple[str, ...]:
+    """Return the names of classes: those given, where their own are 0, 1, ..."""
+    if list(own) != [str(code) for code in range(len(given))]:
+        return tuple(own)
+    check_texts(given, f"The names of the classes of '{owner}'")
+    return tuple(given)
 
 
 def label_name(cell: Any) -> str:
