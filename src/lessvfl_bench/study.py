@@ -95,10 +95,6 @@ class Study:
         """Yield what is printed in the end."""
         raise NotImplementedError
 
-    def settings(self, pairs: Sequence[str]) -> dict[str, str]:
-        """Read options as in KEY=VALUE."""
-        return dict(pair.split("=", 1) for pair in pairs)
-
 
 def run(
     study: Study,

@@ -88,7 +88,8 @@ class Shapes(Study):
         name, seed, method = case
         began = time.monotonic()
         with threadpool_limits(1):
-            shape, given = held_out.make(name, seed), self.settings(self.set)
+            shape = held_out.make(name, seed)
+            given = dict(pair.split("=", 1) for pair in self.set)
             found = run(shape, seed, method, given, not self.calibrate)
         return found | {"seconds": time.monotonic() - began}
 
