@@ -244,7 +244,7 @@ def test_options_and_settings_named_in_the_text_exist(page: Path) -> None:
     spans = re.findall(r"`([^`\n]+)`", without_fences(page))
     ours = [span for span in spans if not span.startswith("python ")]
     options = {word for span in ours for word in re.findall(r"--[a-z][\w-]*", span)}
-    foreign = {"--group", "--extra-index-url"}
+    foreign = {"--group", "--extra-index-url", "--quick"}
     assert options - foreign <= known_options()
     text = page.read_text(encoding="utf-8")
     declared = set(

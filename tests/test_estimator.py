@@ -314,9 +314,9 @@ def test_a_sparse_table_too_large_is_refused_before_it_takes_memory(monkeypatch)
         LessVFLClassifier(**QUICK).fit(X, np.arange(2_000_000) % 2)
     rows = 2**27 // 5
     monkeypatch.setattr(sparse.csr_matrix, "toarray", lambda self: "densified")
-    assert estimator._densify(sparse.csr_matrix((rows, 5))) == "densified"
+    assert estimator.inputs.densify(sparse.csr_matrix((rows, 5))) == "densified"
     with pytest.raises(DataError, match=r"1\.0 GiB"):
-        estimator._densify(sparse.csr_matrix((rows + 1, 5)))
+        estimator.inputs.densify(sparse.csr_matrix((rows + 1, 5)))
 
 
 # ------------------------------------------------------------------- refused, in words

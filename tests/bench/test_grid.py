@@ -17,7 +17,7 @@ from lessvfl_bench.paper import curves, grid, stages
 from lessvfl_bench.paper.chunks import Bench
 from lessvfl_bench.paper.model import Model
 from lessvfl_bench.paper.nets import ALIGNED, side_by_side
-from lessvfl_bench.paper.scene import GRID_ALLOWS, Scene, Spec
+from lessvfl_bench.paper.scene import Scene, Spec
 from lessvfl_bench.paper.store import Place, Store
 
 SHORT: dict[str, Any] = {
@@ -146,7 +146,7 @@ def test_plain_training_is_that_of_a_run():
     resolved = profiles.resolve("plain", "official-code", scene.dataset, own)
     runs = simulate.simulate(simulate.Job(scene.dataset, resolved), list(SEEDS))
     for s, one in enumerate(runs):
-        mine = curves.plain_curve(scene, place, s)
+        mine = curves.selection_curve(scene, Spec("plain"), place, s)
         points = one.numbers["curve"]
         theirs = [point["accuracy"] for point in points]
         np.testing.assert_allclose(mine.accuracy, theirs, atol=1e-12)
@@ -260,43 +260,6 @@ def test_without_a_curve_only_the_end_is_seen():
 
 
 # Of every setting that the program reads in part: a value it refuses, what it takes.
-REFUSED: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
-    "optimizer": ("rmsprop", "adam or sgd", ("adam", "sgd")),
-    "train_optimizer": ("adagrad", "adam or sgd", ("adam", "sgd")),
-    "fusion_depth": (2, "1", (1, "1")),
-    "party_net": ("nets.py:make", "none", (None, "none")),
-    "fusion_net": ("nets.py:make", "none", (None, "None")),
-    "schedule": ("cosine", "constant", ("constant",)),
-    "bits": (8, "32", (32, "32")),
-    "plateau_tolerance": (0.01, "0.0 or 0", (0, 0.0, "0")),
-    "pretrain_batch_size": (32, "none", (None, "none")),
-    "adaptive": (1.0, "0.0 or 0", (0, 0.0, "0")),
-    "class_weight": ("balanced", "none", (None, "none")),
-    "loss": ("huber", "squared", ("squared",)),
-    "threshold": ("auto", "none", (None, "none")),
-    "pretrain_epochs": (0.5, "whole epochs", (1, 2.0, "3")),
-    "joint_epochs": (1.5, "whole epochs", (2, 2.0)),
-    "train_epochs": (2.5, "whole epochs", (2, "2")),
-}
-
-
-def test_every_setting_read_in_part_is_tried():
-    assert REFUSED.keys() == GRID_ALLOWS.keys()
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_program_cannot_do_is_refused_by_name(name):
-    value, allowed, fine = REFUSED[name]
-    with pytest.raises(ConfigError) as error:
-        a_scene(**{name: value})
-    assert str(error.value) == (
-        f"The '{name}' setting of the paper's benchmark must be {allowed}. "
-        f"Got {value!r} instead."
-    )
-    for other in fine:
-        a_scene(**{name: other})
-
-
 def test_the_scale_of_first_weights_is_honoured():
     """The networks come from where those of a run come from."""
     scene = a_scene(input_scale=0.5, dtype="float64")

@@ -25,7 +25,7 @@ from lessvfl.errors import ConfigError, NetworkError
 from lessvfl.run import simulate
 from lessvfl.run.build import Networks
 from lessvfl.run.export import export_model, fusion_file, party_file
-from lessvfl.run.fitted import Shape
+from lessvfl.run.network_files import Shape
 from lessvfl.run.profiles import resolve
 from lessvfl.run.simulate import Job
 

@@ -26,6 +26,20 @@ app = typer.Typer(
 
 log = logging.getLogger(__name__)
 
+# Of predictions as a service.
+HttpAddress = Annotated[
+    str | None,
+    typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="The token to predict; made otherwise."),
+]
+AdminTokenFile = Annotated[
+    Path | None,
+    typer.Option("--admin-token-file", help="The token to align; made otherwise."),
+]
+
 
 @app.command()
 def server(
@@ -41,18 +55,9 @@ def server(
         Path | None,
         typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
     ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="The token to predict; made otherwise."),
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
-    ] = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    admin_token_file: AdminTokenFile = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Whose model; the first seed's.")
     ] = None,
@@ -63,7 +68,6 @@ def server(
 ) -> None:
     """Predict a file of ids with the parties, or offer predictions as a service."""
     from lessvfl import data
-    from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict.server import Predictor, universe
@@ -72,11 +76,7 @@ def server(
 
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
-    target = out or Path(own.out) / "predictions.csv"
-    if target.suffix not in (".csv", ".parquet"):
-        raise ConfigError(
-            f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
-        )
+    target = _target(out or Path(own.out) / "predictions.csv")
     given: dict[tokens.Right, Path | None] = {}
     if http is not None:
         given = {"predict": token_file, "admin": admin_token_file}
@@ -88,14 +88,26 @@ def server(
         listener = None if http is None else stack.enter_context(_bind(http))
         remote.start(own, log_json, stack, quiet)
         with remote.listening(own, credentials) as hub:
-            more: Any = {"seed": seed, "allow_missing": allow_missing}
-            predictor = Predictor(own, known, hub, **more)
+            predictor = Predictor(
+                own, known, hub, seed=seed, allow_missing=allow_missing
+            )
             stack.callback(predictor.close)
             predictor.begin()
             if listener is None:
                 _batch(predictor, asked, target)
             else:
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
+
+
+def _target(path: Path) -> Path:
+    """Return where predictions go, or refuse a file of another kind."""
+    from lessvfl.errors import ConfigError
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise ConfigError(
+            f"Predictions go to a .csv or a .parquet file. Got '{path.name}'."
+        )
+    return path
 
 
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
