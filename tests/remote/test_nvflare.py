@@ -311,6 +311,14 @@ def test_a_job_for_other_sites_is_refused(tmp_path):
     assert "must be the parties of the server's config, party0, party1" in said
 
 
+def test_a_server_whose_status_page_fails_ends_its_connections(tmp_path):
+    prepare(tmp_path, status="example.org:1")
+    system = System(tmp_path)
+    assert "address of the status page must be of this machine" in str(system.run())
+    hub: Any = system.controller._hub
+    assert hub._closing.kind == "config"
+
+
 def test_what_a_site_says_in_its_log_does_not_reach_the_server(tmp_path, caplog):
     prepare(tmp_path)
     (tmp_path / "sides" / "party1" / "columns.parquet").unlink()

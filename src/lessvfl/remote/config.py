@@ -17,10 +17,10 @@ from msgspec import Meta
 from lessvfl import settings
 from lessvfl.data import TASKS, marks_by_column, yaml_problem
 from lessvfl.errors import ConfigError
+from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import Evaluation, Policy
 from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
 
-AlignMode = Literal["psi", "plain", "none"]
 PATHS = ("certificate", "key", "ca", "data", "out")  # relative to the file
 
 
@@ -79,7 +79,7 @@ class ServerConfig(Common):
     group_column: str | None = None  # whom a row is of; none: every row is alone
     task: AnyTask | None = None  # what the labels are; none or auto: as they look
     tell_share: bool = False  # tell parties the share of the rarer of two classes
-    align: AlignMode = "none"  # how common rows are found
+    align: Mode = "none"  # how common rows are found
     most_ids: Positive = 4_000_000  # that a party may offer for it; memory for more
     method: str = "less-vfl-auto"
     profile: str = "default"
@@ -104,7 +104,7 @@ class PartyConfig(Common):
     storage: Literal["auto", "memory", "disk"] = "auto"  # auto: disk from 1 GiB on
     scale_range: Range | None = None  # low and high that all numbers are scaled by
     reveal: Literal["nothing", "counts", "features"] = "nothing"  # of its selection
-    align: AlignMode = "none"  # how it lets rows be aligned
+    align: Mode = "none"  # how it lets rows be aligned
     scale: Literal["auto", "standardize", "global", "none"] = "auto"
     max_categories: Annotated[int, Meta(ge=2)] = 64  # different texts in a column
     missing: Literal["flag", "fill"] = "flag"  # fill: without a flag that says where

@@ -194,11 +194,11 @@ class ServerController(Controller):  # type: ignore[misc]
         hub = self._hub = FlareHub(cell, own.parties, job=job, silence=own.silence)
         with contextlib.ExitStack() as stack:
             stack.enter_context(watching(abort_signal, hub.fail))
-            if own.status is not None:
-                from lessvfl.web.status import StatusServer
-
-                stack.enter_context(StatusServer(status, own.status))
             try:
+                if own.status is not None:
+                    from lessvfl.web.status import StatusServer
+
+                    stack.enter_context(StatusServer(status, own.status))
                 process = ServerProcess(own, table, hub, status, resume=True)
                 stack.callback(process.close)
                 task = self._invite(cell.get_fqcn(), own.parties, fl_ctx)

@@ -104,22 +104,25 @@ class PartyProcess:
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
         self.checker = PolicyChecker(name, config.policy)
-        about = facts["cells"] if ids is None else facts["ids"]
-        run = self.home.key("spent").hex()[:16]
-        self.budget = RunBudget(self.folder, self.checker, about, run)
         self._scratch = Scratch(self.folder)
-        own: Any = self._scratch.keep(ids)
-        self._ids = None if own is None else Ids(own, config.id or "id")
         self.state: Waiting | Connected[Agreement] = Waiting()
         self._ready: dict[int, Prepared] = {}  # one seed, which may be told again
         self._run_told = ""  # of which lines say that it takes part
         self._is_checked = False  # for rows that equal each other
         self._seed_shown = (0, 0)  # which of how many
-        self._new_aligner()  # what is wrong with ids or columns is said at the start
-        encoding = self.own.encoding(self.own.whole.look)
-        self.flagged = encoding.flagged
-        self._n_inputs = len(encoding.groups)
-        check_pinned(config.must_keep, encoding.features, f"party '{name}'")
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            about = facts["cells"] if ids is None else facts["ids"]
+            run = self.home.key("spent").hex()[:16]
+            self.budget = RunBudget(self.folder, self.checker, about, run)
+            kept: Any = self._scratch.keep(ids)
+            self._ids = None if kept is None else Ids(kept, config.id or "id")
+            self._new_aligner()  # what is wrong with ids or columns is said now
+            encoding = self.own.encoding(self.own.whole.look)
+            self.flagged = encoding.flagged
+            self._n_inputs = len(encoding.groups)
+            check_pinned(config.must_keep, encoding.features, f"party '{name}'")
+            on_error.pop_all()
 
     @classmethod
     def load(cls, name: str, config: PartyConfig, status: Status) -> PartyProcess:
@@ -289,9 +292,8 @@ class PartyProcess:
 
     def _new_aligner(self) -> PartyAligner:
         """Return its side of an alignment, the same after a restart."""
-        mode: Any = self.config.align
         return PartyAligner(
-            mode,
+            self.config.align,
             self._ids,
             self.own.whole.n_rows,
             secret=self.home.key("align"),

@@ -122,17 +122,11 @@ def check_server(config: ServerConfig) -> check.TableReport:
         settings = attempt(lambda: resolve_settings(config, dataset))
         ids = table.ids
         own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
-        if ids is None or own is not None:
-            attempt(partial(_align, config, own, table.n_rows))
+        if ids is None or own is not None:  # what a run lacks for alignment
+            attempt(lambda: Aligner(config.align, own, table.n_rows, secret=bytes(32)))
         if settings is not None and table.is_test is None:
             attempt(lambda: data.split_rows(dataset, settings.data, config.seeds[0]))
         return _of_labels(dataset, config, problems)
-
-
-def _align(config: ServerConfig, ids: Ids | None, n_rows: int) -> None:
-    """Refuse what alignment lacks, as a run does at its start."""
-    mode: Any = config.align
-    Aligner(mode, ids, n_rows, secret=bytes(32))
 
 
 def _of_labels(

@@ -119,15 +119,16 @@ class ServerProcess:
         # Who greeted how and knows them, as long as the connection lasts.
         self._prepared: dict[PartyId, control.Hello] = {}
         self._is_offering, self._n_offers = False, 0  # in an alignment
-        if self._has_begun and not resume:
-            self.close()
-            raise ConfigError(
-                f"The run folder '{self.folder}' holds a run that began: --resume must "
-                "be given to go on with it, or another 'out' to begin anew."
-            )
-        self._new_aligner()  # what it lacks for that is said at the start
-        mode: Any = config.align
-        self._offer = most_offered(mode, table.n_rows, config.most_ids)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            if self._has_begun and not resume:
+                raise ConfigError(
+                    f"The run folder '{self.folder}' holds a run that began: --resume "
+                    "must be given to go on with it, or another 'out' to begin anew."
+                )
+            self._new_aligner()  # what it lacks for that is said at the start
+            on_error.pop_all()
+        self._offer = most_offered(config.align, table.n_rows, config.most_ids)
         rules = HubRules(
             admit=self._objection,
             check=lambda party, request, reply: wrong_kind(request, reply),
@@ -196,10 +197,13 @@ class ServerProcess:
 
     def _new_aligner(self) -> Aligner:
         """Return the server's side of alignment, the same after a restart."""
-        mode: Any = self.config.align
-        secret = self.home.key("align")
-        tell = functools.partial(self.status.do, note=False)
-        return Aligner(mode, self._ids, self.table.n_rows, secret=secret, tell=tell)
+        return Aligner(
+            self.config.align,
+            self._ids,
+            self.table.n_rows,
+            secret=self.home.key("align"),
+            tell=functools.partial(self.status.do, note=False),
+        )
 
     @property
     def _rows_path(self) -> Path:

@@ -77,7 +77,10 @@ Coding = Annotated[
 ]
 ArrayFormats = Annotated[
     list[tuple[Dtype, Annotated[Sizes, Meta(max_length=4)]]],
-    Meta(description=f"shapes with up to 4 sides, each with {allowed_by(Dtype)}"),
+    Meta(
+        max_length=3,
+        description=f"up to 3 shapes of up to 4 sides, each with {allowed_by(Dtype)}",
+    ),
 ]
 DTYPES = {name: np.dtype(name) for name in get_args(Dtype)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -102,8 +105,8 @@ class WireFrame(NamedTuple):
 def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
     """Refuse an array of another format, and positions below 0."""
     if array.dtype != DTYPES[dtype] or array.shape != shape:
-        found = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(f"{found} instead of {dtype} of shape {shape}")
+        got = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{got} instead of {dtype} of shape {shape}")
     if array.dtype.kind == "i" and array.size and array.min() < 0:
         raise ValueError("a position below 0")
 
@@ -130,9 +133,9 @@ def _read_block(f: Fields, arrays: ArrayList) -> messages.Block:
         raise ValueError(f"a width that a block of shape {shape} does not have")
     if coded is not None:
         return _read_coded(widths, coded, *arrays)
-    (values,) = arrays
-    if values.dtype.kind != "f":
-        raise ValueError(f"a block of {values.dtype} instead of real numbers")
+    if arrays[0].dtype.kind != "f":
+        raise ValueError(f"a block of {arrays[0].dtype} instead of real numbers")
+    values = arrays[0].copy()
     _check_values(values)
     return messages.Block(torch.from_numpy(values), widths)
 
@@ -146,8 +149,8 @@ def _read_coded(
         raise ValueError(f"levels of a block of shape {shape} that is not whole")
     _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
     _expect(ends, "float32", 2, shape[0])
-    low, step = torch.from_numpy(ends)
-    coded = coding.unpack(torch.from_numpy(levels), shape, low, step, bits)
+    low, step = torch.from_numpy(ends.copy())
+    coded = coding.unpack(torch.from_numpy(levels.copy()), shape, low, step, bits)
     values = coded.values(getattr(torch, dtype))
     _check_values(values.numpy())
     return messages.Block(values, widths, coded)
@@ -223,8 +226,9 @@ def _read_align(f: Fields, arrays: ArrayList) -> control.Align:
 
 
 def _write_prepare(m: control.Prepare) -> Parts:
-    own = [one for one in (m.rows, m.blocks) if one is not None]
-    return {name: getattr(m, name) for name in PREPARE}, [*map(torch.from_numpy, own)]
+    arrays = [m.rows] if m.blocks is None else [m.rows, m.blocks]
+    fields = {name: getattr(m, name) for name in PREPARE}
+    return fields, [*map(torch.from_numpy, arrays)]
 
 
 def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
@@ -234,16 +238,17 @@ def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
     _expect(rows, dtype, coding.n_bytes(n_rows, 1) if dtype == "uint8" else n_rows)
     if len(blocks) > 1:
         raise ValueError(f"{len(blocks)} arrays of blocks")
-    for one in blocks:
-        _expect(one, "int32", f.n_train)
-    own = next(iter(blocks), None)
-    return control.Prepare(f.seed, f.n_train, f.n_test, rows, own, f.share)
+    own = None
+    if blocks:
+        _expect(blocks[0], "int32", f.n_train)
+        own = blocks[0].copy()
+    return control.Prepare(f.seed, f.n_train, f.n_test, rows.copy(), own, f.share)
 
 
 def _read_ask(f: Fields, arrays: ArrayList) -> control.Ask:
     (rows,) = arrays
     _expect(rows, "int64", rows.size)
-    return control.Ask(rows)
+    return control.Ask(rows.copy())
 
 
 def _read_plain(f: Fields, arrays: ArrayList) -> Any:
@@ -423,11 +428,10 @@ def _decode(view: memoryview, limit: int) -> WireFrame:
     text = bytes(view[HEAD_BYTES:start])
     repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
     specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
-    arrays = []
+    arrays = []  # of the frame's own bytes; what is used of them is copied
     for dtype, shape in specs:
-        array = np.ndarray(shape, dtype, view, start)
-        arrays.append(array.copy())
-        start += array.nbytes
+        arrays.append(np.ndarray(shape, dtype, view, start))
+        start += arrays[-1].nbytes
     return WireFrame(KINDS[place].read(fields, arrays), number, run)
 
 

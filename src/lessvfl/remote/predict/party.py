@@ -239,8 +239,9 @@ class PredictingParty:
         return control.Agreed()
 
     def _new_aligner(self) -> PartyAligner:
-        mode: Any = self.config.align
-        return PartyAligner(mode, self._ids, self.frame.n_rows, secret=self._secret())
+        return PartyAligner(
+            self.config.align, self._ids, self.frame.n_rows, secret=self._secret()
+        )
 
     @contextlib.contextmanager
     def _guard(self, model: OpenModel, n_heard: int, message: bytes) -> Iterator[None]:

@@ -159,9 +159,10 @@ class Predictor:
         if isinstance(request, control.Ask):
             n_values: int = len(request.rows) * self._sizes[party]
             return ENDS + n_values * self.model.fusion.input_weights.itemsize
-        mode: Any = self.config.align
-        offer = most_offered(mode, self._n_ids, self.config.most_ids)
-        return most_bytes(request, offer)
+        config = self.config
+        return most_bytes(
+            request, most_offered(config.align, self._n_ids, config.most_ids)
+        )
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply; None: nothing."""
@@ -277,10 +278,15 @@ class Predictor:
 
     def _align(self, ids: Ids, secret: bytes) -> Positions:
         """Find the common rows with every party."""
-        mode: Any = self.config.align
         self._n_ids = len(ids)
-        few: dict[str, Any] = {"min_common": 1, "min_share": 0.0}
-        aligner = Aligner(mode, ids, len(ids), secret=secret, **few)
+        aligner = Aligner(
+            self.config.align,
+            ids,
+            len(ids),
+            secret=secret,
+            min_common=1,
+            min_share=0.0,
+        )
         if not self.parties:
             return np.arange(len(ids))
         send, cut_off = self._send, self.hub.cut_off
