@@ -6,13 +6,12 @@ import hashlib
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl import settings
 from lessvfl.errors import AlignmentError, ProtocolError, warn
 from lessvfl.remote.align import keys, psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
@@ -187,25 +186,45 @@ def names(key: bytes, ids: Ids, rows: NDArray[np.int64]) -> list[bytes]:
     return [keys.derive(key, "name", items[row].encode()) for row in rows.tolist()]
 
 
-def counter(tell: Callable[[str], None], what: str, total: int) -> psi.OnCount:
-    """Return what tells how many of all entries something is done with."""
-    return lambda done: tell(f"alignment: {what}, {done:,} of {total:,}")
+@dataclass(eq=False, repr=False)
+class Side:
+    """One side of an alignment: its table, and how few common rows it accepts.
 
+    With the same `secret` and table everything is the same again.
+    """
 
-def check_table(mode: Mode, ids: Ids | None, n_rows: int, secret: bytes) -> None:
-    """Refuse a side that cannot take part in this mode."""
-    keys.check_secret(secret)
-    kind = settings.one_of(*MODES)
-    if not kind.accepts(mode):
-        raise settings.refuse("mode", "of alignment", kind.allowed, mode)
-    if mode != "none" and ids is None:
-        sentence = f"The mode '{mode}' of alignment needs a column of ids."
-        raise AlignmentError(sentence, public=sentence)
-    if ids is not None and len(ids) != n_rows:
-        raise AlignmentError(
-            f"Column '{ids.column}' must hold one id for each of {n_rows} rows. "
-            f"Got {len(ids)} instead."
-        )
+    mode: Mode
+    ids: Ids | None
+    n_rows: int
+    _: KW_ONLY
+    secret: bytes
+    min_common: int = 1
+    min_share: float = 0.0
+    tell: Callable[[str], None] = lambda text: None  # hears how far it is
+
+    def __post_init__(self) -> None:
+        """Refuse a table that cannot be aligned in this mode."""
+        keys.check_secret(self.secret)
+        if self.mode != "none" and self.ids is None:
+            sentence = f"The mode '{self.mode}' of alignment needs a column of ids."
+            raise AlignmentError(sentence, public=sentence)
+        if self.ids is not None and len(self.ids) != self.n_rows:
+            raise AlignmentError(
+                f"Column '{self.ids.column}' must hold one id for each of "
+                f"{self.n_rows} rows. Got {len(self.ids)} instead."
+            )
+        self._rows: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Its rows in the common order, once all is said."""
+        if self._rows is None:
+            raise AlignmentError("The rows are not aligned yet.")
+        return self._rows
+
+    def _counter(self, what: str, total: int) -> psi.OnCount:
+        """Return what tells how many of all entries something is done with."""
+        return lambda done: self.tell(f"alignment: {what}, {done:,} of {total:,}")
 
 
 def other_mode(holder: Mode, party: Mode) -> AlignmentError:
