@@ -346,7 +346,7 @@ def test_a_task_cannot_name_another_site_as_the_server(tmp_path, peer):
     context = system.context("party1", engine)
     reply = executor.execute(nvflare.TASK, request, context, system.signal)
     said = reply.get_header(nvflare.REASON)
-    assert said == "A task must name the server of its own job. Got another cell."
+    assert said == f"A task must name the server of its own job. Got '{peer}'."
     assert not engine.cell.called  # nothing was sent or listened to
 
 
@@ -402,7 +402,7 @@ def test_a_job_holds_names_and_nothing_else(tmp_path):
     [
         (SITES, "a/b", "name of a run must be"),
         (("a.b",), RUN, "name of a site must be"),
-        (("server",), RUN, "must not be 'server'"),
+        (("server",), RUN, "must not be named 'server'"),
     ],
 )
 def test_a_job_of_names_that_cannot_be_is_not_written(tmp_path, parties, run, words):

@@ -83,10 +83,12 @@ def check(local: Path, who: str) -> None:
 
 def check_logs(local: Path, who: str) -> None:
     """Refuse to take part where FLARE would send this site's logs to the server."""
-    if _resources(local).get(STREAMING) is not False:
+    given = _resources(local).get(STREAMING)
+    if given is not False:
         sentence = (
             f"{who} must keep its logs to itself: '{STREAMING}' must be false "
-            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
+            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got "
+            f"{json.dumps(given)}."
         )
         raise ConfigError(sentence, public=sentence)
 

@@ -222,7 +222,7 @@ def predict_all(base: Path, seed: int, threads: int = 1) -> int:
     if off.max() > SAME:  # both in steps of some rows, which change the last bits
         raise ProtocolError(
             "Predictions between processes must be those of the same networks in one. "
-            "Got others."
+            f"Got some that are off by {off.max():.2g}."
         )
     return n_rows
 

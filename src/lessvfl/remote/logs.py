@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO
 
+from lessvfl.terms import MINUTE
+
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 _SECRET_NAME = re.compile("key|secret|passw|passphrase|token|credential", re.I)
 _SECRET_TEXT = re.compile(
@@ -21,7 +23,6 @@ _SECRET_TEXT = re.compile(
 )
 HIDDEN = "(hidden)"
 MOST_LINES = 20  # a minute, of those that one place of the code writes
-MINUTE = 60.0
 
 
 class JsonFormatter(logging.Formatter):

@@ -117,7 +117,8 @@ def server_of(task: Shareable, context: FLContext) -> str:
     """
     peer, root = task.get_header(PEER), FQCN.ROOT_SERVER
     if peer not in (root, FQCN.join([root, str(context.get_job_id())])):
-        sentence = "A task must name the server of its own job. Got another cell."
+        got = printable(str(peer), SHORT)
+        sentence = f"A task must name the server of its own job. Got '{got}'."
         raise ProtocolError(sentence, public=sentence)
     return str(peer)
 
@@ -302,7 +303,7 @@ def write_job(config: ServerConfig, run: str, out: Path) -> None:
     plain_name("run", run)
     for party in config.parties:
         if plain_name("site", party) == SERVER:
-            raise ConfigError("The name of a site must not be 'server'. Got that.")
+            raise ConfigError("A site must not be named 'server'. Got one that is.")
     if out.exists():
         raise ConfigError(f"The folder '{out}' must be new. Got one that exists.")
     given = {"run": run, "version": __version__}

@@ -79,11 +79,13 @@ class Prepared:
                 message = dataclasses.replace(message, plan=own)
         match message:
             case messages.Begin(_, 0) if party.is_training:
-                raise self._misfit("the next step of a stage that has begun")
+                what = "the next step of a stage that has begun"
+                raise self._misfit(what, "its first step again")
             case messages.Select(components):
                 n_outputs = party.net.n_outputs
                 if components is not None and not _are_places(components, n_outputs):
-                    raise self._misfit("components that it has")
+                    got = f"components {str(components)[:80]}"
+                    raise self._misfit(f"some of its {n_outputs} components", got)
             case messages.Embed("evaluate", _, None):
                 party.part_of(message)
                 self._check_evaluation(message, done)
@@ -92,14 +94,15 @@ class Prepared:
                 self._check_stored(message, done)
             case messages.Embed("train"):
                 if not party.is_held_out_check(message):
-                    raise self._misfit("the rows that training leaves out, when due")
+                    what = "the rows that training leaves out, when due"
+                    raise self._misfit(what, message)
             case messages.Embed():
-                raise self._misfit("training rows, or all rows to score")
+                raise self._misfit("training rows, or all rows to score", message)
         if isinstance(message, messages.Embed):
             if message.bits not in BITS:
-                raise self._misfit("4, 8, 16 or 32 bits a value")
+                raise self._misfit("4, 8, 16 or 32 bits a value", message.bits)
             if message.n_rows is not None and message.part != 0:
-                raise self._misfit("rows of a sample, or a part of all rows")
+                raise self._misfit("rows of a sample, or a part of all rows", message)
         return message
 
     def n_due(self, done: SeedProgress) -> int:
@@ -115,8 +118,8 @@ class Prepared:
         place = self.n_due(done)
         return self.plans[place].stage if place < len(self.plans) else None
 
-    def _misfit(self, what: str) -> ProtocolError:
-        sentence = f"Party '{self.checker.party}' must be asked for {what}. Got others."
+    def _misfit(self, what: str, got: object) -> ProtocolError:
+        sentence = f"Party '{self.checker.party}' must be asked for {what}. Got {got}."
         return ProtocolError(sentence, public=sentence)
 
     def _check_turn(self, plan: Any, done: SeedProgress) -> None:
@@ -138,7 +141,7 @@ class Prepared:
             agreed = (None if n_rows is None else min(n_rows, most), bits)
             if (message.n_rows, message.bits) == agreed:
                 return
-        raise self._misfit("the rows of stage 2, once and when due")
+        raise self._misfit("the rows of stage 2, once and when due", message)
 
     def _check_evaluation(self, asked: messages.Embed, done: SeedProgress) -> None:
         refuse, key = self.checker.refuse, "evaluation"

@@ -32,13 +32,13 @@ from lessvfl.remote.checkpoint import (
 )
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.run.record import read_json, write_json
+from lessvfl.terms import MINUTE
 
 DAYS = 30
 SECONDS = DAYS * 24 * 3600.0
 ROUNDS_AHEAD = 64  # what is written down before it is spent
 VALUES_AHEAD = 4.0
 ROWS_AHEAD = 10_000  # answers that are written down before they are given
-MINUTE = 60.0
 SPARE = 0.25  # of what a seed plans, for steps that go another way after a break
 WAYS = 2  # that one step may go
 LOOK = struct.Struct("<16s8sd")  # a look, its place in the run, its values about a row

@@ -18,7 +18,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
@@ -74,9 +73,7 @@ class Hub:
         rules: HubRules = ANY_PARTY,
     ) -> None:
         self.parties = tuple(parties)
-        self.silence = silence
-        self.limit = limit
-        self.rules = rules
+        self.silence, self.limit, self.rules = silence, limit, rules
         self.number = 0
         self.run_id = bytes(16)
         self.bytes = ByteCount()  # so far
@@ -135,25 +132,22 @@ class Hub:
         """Check who dials; return its line, or say why not."""
         proven: str | None = None
         try:
-            try:
-                proven = who()
-            except LessVFLError as error:  # a name of no form of ours
-                raise ProtocolError(str(error)) from None
+            proven = who()  # an error: a name that no party may have
             if proven is not None and proven not in self.parties:
                 self._refuse(proven, _unexpected(proven), stream)
                 return None
             data = stream.read()
             check_length(len(data))
-            if codec.kind_of(data) is not Hello or not greets:
-                raise ProtocolError("A party must greet first. Got something else.")
+            kind = codec.kind_of(data)
+            if kind is not Hello or not greets:
+                got = "no frame of lessvfl" if kind is None else kind.__name__
+                raise ProtocolError(f"A party must greet first. Got {got}.")
             hello = codec.decode(data, LARGEST_HELLO).message
-        except GoneError:
-            nothing = "A party must greet first. Got nothing."
-            refusal = Refusal(ProtocolError.kind, nothing)
+        except (GoneError, LessVFLError) as error:  # it shows a wrong field, no more
+            is_gone = isinstance(error, GoneError)
+            said = "A party must greet first. Got nothing." if is_gone else str(error)
+            refusal = Refusal(ProtocolError.kind, said)
             self._refuse(proven or "somebody", refusal, stream)
-            return None
-        except ProtocolError as error:  # it shows a field that was wrong, no more
-            self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
             return None
         name = hello.party if proven is None else proven
         line = PartyLine(name, hello, stream)
@@ -285,8 +279,7 @@ class Hub:
     @property
     def connected(self) -> tuple[PartyId, ...]:
         """Return who is connected now."""
-        with self._changed:
-            return tuple(self._lines)
+        return tuple(self.hellos)
 
     @property
     def hellos(self) -> dict[PartyId, Hello]:
@@ -350,7 +343,7 @@ class Hub:
 
     def _reply(self, line: PartyLine, request: Any) -> Any:
         """Return a party's reply to this exchange; late ones to earlier are dropped."""
-        end = time.monotonic() + self.rules.longest
+        party, end = line.party, time.monotonic() + self.rules.longest
         while True:
             left = min(line.heard + self.silence, end) - time.monotonic()
             try:
@@ -362,26 +355,24 @@ class Hub:
                 if end <= time.monotonic():
                     why = f"no reply for {self.rules.longest:g} seconds"
                 self._hang_up(line, Refusal("lost", f"Got {why}.", final=False))
-                raise PartyLostError([line.party], why) from None
+                raise PartyLostError([party], why) from None
             if answer is None:
                 self._raise_failure()
-                raise PartyLostError([line.party], "connection lost")
+                raise PartyLostError([party], "connection lost")
             sent, came = answer
             if sent.number != self.number:
                 continue  # late, of an exchange that was given up
             if isinstance(came, memoryview):
                 came = self._read(sent, came)
             if isinstance(came, ProtocolError):
-                self.cut_off(line.party, str(came))
+                self.cut_off(party, str(came))
             reply = came.message
             if isinstance(reply, Refusal):
                 said = f"({reply.kind}): {printable(reply.reason)}"
-                raise ProtocolError(
-                    f"Party '{line.party}' stops {said}", public=STOPPED
-                )
-            complaint = self.rules.check(line.party, request, reply)
+                raise ProtocolError(f"Party '{party}' stops {said}", public=STOPPED)
+            complaint = self.rules.check(party, request, reply)
             if complaint is not None:
-                self.cut_off(line.party, complaint)
+                self.cut_off(party, complaint)
             return reply
 
     def _read(self, sent: WireFrame, data: memoryview) -> WireFrame | ProtocolError:
@@ -442,7 +433,7 @@ class Hub:
         for line in lines:
             # Who computes a reply has a thread here that waits for it: another speaks.
             if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
-                start_thread("lessvfl-farewell", partial(_quietly, line.say_last))
+                start_thread("lessvfl-farewell", line.say_last)
         for line in lines:
             line.ended.wait(max(0.0, end - time.monotonic()))
         if self._stopping is None:
@@ -455,8 +446,3 @@ class Hub:
 
 def _unexpected(name: str) -> Refusal:
     return Refusal("config", f"The server does not expect {name[:80]!r}.")
-
-
-def _quietly(say: Callable[[], None]) -> None:
-    with contextlib.suppress(GoneError):
-        say()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -15,7 +16,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.connection import Stream
+from lessvfl.wire.connection import GoneError, Stream
 from lessvfl.wire.control import Align, Hello
 from lessvfl.wire.messages import Traffic
 from lessvfl.wire.shorthand import Shorthand
@@ -84,8 +85,8 @@ class PartyLine:
         return len(short)
 
     def say_last(self) -> None:
-        """Send the last words, once, whichever thread comes to it."""
-        with self.lock:
+        """Send the last words, once, whichever thread comes to it, if it listens."""
+        with self.lock, contextlib.suppress(GoneError):
             last, self.last = self.last, None
             if last is not None:
                 self.stream.write(last)

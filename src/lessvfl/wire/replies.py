@@ -74,7 +74,9 @@ class ReplyRules:
         if isinstance(reply, messages.Description):
             size = min(max(1, reply.embedding_size), self.embedding_size)
             right = messages.Description(party, self.n_train, size)
-            return None if reply == right else "A party must be described as it is."
+            if reply == right:
+                return None
+            return f"A party must be described as it is, {right}. Got {reply}."
         if not isinstance(reply, messages.Embedding | messages.Done):
             return None
         if reply.stage != request.stage:
@@ -88,14 +90,16 @@ class ReplyRules:
             misfit = self._misfit(reply.block, (1, n_rows, size), (size,))
             bits = self._bits_due(party, request)
             if misfit is None and reply.block.bits != bits:
-                return f"A block must be in {bits} bits a value. Got another coding."
+                got = reply.block.bits
+                return f"A block must be in {bits} bits a value. Got {got}."
             return misfit
         if n_rows is not None:
             return "A stage must not end before it is over. Got its end."
         if reply.silent[:1] == (True,) and self._keeps_all(party, request):
             return "A party must not fall silent where nothing is removed. Got its end."
         if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
-            return "A silent party must leave a constant. Got something else."
+            left = "no constant" if reply.constant is None else "a constant"
+            return f"A silent party must leave a constant. Got {reply.silent}, {left}."
         if reply.constant is None:
             return None
         return self._misfit(reply.constant, (1, size), (size,))
@@ -150,7 +154,9 @@ class ReplyRules:
         self, block: messages.Block, shape: tuple[int, ...], widths: tuple[int, ...]
     ) -> str | None:
         if (block.values.shape, block.values.dtype) == (shape, self.dtype):
-            return None if block.widths == widths else "A block must have its widths."
+            if block.widths == widths:
+                return None
+            return f"A block must be of widths {widths}. Got {block.widths}."
         return (
             f"A block must be of shape {shape}, {self.dtype}. Got "
             f"{tuple(block.values.shape)}, {block.values.dtype}."

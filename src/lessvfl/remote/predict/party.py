@@ -32,7 +32,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
-from lessvfl.remote.predict.journal import MINUTE, Journal
+from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.session import (
     Aligned,
     Connected,
@@ -43,6 +43,7 @@ from lessvfl.remote.spent import PredictionBudget
 from lessvfl.run.fitted import FittedParty, digest_of
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import JOURNAL, RunRecord
+from lessvfl.terms import MINUTE
 from lessvfl.wire import control, messages
 
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
@@ -139,7 +140,8 @@ class PredictingParty:
             self._note("declined", type(message).__name__.lower())
             return control.Declined(error.public)
         raise ProtocolError(
-            f"Party '{self.name}' must be asked for predictions. Got something else."
+            f"Party '{self.name}' must be asked for predictions. Got "
+            f"{type(message).__name__}."
         )
 
     # ------------------------------------------------------------------ model and table
@@ -304,7 +306,8 @@ class PredictingParty:
         model, common = at.said, at.rows
         if (places >= len(common)).any():
             raise PolicyError(
-                f"Party '{self.name}' answers for common rows. Got others."
+                f"Party '{self.name}' answers for common rows, numbered from 0 to "
+                f"{len(common) - 1}. Got row {places.max()}."
             )
         rows = common[places]
         if len(rows):  # none: the server looks who is there

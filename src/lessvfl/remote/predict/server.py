@@ -171,11 +171,14 @@ class Predictor:
             return wrong
         size, block = self._sizes[party], reply.block
         shape, dtype = (1, self._n_asked, size), self.model.fusion.input_weights.dtype
-        found = (reply.stage, reply.ahead, block.widths, block.bits)
-        due = ("predict", False, (size,), 8 * dtype.itemsize)
-        if found != due or tuple(block.values.shape) != shape:
-            return f"An answer must be of shape {shape}, {dtype}. Got another."
-        return None
+        got_shape = tuple(block.values.shape)
+        got = (reply.stage, reply.ahead, block.widths, block.bits, got_shape)
+        if got == ("predict", False, (size,), 8 * dtype.itemsize, shape):
+            return None
+        return (
+            f"An answer must be of shape {shape}, {dtype}. Got {got_shape}, "
+            f"{block.bits} bits a value, of stage {reply.stage}."
+        )
 
     # ---------------------------------------------------------------------- the session
 
