@@ -42,8 +42,16 @@ def environment(*packages: str) -> Environment:
 
 @functools.cache
 def asset(package: str, name: str) -> str:
-    """Return the style or the script of a package's pages."""
-    return (resources.files(package) / name).read_text(encoding="utf-8")
+    """Return the style or the script of a package's pages.
+
+    A style follows the one that all pages share.
+    """
+    text = (resources.files(package) / name).read_text(encoding="utf-8")
+    if not name.endswith(".css"):
+        return text
+    return (resources.files(__package__) / "page.css").read_text(
+        encoding="utf-8"
+    ) + text
 
 
 def digest(package: str, name: str) -> str:
