@@ -46,12 +46,10 @@ def asset(package: str, name: str) -> str:
 
     A style follows the one that all pages share.
     """
-    text = (resources.files(package) / name).read_text(encoding="utf-8")
-    if not name.endswith(".css"):
-        return text
-    return (resources.files(__package__) / "page.css").read_text(
-        encoding="utf-8"
-    ) + text
+    paths = [resources.files(package) / name]
+    if name.endswith(".css"):
+        paths.insert(0, resources.files(__package__) / "page.css")
+    return "".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def digest(package: str, name: str) -> str:

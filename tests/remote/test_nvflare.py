@@ -167,7 +167,7 @@ def prepare(base: Path, **of_server: Any) -> Job:
     job = a_job()
     port = localhost.free_port()
     sides = base / "sides"
-    localhost.write_folders(job, job.problem(0), [0], sides, port, 1, 3)
+    localhost.write_folders(job, job.problem(0), [0], sides, port, 3)
     for name in ("server", *SITES):
         path = config_of(base, name)
         values = yaml.safe_load(path.read_text()) | {"wait": 20.0}
@@ -819,7 +819,7 @@ def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:
     """Give every site a config of a run; return the job."""
     base.mkdir()
     sides = base / "sides"
-    localhost.write_folders(job, job.problem(0), [0], sides, 1, 1, 3)
+    localhost.write_folders(job, job.problem(0), [0], sides, 1, 3)
     for name in ("server", *SITES):
         path = config_of(base, name)
         values = yaml.safe_load(path.read_text()) | {"wait": 20.0}

@@ -67,7 +67,6 @@ def server(
     ] = False,
 ) -> None:
     """Predict a file of ids with the parties, or offer predictions as a service."""
-    from lessvfl import data
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict.server import Predictor, universe
@@ -81,7 +80,7 @@ def server(
     if http is not None:
         given = {"predict": token_file, "admin": admin_token_file}
     keys = tokens.Tokens.prepared(Path(own.out), given)
-    read_ids = functools.partial(universe, own, rows, data.load_ids)
+    read_ids = functools.partial(universe, own, rows)
     known, asked = read_ids()
     credentials = server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lessvfl import __version__
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.keeper import Keeper
+from lessvfl.core.keeper import Keeper, numbered
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.data import Places, are_all
 from lessvfl.errors import RecordError
@@ -117,7 +117,7 @@ class Checkpoints(Keeper):
     every: int  # steps between two checkpoints
     server: Parties  # whose state and bill are saved
     recorder: Recorder  # whose curve and scores are saved
-    save_parties: Callable[[str], None]  # has every party save its state at a mark
+    save_parties: Callable[[str], object]  # has every party save its state at a mark
     saved: State | None = None  # where to go on
     on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
     resent: Callable[[], int] = lambda: 0  # the bytes that were sent again
@@ -135,17 +135,8 @@ class Checkpoints(Keeper):
         self._is_back = False
         tensors, values = self.saved.tensors, self.saved.values
         self._behind = list(values["behind"])
-        self._found = {
-            name.removeprefix("found."): t
-            for name, t in tensors.items()
-            if name.startswith("found.")
-        }
-        constants = {
-            name.removeprefix("constant."): t
-            for name, t in tensors.items()
-            if name.startswith("constant.")
-        }
-        self.server.restore(values["server"], constants)
+        self._found = _below("found.", tensors)
+        self.server.restore(values["server"], _below("constant.", tensors))
         self.recorder.restore(values["recorder"])
         torch.set_rng_state(tensors["rng"])
 
@@ -226,10 +217,9 @@ class Checkpoints(Keeper):
             )
         tag = f"{stage}-{step}"
         self.save_parties(tag)
-        tensors = {f"fusion.{i}": param for i, param in enumerate(self._params)}
+        tensors = numbered("fusion", self._params)
         tensors |= {f"found.{name}": t for name, t in self._found.items()}
-        constants = self.server.constants()
-        tensors |= {f"constant.{name}": t for name, t in constants.items()}
+        tensors |= {f"constant.{name}": t for name, t in self.server.constants.items()}
         tensors["rng"] = torch.get_rng_state()
         is_over = stage in self._behind
         if self._optimizer is not None and not is_over:
@@ -246,3 +236,12 @@ class Checkpoints(Keeper):
             "resent": self.resent(),
         }
         write_state(self.path, State(tensors, values))
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -104,18 +104,18 @@ def allow(local: Path, name: str) -> None:
     values = _resources(local)
     known = values.get(CLASSES, DEFAULT_CLASS_ALLOW_LIST)
     kept = [one for one in known if one not in (EVERY_CLASS, name)]
-    _write(local / RESOURCES, values | {CLASSES: [*kept, name], MODE: ENFORCED})
+    write_json(local / RESOURCES, values | {CLASSES: [*kept, name], MODE: ENFORCED})
 
 
 def keep_logs(local: Path) -> None:
     """Have FLARE keep a site's logs at the site, once it is started again."""
-    _write(local / RESOURCES, _resources(local) | {STREAMING: False})
+    write_json(local / RESOURCES, _resources(local) | {STREAMING: False})
 
 
 def forbid_code(local: Path) -> None:
     """Have FLARE take no code with a job, and show nobody files, once started again."""
-    _write(local / RIGHTS, limited(_rights(local)))
-    _write(local / GUARD, _guard())
+    write_json(local / RIGHTS, limited(_rights(local)))
+    write_json(local / GUARD, _guard())
 
 
 def _guard() -> dict[str, Any]:
@@ -196,5 +196,7 @@ def _no_object(path: Path) -> ConfigError:
     )
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file as FLARE reads it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

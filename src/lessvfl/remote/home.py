@@ -104,17 +104,13 @@ class Home:
             self._write(secrets.token_bytes(SECRET_BYTES), None)
         state = read_state(self._path)
         began = state.values["facts"]
-        if began is not None:
-            self._compare(began)
-        return secret_of(state)
-
-    def _compare(self, began: Digests) -> None:
         for name, digest in self.facts.items():
-            if began.get(name) != digest:
+            if began is not None and began.get(name) != digest:
                 raise RecordError(
                     f"The run in '{self.folder}' must go on with what it began with. "
                     f"Got other {name}; another run needs another 'out'."
                 )
+        return secret_of(state)
 
     def begin(self) -> None:
         """Write down what the run depends on: from here on it must stay."""

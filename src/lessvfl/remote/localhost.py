@@ -7,7 +7,6 @@ parties reveal nothing.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -50,11 +49,6 @@ class Between:
     evaluation: str = "epochs"  # for the curve
 
 
-def unwatched(status: file.Follower) -> AbstractContextManager[None]:
-    """Show nothing."""
-    return contextlib.nullcontext()
-
-
 def run_all(
     job: Job,
     seeds: Sequence[int],
@@ -63,9 +57,9 @@ def run_all(
     out: Path | None,
     port: int,
     tell: Callable[[str], None],
-    predict: bool = False,
-    watch: ShowStatus = unwatched,
-    how: Between = Between(),
+    predict: bool,
+    watch: ShowStatus,
+    how: Between,
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
@@ -149,9 +143,7 @@ def run(
     seeds: Sequence[int],
     base: Path,
     port: int,
-    threads: int = 1,
-    save_every: int = 50,
-    watch: ShowStatus = unwatched,
+    watch: ShowStatus,
     how: Between = Between(),
 ) -> list[dict[str, Any]]:
     """Run seeds between processes; return their numbers, as `simulate` gives them.
@@ -160,33 +152,27 @@ def run(
     columns must be the same with all of these seeds. `watch` is given its status.
     """
     problems = [job.problem(seed) for seed in seeds]
-    write_folders(job, problems[0], seeds, base, port, threads, save_every, how)
+    write_folders(job, problems[0], seeds, base, port, between=how)
     names = [table.name for table in problems[0].parties]
     path = base / "server" / "status.json"
     status = Status("", job.settings.method, job.dataset.name)
     parties = plural(len(names), "party", "parties")
     status.do(f"starting the server and {parties}", note=False)
     with watch(file.Follower(path, status)):
-        _run_sides(base, names, threads, ("--status-file", str(path)))
+        _run_sides(base, names, ("--status-file", str(path)))
     return collect(problems, base)
 
 
 def _run_sides(
-    base: Path,
-    parties: Sequence[str],
-    threads: int,
-    of_server: Sequence[str] = (),
-    what: str = "",
+    base: Path, parties: Sequence[str], of_server: Sequence[str], what: str = ""
 ) -> None:
     """Have server and parties run as processes to their end.
 
     `of_server` are options of the server, `what` is the command before a side's name.
     """
-    processes = {
-        "server": start(base / "server", f"{what} server", threads, *of_server)
-    }
+    processes = {"server": start(base / "server", f"{what} server", *of_server)}
     for name in parties:
-        processes[name] = start(base / name, f"{what} party", threads)
+        processes[name] = start(base / name, f"{what} party")
     try:
         _wait(processes, base)
     finally:
@@ -196,7 +182,7 @@ def _run_sides(
             process.wait()
 
 
-def predict_all(base: Path, seed: int, threads: int = 1) -> int:
+def predict_all(base: Path, seed: int) -> int:
     """Predict all rows between processes, with the model of one seed.
 
     Returns how many there are; the answers are in ``predictions-<seed>.parquet`` of the
@@ -205,7 +191,7 @@ def predict_all(base: Path, seed: int, threads: int = 1) -> int:
     server = folder.load(base / "server" / "run", seed)
     out = base / "server" / "run" / f"predictions-{seed}.parquet"
     options = ("--seed", str(seed), "--out", str(out))
-    _run_sides(base, server.party_names, threads, options, "predict")
+    _run_sides(base, server.party_names, options, "predict")
     blocks, n_rows = [], 0
     for name in server.party_names:
         frame, _ = data.load_columns(base / name / "columns.parquet", "row")
@@ -233,8 +219,7 @@ def write_folders(
     seeds: Sequence[int],
     base: Path,
     port: int,
-    threads: int,
-    save_every: int,
+    save_every: int = 50,
     between: Between = Between(),
 ) -> None:
     """Make a kit, and put everybody's table and config into their folders.
@@ -253,7 +238,7 @@ def write_folders(
         for name, value in own.flat().items()
         if name not in NOT_THE_SERVERS
     }
-    common = {"id": "row", "align": between.align, "threads": threads}
+    common: dict[str, Any] = {"id": "row", "align": between.align}
     _write_config(
         base / "server" / "server.yaml",
         listen=address,
@@ -352,9 +337,7 @@ def _write_config(path: Path, **values: Any) -> None:
     path.write_text(yaml.safe_dump(ready | values), encoding="utf-8")
 
 
-def start(
-    side: Path, command: str, threads: int, *more: str
-) -> subprocess.Popen[bytes]:
+def start(side: Path, command: str, *more: str) -> subprocess.Popen[bytes]:
     """Start one side as a process; what it says goes to ``log.txt`` in its folder.
 
     The last word of `command` is the side: ``server``, or ``predict party``.
@@ -373,7 +356,7 @@ def start(
             ],
             stdout=log,
             stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
 
 

@@ -14,7 +14,6 @@ from the last checkpoint.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 import time
@@ -59,7 +58,7 @@ PEER = "lessvfl.server"  # header of the task: the server's cell
 KIND, REASON = "lessvfl.kind", "lessvfl.reason"  # headers of a reply: what went wrong
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a run or a site: never a path
 SHORT = 80  # characters of a name or a code of another side in a sentence
-LOOK_SECONDS = 0.2  # between two looks at whether FLARE has aborted the job
+POLL_SECONDS = 0.2  # how often to check whether FLARE has aborted the job
 END_SECONDS = 60.0  # for the parties to write their reports
 
 
@@ -128,13 +127,13 @@ def watching(signal: Signal, aborted: Callable[[AbortedError], None]) -> Iterato
     """Tell when FLARE aborts the job."""
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
+    def poll() -> None:
+        while not over.wait(POLL_SECONDS):
             if signal.triggered:
                 aborted(AbortedError(AbortedError.public))
                 return
 
-    threading.Thread(target=look, name="lessvfl-abort", daemon=True).start()
+    threading.Thread(target=poll, name="lessvfl-abort", daemon=True).start()
     try:
         yield
     finally:
@@ -239,7 +238,7 @@ class ServerController(Controller):  # type: ignore[misc]
         while task.completion_status is None and time.monotonic() < end:
             if abort_signal.triggered:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def process_result_of_unknown_task(self, *given: Any) -> None:
         """Ignore what came too late."""
@@ -336,9 +335,9 @@ def write_job(config: ServerConfig, run: str, out: Path) -> None:
         "mandatory_clients": list(config.parties),
         "deploy_map": {"server": ["server"], "parties": list(config.parties)},
     }
-    _write_json(out / "meta.json", meta)
-    _write_json(out / "server" / "config" / "config_fed_server.json", server)
-    _write_json(out / "parties" / "config" / "config_fed_client.json", site)
+    flare_files.write_json(out / "meta.json", meta)
+    flare_files.write_json(out / "server" / "config" / "config_fed_server.json", server)
+    flare_files.write_json(out / "parties" / "config" / "config_fed_client.json", site)
 
 
 def install(config: Path, workspace: Path, run: str, site: str) -> Path:
@@ -397,8 +396,3 @@ def _refuse_another_sides(startup: Path, site: str) -> None:
             f"The site must go by the name in its FLARE certificate, '{name}'. Got "
             f"'{site}'."
         )
-
-
-def _write_json(path: Path, values: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

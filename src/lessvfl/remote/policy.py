@@ -146,12 +146,12 @@ def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
     """
     plans = own.config.plans(n_parties)
     epochs = [plan.n_epochs for plan in plans if isinstance(plan, TrainPlan)]
-    looks = sum(epochs) + 1
+    n_passes = sum(epochs) + 1
     if evaluation == "end":
-        looks += 1
+        n_passes += 1
     elif evaluation == "epochs":  # of training and test rows
-        looks += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
-    return size * looks
+        n_passes += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
+    return size * n_passes
 
 
 def _value(asked: Settings, name: str) -> Any:

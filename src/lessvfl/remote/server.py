@@ -355,9 +355,6 @@ class ServerProcess:
         """Return the run's own number; before rows are aligned nothing has begun."""
         return run_number(self.folder, self.config, self._rows_path.is_file())
 
-    def _save_parties(self, tag: str) -> None:
-        self._ask_all(control.Save(tag))
-
     def _agree(self, seed: int) -> SeedLabels:
         """Have everybody know what is run, and which rows of it are for what."""
         self.hub.run_id = self._run_id()
@@ -413,7 +410,7 @@ class ServerProcess:
             config.save_every,
             server,
             recorder,
-            self._save_parties,
+            lambda tag: self._ask_all(control.Save(tag)),
             saved,
             on_step=self.status.stepped,
             resent=lambda: self.resent,
@@ -431,7 +428,7 @@ class ServerProcess:
             fusion.replica(0),
             own.net.fusion_net,
             {name: kept[0].tolist() for name, kept in server.components.items()},
-            constants={name: one[0] for name, one in server.constants().items()},
+            constants={name: one[0] for name, one in server.constants.items()},
             means=means,
         ).save(files.network)
         numbers = server_numbers(

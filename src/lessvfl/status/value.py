@@ -73,6 +73,7 @@ class Status:
         side: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.advanced: Callable[[], None] = lambda: None  # called at steps and epochs
         self._names = (run, method, data)
         self._side = side
         self._doing: str | None = None
@@ -184,12 +185,14 @@ class Status:
         """Say that `step` of the `n_steps` of a stage are done; 0 begins the stage."""
         with self._lock:
             self._advance(stage, steps=(step, n_steps))
+        self.advanced()
 
     def observe(self, event: Event) -> None:
         """Take note of an epoch, or of the beginning of a stage; an `Observer`."""
         with self._lock:
             epochs = (float(event.epoch), float(event.n_epochs))
             self._advance(event.stage, epochs=epochs)
+        self.advanced()
 
     def scored(self, value: float, name: str = "accuracy") -> None:
         """Give the score so far; one that is not finite counts as none."""

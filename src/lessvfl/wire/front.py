@@ -255,7 +255,7 @@ class Front:
         for listener in self._listeners:
             self._watch(listener, 0)
             listener.close()
-        for guest in [guest for guest in self._guests if not guest.is_admitted]:
+        for guest in self._waiting():
             guest.end_soon()
             if guest.is_silent:
                 self._end(guest)
@@ -291,14 +291,14 @@ class Front:
             with contextlib.suppress(OSError):
                 outer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 outer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._n_waiting() >= self.limits.waiting:
+            if len(self._waiting()) >= self.limits.waiting:
                 self._make_room()
             guest = Guest(outer, where[0], self.limits)
             self._guests.add(guest)
             self._watch(outer, selectors.EVENT_READ, guest)
 
-    def _n_waiting(self) -> int:
-        return sum(not guest.is_admitted for guest in self._guests)
+    def _waiting(self) -> list[Guest]:
+        return [guest for guest in self._guests if not guest.is_admitted]
 
     def _make_room(self) -> bool:
         """End one that waits, of the address that has most; tell whether there was one.
@@ -306,7 +306,7 @@ class Front:
         One that has said nothing goes first. Which one is up to chance: who comes in
         between many others may stay.
         """
-        waiting = [guest for guest in self._guests if not guest.is_admitted]
+        waiting = self._waiting()
         if not waiting:
             return False
         ((most, _),) = Counter(guest.address for guest in waiting).most_common(1)

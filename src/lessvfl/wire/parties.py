@@ -70,7 +70,7 @@ class Parties:
     n_samples: int = field(init=False)
     _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
     _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
-    _constants: dict[PartyId, Tensor] = field(init=False)
+    constants: dict[PartyId, Tensor] = field(init=False)  # of silent parties
     _masks: dict[PartyId, Tensor] = field(init=False)  # components of every replica
     components: dict[PartyId, Tensor] = field(init=False)  # of those at the start
 
@@ -103,7 +103,7 @@ class Parties:
         n_replicas = self.ledger.n_replicas
         self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
         self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
-        self._constants = {}
+        self.constants = {}
         self._masks = {
             name: torch.ones(n_replicas, size, dtype=torch.bool)
             for name, size in self.sizes.items()
@@ -229,10 +229,6 @@ class Parties:
             "ledger": self.ledger.state(),
         }
 
-    def constants(self) -> dict[PartyId, Tensor]:
-        """Return what silent parties contribute."""
-        return self._constants
-
     def restore(
         self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
     ) -> None:
@@ -246,7 +242,7 @@ class Parties:
         self.sizes = dict(state["sizes"])
         self._widths = {name: tuple(some) for name, some in state["widths"].items()}
         self._silent = {name: tuple(some) for name, some in state["silent"].items()}
-        self._constants = dict(constants)
+        self.constants = dict(constants)
         self._masks, self.components = (
             {
                 name: torch.tensor(mask, dtype=torch.bool).view(len(mask), -1)
@@ -317,7 +313,7 @@ class Parties:
             if isinstance(reply_or_none, messages.Embedding):
                 blocks.append(reply_or_none.block.values)
             else:
-                constant = self._constants[name]
+                constant = self.constants[name]
                 blocks.append(constant.unsqueeze(1).expand(-1, n_rows, -1))
         return blocks
 
@@ -330,7 +326,7 @@ class Parties:
                 )
             self._silent[name] = reply.silent
             if reply.constant is not None:
-                self._constants[name] = reply.constant.values
+                self.constants[name] = reply.constant.values
 
 
 def concatenate(blocks: Sequence[Tensor]) -> Tensor:

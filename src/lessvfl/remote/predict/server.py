@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__
+from lessvfl import __version__, data
 from lessvfl.core.lifted import find_factory
 from lessvfl.errors import (
     ConfigError,
@@ -431,7 +431,7 @@ class Predictor:
 
 
 def universe(
-    config: ServerConfig, rows: Path | None, load_ids: Callable[[Path, str], Any]
+    config: ServerConfig, rows: Path | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ids to align, and those to predict.
 
@@ -443,9 +443,9 @@ def universe(
             "The 'id' setting must name the column of ids to predict with. Got none."
         )
     if rows is None:
-        own = load_ids(Path(config.data), config.id)
+        own = data.load_ids(Path(config.data), config.id)
         return own, own
-    asked = load_ids(rows, config.id)
+    asked = data.load_ids(rows, config.id)
     if config.align == "none":
-        return load_ids(Path(config.data), config.id), asked
+        return data.load_ids(Path(config.data), config.id), asked
     return asked, asked
