@@ -36,10 +36,11 @@ FORMAT = 8
 
 @dataclass(frozen=True)
 class State:
-    """Tensors by name, and plain values."""
+    """Tensors by name, plain values, and a secret of whoever wrote it."""
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
+    secret: bytes = field(default=b"", repr=False)
 
 
 def write_state(path: Path, state: State) -> None:
@@ -51,6 +52,8 @@ def write_state(path: Path, state: State) -> None:
     tensors = {  # that share no memory, as the format wants
         name: t.detach().cpu().contiguous().clone() for name, t in state.tensors.items()
     }
+    if state.secret:
+        tensors["secret"] = torch.tensor(list(state.secret), dtype=torch.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"values": values, "checksum": _checksum(values, tensors)}
     write_atomically(path, safetensors.torch.save(tensors, about), mode=0o600)
@@ -89,17 +92,8 @@ def read_state(path: Path) -> State:
             f"'{path}' must be a checkpoint of lessvfl {__version__}. Got one of "
             f"{values.get('lessvfl')}, format {values.get('format')}."
         )
-    return State(tensors, values)
-
-
-def secret_tensor(secret: bytes) -> dict[str, Tensor]:
-    """Return a secret for a state."""
-    return {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
-
-
-def secret_of(state: State) -> bytes:
-    """Return the secret in a state."""
-    return bytes(state.tensors["secret"].tolist())
+    secret = tensors.pop("secret", None)
+    return State(tensors, values, b"" if secret is None else bytes(secret.tolist()))
 
 
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:

@@ -28,13 +28,7 @@ from lessvfl import __version__
 from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.align.keys import SECRET_BYTES
-from lessvfl.remote.checkpoint import (
-    State,
-    read_state,
-    secret_of,
-    secret_tensor,
-    write_state,
-)
+from lessvfl.remote.checkpoint import State, read_state, write_state
 
 STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
 TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
@@ -110,7 +104,7 @@ class Home:
                     f"The run in '{self.folder}' must go on with what it began with. "
                     f"Got other {name}; another run needs another 'out'."
                 )
-        return secret_of(state)
+        return state.secret
 
     def begin(self) -> None:
         """Write down what the run depends on: from here on it must stay."""
@@ -127,7 +121,7 @@ class Home:
         return self.folder / STATE
 
     def _write(self, secret: bytes, facts: Digests | None) -> None:
-        write_state(self._path, State(secret_tensor(secret), {"facts": facts}))
+        write_state(self._path, State({}, {"facts": facts}, secret))
 
 
 def facts_of(

@@ -18,7 +18,7 @@ from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
-from lessvfl.wire.flight import location
+from lessvfl.wire.flight import parse_address
 
 NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")
 AS_SETTINGS = {  # what the command line calls options
@@ -49,7 +49,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     attempt(lambda: data.features_of({name: names}, config.groups))
     if ids is not None:
         attempt(lambda: Ids(ids, config.id or "id"))
-    attempt(lambda: location(config.server, secure=True))
+    attempt(lambda: parse_address(config.server, secure=True))
     least = config.policy.min_rows
     if table.n_rows < least:
         problems.append(
@@ -117,7 +117,7 @@ def check_server(config: ServerConfig) -> check.TableReport:
         table = attempt(lambda: LabelTable.load(here))
         if table is None:
             return check.nothing_read(stem, problems, config.label)
-        attempt(lambda: location(config.listen, secure=True))
+        attempt(lambda: parse_address(config.listen, secure=True))
         dataset = table.dataset
         settings = attempt(lambda: resolve_settings(config, dataset))
         ids = table.ids

@@ -23,13 +23,7 @@ from typing import Any
 
 from lessvfl.errors import ConfigError, PolicyError
 from lessvfl.remote.align.keys import SECRET_BYTES
-from lessvfl.remote.checkpoint import (
-    State,
-    read_state,
-    secret_of,
-    secret_tensor,
-    write_state,
-)
+from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.run.record import read_json, write_json
 from lessvfl.terms import MINUTE
@@ -292,7 +286,7 @@ class PredictionBudget(Budget):
 
     def _take_up(self, known: State) -> None:
         super()._take_up(known)
-        self._asked, self.secret = known.values["asked"], secret_of(known)
+        self._asked, self.secret = known.values["asked"], known.secret
 
     def alignment(self, asked: str) -> bool:
         """Take an alignment off the budget, unless the last one was the same.
@@ -328,7 +322,7 @@ class PredictionBudget(Budget):
         self._spend(*new, ROWS_AHEAD)
 
     def _state(self, written: dict[str, int]) -> State:
-        return State(secret_tensor(self.secret), {**written, "asked": self._asked})
+        return State({}, {**written, "asked": self._asked}, self.secret)
 
 
 def _count_of(key: str) -> str:

@@ -185,7 +185,7 @@ def _answer(
     hello: Hello,
     handle: Callable[[Any], Any],
     beat: float,
-    carried: Callable[[int, int], None] = _nothing,
+    carried: Callable[[int, int], None],
 ) -> None:
     """Answer requests over one connection until the server says farewell."""
     stream = address.connect()

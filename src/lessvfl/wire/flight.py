@@ -63,17 +63,18 @@ class Credentials:
         return certificate, key, ca
 
 
-def location(address: str, secure: bool) -> str:
-    """Turn host:port into the location of a Flight server; loopback if insecure."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not host:
+def parse_address(address: str, secure: bool) -> tuple[str, int]:
+    """Return host and port of an address, which must be loopback if not `secure`."""
+    bracketed, _, port = address.rpartition(":")
+    host = bracketed.strip("[]")
+    if not port.isdecimal() or not host:
         raise ConfigError(
             f"An address must be given as HOST:PORT, as in 127.0.0.1:8815. "
             f"Got {address!r}."
         )
     if not secure:
         try:
-            inside = ipaddress.ip_address(host.strip("[]")).is_loopback
+            inside = ipaddress.ip_address(host).is_loopback
         except ValueError:
             inside = host == "localhost"
         if not inside:
@@ -81,7 +82,11 @@ def location(address: str, secure: bool) -> str:
                 "Without encryption the address must be of this machine, as in "
                 f"127.0.0.1:8815. Got {address!r}."
             )
-    return f"grpc+{'tls' if secure else 'tcp'}://{host}:{port}"
+    return host, int(port)
+
+
+def _location(address: str, secure: bool) -> str:
+    return f"grpc+{'tls' if secure else 'tcp'}://{address}"
 
 
 # What the engine says of a connection that was not made, and what it means; the first
@@ -191,7 +196,8 @@ class Address:
 
     def connect(self) -> FlightStream:
         """Dial the server."""
-        where = location(self.server, self.credentials is not None)
+        secure = self.credentials is not None
+        parse_address(self.server, secure)
         options: dict[str, Any] = {
             "generic_options": [
                 ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
@@ -207,7 +213,7 @@ class Address:
                 "override_hostname": self.server_name,
             }
         try:
-            client = flight.connect(where, **options)
+            client = flight.connect(_location(self.server, secure), **options)
             descriptor = flight.FlightDescriptor.for_command(COMMAND)
             writer, reader = client.do_exchange(descriptor)
         except LOST as error:
@@ -237,7 +243,7 @@ class FlightHub(Hub):
         super().__init__(parties, silence=silence, limit=limit, rules=rules)
         self.secure = credentials is not None
         self.name_of = name_of
-        location(address, self.secure)
+        host, port = parse_address(address, self.secure)
         self._options: dict[str, Any] = {}
         if credentials is not None:
             certificate, key, ca = credentials.read()
@@ -250,15 +256,10 @@ class FlightHub(Hub):
         self._free: deque[_Lane] = (
             deque()
         )  # the one that is free for longest comes first
-        host, _, port = address.rpartition(":")
         try:
             self._free.append(self._new_lane())  # wrong files are noticed now
-            self._front = Front(
-                host.strip("[]"),
-                int(port),
-                self._find_lane,
-                limits.within_files(len(parties)),
-            )
+            own = limits.within_files(len(parties))
+            self._front = Front(host, port, self._find_lane, own)
         except (pyarrow.ArrowException, OSError, OverflowError) as error:
             self._stop_lanes()
             log.debug("cannot listen: %s", first_line(error))
@@ -283,7 +284,7 @@ class FlightHub(Hub):
             lane.shutdown()
 
     def _new_lane(self) -> _Lane:
-        where = location(f"{LOOPBACK}:0", self.secure)
+        where = _location(f"{LOOPBACK}:0", self.secure)
         self._lanes.append(_Lane(self, where, self._free.append, **self._options))
         return self._lanes[-1]
 

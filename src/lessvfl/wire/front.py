@@ -31,6 +31,7 @@ import errno
 import logging
 import math
 import random
+import resource
 import selectors
 import socket
 import threading
@@ -81,20 +82,12 @@ USUAL = Limits()
 
 def open_files() -> int:
     """Return how many files this process may have open."""
-    try:
-        import resource
-    except ImportError:  # a system without such limits
-        return MOST_FILES
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files() -> None:
     """Have this process open as many files as it is allowed to ask for."""
-    try:
-        import resource
-    except ImportError:
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

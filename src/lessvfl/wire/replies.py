@@ -95,7 +95,10 @@ class ReplyRules:
             return misfit
         if n_rows is not None:
             return "A stage must not end before it is over. Got its end."
-        if reply.silent[:1] == (True,) and self._keeps_all(party, request):
+        may_remove = isinstance(request, messages.Select) or (
+            self._at[party][0].lam is not None
+        )
+        if reply.silent[:1] == (True,) and not may_remove:
             return "A party must not fall silent where nothing is removed. Got its end."
         if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
             left = "no constant" if reply.constant is None else "a constant"
@@ -103,12 +106,6 @@ class ReplyRules:
         if reply.constant is None:
             return None
         return self._misfit(reply.constant, (1, size), (size,))
-
-    def _keeps_all(self, party: PartyId, request: Any) -> bool:
-        """Tell whether a request can leave no party without a feature."""
-        if isinstance(request, messages.Select):
-            return False
-        return self._at[party][0].lam is None
 
     def _rows_due(self, party: PartyId, request: Any) -> int | None:
         """Return how many rows a reply must have; None: the end of the stage."""
@@ -143,11 +140,8 @@ class ReplyRules:
 
     def _bits_due(self, party: PartyId, request: Any) -> int:
         """Return in how many bits a reply's values must be."""
-        bits = (
-            request.bits
-            if isinstance(request, messages.Embed)
-            else self._at[party][0].bits
-        )
+        embeds = isinstance(request, messages.Embed)
+        bits = request.bits if embeds else self._at[party][0].bits
         return int(bits) if bits < 32 else 8 * self.dtype.itemsize
 
     def _misfit(

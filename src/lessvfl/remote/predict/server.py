@@ -31,13 +31,7 @@ from lessvfl.errors import (
 from lessvfl.remote.align import Aligner, Ids, keys
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.align.messages import most_offered
-from lessvfl.remote.checkpoint import (
-    State,
-    read_state,
-    secret_of,
-    secret_tensor,
-    write_state,
-)
+from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
 from lessvfl.remote.session import find_common_rows
@@ -230,7 +224,7 @@ class Predictor:
         after a restart: it is the session that follows the last one.
         """
         known, facts = read_state(self._path), self._facts(ids)
-        secret = secret_of(known)
+        secret = known.secret
         about = f"{known.values['session']} {facts}".encode()
         session = Session(keys.derive(secret, "session", about)[:16].hex(), ids)
         self._opened.clear()
@@ -244,7 +238,7 @@ class Predictor:
         self, secret: bytes, session: Session, rows: Mapping[str, Tensor]
     ) -> None:
         values = {"session": session.name, **self._facts(session.ids)}
-        write_state(self._path, State({**secret_tensor(secret), **rows}, values))
+        write_state(self._path, State(rows, values, secret))
 
     @property
     def _path(self) -> Path:
