@@ -16,8 +16,8 @@ offset  bytes what
 44      8     XXH3 (64 bits) of everything before it and after it
 ======= ===== ===========================================================
 
-On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). Whatever does not fit
-is a ProtocolError that says what was wrong: a field is shown, what arrays hold is not.
+On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). A malformed frame is
+a ProtocolError that says what was wrong: it may quote a field, never an array.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
 MAX_BODY = 1 << 31
-LONG_FIELDS = 1 << 10  # longer ones are not cached
-KNOWN = 64  # how many others are cached
+LONG_FIELDS = 1 << 10  # bytes; longer fields are not cached
+KNOWN = 64  # fields that are cached
 # Embeddings of scaled columns and their gradients are near 1; beyond this, sums of
 # squares lose every digit in float32, and one reply would decide the whole run.
 LARGEST = 1e6
 LARGEST_SQUARE = LARGEST**2 / 2  # half: squares and their sum are rounded
 ONE_THREAD = 10_000  # values up to which the BLAS of numpy multiplies in one thread
-# What reading a frame of whatever content may raise; torch has errors of its own.
+# What reading an arbitrary frame may raise, torch's own errors included.
 FAULTS = (ValueError, TypeError, LookupError, OverflowError, RuntimeError, MemoryError)
 
 # What the fields of a message hold, beside those of its dataclass.
@@ -103,7 +103,7 @@ class WireFrame(NamedTuple):
 
 
 def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
-    """Refuse an array of another format, and positions below 0."""
+    """Refuse an array of another dtype or shape, and negative positions."""
     if array.dtype != DTYPES[dtype] or array.shape != shape:
         got = f"{array.dtype} of shape {array.shape}"
         raise ValueError(f"{got} instead of {dtype} of shape {shape}")
@@ -157,11 +157,11 @@ def _read_coded(
 
 
 def _check_values(values: NDArray[Any]) -> None:
-    """Refuse a block that has a value which is no number, or beyond LARGEST.
+    """Refuse a block with a value that is not finite, or beyond LARGEST.
 
-    A sum of squares within bounds has every square within bounds, and is read off in
-    one pass; where it is not (or is NaN), the ends decide. numpy, not torch: one thread
-    is enough, and does not wait for others.
+    Where the sum of squares is within bounds, so is every square, and one pass is
+    enough; otherwise minimum and maximum decide. numpy rather than torch: one thread
+    suffices and does not wait for others.
     """
     if values.size <= ONE_THREAD:
         total = np.vdot(values, values)
@@ -170,7 +170,7 @@ def _check_values(values: NDArray[Any]) -> None:
         total = np.einsum("i,i->", flat, flat)
     if float(total) <= LARGEST_SQUARE:
         return
-    # The ends of an array with a NaN are NaN, and no NaN is within bounds.
+    # With a NaN in the array both are NaN, which no comparison holds for.
     if not (values.min() >= -LARGEST and values.max() <= LARGEST):
         raise ValueError(
             f"a block with values that are not finite, or above {LARGEST:g}"
@@ -187,7 +187,7 @@ def _read_embedding(f: Fields, arrays: ArrayList) -> messages.Embedding:
 
 
 def _write_descend(m: messages.Descend) -> Parts:
-    """Put the rate behind the block: it may be another one every step."""
+    """Put the rate after the block: fields are cached, and it changes every step."""
     fields, arrays = _write_block(m.gradient)
     rate = torch.tensor([m.rate], dtype=torch.float64)
     return fields | {"stage": m.stage, "last": m.last}, [*arrays, rate]
@@ -197,7 +197,7 @@ def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
     *own, rate = arrays
     _expect(rate, "float64", 1)
     if not 0 <= rate[0] <= 1:
-        raise ValueError("a rate that is no share")
+        raise ValueError("a rate that is not between 0 and 1")
     return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
 
 
@@ -364,7 +364,7 @@ def encode(frame: WireFrame) -> bytes:
 
 
 def _checksum(*parts: bytes | memoryview) -> bytes:
-    """Return what tells a damaged frame; who made it is TLS's to tell."""
+    """Return the checksum that shows damage; TLS proves who made a frame."""
     state = xxhash.xxh3_64()
     for part in parts:
         state.update(part)
@@ -372,12 +372,12 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
 
 
 def most_bytes(n_body: int) -> int:
-    """Return the most bytes of a frame whose arrays have so many."""
+    """Return the largest size of a frame whose arrays take `n_body` bytes."""
     return HEAD_BYTES + MAX_FIELDS + n_body
 
 
 def kind_of(data: bytes | memoryview) -> type | None:
-    """Return of which kind a frame says that it is, before it is read."""
+    """Return the kind that a frame claims to be, before it is read."""
     if len(data) < HEAD.size:
         return None
     place = HEAD.unpack_from(data)[2]
@@ -412,7 +412,7 @@ def _decode(view: memoryview, limit: int) -> WireFrame:
         raise ValueError(f"{len(view)} bytes")
     magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
     if magic != MAGIC:
-        raise ValueError("something else")
+        raise ValueError(f"bytes that begin with {magic!r}")
     if version != VERSION:
         raise ValueError(f"format {version}")
     if n_fields > MAX_FIELDS or n_body > limit:

@@ -54,11 +54,11 @@ log = logging.getLogger(__name__)
 
 
 class Hub:
-    """The server's side: takes parties in and exchanges frames with them.
+    """The server's side: admits parties and exchanges frames with them.
 
-    `silence` are the seconds that a party which owes a reply may give no sign of life,
-    `limit` the most bytes of a reply's arrays. An engine listens, calls :meth:`attend`
-    and has a :meth:`stop`. Other `rules` hold from the next exchange on.
+    `silence` is how many seconds a party that owes a reply may go without a sign of
+    life, `limit` the most bytes of a reply's arrays. An engine listens, calls
+    :meth:`attend` and has a :meth:`stop`. New `rules` hold from the next exchange on.
     """
 
     named_in = "certificate"  # where a party's name stands
@@ -84,7 +84,7 @@ class Hub:
         self._stopping: threading.Thread | None = None
 
     def follow(self, rules: HubRules) -> None:
-        """Take up rules; a party that came before them stays only if they admit it."""
+        """Set the rules, and hang up on connected parties that they do not admit."""
         with self._changed:
             self.rules = rules
             for line in [*self._lines.values()]:
@@ -100,12 +100,11 @@ class Hub:
     def attend(
         self, stream: Stream, who: Callable[[], str | None], greets: bool = True
     ) -> None:
-        """Take in the party at the other end, and carry its frames until it goes.
+        """Admit the party at the other end, and carry its frames until it goes.
 
-        `who` returns its proven name, None where nothing proves one; without `greets`
-        it is known to say something else than a greeting. An error of ours is raised in
-        the server's thread; raised here, it would be told to the party with all that it
-        says.
+        `who` returns its proven name, None where nothing proves one; `greets` is False
+        where it is known not to send a greeting. An error of ours is raised in the
+        server's thread: raised here, its full text would reach the party.
         """
         line: PartyLine | None = None
         try:
@@ -129,7 +128,7 @@ class Hub:
     def _greet(
         self, stream: Stream, who: Callable[[], str | None], greets: bool
     ) -> PartyLine | None:
-        """Check who dials; return its line, or say why not."""
+        """Check who dials; return its line, or refuse it and return None."""
         proven: str | None = None
         try:
             proven = who()  # an error: a name that no party may have
@@ -169,7 +168,7 @@ class Hub:
         return line
 
     def _objection(self, name: str, hello: Hello) -> Refusal | None:
-        """Return why a party may not join now; it hears of no other party."""
+        """Return why a party may not join now, without naming another party."""
         if name not in self.parties:
             return _unexpected(name)
         if hello.party != name:
@@ -262,7 +261,7 @@ class Hub:
             line.ended.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have the server's thread raise an error of another thread."""
+        """Have the server's thread raise an error that happened in another one."""
         log.error("a connection failed: %s", first_line(error))
         with self._changed:
             self._failure = self._failure or error
@@ -283,12 +282,12 @@ class Hub:
 
     @property
     def hellos(self) -> dict[PartyId, Hello]:
-        """Return how connected parties greeted; each connection has one of its own."""
+        """Return the greetings of connected parties, a new one each connection."""
         with self._changed:
             return {party: line.hello for party, line in self._lines.items()}
 
     def wait(self, seconds: float, parties: Sequence[PartyId] | None = None) -> None:
-        """Wait until these parties, or all, are connected; who is not is named."""
+        """Wait until these parties, or all, are connected; an error names the rest."""
         due, end = parties or self.parties, time.monotonic() + seconds
         with self._changed:
             self._raise_failure()
@@ -310,7 +309,7 @@ class Hub:
     ) -> dict[PartyId, Any]:
         """Exchange messages of any kind, those around a run included.
 
-        Where it is said how parties `greeted`, those who came anew since are missing.
+        With `greeted`, parties that have reconnected since then count as missing.
         """
         self.number += 1
         with self._changed:
@@ -342,7 +341,7 @@ class Hub:
         }
 
     def _reply(self, line: PartyLine, request: Any) -> Any:
-        """Return a party's reply to this exchange; late ones to earlier are dropped."""
+        """Return a party's reply to this exchange; drop late replies to others."""
         party, end = line.party, time.monotonic() + self.rules.longest
         while True:
             left = min(line.heard + self.silence, end) - time.monotonic()
@@ -389,7 +388,7 @@ class Hub:
         )
 
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
-        """Hang up on who sent something else than was asked for."""
+        """Hang up on a party whose reply is wrong."""
         self.hang_up(party, Refusal("protocol", printable(why), final=False))
         self.rules.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
@@ -408,7 +407,7 @@ class Hub:
             self._hang_up(line, why)
 
     def _hang_up(self, line: PartyLine, why: Refusal | None) -> None:
-        """End one connection; another one that the party has made since stays."""
+        """End this connection; a newer one of the same party stays."""
         with self._changed:
             if self._lines.get(line.party) is line:
                 del self._lines[line.party]
@@ -420,8 +419,8 @@ class Hub:
     def close(self, error: BaseException | None = None) -> bool:
         """Say farewell to all, or why a run ends early, and stop listening.
 
-        A party that does not listen is not waited for. Returns whether all connections
-        are over; one that is not keeps a thread that cannot be ended.
+        A party that does not read is not waited for. Returns whether all connections
+        are over; an open one keeps a thread that cannot be ended.
         """
         end = time.monotonic() + CLOSE_SECONDS
         with self._changed:

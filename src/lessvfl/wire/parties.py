@@ -75,7 +75,7 @@ class Parties:
     components: dict[PartyId, Tensor] = field(init=False)  # of those at the start
 
     def __post_init__(self) -> None:
-        """Shake hands: versions and numbers of rows must agree."""
+        """Check that versions and numbers of rows agree."""
         replies = self.transport.exchange(
             {name: messages.Describe() for name in self.names}
         )
@@ -113,8 +113,8 @@ class Parties:
     def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
         """Start a stage of training; return the first batch's blocks (R, b, E_m).
 
-        With `done` steps behind, the blocks of the next batch are sent again: they are
-        on the bill already.
+        After `done` steps, the blocks of the next batch are sent again; they have been
+        billed already.
         """
         requests = dict.fromkeys(self._active(), messages.Begin(plan, done))
         if done > 0:
@@ -152,7 +152,7 @@ class Parties:
     ) -> dict[PartyId, messages.Block]:
         """Return the gradient of every party that takes part, as it is sent.
 
-        Blocks of one shape are rounded in one go.
+        Blocks of one shape are rounded together.
         """
         names = self._active()
         own = [gradients[name].contiguous() for name in names]
@@ -160,10 +160,10 @@ class Parties:
         streams = [("down", plan.stage, name, step) for name in names]
         alike = len({values.shape for values in own}) == 1
         if plan.bits < 32 and alike and all(map(messages.is_whole, own, widths)):
-            found = coding.encode_alike(own, plan.bits, seeds, streams)
+            encoded = coding.encode_alike(own, plan.bits, seeds, streams)
             blocks = [
                 messages.Block(rounded, width, coded)
-                for (coded, rounded), width in zip(found, widths, strict=True)
+                for (coded, rounded), width in zip(encoded, widths, strict=True)
             ]
         else:
             blocks = [
@@ -197,8 +197,8 @@ class Parties:
             self.embed("embed", "train", bits=bits, part=part)
             for part in range(n_parts)
         )
-        found = [concatenate(some) for some in blocks]
-        return found[0] if n_parts == 1 else torch.cat(found, dim=1)
+        joined = [concatenate(some) for some in blocks]
+        return joined[0] if n_parts == 1 else torch.cat(joined, dim=1)
 
     def select_features(
         self, kept: Tensor | None, plan: SelectPlan | ShadowPlan
@@ -219,7 +219,7 @@ class Parties:
         self._finish(self._exchange(requests))
 
     def state(self) -> dict[str, Any]:
-        """Return what changes in a run, as plain values, and the constants apart."""
+        """Return what changes in a run as plain values, without the constants."""
         return {
             "sizes": self.sizes,
             "widths": {name: list(some) for name, some in self._widths.items()},
@@ -232,7 +232,7 @@ class Parties:
     def restore(
         self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
     ) -> None:
-        """Take up a state as :meth:`state` gave it."""
+        """Restore what :meth:`state` returned."""
         for name, (first, *_) in state["components"].items():
             if len(first) != self.sizes[name]:
                 raise ProtocolError(

@@ -1,4 +1,4 @@
-"""What a reply must be, before it is used: of the right kind, shape, stage, coding."""
+"""Checks of a reply before it is used: its kind, shape, stage and coding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENDS = 1 << 10  # bytes of the ends of coded blocks, and of a constant
 
 
 class ReplyRules:
-    """The rules of one run with one replica."""
+    """What replies in one run with one replica must be like."""
 
     def __init__(
         self,
