@@ -641,7 +641,7 @@ def test_every_request_is_written_down_at_the_party(folder):
     with a_session(folder) as (predictor, sides):
         places = everybody(predictor)
         predictor.predict(places[:7])
-        predictor.look()  # asks for nothing, and is no request
+        predictor.ping()  # asks for nothing, and is no request
         for _ in range(3):
             with pytest.raises(PolicyError, match="answers for common rows"):
                 predictor.predict(np.array([10**6]))
@@ -744,7 +744,7 @@ def test_a_model_is_taken_up_so_often_and_not_more(folder, monkeypatch):
         wanted = Open(header["run"], 0, "0" * 32, run["models"]["server"], "psi")
         replies = [party.handle(wanted) for _ in range(4)]
         assert [type(reply) for reply in replies] == [Agreed] * 3 + [Declined]
-        assert "takes up a model at most 3 times a minute" in replies[-1].reason
+        assert "loads a model at most 3 times a minute" in replies[-1].reason
         monkeypatch.setattr(predict_party, "MINUTE", 0.0)
         assert isinstance(party.handle(wanted), Agreed)
     finally:

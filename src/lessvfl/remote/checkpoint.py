@@ -1,8 +1,8 @@
 """Checkpoints: a run between machines that goes on where it was, to the bit.
 
-At every boundary all parties write their state down first and the server last, each
-file at once: what the server has written, every party has. After a break everybody
-takes up the server's last mark; the steps since are done again, with the same numbers.
+At every checkpoint all parties save their state first and the server last, each file
+atomically: a state that the server has, every party has. After a break everybody goes
+back to the server's last mark and repeats the steps since, with the same numbers.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class State:
 
 
 def write_state(path: Path, state: State) -> None:
-    """Write a state to a file, at once, for its owner alone.
+    """Write a state to a file atomically, readable by its owner only.
 
-    The folder is made where it is missing. A checksum stands beside the values.
+    A missing folder is made. The file has a checksum.
     """
     values = dumps({"format": FORMAT, "lessvfl": __version__, **state.values})
     tensors = {  # that share no memory, as the format wants
@@ -60,17 +60,17 @@ def write_state(path: Path, state: State) -> None:
 
 
 def _checksum(values: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return what tells altered words: of the values, names, shapes and numbers."""
-    found = xxhash.xxh3_128(values.encode())
+    """Return a checksum of the values, and the tensors' names, shapes and numbers."""
+    checksum = xxhash.xxh3_128(values.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        checksum.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def read_state(path: Path) -> State:
-    """Read a state; what cannot be used is named, and left as it is."""
+    """Read a state; a file that cannot be used is named and left alone."""
     try:
         content = path.read_bytes()  # once: the next state may replace it meanwhile
         tensors = safetensors.torch.load(content)
@@ -78,7 +78,7 @@ def read_state(path: Path) -> State:
         about = json.loads(content[8 : 8 + n_header])["__metadata__"]
         values = json.loads(about["values"])
         if about["checksum"] != _checksum(about["values"], tensors):
-            raise ValueError("words that were altered: the checksum is wrong")
+            raise ValueError("a wrong checksum: the file was changed")
     except (
         *(OSError, ValueError, KeyError, RecursionError),
         safetensors.SafetensorError,
@@ -97,7 +97,7 @@ def read_state(path: Path) -> State:
 
 
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:
-    """Return common rows for a state; of all rows as they stand none is named."""
+    """Return common rows for a state; nothing if they are all rows in order."""
     if are_all(rows, n_rows):
         return {}
     return {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
@@ -118,12 +118,12 @@ class Checkpoints(Keeper):
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
-    _is_back: bool = True  # the network is that of the mark, or ahead of it
+    _is_back: bool = True  # the network has the values of the checkpoint, or later
     _optimizer: Optimizer | None = None
     _more: Tensor | None = None  # of the stage: what changes beside the weights
 
     def __post_init__(self) -> None:
-        """Take up what was saved."""
+        """Restore what was saved."""
         if self.saved is None:
             return
         self._is_back = False
@@ -147,7 +147,7 @@ class Checkpoints(Keeper):
         self.put_back(params)
         if stage in self._behind:
             return n_steps
-        saved, self.saved = self.saved, None  # from here on the run is ahead of it
+        saved, self.saved = self.saved, None  # the run is ahead of it from here on
         if saved is None or saved.values["stage"] != stage:
             return 0
         fill_optimizer(optimizer, saved.tensors)
@@ -165,8 +165,8 @@ class Checkpoints(Keeper):
     def put_back(self, params: Sequence[Tensor]) -> None:
         """Put saved values into the server's network, where they fit its shape.
 
-        They do not before it is cut to the components that the mark has, and must
-        before anything is saved again.
+        They fit only once it is cut to the components of the checkpoint, which must
+        happen before anything is saved again.
         """
         self._params = params
         if self.saved is None:

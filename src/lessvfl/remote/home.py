@@ -1,8 +1,8 @@
 """A side's run folder between machines: one process, one secret, one table.
 
-``lock`` is held by the process that runs. ``side.safetensors`` holds a secret from the
-operating system, from which all that the others must not guess is derived, and digests
-of the table that the run began with.
+The process that runs holds ``lock``. ``side.safetensors`` has a random secret, from
+which everything is derived that other sides must not guess, and digests of the table
+that the run began with.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
 
 
 def versions() -> dict[str, str]:
-    """Return what must be equal for two sides to draw the same rows.
+    """Return the versions that two sides must share to draw the same rows.
 
-    Builds of one release of torch do, on all kinds of processors.
+    All builds of a torch release draw alike, on every kind of processor.
     """
     return {
         "lessvfl": __version__,
@@ -53,7 +53,7 @@ def _computes_by() -> dict[str, str]:
 
 
 def hold(folder: Path) -> int:
-    """Take a run folder for this process alone, until the file returned is closed."""
+    """Lock a run folder for this process; closing the returned file unlocks it."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,7 +61,7 @@ def hold(folder: Path) -> int:
         os.close(lock)
         raise ConfigError(
             f"The run folder '{folder}' must be of one process at a time. Got one that "
-            "another process uses."
+            "another process is using."
         ) from None
     return lock
 
@@ -72,14 +72,14 @@ Digests = Mapping[str, str]  # what a run depends on, as digests by name
 class Home:
     """The run folder of a server or a party, for one process at a time.
 
-    `facts` are digests of what the run depends on; a run that began goes on with the
-    same ones alone.
+    `facts` are digests of what the run depends on; a run that has begun goes on only
+    with the same ones.
     """
 
     def __init__(self, folder: Path, facts: Digests) -> None:
         self.folder, self.facts = folder, dict(facts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chmod(folder, 0o700)  # one that was there may be open to others
+        os.chmod(folder, 0o700)  # an existing one may be readable by others
         self.close = weakref.finalize(self, os.close, hold(folder))
         try:
             self.secret = self._open()
@@ -90,7 +90,7 @@ class Home:
     def _open(self) -> bytes:
         """Return the secret, made before anything is sent."""
         if not self._path.is_file():
-            if any(one for left in TRACES for one in self.folder.glob(left)):
+            if any(any(self.folder.glob(pattern)) for pattern in TRACES):
                 raise RecordError(
                     f"The run folder '{self.folder}' must hold '{STATE}', which its "
                     "run began with. Got one without; another run needs another 'out'."
@@ -107,12 +107,12 @@ class Home:
         return state.secret
 
     def begin(self) -> None:
-        """Write down what the run depends on: from here on it must stay."""
+        """Save what the run depends on, which must not change from here on."""
         if read_state(self._path).values["facts"] is None:
             self._write(self.secret, self.facts)
 
     def key(self, *names: str | int) -> bytes:
-        """Return 32 bytes for one purpose, which only who has the secret can know."""
+        """Return 32 bytes for one purpose, which need the secret to compute."""
         text = "/".join(map(str, names))
         return hmac.digest(self.secret, text.encode(), "sha256")
 
@@ -131,9 +131,10 @@ def facts_of(
     code: str | None,
     **more: NDArray[Any] | None,
 ) -> dict[str, str]:
-    """Return digests of a table (ids, names of columns, cells) and of the rest.
+    """Return digests of all that a run depends on.
 
-    That is a config, the `code` of a network (``FILE.py:FUNCTION``), and versions.
+    These are a table (ids, names of columns, cells), settings of a config, the `code`
+    of a network (``FILE.py:FUNCTION``), and versions.
     """
     texts = table.look.text
     columns = [(name, i in texts) for i, name in enumerate(table.names)]
@@ -144,7 +145,7 @@ def facts_of(
         **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
         "code of the network": "none" if code is None else _code_digest(code),
-        **{f"version of {name}": one for name, one in _computes_by().items()},
+        **{f"version of {name}": own for name, own in _computes_by().items()},
     }
 
 

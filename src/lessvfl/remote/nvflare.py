@@ -124,7 +124,7 @@ def server_of(task: Shareable, context: FLContext) -> str:
 
 @contextlib.contextmanager
 def watching(signal: Signal, aborted: Callable[[AbortedError], None]) -> Iterator[None]:
-    """Tell when FLARE aborts the job."""
+    """Call `aborted` when FLARE aborts the job."""
     over = threading.Event()
 
     def poll() -> None:
@@ -161,14 +161,14 @@ class ServerController(Controller):  # type: ignore[misc]
         """Do nothing more."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """End the job when FLARE has given a site up."""
+        """End the job when FLARE has given up a site."""
         if event_type == EventType.CLIENT_DISCONNECTED and self._hub is not None:
             name = fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME)
             why = "FLARE has lost its site; submit the job again to go on with the run"
             self._hub.fail(PartyLostError([name], why))
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Run to the end; what goes wrong is one sentence and the end of the job."""
+        """Run to the end; an error is one sentence and ends the job."""
         try:
             self._serve(abort_signal, fl_ctx)
         except AbortedError as error:
@@ -211,7 +211,7 @@ class ServerController(Controller):  # type: ignore[misc]
             self._wait_for(task, abort_signal)
 
     def _invite(self, peer: str, parties: Sequence[str], fl_ctx: FLContext) -> Task:
-        """Have every site begin, and tell it where the server is."""
+        """Start every site's task, which names the server's cell."""
         request = Shareable()
         request.set_header(PEER, peer)
         task = Task(TASK, request, result_received_cb=self._ended)
@@ -219,7 +219,7 @@ class ServerController(Controller):  # type: ignore[misc]
         return task
 
     def _ended(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Hear how a site's part ended; one that went wrong ends the job."""
+        """Note how a site's task ended; a failure ends the job."""
         name, reply = client_task.client.name, client_task.result
         code = reply.get_return_code()
         if code in (ReturnCode.OK, ReturnCode.TASK_ABORTED):
@@ -233,7 +233,7 @@ class ServerController(Controller):  # type: ignore[misc]
             self._hub.fail(ProtocolError(sentence, public=STOPPED))
 
     def _wait_for(self, task: Task, abort_signal: Signal) -> None:
-        """Let the parties end; who does not is not waited for much longer."""
+        """Wait a while for the parties to end."""
         end = time.monotonic() + END_SECONDS
         while task.completion_status is None and time.monotonic() < end:
             if abort_signal.triggered:
@@ -258,7 +258,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         fl_ctx: FLContext,
         abort_signal: Signal,
     ) -> Shareable:
-        """Take part to the end; the server hears what it may of what goes wrong."""
+        """Take part to the end; tell the server what it may know of an error."""
         if task_name != TASK:
             shown = printable(str(task_name), SHORT)
             sentence = f"The task must be '{TASK}'. Got '{shown}'."
@@ -290,7 +290,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         status = Status(*names, [SERVER], side=name)
         process = PartyProcess.load(name, own, status)
         with contextlib.closing(process):
-            # Also where its own run is over: the server may not know of that yet.
+            # Even if its own run is over: the server may not know that yet.
             server = FlareServer(fl_ctx.get_engine().get_cell(), peer)
             with watching(signal, server.abort):
                 process.serve(server)
@@ -344,10 +344,10 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     """Put a side's config of a run into its own FLARE workspace, and allow its class.
 
     Paths in the config become absolute. `site` is the name of the site, or ``server``.
-    FLARE builds no component of a class that is not on the site's own list, but by
-    default it takes code with a job of any lead; that right is taken from everybody. By
-    default FLARE sends a site's logs to the server; that is switched off at a site,
-    since they name files, columns and the features that it keeps.
+    FLARE only builds components of classes on the site's own list, but by default it
+    accepts code with a job of any lead; that right is revoked. By default FLARE also
+    sends a site's logs to the server; that is switched off at a site, since they name
+    files, columns and the features that it keeps.
 
     Returns where the config is.
     """

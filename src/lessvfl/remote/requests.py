@@ -23,10 +23,10 @@ from lessvfl.wire.coding import BITS
 
 @dataclass
 class SeedProgress:
-    """How far a seed is: plain values, all that changes beside network and bill."""
+    """How far a seed is: all that changes, in plain values, but network and bill."""
 
     behind: int = 0  # plans whose stages are over for this party
-    step: int = 0  # of the stage of joint training at hand
+    step: int = 0  # of the current stage of joint training
     sent: list[int] = field(default_factory=list)  # parts of the rows of stage 2
     scored: dict[str, int] = field(default_factory=dict)  # bits a value, by rows
     # Features in use at every evaluation.
@@ -65,14 +65,14 @@ class Prepared:
     folder: Path  # of this seed
 
     def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:
-        """Return a request, its plan the party's own, or refuse it."""
+        """Return a request, with the party's own copy of its plan, or refuse it."""
         match message:
             case messages.Begin(plan) | messages.Select(_, plan):
                 own = next((p for p in self.plans if are_alike(p, plan)), None)
                 if own is None:
                     raise PolicyError(
                         f"Party '{self.checker.party}' follows the plans of the "
-                        "settings that were agreed on. Got another one of stage "
+                        "settings that were agreed on. Got a different one of stage "
                         f"'{plan.stage}'."
                     )
                 self._check_turn(own, done)
@@ -114,7 +114,7 @@ class Prepared:
         return len(self.plans)
 
     def stage_due(self, done: SeedProgress) -> str | None:
-        """Return the stage at hand, or the next one; None: all are over."""
+        """Return the current stage, or the next one; None: all are over."""
         place = self.n_due(done)
         return self.plans[place].stage if place < len(self.plans) else None
 
@@ -133,7 +133,7 @@ class Prepared:
             )
 
     def _check_stored(self, message: messages.Embed, done: SeedProgress) -> None:
-        """Refuse rows for stage 2 but those that were agreed on, after stage 1."""
+        """Refuse rows for stage 2 other than those agreed on, and any before it."""
         is_due = self.stage_due(done) == "select_features"
         if self.stored is not None and is_due and message.part not in done.sent:
             n_rows, bits = self.stored
