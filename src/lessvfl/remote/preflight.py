@@ -30,7 +30,7 @@ NO_COLUMNS = "Nothing is said about columns: the parties have them."
 
 
 def check_party(config: PartyConfig, name: str) -> check.TableReport:
-    """Say of a party's own table what its run would, and what would stop it."""
+    """Report what a run would say of a party's own table, and what would stop it."""
     attempt = check.Attempts()
     problems, stem = attempt.problems, Path(config.data).stem
     opened = attempt(lambda: open_table(config))
@@ -63,10 +63,10 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         excluded = split.excluded_columns(table.names, {name: patterns})
         found += [
             dataclasses.replace(
-                check.EXCLUDED if one in excluded else NOT_NAMED, column=one
+                check.EXCLUDED if column in excluded else NOT_NAMED, column=column
             )
-            for one in table.names
-            if one not in held
+            for column in table.names
+            if column not in held
         ]
     may_begin = not problems  # which says itself what stops it
     flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
@@ -81,18 +81,18 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         None,
         None,
         tuple(problems),
-        check.in_order([_by_config(one, name) for one in found], table.names),
+        check.in_order([_by_config(finding, name) for finding in found], table.names),
         check.kinds_of(own),
         (NO_LABELS,),
     )
 
 
-def _by_config(one: Finding, name: str) -> Finding:
-    """Return a finding of a party whose advice a config can follow."""
-    done = one.done
+def _by_config(finding: Finding, name: str) -> Finding:
+    """Return a finding of a party with settings of its config in place of options."""
+    done = finding.done
     for option, setting in AS_SETTINGS.items():
         done = done.replace(option, setting)
-    return dataclasses.replace(one, done=done, party=one.column and name)
+    return dataclasses.replace(finding, done=done, party=finding.column and name)
 
 
 def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str,
 
 
 def check_server(config: ServerConfig) -> check.TableReport:
-    """Say of the label holder's own table what its run would, and would stop it."""
+    """Report what a run would say of the label holder's table, or what stops it."""
     attempt = check.Attempts()
     problems, stem = attempt.problems, Path(config.data).stem
     with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:

@@ -21,10 +21,10 @@ PAGE = '<pre style="line-height: normal; font-family: monospace">{code}</pre>'
 
 @contextlib.contextmanager
 def follow(status: Status, console: Console | None = None) -> Iterator[Progress]:
-    """Give whom a run may tell how far it is, and show it for as long as it lasts.
+    """Yield a progress for a run to report to, and show it while the block lasts.
 
-    In a notebook that is a view in the cell, which stays as it was at the end;
-    elsewhere what :func:`~lessvfl.status.terminal.show` shows on standard error.
+    In a notebook it is a view in the cell, which stays as it was at the end; elsewhere
+    it is what :func:`~lessvfl.status.terminal.show` shows on standard error.
     """
     console = console or Console(stderr=True)
     if not console.is_jupyter:
