@@ -30,10 +30,10 @@ class Echo:
 class Aligner(messages.Side):
     """The label holder's side.
 
-    Send :meth:`hello` to every party, give every answer to :meth:`take` and send on
-    what it returns; once that is nothing for everybody, send what :meth:`finish`
-    returns, then take :attr:`rows`. Fewer common ids than `min_common`, or than
-    `min_share` of the smallest table, are refused.
+    Send :meth:`hello` to every party, pass every answer to :meth:`take` and send what
+    it returns; once it returns None for all, send what :meth:`finish` returns, then
+    read :attr:`rows`. Fewer common ids than `min_common`, or than `min_share` of the
+    smallest table, are refused.
     """
 
     min_common: int = 50
@@ -116,7 +116,7 @@ class Aligner(messages.Side):
         count = self._counter(what, len(firsts))
         both = reader.multiplied(self._scalar, firsts, count)
         again = reader.multiplied(self._scalar, seconds)
-        # One row is one point: whoever knows one id could otherwise claim all rows.
+        # One point a row: otherwise knowing one id would be enough to claim all rows.
         if len(set(both)) < len(both):
             raise reader.error("holds one point twice")
         listed, order = messages.in_order(both)
@@ -171,7 +171,7 @@ class Aligner(messages.Side):
             )
 
     def _check_size(self, who: str, n_common: int, smallest: int) -> None:
-        """Refuse a tiny intersection; the sentence does not tell how tiny."""
+        """Refuse a tiny intersection, without telling how tiny it is."""
         needed = max(self.min_common, math.ceil(self.min_share * smallest))
         if n_common >= needed:
             return
@@ -214,7 +214,7 @@ class Aligner(messages.Side):
         return [*parts, messages.block(proofs)]
 
     def _rank(self, row: int) -> bytes:
-        """Return what common rows are sorted by: it depends on no id."""
+        """Return the sort key of a common row, which does not depend on its id."""
         return keys.derive(self._order_key, "row", messages.COUNT.pack(row))
 
     def _seal(self, kind: int, *parts: bytes) -> bytes:

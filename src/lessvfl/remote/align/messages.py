@@ -48,7 +48,7 @@ def block(entries: Sequence[bytes]) -> bytes:
 
 
 def in_order(entries: Sequence[bytes]) -> tuple[list[bytes], NDArray[np.int64]]:
-    """Return entries sorted, which hides their order, and which each of them was."""
+    """Return entries sorted, which hides their order, and the old place of each."""
     order = sorted(range(len(entries)), key=entries.__getitem__)
     return [entries[at] for at in order], np.array(order, dtype=np.int64)
 
@@ -87,7 +87,7 @@ class AlignReader:
         return [taken[at : at + width] for at in range(0, len(taken), width)]
 
     def sorted_block(self, width: int) -> list[bytes]:
-        """Return the same of different entries in order: each stands there once."""
+        """Return a block whose entries must be sorted and all different."""
         entries = self.block(width)
         if any(a >= b for a, b in itertools.pairwise(entries)):
             raise self.error("holds entries that are not in order")
@@ -99,7 +99,7 @@ class AlignReader:
         return np.frombuffer(taken, POSITION).astype(np.int64)
 
     def check_points(self, points: Sequence[bytes]) -> None:
-        """Refuse what X25519 would read as another point, and zero."""
+        """Refuse what X25519 would take for another point, and zero."""
         try:
             psi.check_points(points)
         except ValueError as error:
@@ -108,7 +108,7 @@ class AlignReader:
     def multiplied(
         self, key: psi.Key, points: Sequence[bytes], count: psi.OnCount = lambda n: None
     ) -> list[bytes]:
-        """Return points of the message under a key, once they are found to be some."""
+        """Check points of the message, and return them multiplied by a key."""
         self.check_points(points)
         try:
             return key.multiply(points, count)
@@ -116,12 +116,12 @@ class AlignReader:
             raise self.error(str(error)) from None
 
     def end(self) -> None:
-        """Refuse a message that has more."""
+        """Refuse a message that goes on."""
         if self.body:
             raise self.error("goes on after its end")
 
     def error(self, what: str) -> ProtocolError:
-        """Build the sentence about this message; `what` names nobody and no id."""
+        """Build the error about this message; `what` names no side and no id."""
         return ProtocolError(
             f"The alignment message of {self.who} {what}.",
             public=f"An alignment message {what}.",
@@ -154,7 +154,7 @@ def open_message(message: bytes, kind: int, who: str) -> AlignReader:
 
 
 def most_offered(mode: Mode, n_rows: int, most_ids: int) -> int:
-    """Return the most bytes of an offer to a label holder of so many rows."""
+    """Return the largest size of an offer to a label holder of `n_rows`."""
     listed = {
         "psi": psi.POINT_BYTES * (padded(most_ids) + padded(n_rows)),
         "plain": DIGEST_BYTES * padded(most_ids),
@@ -181,7 +181,7 @@ def padded_items(key: bytes, ids: Ids) -> list[str]:
 
 
 def names(key: bytes, ids: Ids, rows: NDArray[np.int64]) -> list[bytes]:
-    """Return what only who knows the ids of rows can, once it is given a key."""
+    """Return proofs, by a key, of knowing the ids of these rows."""
     items = ids.items
     return [keys.derive(key, "name", items[row].encode()) for row in rows.tolist()]
 
@@ -228,7 +228,7 @@ class Side:
 
 
 def other_mode(holder: Mode, party: Mode) -> AlignmentError:
-    """Build the sentence about two sides that were set to different modes."""
+    """Build the error about two sides with different modes."""
     sentence = (
         f"The label holder aligns by '{holder}', the party by '{party}'; "
         "both must set the same mode."

@@ -19,11 +19,11 @@ from lessvfl.remote.align.messages import AlignReader
 class PartyAligner(messages.Side):
     """A party's side.
 
-    Give every message to :meth:`answer` and send back what it returns; after the last
-    one take :attr:`rows`. The party agrees to one `mode` alone, and to no fewer common
-    rows than `min_common`. In mode psi it counts how many of the ids that it is offered
-    are its own before it tells which: fewer than `min_common`, or than `min_share` of
-    the offered ones, are refused. Answers to different hellos have nothing in common.
+    Pass every message to :meth:`answer` and send back what it returns; after the last
+    one read :attr:`rows`. The party agrees to one `mode` only, and to no fewer common
+    rows than `min_common`. In mode psi it counts how many of the offered ids are its own
+    before it tells which: fewer than `min_common`, or than `min_share` of the offered
+    ones, are refused. Answers to different hellos have nothing in common.
     """
 
     def __post_init__(self) -> None:
@@ -114,10 +114,10 @@ class PartyAligner(messages.Side):
     # ----------------------------------------------------------- how many, before which
 
     def _tell_which(self, reader: AlignReader) -> list[bytes]:
-        """Count what is common; answer for the label holder's points if it suffices.
+        """Count common ids; if they are enough, answer the label holder's points.
 
-        Both lists must come back under one key: who does not know which points are
-        pairs cannot turn one common id into several.
+        Both lists must come back under one key: without knowing which points are pairs,
+        nobody can turn one common id into several.
         """
         self._echoed, pairs = (reader.sorted_block(psi.POINT_BYTES) for _ in range(2))
         reader.end()
@@ -183,9 +183,9 @@ class PartyAligner(messages.Side):
     def _are_proven(self, reader: AlignReader, places: NDArray[np.int64]) -> bool:
         """Tell whether a proof says of each place which point it came back as.
 
-        That point must be one that the label holder had offered. The proof is the point
-        of the place under a key of its own, which nobody else has, and the label
-        holder's: only who multiplied that very point can have it.
+        That point must be one that the label holder had offered. The proof is the
+        place's point under a key of its own, which nobody else has, and the label
+        holder's key: it takes a multiplication of that very point to know it.
         """
         ranks, proofs = reader.positions(), reader.block(psi.POINT_BYTES)
         if not len(places) == len(ranks) == len(proofs):
