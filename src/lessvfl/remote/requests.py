@@ -85,7 +85,7 @@ class Prepared:
                 n_outputs = party.net.n_outputs
                 if components is not None and not _are_places(components, n_outputs):
                     got = f"components {str(components)[:80]}"
-                    raise self._misfit(f"some of its {n_outputs} components", got)
+                    raise self._misfit("components that it has", got)
             case messages.Embed("evaluate", _, None):
                 party.part_of(message)
                 self._check_evaluation(message, done)

@@ -21,9 +21,9 @@ class PartyAligner(messages.Side):
 
     Pass every message to :meth:`answer` and send back what it returns; after the last
     one read :attr:`rows`. The party agrees to one `mode` only, and to no fewer common
-    rows than `min_common`. In mode psi it counts how many of the offered ids are its own
-    before it tells which: fewer than `min_common`, or than `min_share` of the offered
-    ones, are refused. Answers to different hellos have nothing in common.
+    rows than `min_common`. In mode psi it counts how many of the offered ids are its
+    own before it tells which: fewer than `min_common`, or than `min_share` of the
+    offered ones, are refused. Answers to different hellos have nothing in common.
     """
 
     def __post_init__(self) -> None:
