@@ -1170,7 +1170,7 @@ def a_peer(tmp_path):
 def a_listening_service(tmp_path):
     """Have the service at a port, with nobody behind it."""
     hub = SimpleNamespace(connected=())
-    predictor: Any = SimpleNamespace(hub=hub, parties=[], look=lambda: None)
+    predictor: Any = SimpleNamespace(hub=hub, parties=[], ping=lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as door, Worker(predictor) as worker:
         service = Service(worker, the_tokens(tmp_path), tmp_path)
         thread = threading.Thread(target=service.run, args=([door],), daemon=True)

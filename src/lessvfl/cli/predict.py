@@ -79,7 +79,7 @@ def server(
     given: dict[tokens.Right, Path | None] = {}
     if http is not None:
         given = {"predict": token_file, "admin": admin_token_file}
-    keys = tokens.Tokens.prepared(Path(own.out), given)
+    files = {r: tokens.prepare(r, Path(own.out), file) for r, file in given.items()}
     read_ids = functools.partial(universe, own, rows)
     known, asked = read_ids()
     credentials = server_credentials(own, insecure)
@@ -97,6 +97,7 @@ def server(
             if listener is None:
                 _batch(predictor, asked, target)
             else:
+                keys = tokens.Tokens(files)
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
 
 

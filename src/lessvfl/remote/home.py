@@ -46,12 +46,6 @@ def versions() -> dict[str, str]:
     }
 
 
-def _computes_by() -> dict[str, str]:
-    """Return what must stay equal for one side to compute the same bits."""
-    own = {"torch": torch.__version__, "machine": platform.machine()}
-    return versions() | own
-
-
 def hold(folder: Path) -> int:
     """Lock a run folder for this process; closing the returned file unlocks it."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -138,6 +132,11 @@ def facts_of(
     """
     texts = table.look.text
     columns = [(name, i in texts) for i, name in enumerate(table.names)]
+    # What must stay equal for one side to compute the same bits.
+    computed_by = versions() | {
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
     return {
         "ids": digest_of(ids).hex(),
         "columns": hashlib.sha256(json.dumps(columns).encode()).hexdigest(),
@@ -145,7 +144,7 @@ def facts_of(
         **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
         "code of the network": "none" if code is None else _code_digest(code),
-        **{f"version of {name}": own for name, own in _computes_by().items()},
+        **{f"version of {name}": own for name, own in computed_by.items()},
     }
 
 

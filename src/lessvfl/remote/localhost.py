@@ -343,18 +343,11 @@ def start(side: Path, command: str, *more: str) -> subprocess.Popen[bytes]:
 
     The last word of `command` is the side: ``server``, or ``predict party``.
     """
-    words = command.split()
+    *_, role = words = command.split()
+    options = ("--config", str(side / f"{role}.yaml"), *more)
     with open(side / "log.txt", "ab") as log:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "lessvfl.cli",
-                *words,
-                "--config",
-                str(side / f"{words[-1]}.yaml"),
-                *more,
-            ],
+            [sys.executable, "-m", "lessvfl.cli", *words, *options],
             stdout=log,
             stderr=log,
             env=os.environ | {"OMP_NUM_THREADS": "1"},

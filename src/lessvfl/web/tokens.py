@@ -47,13 +47,6 @@ class Tokens:
         self.files = files
         self._known: dict[Right, tuple[int, Token | None]] = {}  # by when it changed
 
-    @classmethod
-    def prepared(cls, folder: Path, given: Mapping[Right, Path | None]) -> Tokens:
-        """Return valid tokens, from files given or made in a folder."""
-        return cls(
-            {right: prepare(right, folder, file) for right, file in given.items()}
-        )
-
     def find(self, shown: bytes) -> Token | None:
         """Return the token that a header shows, in the same time whichever it is."""
         shown_token = None

@@ -243,17 +243,16 @@ class CellStreams:
         if not isinstance(place, int):
             return
         proven = self._proven(message)
-        is_new = False
         with self._lock:
             stream = self._streams.get(key)
-            if stream is None and self._opened and place == 0 and frame is not None:
+            is_new = stream is None and place == 0 and frame is not None
+            if is_new and self._opened is not None:
                 stream = self._streams[key] = CellStream(self, *key)
-                is_new = True
         if stream is None:
             return  # of one that is over
-        if is_new and self._opened is not None and frame is not None:
+        if is_new and self._opened is not None:
             try:
-                check_length(len(frame))
+                check_length(len(frame or b""))
             except ProtocolError as error:
                 proven = error
             self._opened(stream, proven)
