@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+MINUTE = 60.0  # seconds
+
 PartyId = str
 Task = Literal["binary", "multiclass", "regression"]
 Stage = Literal[

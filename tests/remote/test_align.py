@@ -829,27 +829,6 @@ def test_all_parties_together_may_share_too_little() -> None:
     assert caught.value.public == AlignmentError.public
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"min_common": 0}, "'min_common' of alignment must be a whole number >= 1"),
-        ({"min_share": 2}, r"'min_share' of alignment must be a float in \[0, 1\]"),
-        ({"mode": "bloom"}, "'mode' of alignment must be one of psi, plain, none"),
-    ],
-)
-def test_settings_are_checked(options: dict[str, Any], sentence: str) -> None:
-    defaults: dict[str, Any] = {"mode": "plain", "ids": Ids([1]), "n_rows": 1}
-    with pytest.raises(ConfigError, match=sentence):
-        Aligner(**defaults | {"secret": SECRET} | options)
-
-
-def test_the_least_that_a_party_allows_is_checked() -> None:
-    with pytest.raises(ConfigError, match="'min_common' of a party must be a whole"):
-        party_of("plain", [1], min_common=0)
-    with pytest.raises(ConfigError, match="'min_share' of a party must be a float in"):
-        party_of("plain", [1], min_share=2)
-
-
 # ----------------------------------------------------------------------------- messages
 
 

@@ -167,7 +167,7 @@ def prepare(base: Path, **of_server: Any) -> Job:
     job = a_job()
     port = localhost.free_port()
     sides = base / "sides"
-    localhost.write_folders(job, job.problem(0), [0], sides, port, 1, 3)
+    localhost.write_folders(job, job.problem(0), [0], sides, port, 3)
     for name in ("server", *SITES):
         path = config_of(base, name)
         values = yaml.safe_load(path.read_text()) | {"wait": 20.0}
@@ -311,6 +311,14 @@ def test_a_job_for_other_sites_is_refused(tmp_path):
     assert "must be the parties of the server's config, party0, party1" in said
 
 
+def test_a_server_whose_status_page_fails_ends_its_connections(tmp_path):
+    prepare(tmp_path, status="example.org:1")
+    system = System(tmp_path)
+    assert "address of the status page must be of this machine" in str(system.run())
+    hub: Any = system.controller._hub
+    assert hub._closing.kind == "config"
+
+
 def test_what_a_site_says_in_its_log_does_not_reach_the_server(tmp_path, caplog):
     prepare(tmp_path)
     (tmp_path / "sides" / "party1" / "columns.parquet").unlink()
@@ -338,7 +346,7 @@ def test_a_task_cannot_name_another_site_as_the_server(tmp_path, peer):
     context = system.context("party1", engine)
     reply = executor.execute(nvflare.TASK, request, context, system.signal)
     said = reply.get_header(nvflare.REASON)
-    assert said == "A task must name the server of its own job. Got another cell."
+    assert said == f"A task must name the server of its own job. Got '{peer}'."
     assert not engine.cell.called  # nothing was sent or listened to
 
 
@@ -394,7 +402,7 @@ def test_a_job_holds_names_and_nothing_else(tmp_path):
     [
         (SITES, "a/b", "name of a run must be"),
         (("a.b",), RUN, "name of a site must be"),
-        (("server",), RUN, "must not be 'server'"),
+        (("server",), RUN, "must not be named 'server'"),
     ],
 )
 def test_a_job_of_names_that_cannot_be_is_not_written(tmp_path, parties, run, words):
@@ -811,7 +819,7 @@ def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:
     """Give every site a config of a run; return the job."""
     base.mkdir()
     sides = base / "sides"
-    localhost.write_folders(job, job.problem(0), [0], sides, 1, 1, 3)
+    localhost.write_folders(job, job.problem(0), [0], sides, 1, 3)
     for name in ("server", *SITES):
         path = config_of(base, name)
         values = yaml.safe_load(path.read_text()) | {"wait": 20.0}

@@ -641,7 +641,7 @@ def test_every_request_is_written_down_at_the_party(folder):
     with a_session(folder) as (predictor, sides):
         places = everybody(predictor)
         predictor.predict(places[:7])
-        predictor.look()  # asks for nothing, and is no request
+        predictor.ping()  # asks for nothing, and is no request
         for _ in range(3):
             with pytest.raises(PolicyError, match="answers for common rows"):
                 predictor.predict(np.array([10**6]))
@@ -744,7 +744,7 @@ def test_a_model_is_taken_up_so_often_and_not_more(folder, monkeypatch):
         wanted = Open(header["run"], 0, "0" * 32, run["models"]["server"], "psi")
         replies = [party.handle(wanted) for _ in range(4)]
         assert [type(reply) for reply in replies] == [Agreed] * 3 + [Declined]
-        assert "takes up a model at most 3 times a minute" in replies[-1].reason
+        assert "loads a model at most 3 times a minute" in replies[-1].reason
         monkeypatch.setattr(predict_party, "MINUTE", 0.0)
         assert isinstance(party.handle(wanted), Agreed)
     finally:
@@ -1170,7 +1170,7 @@ def a_peer(tmp_path):
 def a_listening_service(tmp_path):
     """Have the service at a port, with nobody behind it."""
     hub = SimpleNamespace(connected=())
-    predictor: Any = SimpleNamespace(hub=hub, parties=[], look=lambda: None)
+    predictor: Any = SimpleNamespace(hub=hub, parties=[], ping=lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as door, Worker(predictor) as worker:
         service = Service(worker, the_tokens(tmp_path), tmp_path)
         thread = threading.Thread(target=service.run, args=([door],), daemon=True)

@@ -24,6 +24,7 @@ from lessvfl import data, report, settings
 from lessvfl.core import ending, plans
 from lessvfl.data import stored
 from lessvfl.errors import (
+    AlignmentError,
     ConfigError,
     DataError,
     LessVFLError,
@@ -925,6 +926,18 @@ def test_two_servers_on_one_run_folder_are_refused(tmp_path):
             ServerProcess(config, labels(), hub, a_status())
         first.close()
         ServerProcess(config, labels(), hub, a_status()).close()
+
+
+def test_a_side_that_cannot_begin_lets_go_of_its_run_folder(tmp_path):
+    config = server_config(tmp_path, align="psi")
+    with a_hub() as hub:
+        with pytest.raises(AlignmentError, match="a column of ids") as of_server:
+            ServerProcess(config, labels(), hub, a_status())
+        ServerProcess(server_config(tmp_path), labels(), hub, a_status()).close()
+    with pytest.raises(ConfigError, match="nobody") as of_party:
+        a_party("clinic", tmp_path, must_keep="nobody")
+    a_party("clinic", tmp_path).close()
+    del of_server, of_party  # they keep what failed in memory, as a log may
 
 
 @pytest.mark.parametrize("when", ["end", "nothing"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -416,11 +417,11 @@ def test_try_says_that_it_starts_processes(tmp_path, monkeypatch):
     settings = profiles.resolve("less-vfl-auto", "default", dataset)
     job, seen = simulate.Job(dataset, settings, parties=2), []
     for name in ("write_folders", "_run_sides", "collect"):
-        monkeypatch.setattr(localhost, name, lambda *_: None)
+        monkeypatch.setattr(localhost, name, lambda *_, **__: None)
 
     def watch(status):
         seen.append(status.snapshot())
-        return localhost.unwatched(status)
+        return contextlib.nullcontext()
 
     localhost.run(job, [0], tmp_path, 1, watch=watch)
     (shown,) = seen

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from tests.conftest import until
 
-import lessvfl.report
 from lessvfl.errors import ConfigError
 from lessvfl.status import Status, file, page, words
 from lessvfl.terms import Event, Stage
@@ -484,14 +483,6 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     text = page.render(status.snapshot())
     assert "<h1>failed at pre-training: step 40 of 100</h1>" in text
     assert "Party &#39;clinic&#39; stayed away." in text
-
-
-def test_the_page_has_the_colours_of_the_report() -> None:
-    def colours(package: Any) -> str:
-        style = (Path(package.__file__).parent / "page.css").read_text(encoding="utf-8")
-        return style[: style.index("* {")]
-
-    assert colours(page) == colours(lessvfl.report)
 
 
 # ----------------------------------------------------------------------------- metrics

@@ -183,12 +183,12 @@ def test_a_silent_party_is_asked_nothing_and_its_constant_stands_for_every_row()
     ledger = Ledger(1, watch=told.append)
     parties = both_parties(ledger, scale=1e-6)
     parties.select_features(None, dataclasses.replace(SELECT, lam=(1.0,)))
-    assert list(parties.constants()) == ["a"]
+    assert list(parties.constants) == ["a"]
     told.clear()
     h = parties.embed("embed", "train")
     assert [line.party for line in told] == ["b"]
     assert [block.shape for block in h] == [(1, 10, 3), (1, 10, 3)]
-    assert torch.equal(h[0], parties.constants()["a"].unsqueeze(1).expand(1, 10, 3))
+    assert torch.equal(h[0], parties.constants["a"].unsqueeze(1).expand(1, 10, 3))
     assert len(h[1].unique(dim=1)[0]) == 10
 
 
@@ -207,7 +207,7 @@ def test_only_parties_that_take_part_look_again():
     plan = ShadowPlan("select_again", 0.1)
     parties.select_features(None, plan)
     assert transport.asked[-1] == {"b": Select(None, plan)}
-    assert parties.constants().keys() == {"a", "b"}
+    assert parties.constants.keys() == {"a", "b"}
     assert ledger.by_stage(0)["select_again"] == {"up": 12, "down": 0, "rounds": 1}
 
 
@@ -257,7 +257,7 @@ def test_the_state_goes_through_json_and_back():
     parties.embed("embed", "train")
     state = json.loads(json.dumps(parties.state()))
     other = both_parties(Ledger(1))
-    other.restore(state, parties.constants())
+    other.restore(state, parties.constants)
     assert other.state() == parties.state()
     assert other.ledger == parties.ledger
     assert other.component_counts() == {"a": (2,), "b": (1,)}
@@ -276,7 +276,7 @@ def test_a_state_is_not_taken_up_by_parties_of_other_sizes():
     other = InProcess({party.name: party.handle for party in made})
     again = Parties(other, ["a", "b"], Ledger(1))
     with pytest.raises(ProtocolError, match=r"'a' must have 3 components, .*Got 2\."):
-        again.restore(parties.state(), parties.constants())
+        again.restore(parties.state(), parties.constants)
 
 
 def test_blocks_are_joined_in_the_order_of_the_parties():

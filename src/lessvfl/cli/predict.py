@@ -67,12 +67,11 @@ def server(
     ] = False,
 ) -> None:
     """Predict a file of ids with the parties, or offer predictions as a service."""
-    from lessvfl import data
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
-    from lessvfl.web import tokens
+    from lessvfl.web import address, tokens
 
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
@@ -80,12 +79,14 @@ def server(
     given: dict[tokens.Right, Path | None] = {}
     if http is not None:
         given = {"predict": token_file, "admin": admin_token_file}
-    keys = tokens.Tokens.prepared(Path(own.out), given)
-    read_ids = functools.partial(universe, own, rows, data.load_ids)
+    files = {r: tokens.prepare(r, Path(own.out), file) for r, file in given.items()}
+    read_ids = functools.partial(universe, own, rows)
     known, asked = read_ids()
     credentials = server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
-        listener = None if http is None else stack.enter_context(_bind(http))
+        listener = None
+        if http is not None:  # before anybody is asked for anything
+            listener = stack.enter_context(address.listen(http, "the service"))
         remote.start(own, log_json, stack, quiet)
         with remote.listening(own, credentials) as hub:
             predictor = Predictor(
@@ -96,6 +97,7 @@ def server(
             if listener is None:
                 _batch(predictor, asked, target)
             else:
+                keys = tokens.Tokens(files)
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
 
 
@@ -131,34 +133,19 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     results.say(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 
-def _bind(address: str) -> socket.socket:
-    """Take the port of the service, before anybody is asked for anything."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.web.address import bind, local_address
-
-    host, port = local_address(address, "the service")
-    try:
-        return bind(host, port)
-    except OSError as error:
-        raise ConfigError(
-            f"The service needs a port that is free. Got {address}: {error.strerror}."
-        ) from None
-
-
 def _serve(
     predictor: Predictor, listener: socket.socket, tokens: Tokens, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
     from lessvfl.remote.predict.service import Service, Worker
+    from lessvfl.web.address import url_of
 
     for right, file in tokens.files.items():
         what = "align" if right == "admin" else right
         log.info("the token to %s is in '%s'", what, file)
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)
-        host, port, *_ = listener.getsockname()
-        name = f"[{host}]" if ":" in host else host
-        log.info("answers at http://%s:%d/predict", name, port)
+        log.info("answers at %spredict", url_of(listener))
         with contextlib.suppress(KeyboardInterrupt):
             service.run(sockets=[listener])
 
