@@ -970,7 +970,7 @@ def test_a_party_with_its_own_secret_goes_on_to_the_bit(tmp_path):
     assert first.runs[0]["curve"] != simulated("less-vfl")["curve"]
     for name in ("server", *HELD):  # the same secrets for another run
         state = read_state(tmp_path / "calm" / name / "side.safetensors")
-        fresh = State(state.tensors, {"facts": None})
+        fresh = State(state.tensors, {"facts": None}, state.secret)
         write_state(tmp_path / "broken" / name / "side.safetensors", fresh)
     second, again = run_all(
         tmp_path / "broken", seed_private="own", dies_at={"clinic": 15}
@@ -997,7 +997,7 @@ def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):
             return send(requests, greeted)
 
         hub.send = lose
-        with pytest.raises(ConfigError, match="Party 'clinic' must have its run"):
+        with pytest.raises(ConfigError, match="Party 'clinic' must use its run"):
             process.run()
 
 
@@ -1013,7 +1013,7 @@ FAULTS = {  # by what is said of them
     "torch.float64": lambda reply: replace(
         reply, block=Block(reply.block.values.double(), reply.block.widths)
     ),
-    "A block must have its widths": lambda reply: replace(
+    "A block must be of widths (4,). Got (3,)": lambda reply: replace(
         reply, block=Block(reply.block.values, (reply.block.widths[0] - 1,))
     ),
     "values that are not finite": lambda reply: replace(
