@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
@@ -91,10 +92,10 @@ class Forked:
 class Forks:
     """A process that has imported lessvfl and forks for every command."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
         self._path = folder / "forks"
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "serve", self._path], stdin=subprocess.PIPE
+            [python, __file__, "serve", self._path], stdin=subprocess.PIPE
         )
 
     def start(
@@ -103,7 +104,10 @@ class Forks:
         limits: tuple[tuple[int, int], ...] = (),
         changed: Mapping[str, object] = MappingProxyType({}),
     ) -> Forked:
-        """Start ``lessvfl WORDS``, with limits of the system and constants changed."""
+        """Start ``lessvfl WORDS``, with limits of the system and constants changed.
+
+        Where the first word is a file of Python, that is run instead.
+        """
         output = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         with open(os.devnull) as nothing:
             descriptors = [nothing.fileno(), *(stream.fileno() for stream in output)]
@@ -232,7 +236,10 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
     sys.argv = ["lessvfl", *order["words"]]
     code: Any = 1
     try:
-        cli.main()
+        if order["words"][0].endswith(".py"):
+            runpy.run_path(order["words"][0], run_name="__main__")
+        else:
+            cli.main()
         code = 0
     except SystemExit as ending:
         code = ending.code or 0

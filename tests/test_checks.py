@@ -10,9 +10,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from lessvfl import LessVFLClassifier, LessVFLRegressor
 
 CHECKED: dict[str, Any] = {  # the default, cheaper: it is fitted a few hundred times
-    "train_epochs": 25,
+    "train_epochs": 8,
+    "batch_size": 32,
+    "learning_rate": 0.03,
     "random_state": 0,
-    "settings": {"shadows": 20, "second_look": 0},
+    "settings": {"shadows": 20, "second_look": 0, "refit_epochs": 1},
 }
 
 

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from lessvfl.core import ending, evidence, plans, shadows, solve
-from lessvfl.core.lifted import Lifted
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
 from lessvfl.core.prox import GroupLasso
@@ -217,15 +216,6 @@ def test_selected_features_alone_enter_the_network():
     assert (outcome.constant, outcome.frozen, outcome.selection) == (None, False, None)
 
 
-def test_columns_of_one_feature_stay_or_go_together():
-    party = a_party(groups=(0, 0, 1, 1, 2))
-    party.handle(Select(None, dataclasses.replace(SELECT, n_epochs=60)))
-    assert party.kept.shape == (1, 3)
-    assert 0 < party.kept.sum() < 3
-    n_columns = torch.tensor([2, 2, 1])
-    assert party.X_train.shape[2] == int(n_columns[party.kept[0]].sum())
-
-
 # ---------------------------------------------------------- a party that kept nothing
 
 
@@ -333,25 +323,6 @@ def test_a_second_look_needs_a_first():
     train(party, dataclasses.replace(PLAN, record=1))
     with pytest.raises(ProtocolError, match="must have looked once to look again"):
         party.handle(Select(None, ShadowPlan("select_again", 0.1)))
-
-
-def pairs_of_columns(n_in: int, n_out: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (n_in // 2, 2)), nn.Conv1d(n_in // 2, n_out, 2), nn.Flatten()
-    )
-
-
-def test_columns_that_share_a_slot_are_selected_together():
-    """A network that takes columns in pairs has two slots of two columns."""
-    net = Lifted.create(pairs_of_columns, 4, E, (0,), "a", F64, CPU)
-    net.input_weights.data.mul_(0.01)
-    X = rows(200)[:, :, :4]
-    party = Party("a", net, PartyData(X, X[:, :5], torch.arange(4)), (0,))
-    wanted = X[:, :, :1] + 0.5 * rows(200, seed=2)[:, :, :E]
-    reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
-    party.handle(towards(party, reply, wanted))
-    party.handle(Select(None, ShadowPlan("select_features", 0.05)))
-    assert party.kept[0].tolist() == [True, True, False, False]
 
 
 def test_a_selection_pass_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):

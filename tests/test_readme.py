@@ -1,8 +1,8 @@
 """What README.md and examples/ show runs as written, with what scripts/demo installs.
 
 The environment holds lessvfl, its run-time dependencies and theirs, linked from the one
-that runs the tests: pandas, polars or pytest cannot be imported there. The slow ones
-are ``lessvfl try``, whose processes each import PyTorch, and the examples.
+that runs the tests: pandas, polars or pytest cannot be imported there. One process of
+it is forked for every command (tests/forked.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import csv
 import os
 import random
 import re
-import subprocess
+import shlex
 import sysconfig
 import tomllib
 import venv
@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.forked import Forks
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -88,36 +89,37 @@ def bin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if not link.exists():  # two of them may share a folder
                 link.symlink_to(top)
     (paths["purelib"] / "lessvfl.pth").write_text(f"{ROOT / 'src'}\n")
-    for command, target in PROJECT["scripts"].items():
-        module, function = target.split(":")
-        script = paths["scripts"] / command
-        script.write_text(
-            f"#!{paths['scripts'] / 'python'}\n"
-            f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n"
-        )
-        script.chmod(0o755)
     return paths["scripts"]
 
 
-@pytest.fixture
-def run(bin_folder: Path, tmp_path: Path):
-    """Return a function that runs a command there and returns what it printed."""
+@pytest.fixture(scope="session")
+def demo_forks(
+    bin_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Forks]:
+    """Return what starts commands and code there; PyTorch is imported once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith("PYTHON"):
+                patch.delenv(name)
+        python = str(bin_folder / "python")
+        forks = Forks(tmp_path_factory.mktemp("demo-forks"), python)
+    yield forks
+    forks.close()
 
-    def run(*command: str) -> str:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        env |= {"PATH": f"{bin_folder}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-        env.pop("LESSVFL_DATA", None)
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
+
+@pytest.fixture
+def run(demo_forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that runs a command there and returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LESSVFL_DATA", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    sides = {"sys.executable": str(demo_forks.script(tmp_path / "lessvfl"))}
+
+    def run(*words: str) -> str:
+        process = demo_forks.start(*words, changed=sides)
+        out, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, f"{out}\n{err}"
+        return out
 
     return run
 
@@ -141,12 +143,13 @@ def write_patients(folder: Path) -> None:
             writer.writerow([age, iron, zinc, claims, north, 1 - north, plan, risk])
 
 
-def test_environment_is_that_of_the_demo(run) -> None:
+def test_environment_is_that_of_the_demo(run, tmp_path: Path) -> None:
     """It holds the run-time dependencies alone, and scripts/demo installs no more."""
     demo = (ROOT / "scripts" / "demo").read_text(encoding="utf-8")
     assert re.findall("^install .*", demo, re.MULTILINE) == ["install demo -e ."]
     code = "import importlib.metadata as m; print(*[d.name for d in m.distributions()])"
-    held = {canonicalize_name(name) for name in run("python", "-c", code).split()}
+    (tmp_path / "names.py").write_text(code)
+    held = {canonicalize_name(name) for name in run("names.py").split()}
     assert held == set(required())
     assert not held & {"pandas", "polars", "pytest", "hypothesis"}
 
@@ -159,20 +162,22 @@ def test_every_exception_is_still_needed() -> None:
 @pytest.mark.parametrize("code", shell_blocks(), ids=lambda code: code.splitlines()[0])
 def test_commands_run(code: str, run, tmp_path: Path) -> None:
     write_patients(tmp_path)
-    assert run("bash", "-euo", "pipefail", "-c", code)
+    for line in code.splitlines():
+        program, *words = shlex.split(line, comments=True)
+        assert program in PROJECT["scripts"]
+        assert run(*words)
     for folder in re.findall(r"--out (\S+)", code):
         assert (tmp_path / folder / "report.html").stat().st_size > 0
 
 
-NEED_MORE = {"prepare_with_duckdb.py"}  # than lessvfl: tests/test_examples.py has them
+NEED_MORE = {"prepare_with_duckdb.py"}  # than lessvfl
 
 
 def test_python_runs(run, tmp_path: Path) -> None:
-    """The blocks, then each example, in one process that imports PyTorch once."""
-    readme = tmp_path / "readme.py"
-    readme.write_text("\n".join(blocks("python")), encoding="utf-8")
+    """The blocks; of the examples the imports, tests/test_examples.py runs them."""
     found = (ROOT / "examples").glob("*.py")
-    examples = sorted(path for path in found if path.name not in NEED_MORE)
-    code = "from sys import argv; from runpy import run_path\n"
-    code += "for path in argv[1:]: run_path(path, run_name='__main__')"
-    assert run("python", "-c", code, *map(str, [readme, *examples]))
+    examples = sorted(str(path) for path in found if path.name not in NEED_MORE)
+    assert examples
+    code = f"from runpy import run_path\nfor path in {examples}: run_path(path)\n"
+    (tmp_path / "readme.py").write_text("\n".join([code, *blocks("python")]), "utf-8")
+    assert run("readme.py")

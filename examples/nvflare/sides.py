@@ -42,7 +42,7 @@ def write_sides(job: Job, folder: Path) -> list[str]:
     problem = job.problem(SEED)
     folder.parent.mkdir(parents=True, exist_ok=True)
     port = localhost.free_port()  # FLARE needs none of ours
-    localhost.write_folders(job, problem, [SEED], folder, port, 1, 50)
+    localhost.write_folders(job, problem, [SEED], folder, port)
     return ["server", *(table.name for table in problem.parties)]
 
 

@@ -35,7 +35,7 @@ from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
 from lessvfl.errors import ProtocolError
-from lessvfl.terms import Observer, PartyId, Stage
+from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
 
 TUPLES = ("lam", "gates")  # of a plan, which a file has as lists
@@ -226,7 +226,8 @@ class Party:
         if request.stage != training.plan.stage or not agrees:
             sentence = (
                 f"Party '{self.name}' must be sent the rate of its plan, and its end "
-                "where it is due. Got another."
+                f"where it is due. Got a rate of {request.rate:g} in stage "
+                f"'{request.stage}', {'the end' if request.last else 'no end'}."
             )
             raise ProtocolError(sentence, public=sentence)
         gradient = self._substitute.without(gradient)
@@ -402,7 +403,8 @@ class Party:
         slices = parts(X.shape[1])
         if not 0 <= request.part < len(slices):
             sentence = (
-                f"Party '{self.name}' must be asked for rows that it has. Got others."
+                f"Party '{self.name}' must be asked for rows that it has, in "
+                f"{plural(len(slices), 'part')}. Got part {request.part}."
             )
             raise ProtocolError(sentence, public=sentence)
         return slices[request.part]

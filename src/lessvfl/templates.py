@@ -42,8 +42,14 @@ def environment(*packages: str) -> Environment:
 
 @functools.cache
 def asset(package: str, name: str) -> str:
-    """Return the style or the script of a package's pages."""
-    return (resources.files(package) / name).read_text(encoding="utf-8")
+    """Return the style or the script of a package's pages.
+
+    A style follows the one that all pages share.
+    """
+    paths = [resources.files(package) / name]
+    if name.endswith(".css"):
+        paths.insert(0, resources.files(__package__) / "page.css")
+    return "".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def digest(package: str, name: str) -> str:

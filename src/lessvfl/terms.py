@@ -6,10 +6,12 @@ import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MINUTE = 60.0  # seconds
 
 PartyId = str
 Task = Literal["binary", "multiclass", "regression"]
@@ -77,13 +79,28 @@ MEASURES: dict[Task, tuple[str, ...]] = {
     "multiclass": ("accuracy", "balanced_accuracy", "auc"),
     "regression": ("r2",),
 }
-SCORE_TEXTS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "auc": "AUC",
-    "average_precision": "average precision",
-    "r2": "R²",
+
+
+class ScoreWords(NamedTuple):
+    """What a reader calls a score: in a sentence, as a title, and over a column."""
+
+    text: str
+    title: str
+    column: str
+
+
+SCORES = {
+    "accuracy": ScoreWords("accuracy", "Test accuracy", "test accuracy"),
+    "balanced_accuracy": ScoreWords(
+        "balanced accuracy", "Balanced test accuracy", "balanced accuracy"
+    ),
+    "auc": ScoreWords("AUC", "Test AUC", "AUC"),
+    "average_precision": ScoreWords(
+        "average precision", "Average precision, test", "average precision"
+    ),
+    "r2": ScoreWords("R²", "Test R²", "test R²"),
 }
+SCORE_TEXTS = {name: words.text for name, words in SCORES.items()}
 
 
 def stage_text(stage: str) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -74,7 +75,7 @@ BENCHMARKS = {
         "studies.how_many:Missed", "Who would be missed, said and measured."
     ),
 }
-STUDIES = [name for name, one in BENCHMARKS.items() if not one.page]
+STUDIES = [name for name, about in BENCHMARKS.items() if not about.page]
 
 TYPES: dict[str, Any] = {  # of a field, and of its option
     "NumberList": str,
@@ -144,15 +145,16 @@ class _Command(TyperCommand):
             for field in _fields(made)
             if given[field.name] not in (None, [], ())
         }
-        say = _silence if quiet else _speak
+        say = (lambda line: None) if quiet else partial(typer.echo, err=True)
         if not self.about.page:
             smallest = made.smallest if given["smoke"] else {}
-            one = made(**{**smallest, **chosen})
-            found = _load("study:run")(one, given["jobs"], out, resume, say)
-            for line in one.lines(found):
+            study = made(**{**smallest, **chosen})
+            measured = _load("study:run")(study, given["jobs"], out, resume, say)
+            for line in study.lines(measured):
                 typer.echo(line)
             return
-        results = _load(f"{module}:run")(made.of(**chosen), out, resume, say)
+        asked = getattr(made, "of", made)(**chosen)
+        results = _load(f"{module}:run")(asked, out, resume, say)
         if as_json:
             typer.echo(json.dumps(results, allow_nan=False))
         else:
@@ -172,14 +174,6 @@ def _load(place: str) -> Any:
 def _fields(made: Any) -> list[dataclasses.Field[Any]]:
     """Return the fields that are options."""
     return [field for field in dataclasses.fields(made) if "help" in field.metadata]
-
-
-def _speak(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _silence(line: str) -> None:
-    pass
 
 
 def _read(field: dataclasses.Field[Any], value: Any) -> Any:

@@ -14,15 +14,16 @@ import multiprocessing
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 
+from lessvfl.errors import ConfigError
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.store import Records
 
@@ -47,13 +48,33 @@ def option(default: Any, help: str, *, positional: bool = False) -> Any:
     return dataclasses.field(default=default, metadata=about)
 
 
-class Asked:
-    """What is asked of a benchmark, as its command reads it."""
+def check_options(
+    lists: Mapping[str, Sequence[Any]], known: Mapping[str, tuple[Any, Collection[Any]]]
+) -> None:
+    """Refuse lists that are empty or name one twice, seeds, and what is not known.
 
-    @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Return it with what was given."""
-        return cls(**given)
+    `known` has an option's value, or its values, and what is allowed.
+    """
+    for name, values in lists.items():
+        if not values or len(set(values)) < len(values):
+            raise ConfigError(
+                f"The '{name}' option must name at least one, each once. "
+                f"Got {list(values)}."
+            )
+    if not all(0 <= seed < 2**63 for seed in lists["seeds"]):
+        raise ConfigError(
+            "Every seed must be a whole number in [0, 2**63). "
+            f"Got {list(lists['seeds'])} as 'seeds'."
+        )
+    for name, (value, allowed) in known.items():
+        one = isinstance(value, str)
+        wrong = [v for v in ([value] if one else value) if v not in allowed]
+        if wrong:
+            rule = "be one of" if one else "hold some of"
+            raise ConfigError(
+                f"The '{name}' option must {rule} {', '.join(map(str, allowed))}. "
+                f"Got {wrong[0]!r} instead."
+            )
 
 
 @dataclass(frozen=True)
@@ -73,10 +94,6 @@ class Study:
     def lines(self, found: Mapping[Any, Any]) -> Iterator[str]:
         """Yield what is printed in the end."""
         raise NotImplementedError
-
-    def settings(self, pairs: Sequence[str]) -> dict[str, str]:
-        """Read options as in KEY=VALUE."""
-        return dict(pair.split("=", 1) for pair in pairs)
 
 
 def run(
@@ -184,14 +201,6 @@ def _file(name: str, about: Mapping[str, Any]) -> str:
 
 
 # -- lines -----------------------------------------------------------------------------
-
-
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table."""
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
-    for row in rows:
-        yield f"| {' | '.join(map(str, row))} |"
 
 
 def mean(runs: Iterable[Mapping[str, Any]], key: str) -> float | None:

@@ -3,7 +3,6 @@
 import copy
 import csv
 import io
-import json
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -585,9 +584,3 @@ def test_panels_of_one_data_set_are_told_apart():
         "figure3-gina-accuracy-mib-0",
         "figure3-gina-accuracy-mib-1",
     ]
-
-
-def test_results_survive_json():
-    """What is read back from bench.json gives the same entries."""
-    again = json.loads(json.dumps(RESULTS))
-    assert entries.read(again) == entries.read(RESULTS)

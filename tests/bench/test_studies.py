@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lessvfl.run import profiles
 from lessvfl_bench.cli import STUDIES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,7 +41,14 @@ def test_a_page_quotes_it(name):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_smallest_size_prints_its_table(command, run_cli):
+def test_the_smallest_size_prints_its_table(command, run_cli, monkeypatch):
+    resolve = profiles.resolve
+
+    def short(method, profile, dataset, overrides=None):
+        few = {"train_epochs": 2, **(overrides or {})}
+        return resolve(method, profile, dataset, few)
+
+    monkeypatch.setattr(profiles, "resolve", short)
     done = run_cli("bench", *command.split(), "--smoke")
     assert done.code == 0, done.err
     assert re.search(f"^{COMMANDS[command]}$", done.out, re.MULTILINE), done.out

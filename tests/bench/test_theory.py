@@ -17,7 +17,7 @@ from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import SelectPlan
-from lessvfl.errors import ConfigError, RecordError
+from lessvfl.errors import RecordError
 from lessvfl.terms import Stage
 from lessvfl_bench.pages.theory import build_theory
 from lessvfl_bench.theory import problem, rates, run, solve
@@ -528,8 +528,3 @@ def test_resume_needs_a_folder(run_cli: Cli) -> None:
     result = run_cli("bench", "theory", "--n", "100", "--resume")
     assert result.code == 2
     assert "'--out'" in result.err
-
-
-def test_programme_refuses_what_it_cannot_run() -> None:
-    with pytest.raises(ConfigError, match="'parties'"):
-        run.Programme((1000,), (5,))

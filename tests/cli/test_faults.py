@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import os
-
 import numpy as np
 import pytest
 
 from lessvfl.errors import ConfigError
 from lessvfl.remote import localhost
-from lessvfl.run import numbers, simulate
+from lessvfl.run import simulate
 from lessvfl.run.folder import load
 from lessvfl.run.record import RunRecord
 
@@ -73,41 +70,6 @@ def test_a_page_that_fails_loses_nothing(
     assert RunRecord.read(out).status == "complete"
     assert len(load(out).predict(np.zeros((3, 4)))) == 3
     assert ("accuracy" in result.out) or as_json
-
-
-def test_a_number_that_is_none_loses_nothing(run_cli, table, tmp_path, monkeypatch):
-    original = numbers.bill_of
-
-    def with_nan(*args):
-        return original(*args) | {"paper_mib": math.nan}
-
-    monkeypatch.setattr(numbers, "bill_of", with_nan)
-    out = tmp_path / "run"
-    said = last_line(run_cli(*run_of(table, out)))
-    for words in (str(out), "nan at 'communication.paper_mib'", "seed-0"):
-        assert words in said
-    record = RunRecord.read(out)
-    assert record.status == "failed"
-    assert record.runs[0]["communication"]["paper_mib"] is None
-    load(out)
-
-
-def test_a_disk_that_is_full_at_the_record_leaves_the_networks(
-    run_cli, table, tmp_path, monkeypatch
-):
-    out = tmp_path / "run"
-    replace = os.replace
-
-    def no_record(source, target):
-        if target.name == "record.jsonl":
-            is_full()
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", no_record)
-    said = last_line(run_cli(*run_of(table, out)))
-    assert f"The record of '{out}' cannot be written: No space left" in said
-    assert "seed-0" in said
-    assert len(list(out.glob("networks-*/seed-0/*/network.safetensors"))) == 3
 
 
 @pytest.mark.parametrize("is_ours", [False, True])

@@ -286,16 +286,6 @@ def test_a_column_that_gets_a_flag_is_named(here, run_cli):
     assert f"{told}rows\n" in said.out
 
 
-def test_infinite_cells_stop_a_party_with_one_sentence(here, run_cli):
-    table = pd.read_csv("own.csv")
-    table["far"] = table["far"].astype(object)
-    table.loc[3, "far"] = "inf"
-    table.to_csv("own.csv", index=False)
-    said = run_cli("check", "--config", a_party(here))
-    assert said.code == 2
-    assert said.out.count("Stops a run:") == 1
-
-
 def test_what_a_party_is_advised_its_config_can_follow(here, run_cli):
     table = pd.read_csv("own.csv")
     table.loc[::4, "far"] = -999

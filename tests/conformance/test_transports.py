@@ -8,20 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from tests.conformance.networks import NETWORKS, Flare, Network
+from tests.conformance.networks import NETWORKS, Cell, Flare, Network
+from tests.conftest import until
 from tests.remote import test_remote
 from tests.wire.test_parties import SELECT, make_party, train
 
 from lessvfl.errors import ConfigError, PartyLostError, PolicyError, ProtocolError
 from lessvfl.remote.server import ServerProcess
-from lessvfl.wire import codec, dial
+from lessvfl.wire import codec, dial, shorthand
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
-from lessvfl.wire.control import Agreed, Hello, Save
+from lessvfl.wire.control import Agreed, Busy, Hello, Save
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.line import HubRules
@@ -146,7 +148,8 @@ def test_a_whole_run_is_the_simulators(network, tmp_path):
     test_remote.compare(record, own, test_remote.simulated("less-vfl", "default"))
 
 
-def test_rows_are_aligned_privately(network, tmp_path):
+def test_rows_are_aligned_privately(network, tmp_path, monkeypatch):
+    monkeypatch.setattr("lessvfl.remote.align.messages.PAD_TO", 8)
     ids = np.random.default_rng(0).permutation(150) + 1000
     whole_run(network, tmp_path, ids, "psi", seed_private="own")
     assert (tmp_path / "server" / "rows.safetensors").is_file()
@@ -212,8 +215,9 @@ def test_a_late_reply_is_dropped(network):
         return Agreed({"tag": message.tag})
 
     with connected(network, {"a": answer}, silence=0.3) as (hub, _):
-        with pytest.raises(PartyLostError, match="no sign of life"):
+        with pytest.raises(PartyLostError, match=r"no sign of life for 0\.3 seconds"):
             hub.send({"a": Save("train-1")})
+        assert hub.connected == ()
         hub.silence = 20.0  # a busy machine answers late, too
         slow.set()
         hub.wait(10)
@@ -221,16 +225,30 @@ def test_a_late_reply_is_dropped(network):
             assert hub.send({"a": Save(tag)})["a"].revealed == {"tag": tag}
 
 
-def test_who_computes_for_long_is_not_silent(network):
+def test_who_computes_for_long_is_not_silent(network, monkeypatch):
+    """Much longer than the server bears silence, by a clock that the party moves."""
+    now = 1000.0
+
     def answer(message):
-        time.sleep(3.2)
+        nonlocal now
+        for _ in range(4):
+            now += 6.0
+            until(lambda: hub._lines["a"].heard == clock.monotonic())  # a sign of life
         return Agreed()
 
-    # The first sign comes after one to two beats; a busy machine is two seconds late.
-    hub = network.hub(("a",), silence=3.0)
-    Side(network, "a", answer, beat=0.5)
-    hub.wait(10)
+    clock = SimpleNamespace(monotonic=lambda: now)
+    for module in ("hub", "line"):
+        monkeypatch.setattr(f"lessvfl.wire.{module}.time", clock)
+    monkeypatch.setattr("lessvfl.wire.hub.FREE_BEATS", 10**6)
+    hub = network.hub(("a",), silence=10.0)
+    Side(network, "a", answer, beat=0.05)
+    until(lambda: hub.connected)
     assert hub.send({"a": Save("train-1")}) == {"a": Agreed()}
+    beats = hub.bytes.by_part()["frames", "alive", "up"]
+    one = len(codec.encode(WireFrame(Busy(), 1)))
+    assert (beats - one) % shorthand.HEAD.size == 0
+    assert beats > one
+    monkeypatch.undo()
     hub.close()
 
 
@@ -321,10 +339,7 @@ def test_a_site_cannot_go_by_another_name(flare):
     error = Side(flare, "b", agree, Hello("a", 1, "cpu", {})).ended()
     assert "must go by the name in its startup kit, 'b'" in str(error)
     assert hub.connected == ()
-    end = time.monotonic() + 30
-    while hub._streams._streams and time.monotonic() < end:
-        time.sleep(0.01)
-    assert hub._streams._streams == {}  # nothing is left of it
+    until(lambda: hub._streams._streams == {})  # nothing is left of it
     hub.close()
 
 
@@ -332,7 +347,6 @@ def test_a_site_cannot_go_by_another_name(flare):
 def test_a_message_of_another_site_is_not_taken_for_a_party(flare, origin):
     """Not even where it knows the id of the stream, or forges where it comes from."""
     from nvflare.fuel.f3.message import Message
-    from tests.conformance.networks import Cell
 
     from lessvfl.wire import nvflare
 
@@ -396,18 +410,13 @@ def test_a_message_without_a_proven_site_is_refused(origin, name, token):
 
 def test_a_site_whose_name_begins_with_a_partys_cannot_take_its_place(flare):
     """What FLARE's signature holds for does not suffice; its stream is refused."""
-    from tests.conformance.networks import Cell
 
     from lessvfl.wire.nvflare import FlareServer
 
     told: list[tuple[str, str]] = []
     handlers = {"site-1": agree}
-    with connected(
-        flare, handlers, rules=HubRules(refused=lambda *what: told.append(what))
-    ) as (
-        hub,
-        _,
-    ):
+    rules = HubRules(refused=lambda *what: told.append(what))
+    with connected(flare, handlers, rules=rules) as (hub, _):
         cell = Cell(flare.cells, "site-10.site-1")
         cell.site, cell.token = "site-1", "0" + cell.token
         error = refused_at(FlareServer(cell, "server.job"), "site-1")
@@ -472,7 +481,6 @@ def test_a_site_cannot_fill_the_servers_memory(flare, first):
 @pytest.mark.parametrize(("size", "n"), [(4, 8), (1 << 20, 3)], ids=["many", "large"])
 def test_what_waits_to_be_read_is_bounded(flare, first, size, n):
     """At either end: a reply or a request of the largest size, and little else."""
-    from tests.conformance.networks import Cell
 
     from lessvfl.wire.nvflare import CellStreams
 
@@ -507,10 +515,7 @@ def test_who_is_not_admitted_yet_sends_a_greeting_and_nothing_else(flare):
     assert asked.wait(10)
     assert len(hub._streams._streams) == 1
     stream.write(b"more")
-    end = time.monotonic() + 30
-    while hub._streams._streams and time.monotonic() < end:
-        time.sleep(0.01)
-    assert hub._streams._streams == {}
+    until(lambda: hub._streams._streams == {})
     let_in.set()
     hub.close()
 
@@ -528,7 +533,6 @@ def test_a_long_greeting_is_refused_and_not_kept(network):
 def test_what_is_no_bytes_is_dropped(flare, payload, place):
     """FLARE hands over whatever a sender has had it encode."""
     from nvflare.fuel.f3.message import Message
-    from tests.conformance.networks import Cell
 
     from lessvfl.wire import nvflare
 

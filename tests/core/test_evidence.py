@@ -154,33 +154,6 @@ def test_columns_of_one_feature_stay_or_go_together(own):
     assert columns == ([0, 3] if max(own) == 5 else [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("K", [3, 10, 40])
-def test_a_category_as_strong_as_a_number_is_kept_like_it(K):
-    """Of 20 numbers and 20 categories with K levels, the first each say something."""
-    rng = np.random.default_rng(K)
-    n = 3000
-    numbers = rng.normal(size=(n, 20))
-    codes = rng.integers(K, size=(n, 20))
-    effect = rng.normal(size=K)
-    effect = (effect - effect.mean()) / effect.std()
-    Z = 0.25 * (numbers[:, 0] + effect[codes[:, 0]]) + rng.normal(size=n)
-    levels = np.eye(K)[codes].reshape(n, 20 * K)
-    X = torch.as_tensor(np.concatenate([numbers, levels], axis=1))
-    groups = [*range(20), *(20 + j for j in range(20) for _ in range(K))]
-    found = a_pass(X, torch.as_tensor(Z)[:, None], groups=groups).choose()
-    assert found.kept[[0, 20]].all()
-    assert found.kept.sum() <= 3
-
-
-def test_a_constant_column_is_never_kept():
-    X, Z = problem()
-    X[:, 5] = 2.5
-    look = a_pass(X, Z, ShadowPlan("select_features", 1.0, fdr=1.0, pairs=True))
-    for found in (look.choose(), look.choose(look.half())):
-        assert not found.kept[5]
-        assert found.why[5] == "weak"
-
-
 def test_what_must_stay_is_kept_whatever_it_says():
     X, Z = problem()
     look = a_pass(X, Z, pinned=(0, 11))
@@ -201,7 +174,7 @@ def test_what_must_stay_is_kept_whatever_it_says():
 def choices_on_noise(again, pairs):
     plan = replace(PLAN, again=again, pairs=pairs)
     found = []
-    for seed in range(100):
+    for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
         X = torch.randn(200, 8, generator=generator)
         Z = torch.randn(200, 1, generator=generator)
@@ -213,7 +186,7 @@ def choices_on_noise(again, pairs):
 def test_labels_of_pure_noise_keep_nothing(pairs):
     found = choices_on_noise(again=False, pairs=pairs)
     n_empty = sum(not bool(choice.kept.any()) for choice in found)
-    assert n_empty >= (90 if pairs else 95)
+    assert n_empty >= (36 if pairs else 38)
     for choice in found:
         assert is_told_truly(choice)
         if not choice.kept.any():
@@ -260,9 +233,9 @@ def test_or_one_feature_where_another_look_follows():
     found = choices_on_noise(again=True, pairs=False)
     counts = [int(choice.kept.sum()) for choice in found]
     assert min(counts) == 1
-    assert counts.count(1) >= 95
+    assert counts.count(1) >= 38
     alone = [choice for choice in found if set(choice.why) == {"chance"}]
-    assert len(alone) >= 70
+    assert len(alone) >= 28
     for choice in alone:
         assert places(choice.kept) == [int(choice.scores.argmax())]
 
@@ -341,22 +314,21 @@ def test_but_not_where_that_loses_much():
     assert strict.choose(look.half()).rule == "path"
 
 
-@pytest.mark.parametrize("n", [24, 47])
-def test_elimination_needs_rows_enough_for_a_regression(n, monkeypatch):
+def test_elimination_needs_rows_enough_for_a_regression(monkeypatch):
     def never(*_):
         raise AssertionError
 
     monkeypatch.setattr(moments, "eliminate", never)
-    look = a_pass(*problem(n=n))
+    look = a_pass(*problem(n=47))
     assert look.choose(look.half()).rule == "path"
     X, Z = problem(n=400)
     many = a_pass(X, Z, pinned=range(12))
-    few_left = torch.arange(400) >= n // 2
+    few_left = torch.arange(400) >= 23
     assert many.choose(few_left).rule == "path"
 
 
 def test_every_reason_agrees_with_score_and_decision():
-    for seed in range(20):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         columns = rng.normal(size=(300, 15))
         columns[:, 5:10] = columns[:, :5] + 0.3 * columns[:, 5:10]
@@ -500,16 +472,6 @@ def test_a_second_look_needs_epochs_to_follow():
     assert {how["rule"] for how in numbers["selection"].values()} == {"path"}
 
 
-def test_replicas_select_as_single_runs_do():
-    more: dict[str, Any] = {"dtype": "float64", "bits": 32, "n_samples": 300}
-    together = run(seeds=(0, 1), **more)
-    for seed, numbers in enumerate(together):
-        (alone,) = run(seeds=(seed,), **more)
-        assert numbers["features"] == alone["features"]
-        assert numbers["components"] == alone["components"]
-        assert numbers["communication"] == alone["communication"]
-
-
 def test_what_must_stay_stays():
     short: dict[str, Any] = {"train_epochs": 0, "n_samples": 500}
     (free,) = run(**short)
@@ -535,11 +497,6 @@ def test_pretraining_may_be_many_steps_or_few():
     slow, fast = pretraining(pretrain_batch_size=32, bits=8), pretraining(bits=8)
     assert [slow["rounds"], fast["rounds"]] == [33, 2]
     assert slow["up"] == pytest.approx(fast["up"], rel=0.1)
-
-
-def test_fewer_bits_are_cheaper_in_proportion():
-    ratio = pretraining(bits=32)["up"] / pretraining(bits=8)["up"]
-    assert ratio == pytest.approx(4, rel=0.1)
 
 
 def test_a_party_that_keeps_nothing_is_a_constant():

@@ -62,15 +62,6 @@ def test_moments_of_columns_have_no_negative_variance():
     assert float(values.min()) > -1e-12
 
 
-def test_of_exact_copies_the_first_stays():
-    X, Z = problem()
-    X = torch.cat([X[:, :3], X[:, :3], X[:, :1]], dim=1)
-    data = seen(X.float(), Z.float())
-    everything = torch.ones(7, dtype=torch.bool)
-    kept, _, _ = moments.eliminate(data, everything, mask(7), (20, stream()), 0.05, 0.2)
-    assert kept.tolist() == [True] * 3 + [False] * 4
-
-
 # ------------------------------------------------------------------------------- scale
 
 

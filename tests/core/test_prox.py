@@ -107,14 +107,6 @@ def test_a_weight_multiplies_the_threshold_of_its_group():
     assert_close(penalty.norms(w), torch.full((1, 3), 3.0))  # not weighted
 
 
-def test_weights_of_one_change_nothing_not_even_a_bit():
-    w, step = weights(5, (2, 4, 5)), torch.tensor([0.1, 0.3], dtype=F64)
-    lam = torch.tensor([1.0, 2.0], dtype=F64)
-    plain, ones = GroupLasso(lam), GroupLasso(lam, weights=torch.ones(5, dtype=F64))
-    assert torch.equal(plain.prox(w.clone(), step), ones.prox(w.clone(), step))
-    assert torch.equal(plain.value(w), ones.value(w))
-
-
 def test_weights_are_those_of_groups_where_columns_are_one_feature():
     w = torch.tensor([[[3.0, 4.0, 1.0]]])
     membership = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])

@@ -277,18 +277,6 @@ def test_names_of_planted_columns_must_be_free():
         prepare(source, DataConfig(), parties=1, spurious=1.0)
 
 
-def test_regression():
-    source = from_arrays(RNG.normal(size=(40, 4)), RNG.normal(size=40))
-    problem = prepare(source, DataConfig())
-    assert (problem.task, problem.n_classes) == ("regression", 0)
-    assert problem.y_train.dtype == np.float64
-
-
-def test_the_room_exports_what_it_says():
-    for name in data.__all__:
-        assert hasattr(data, name)
-
-
 def mixed(n=60):
     """Numbers, truth values and categories, with missing cells in each."""
     rng = np.random.default_rng(5)

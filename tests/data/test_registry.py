@@ -1,7 +1,5 @@
 """The registry, and what every data set promises."""
 
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -113,41 +111,3 @@ def test_built_in_data_are_those_of_scikit_learn(name):
     np.testing.assert_array_equal(data.y, bunch.target)
     assert list(data.X.names) == list(bunch.feature_names)
     assert list(data.label_names) == [str(label) for label in bunch.target_names]
-
-
-def test_built_in_data_are_prepared_without_the_slow_imports():
-    script = """
-import sys
-from lessvfl import data
-data.prepare(data.load("breast-cancer"), data.DataConfig())
-slow = {"sklearn", "scipy", "pandas", "matplotlib"} & sys.modules.keys()
-assert not slow, slow
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_npz_and_first_split_need_numpy_and_torch_alone(tmp_path):
-    """On a machine without the other libraries, this much of the room works."""
-    np.savez(
-        tmp_path / "t.npz",
-        X=np.random.default_rng(0).normal(size=(20, 4)),
-        y=[0, 1] * 10,
-    )
-    script = f"""
-import sys
-for name in ("sklearn", "pyarrow", "yaml", "pandas", "polars", "scipy"):
-    sys.modules[name] = None
-from lessvfl import data
-table = data.load({str(tmp_path / "t.npz")!r})
-problem = data.prepare(table, data.DataConfig(split="first"), spurious=1.0)
-assert len(problem.y_train) == 16
-made = data.load("synthetic", options=dict(n_samples=50, n_test=5))
-data.prepare(made, data.DataConfig())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr

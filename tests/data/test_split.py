@@ -60,11 +60,6 @@ def test_a_column_whose_name_looks_like_a_glob():
     assert deal({"a": ["x[1]"], "b": ["x1"]}, names=["x[1]", "x1"])["a"] == ["x[1]"]
 
 
-def test_columns_of_nobody_are_left_out_with_a_warning():
-    with pytest.warns(LessVFLWarning, match="3 columns belong to no party.*age, "):
-        assert deal({"lab": ["lab_?"]}) == {"lab": ["lab_a", "lab_b", "lab_c"]}
-
-
 def test_columns_are_excluded_by_a_mark():
     held = deal({"a": ["lab_*", "age", "!lab_b"], "b": ["weight", "zip"]})
     assert held == {"a": ["lab_a", "lab_c", "age"], "b": ["weight", "zip"]}
@@ -149,25 +144,6 @@ def test_first_rows_train_last_rows_test():
     train, test = split_rows(table(11), DataConfig(split="first"), 0)
     assert train.tolist() == list(range(8))
     assert test.tolist() == [8, 9, 10]
-
-
-@pytest.mark.parametrize("regression", [False, True])
-def test_stratified_rows_are_disjoint_complete_and_follow_the_seed(regression):
-    data = table(regression=regression)
-    train, test = split_rows(data, DataConfig(), 0)
-    assert sorted([*train, *test]) == list(range(100))
-    assert len(test) == 20
-    again, _ = split_rows(data, DataConfig(), 0)
-    other, _ = split_rows(data, DataConfig(), 1)
-    assert train.tolist() == again.tolist()
-    assert train.tolist() != other.tolist()
-
-
-def test_stratified_rows_keep_the_shares_of_classes():
-    y = np.repeat([0, 1, 2], [60, 30, 10])
-    data = from_arrays(np.arange(100.0)[:, None], y)
-    _, test = split_rows(data, DataConfig(), 3)
-    assert np.bincount(y[test]).tolist() == [12, 6, 2]
 
 
 @pytest.mark.parametrize("regression", [False, True])

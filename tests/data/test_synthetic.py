@@ -47,13 +47,6 @@ def test_significant_features_matter_and_others_do_not(seed):
     assert weights[data.significant].mean() > 5 * weights[~data.significant].mean()
 
 
-def test_label_depends_on_significant_columns_alone():
-    """f is a function: equal significant columns, equal label, whatever the others."""
-    few, many = make(n_noise=0, sigma=0.0), make(n_noise=0, sigma=0.0)
-    np.testing.assert_array_equal(few.y, many.y)
-    assert few.significant.all()
-
-
 def test_every_significant_feature_moves_f():
     from lessvfl.data.sets import synthetic
 

@@ -53,12 +53,12 @@ def two_pairs(X, rng):
 def test_amounts_of_pure_noise_keep_nothing():
     """Nor does what a party has learnt count twice in its second look."""
     n_kept = []
-    for seed in range(12):
+    for seed in range(6):
         rng = np.random.default_rng(10_000 + seed)
         X, y = rng.normal(size=(1000, 12)), rng.normal(size=1000)
         kept, _, _ = run("less-vfl-auto", X, y, [6, 6], "regression", train_epochs=2)
         n_kept.append(len(kept))
-    assert sum(n > 0 for n in n_kept) <= 1  # of 12; each may be with 1 in 40
+    assert sum(n > 0 for n in n_kept) <= 1  # of 6; each may be with 1 in 40
 
 
 @pytest.mark.parametrize("effect", [square, xor, u_shape, two_pairs])
@@ -89,12 +89,11 @@ def nested(n=600):
 
 def test_a_category_nested_in_another_leaves_every_number_finite():
     X, y = nested()
-    for seed in range(3):
-        kept, score, one = run("less-vfl-auto", X, y, [6], seed=seed)
-        assert "x2" in kept
-        assert {"x0", "x1"} & kept
-        assert score > 0.85
-        json.dumps(one.numbers, allow_nan=False)
+    kept, score, one = run("less-vfl-auto", X, y, [6])
+    assert "x2" in kept
+    assert {"x0", "x1"} & kept
+    assert score > 0.85
+    json.dumps(one.numbers, allow_nan=False)
 
 
 def copied(X, y, times):

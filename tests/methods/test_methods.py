@@ -10,7 +10,6 @@ from tests.conftest import PUBLISHED
 from torch import nn
 
 from lessvfl import data, methods
-from lessvfl.core.network import MLP
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.methods.base import LAM_SHARE
@@ -105,10 +104,9 @@ def replicas_of(method):
 @pytest.mark.parametrize(
     ("method", "profile"),
     [
-        (method, profile)
-        for method in methods.METHODS
-        for profile in ("default", "official-code")
-        if profile in methods.get(method).profiles
+        *((method, "default") for method in methods.METHODS),
+        ("less-vfl", "official-code"),
+        ("group-lasso", "official-code"),
     ],
 )
 def test_a_batch_of_replicas_equals_single_runs(method, profile):
@@ -135,7 +133,7 @@ def test_replicas_equal_single_runs_for_every_task(task):
         assert_same_run(run, simulate.simulate(job, [replica])[0])
 
 
-@pytest.mark.parametrize("method", methods.METHODS)
+@pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
 def test_a_run_is_deterministic(method):
     first, second = (simulate.simulate(job_of(method), [3])[0] for _ in range(2))
     a, b = dict(first.numbers), dict(second.numbers)
@@ -151,17 +149,6 @@ def test_lambda_server_zero_keeps_all_components_and_selects_as_local_lasso():
     assert kept == local.numbers["features"]
     assert any(party["removed"] for party in kept.values())
     assert any(party["kept"] for party in kept.values())
-
-
-def test_an_exponent_of_zero_is_the_paper_s_penalty_to_the_bit():
-    (plain,) = simulate.simulate(job_of("less-vfl", lam_party=1.0), [0])
-    (zero,) = simulate.simulate(job_of("less-vfl", lam_party=1.0, adaptive=0.0), [0])
-    for numbers in (plain.numbers, zero.numbers):
-        numbers.pop("seconds")
-    assert plain.numbers == zero.numbers
-    for party, same in zip(plain.model.parties, zero.model.parties, strict=True):
-        for name, tensor in party.net.state().items():
-            assert torch.equal(tensor, same.net.state()[name])
 
 
 def test_adaptive_weights_remove_what_pretraining_left_small():
@@ -192,12 +179,6 @@ def test_adaptive_weights_remove_what_pretraining_left_small():
     assert back
     assert mean_rank(gone) < mean_rank(back)
     assert mean_rank(kept[0.0]) < mean_rank(kept[1.0]) < mean_rank(kept[3.0])
-
-
-@pytest.mark.parametrize("method", ["less-vfl", "local-lasso", "group-lasso"])
-def test_lambda_party_zero_removes_nothing(method):
-    (run,) = simulate.simulate(job_of(method, lam_party=0.0), [0])
-    assert not any(p["removed"] for p in run.numbers["features"].values())
 
 
 def test_group_lasso_at_lambda_zero_is_plain_vfl():
@@ -301,20 +282,6 @@ def test_columns_of_one_category_are_kept_or_removed_as_one():
     assert {0, 4} <= sizes
 
 
-def test_declared_groups_are_one_feature():
-    job = job_of("less-vfl", lam_party=0.6)
-    job = Job(
-        job.dataset,
-        job.settings,
-        parties=3,
-        groups={"pair": ["x0", "x1"]},
-    )
-    (run,) = simulate.simulate(job, [0])
-    features = run.numbers["features"]["party0"]
-    assert "pair" in features["kept"] + features["removed"]
-    assert len(features["kept"]) + len(features["removed"]) == 3
-
-
 def residual(n_in, n_out):
     class Net(nn.Module):
         def __init__(self):
@@ -348,7 +315,7 @@ def deeper_fusion(n_in, n_out):
     return nn.Sequential(nn.Linear(n_in, 5), nn.Tanh(), nn.Linear(5, n_out))
 
 
-@pytest.mark.parametrize("factory", [mlp, residual, convolutional])
+@pytest.mark.parametrize("factory", [residual, convolutional])
 def test_modules_of_the_user_run_whole_and_replicas_equal_single_runs(factory):
     job = job_of("less-vfl")
     job = Job(
@@ -358,7 +325,7 @@ def test_modules_of_the_user_run_whole_and_replicas_equal_single_runs(factory):
         spurious=0.5,
         networks=Networks(factory, deeper_fusion),
     )
-    replicas = [Replica(0, 0.9, 0.02), Replica(1, 1.3, 0.05), Replica(1, 50.0, 0.02)]
+    replicas = [Replica(0, 0.9, 0.02), Replica(1, 50.0, 0.02)]
     together = simulate.simulate(job, replicas)
     for replica, run in zip(replicas, together, strict=True):
         assert_same_run(run, simulate.simulate(job, [replica])[0])
@@ -381,12 +348,6 @@ def test_a_network_for_each_party():
     (run,) = simulate.simulate(job, [0])
     kinds = [type(party.net).__name__ for party in run.model.parties]
     assert kinds == ["Lifted", "Lifted", "MLP"]
-
-
-def test_a_deeper_fusion_network_by_settings():
-    (run,) = simulate.simulate(job_of("less-vfl", fusion_depth=2, fusion_hidden=6), [0])
-    assert isinstance(run.model.fusion, MLP)
-    assert len(run.model.fusion.weights) == 2
 
 
 @pytest.mark.parametrize(
@@ -413,11 +374,6 @@ def test_replicas_without_a_lambda_take_the_setting():
     (alone,) = simulate.simulate(job, [0])
     assert_same_run(both[0], alone)
     assert not any(party["kept"] for party in both[1].numbers["features"].values())
-
-
-def test_an_unknown_method_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="Did you mean 'less-vfl'"):
-        methods.get("les-vfl")
 
 
 def test_a_batch_larger_than_the_rows_is_one_full_batch():
@@ -473,8 +429,7 @@ def test_parameters_without_a_part_and_frozen_ones_stay_as_they_are():
     assert not torch.equal(now["first.weight"], before["first.weight"])
 
 
-@pytest.mark.parametrize("task", ["binary", "regression"])
-@pytest.mark.parametrize("n_rows", [120, 400])
+@pytest.mark.parametrize(("task", "n_rows"), [("binary", 400), ("regression", 120)])
 def test_the_default_of_local_lasso_keeps_what_matters(task, n_rows):
     """Its lambda is a share of the one that removes everything, on any scale."""
     rng = np.random.default_rng(0)
@@ -492,11 +447,11 @@ def test_the_default_of_local_lasso_keeps_what_matters(task, n_rows):
 def test_beyond_the_largest_lambda_nothing_is_left():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 8))
-    for scale in (1.0, 100.0):  # of the labels: the share is of no scale
-        dataset = data.from_arrays(X, scale * X[:, 0] + X[:, 4], task="regression")
-        for share, is_empty in ((1.2, True), (0.3, False)):
-            few = {"train_epochs": 1, "lam_scale": share / LAM_SHARE}
-            settings = profiles.resolve("local-lasso", "default", dataset, few)
-            (run,) = simulate.simulate(simulate.Job(dataset, settings, parties=2), [0])
-            kept = [own["kept"] for own in run.numbers["features"].values()]
-            assert any(kept) != is_empty
+    # The share is of no scale, whatever that of the labels.
+    dataset = data.from_arrays(X, 100 * X[:, 0] + X[:, 4], task="regression")
+    for share, is_empty in ((1.2, True), (0.3, False)):
+        few = {"train_epochs": 1, "lam_scale": share / LAM_SHARE}
+        settings = profiles.resolve("local-lasso", "default", dataset, few)
+        (run,) = simulate.simulate(simulate.Job(dataset, settings, parties=2), [0])
+        kept = [own["kept"] for own in run.numbers["features"].values()]
+        assert any(kept) != is_empty

@@ -121,7 +121,7 @@ def tables(draw: st.DrawFn) -> list[list[Any]]:
 
 
 @matching_modes
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 @given(sides=tables())
 def test_all_sides_find_the_true_intersection_in_one_order(
     mode: str, sides: list[list[Any]]
@@ -222,12 +222,13 @@ def test_without_ids_mode_none_warns_on_both_sides() -> None:
     assert party.rows.tolist() == [0, 1]
 
 
-def test_a_hundred_thousand_ids_take_seconds() -> None:
+def test_many_ids_take_seconds() -> None:
+    """Not the hours of comparing each with each."""
     start = time.process_time()
-    holder = holder_of("plain", people(0, 100_000))
-    play(holder, {"a": party_of("plain", people(50_000, 150_000))})
-    assert len(holder.rows) == 50_000
-    assert time.process_time() - start < 30
+    holder = holder_of("plain", people(0, 30_000))
+    play(holder, {"a": party_of("plain", people(15_000, 45_000))})
+    assert len(holder.rows) == 15_000
+    assert time.process_time() - start < 10
 
 
 # ------------------------------------------------------------------------------ privacy
@@ -828,27 +829,6 @@ def test_all_parties_together_may_share_too_little() -> None:
     assert caught.value.public == AlignmentError.public
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"min_common": 0}, "'min_common' of alignment must be a whole number >= 1"),
-        ({"min_share": 2}, r"'min_share' of alignment must be a float in \[0, 1\]"),
-        ({"mode": "bloom"}, "'mode' of alignment must be one of psi, plain, none"),
-    ],
-)
-def test_settings_are_checked(options: dict[str, Any], sentence: str) -> None:
-    defaults: dict[str, Any] = {"mode": "plain", "ids": Ids([1]), "n_rows": 1}
-    with pytest.raises(ConfigError, match=sentence):
-        Aligner(**defaults | {"secret": SECRET} | options)
-
-
-def test_the_least_that_a_party_allows_is_checked() -> None:
-    with pytest.raises(ConfigError, match="'min_common' of a party must be a whole"):
-        party_of("plain", [1], min_common=0)
-    with pytest.raises(ConfigError, match="'min_share' of a party must be a float in"):
-        party_of("plain", [1], min_share=2)
-
-
 # ----------------------------------------------------------------------------- messages
 
 
@@ -914,7 +894,7 @@ def test_a_damaged_message_is_refused(mode: str, name: str) -> None:
     message = getattr(scene, name)
     assert not scene.refuses(name, message)
     chance = random.Random(0)
-    for _ in range(150):
+    for _ in range(40):
         at, bit = chance.randrange(len(message)), 1 << chance.randrange(8)
         flipped = message[:at] + bytes([message[at] ^ bit]) + message[at + 1 :]
         assert scene.refuses(name, flipped)
@@ -931,7 +911,7 @@ def test_a_forged_message_is_refused_or_read(mode: str, name: str) -> None:
     message = getattr(scene, name)
     chance = random.Random(0)
     n_refused = 0
-    for _ in range(200):
+    for _ in range(100):
         at = chance.randrange(len(message) - 32)
         forged = chance.choice(
             [
@@ -942,7 +922,7 @@ def test_a_forged_message_is_refused_or_read(mode: str, name: str) -> None:
             ]
         )
         n_refused += scene.refuses(name, reseal(forged))
-    assert n_refused > 50
+    assert n_refused > 25
     assert not any("'party" in sentence for sentence in scene.heard)
 
 

@@ -7,7 +7,10 @@ whatever messages it likes, straight into the party's own ``handle``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import os
+import secrets
 import shutil
 import stat
 from typing import Any
@@ -51,6 +54,35 @@ TABLE = np.random.default_rng(3).normal(size=(N, D))
 IDS = np.arange(N) + 5000
 TRAIN, TEST = np.arange(0, 160), np.arange(160, 200)
 KEY = bytes(32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def known_points():
+    """Give all parties one secret, and keep points; each takes a third of a ms."""
+    real = psi.Key
+
+    @functools.cache
+    def product(scalar, point):
+        return real(scalar).multiply([point])[0]
+
+    class Key(psi.Key):
+        def __init__(self, scalar):
+            self.scalar = scalar
+
+        def multiply(self, points, count=None):
+            return [product(self.scalar, bytes(point)) for point in points]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psi, "hash_to_curve", functools.cache(psi.hash_to_curve))
+        patch.setattr(psi, "Key", Key)
+        patch.setattr(secrets, "token_bytes", lambda n: bytes([n]) * n)
+        yield
+
+
+@pytest.fixture
+def own_secrets(monkeypatch):
+    """Give every run folder another secret."""
+    monkeypatch.setattr(secrets, "token_bytes", os.urandom)
 
 
 def a_party(
@@ -109,10 +141,13 @@ class Server:
         self.party.handle(listed(train, test, seed))
         self.party.handle(Restore(None))
 
-    def begin(self) -> Server:
+    def aligned(self, ids=IDS) -> Server:
         self.welcome()
-        self.align()
-        self.prepare()
+        self.align(ids)
+        return self
+
+    def begin(self) -> Server:
+        self.aligned().prepare()
         return self
 
     def descend(self, number: int) -> None:
@@ -218,9 +253,7 @@ def test_a_method_must_be_allowed(tmp_path):
 
 def test_memory_is_bounded_before_it_is_taken(tmp_path):
     policy = Policy(limits={"hidden": None}, memory=100)
-    server = Server(a_party(tmp_path, policy=policy), hidden=40_000)
-    server.welcome()
-    server.align()
+    server = Server(a_party(tmp_path, policy=policy), hidden=40_000).aligned()
     with refused("networks of 100 MiB", "policy.memory", "a larger one"):
         server.prepare()
 
@@ -257,49 +290,32 @@ def test_alignment_cannot_be_skipped(tmp_path):
 
 
 def test_only_common_rows_leave(tmp_path):
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align(ids=IDS[:100])
+    server = Server(a_party(tmp_path)).aligned(IDS[:100])
     with refused("all common rows, each of them once"):
         server.prepare(np.arange(80), np.arange(80, 160))
     server.prepare(np.arange(80), np.arange(80, 100))
 
 
-@pytest.mark.parametrize(
-    ("train", "test"),
-    [
-        ([7], [8]),  # one person
+def test_rows_are_different_common_rows(tmp_path):
+    server = Server(a_party(tmp_path)).aligned()
+    for train, test in (
+        (np.array([7]), np.array([8])),  # one person
         (np.r_[TRAIN[:-1], 0], TEST),
         (np.r_[TRAIN[:-1], TEST[0]], TEST),
         (TRAIN - 1, TEST),
         (TRAIN, TEST + 1),
         (TRAIN[:-1], TEST),
-    ],
-)
-def test_rows_are_different_common_rows(tmp_path, train, test):
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align()
-    with refused("all common rows, each of them once"):
-        server.prepare(np.array(train), np.array(test))
-
-
-@pytest.mark.parametrize(
-    ("n_train", "n_test", "n_bits"), [(160, 40, 39), (150, 40, 40), (161, 40, 40)]
-)
-def test_bits_of_rows_are_counted(tmp_path, n_train, n_test, n_bits):
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align()
-    bits = np.packbits(np.arange(n_train + n_test) >= n_train + n_test - n_bits)
-    with refused("all common rows, each of them once"):
-        server.party.handle(Prepare(0, n_train, n_test, bits))
+    ):
+        with refused("all common rows, each of them once"):
+            server.prepare(train, test)
+    for n_train, n_test, n_bits in ((160, 40, 39), (150, 40, 40), (161, 40, 40)):
+        bits = np.packbits(np.arange(n_train + n_test) >= n_train + n_test - n_bits)
+        with refused("all common rows, each of them once"):
+            server.party.handle(Prepare(0, n_train, n_test, bits))
 
 
 def test_not_all_rows_belong_together(tmp_path):
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align()
+    server = Server(a_party(tmp_path)).aligned()
     message = listed(TRAIN, TEST)
     blocks = np.zeros(len(TRAIN), dtype=np.int32)
     with refused("where not all of them do", "Got one block"):
@@ -315,9 +331,7 @@ def test_a_seed_has_one_set_of_blocks(tmp_path):
 
 def test_one_person_is_not_trained_on_alone(tmp_path):
     """Once, the embedding of one person left 5,000 times within 500 passes."""
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align()
+    server = Server(a_party(tmp_path)).aligned()
     with refused("training with 50 rows or more", "policy.min_rows", "Got 1"):
         server.prepare(np.array([7]), np.delete(np.arange(N), 7))
 
@@ -357,9 +371,7 @@ def test_not_even_after_a_restart(tmp_path):
 
 
 def test_a_run_folder_is_for_one_run(tmp_path):
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align()
+    server = Server(a_party(tmp_path)).aligned()
     server.run = "another"
     with refused("takes part in one run"):
         server.welcome()
@@ -453,7 +465,7 @@ def test_few_steps_go_another_way(tmp_path):
 
 def test_the_same_look_again_is_not_counted(tmp_path):
     server = Server(a_party(tmp_path), **STEPS).begin()
-    for _ in range(400):
+    for _ in range(20):
         server.descend(0)
         server.party.handle(Restore(None))
     place = tmp_path / "run" / "seed-0"
@@ -467,6 +479,7 @@ def test_the_same_look_again_is_not_counted(tmp_path):
     assert server.party.budget.values(place) == before
 
 
+@pytest.mark.usefixtures("own_secrets")
 def test_values_about_a_row_are_counted_over_runs_with_the_same_rows(tmp_path):
     policy = Policy(values=193)  # two seeds plan 192
     server = Server(a_party(tmp_path, policy=policy), **STEPS).begin()
@@ -482,6 +495,7 @@ def test_values_about_a_row_are_counted_over_runs_with_the_same_rows(tmp_path):
         Server(a_party(tmp_path, policy=policy), **STEPS).begin()
 
 
+@pytest.mark.usefixtures("own_secrets")
 def test_runs_side_by_side_share_what_all_may_show(tmp_path):
     """Once, each knew what had left before it began."""
     policy = Policy(values=200)
@@ -517,9 +531,7 @@ def test_training_rows_do_not_make_a_party_narrower_than_its_policy(tmp_path):
     frame["city"] = [f"c{place:02d}" for place in places]
     config = PartyConfig(out=str(tmp_path / "run"), align="psi", id="who")
     party = PartyProcess("clinic", config, data.frame_of(frame), IDS)
-    server = Server(party, embedding_size=16, components_per_column=None)
-    server.welcome()
-    server.align()
+    server = Server(party, embedding_size=16, components_per_column=None).aligned()
     assert isinstance(party.state, Aligned)  # in the common order
     few = np.isin(party.state.rows.texts(2), ["c00", "c01", "c02"])
     with refused("0.75 components for each of its encoded columns", "Got 16"):
@@ -557,9 +569,7 @@ def test_plans_are_those_of_the_agreed_settings(tmp_path):
 
 def test_what_was_agreed_stays(tmp_path):
     """Once, other settings with the same secret gave more of the same columns."""
-    server = Server(a_party(tmp_path))
-    server.welcome()
-    server.align()
+    server = Server(a_party(tmp_path)).aligned()
     for change in ({"input_scale": 1.0}, {"depth": 2}, {"learning_rate": 0.02}):
         before, server.settings = server.settings, server.settings | change
         with refused("with the settings that it began with"):
@@ -831,14 +841,17 @@ def test_rows_for_stage_two_leave_after_stage_one(tmp_path, method):
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "watched"])
-@pytest.mark.parametrize(("rate", "last"), [(0.0, False), (1.0, True), (0.5, True)])
-def test_rate_and_end_are_those_of_the_plan(tmp_path, schedule, rate, last):
+def test_rate_and_end_are_those_of_the_plan(tmp_path, schedule):
     """Once, one step with `last` was the end of training, and a rate of 0 none."""
     server = Server(a_party(tmp_path), schedule=schedule, train_epochs=20).begin()
     plan = skip_to(server, "train")
     reply = server.party.handle(Begin(plan))
     nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
-    for odd in (Descend("train", nothing, rate, last), Descend("pretrain", nothing)):
+    odds = [(0.0, False), (1.0, True), (0.5, True)]
+    for odd in (
+        *(Descend("train", nothing, *o) for o in odds),
+        Descend("pretrain", nothing),
+    ):
         with pytest.raises(ProtocolError, match="the rate of its plan, and its end"):
             server.party.handle(odd)
     server.party.handle(Descend("train", nothing))
@@ -928,9 +941,9 @@ def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
         server.party.handle(Select(((),), broken))
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_requests_that_no_run_has(tmp_path):
+    server = Server(a_party(tmp_path, policy=Policy(evaluation="epochs"))).begin()
+    for message in (
         Embed("embed", "test"),
         Embed("train", "train"),
         Embed("train", "train", 50),
@@ -943,20 +956,17 @@ def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
         Embed("evaluate", "test", part=-1),
         Embed("embed", "train", part=1),
         Embed("embed", "train", 50, part=1),
-    ],
-)
-def test_requests_that_no_run_has(tmp_path, message):
-    server = Server(a_party(tmp_path, policy=Policy(evaluation="epochs"))).begin()
-    with pytest.raises(ProtocolError, match="must be asked for"):
-        server.party.handle(message)
+    ):
+        with pytest.raises(ProtocolError, match="must be asked for"):
+            server.party.handle(message)
 
 
-@pytest.mark.parametrize("places", [((0, 0),), ((4,),), ((-1,),), ((0,), (1,))])
-def test_components_that_it_does_not_have(tmp_path, places):
+def test_components_that_it_does_not_have(tmp_path):
     server = Server(a_party(tmp_path), pretrain_epochs=0).begin()
     look = next(p for p in server.plans if p.stage == "select_features")
-    with pytest.raises(ProtocolError, match="components that it has"):
-        server.party.handle(Select(places, look))
+    for places in (((0, 0),), ((4,),), ((-1,),), ((0,), (1,))):
+        with pytest.raises(ProtocolError, match="components that it has"):
+            server.party.handle(Select(places, look))
 
 
 def test_a_gradient_of_another_shape(tmp_path):
@@ -1079,6 +1089,7 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     assert selector.over(inside.X_train, seen, 0, look).name[0] == own
 
 
+@pytest.mark.usefixtures("own_secrets")
 def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
     party = a_party(tmp_path)
     party.hello()
@@ -1115,31 +1126,26 @@ def test_a_run_does_not_go_on_with_another_secret(tmp_path, left):
 # ----------------------------------------------------------------- exact, or not at all
 
 
-def began(tmp_path) -> None:
-    """Have a run folder of a run that began, and nobody in it."""
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"table": TABLE[::-1], "ids": IDS[::-1]}, "ids"),
+    ({"table": TABLE[::-1]}, "cells"),
+    ({"table": TABLE[:-1], "ids": IDS[:-1]}, "ids"),
+    ({"table": np.c_[TABLE, TABLE[:, 0]], "names": NAMES + "q"}, "columns"),
+    ({"names": NAMES[::-1]}, "columns"),
+    ({"scale": "none"}, "'scale' in the config"),
+    ({"seed_private": "shared"}, "'seed_private' in the config"),
+]
+
+
+def test_a_table_that_changed_does_not_go_on(tmp_path):
+    """Once, rows sorted anew made 0.5125 of an accuracy of 0.9250, without a word."""
     server = Server(a_party(tmp_path)).begin()
     server.party.handle(Save("pretrain-1"))
     server.party.close()
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"table": TABLE[::-1], "ids": IDS[::-1]}, "ids"),
-        ({"table": TABLE[::-1]}, "cells"),
-        ({"table": TABLE[:-1], "ids": IDS[:-1]}, "ids"),
-        ({"table": np.c_[TABLE, TABLE[:, 0]], "names": NAMES + "q"}, "columns"),
-        ({"names": NAMES[::-1]}, "columns"),
-        ({"scale": "none"}, "'scale' in the config"),
-        ({"seed_private": "shared"}, "'seed_private' in the config"),
-    ],
-)
-def test_a_table_that_changed_does_not_go_on(tmp_path, change, what):
-    """Once, rows sorted anew made 0.5125 of an accuracy of 0.9250, without a word."""
-    began(tmp_path)
-    a_party(tmp_path).close()
-    with pytest.raises(LessVFLError, match=f"must go on with .* Got other {what}"):
-        a_party(tmp_path, **change)
+    for change, what in CHANGES:
+        a_party(tmp_path).close()
+        with pytest.raises(LessVFLError, match=f"must go on with .* Got other {what}"):
+            a_party(tmp_path, **change)
 
 
 def test_code_that_changed_does_not_go_on(tmp_path):

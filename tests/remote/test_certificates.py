@@ -9,6 +9,7 @@ import ipaddress
 import itertools
 import json
 import os
+import shutil
 import socket
 import ssl
 import stat
@@ -248,49 +249,27 @@ def test_a_good_pair_is_let_in_by_its_name(made, party, name):
     assert handshake(ca, server, pair(made / party), name) == party
 
 
-def test_a_party_of_a_foreign_ca_is_refused(made, foreign):
-    with pytest.raises(ssl.SSLError):
-        handshake(
-            made / "ca" / "ca.pem", pair(made / "server"), pair(foreign / "clinic")
-        )
+@pytest.mark.parametrize(
+    ("server", "party", "name", "reason"),
+    [
+        ("made/server", "foreign/clinic", "localhost", None),
+        ("made/server", None, "localhost", None),
+        ("foreign/server", "made/clinic", "localhost", "verify failed"),
+        ("made/server", "made/clinic", "other.example.org", "(?i)hostname mismatch"),
+        # For the very name asked for, but not for a server, and the other way round.
+        ("made/clinic", "made/lab_2", "clinic", "purpose"),
+        ("made/server", "made/server", "localhost", None),
+    ],
+)
+def test_others_are_refused(made, foreign, server, party, name, reason):
+    def files(where):
+        kit, _, who = where.partition("/")
+        return pair((made if kit == "made" else foreign) / who)
 
-
-def test_a_party_without_certificate_is_refused(made):
-    with pytest.raises(ssl.SSLError):
-        handshake(made / "ca" / "ca.pem", pair(made / "server"), None)
-
-
-def test_a_server_of_a_foreign_ca_is_refused(made, foreign):
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(
-            made / "ca" / "ca.pem", pair(foreign / "server"), pair(made / "clinic")
-        )
-
-
-def test_a_server_of_another_name_is_refused(made):
-    with pytest.raises(ssl.SSLCertVerificationError, match=r"(?i)hostname mismatch"):
-        handshake(
-            made / "ca" / "ca.pem",
-            pair(made / "server"),
-            pair(made / "clinic"),
-            "other.example.org",
-        )
-
-
-def test_a_party_cannot_pass_for_the_server(made):
-    """Its certificate is for the very name asked for, but not for a server."""
-    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
-        handshake(
-            made / "ca" / "ca.pem",
-            pair(made / "clinic"),
-            pair(made / "lab_2"),
-            "clinic",
-        )
-
-
-def test_the_server_cannot_pass_for_a_party(made):
-    with pytest.raises(ssl.SSLError):
-        handshake(made / "ca" / "ca.pem", pair(made / "server"), pair(made / "server"))
+    own = None if party is None else files(party)
+    kind = ssl.SSLCertVerificationError if reason else ssl.SSLError
+    with pytest.raises(kind, match=reason):
+        handshake(made / "ca" / "ca.pem", files(server), own, name)
 
 
 @pytest.mark.parametrize("days", [-20, 20])
@@ -483,43 +462,31 @@ def tampered(path):
 
 DAYS_LEFT = 3650  # of the CA; a day more within the second that made it
 
+
+def asking(name="clinic", make_key=keys.new_key):
+    """Return a function that writes a request for a name."""
+    return lambda path: write(path, csr(make_key(), name))
+
+
 SIGN_REFUSED: dict[str, tuple[Any, ...]] = {
     "tampered": (tampered, {}, "signature"),
-    "other name": (
-        lambda path: write(path, csr(keys.new_key(), "insurer")),
-        {"name": "clinic"},
-        "'clinic'",
-        "'insurer'",
-    ),
-    "a name of ours": (
-        lambda path: write(path, csr(keys.new_key(), "server")),
-        {"name": "server"},
-        "must not be server",
-    ),
-    "a name with a slash": (
-        lambda path: write(path, csr(keys.new_key(), "../ca")),
-        {"name": "../ca"},
-        "'../ca'",
-    ),
+    "other name": (asking("insurer"), {"name": "clinic"}, "'clinic'", "'insurer'"),
+    "a name of ours": (asking("server"), {"name": "server"}, "must not be server"),
+    "a name with a slash": (asking("../ca"), {"name": "../ca"}, "'../ca'"),
     "rsa": (
-        lambda path: write(path, csr(rsa.generate_private_key(65537, 2048))),
+        asking(make_key=lambda: rsa.generate_private_key(65537, 2048)),
         {},
         "P-256",
     ),
     "other curve": (
-        lambda path: write(path, csr(ec.generate_private_key(ec.SECP384R1()))),
+        asking(make_key=lambda: ec.generate_private_key(ec.SECP384R1())),
         {},
         "P-256",
     ),
     "no request": (lambda path: path.write_text("hello"), {}, "must be a PEM request"),
     "no file": (lambda path: None, {}, "cannot be read"),
     "no days": (tampered, {"days": 0}, "Got 0"),
-    "too long": (
-        lambda path: write(path, csr(keys.new_key())),
-        {"days": 4000},
-        "outlive",
-        f"at most {DAYS_LEFT}",
-    ),
+    "too long": (asking(), {"days": 4000}, "outlive", f"at most {DAYS_LEFT}"),
 }
 
 
@@ -831,55 +798,43 @@ def test_show_takes_any_certificate(made, tmp_path):
     assert shown.name == "CN=two,CN=one"
 
 
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "no party": (["init", "new", "--parties", ","], "one party at least"),
-    "name with a space": (["init", "new", "--parties", "my clinic"], "'my clinic'"),
-    "name with a slash": (["init", "new", "--parties", "a/b"], "'a/b'"),
-    "name of dots": (["init", "new", "--parties", ".."], "'..'"),
-    "name too long": (["init", "new", "--parties", "a" * 65], "1 to 64"),
-    "name of two lines": (["init", "new", "--parties", "a\nb"], r"'a\nb'"),
-    "name of the server": (["init", "new", "--parties", "a,server"], "'server'"),
-    "name of the CA": (["init", "new", "--parties", "CA"], "'CA'"),
-    "a name twice": (["init", "new", "--parties", "a,b,a"], "'a' and 'a'"),
-    "nearly a name twice": (["init", "new", "--parties", "Lab,lab"], "'Lab' and 'lab'"),
-    "no day": (["init", "new", "--parties", "a", "--days", "0"], "Got 0"),
-    "too many days": (["init", "new", "--parties", "a", "--days", "36501"], "36501"),
-    "no host": (
-        ["init", "new", "--parties", "a", "--server-name", "https://x"],
-        "'https://x'",
-    ),
-    "host of dots": (
-        ["init", "new", "--parties", "a", "--server-name", "1.2.3"],
-        "1.2",
-    ),
-    "a CA is there": (["init", "kit", "--parties", "a"], "already holds a CA"),
-    "a file is there": (["init", "file", "--parties", "a"], "'file' must be a new"),
-    "something is there": (["init", "full", "--parties", "a"], "'full' must be a new"),
-    "here": (["init", ".", "--parties", "a"], "not the current"),
-    "no parent": (["init", "no/new", "--parties", "a"], "'no' must exist"),
-    "request: bad name": (["request", "new", "--name", "a b"], "'a b'"),
-    "request: full": (["request", "full", "--name", "a"], "'full' must be a new"),
-    "sign: no CA": (
-        ["sign", "full", "file", "--out", "c.pem", "--name", "a"],
-        "'full/ca.pem'",
-    ),
-    "sign: no request": (
-        ["sign", "kit/ca", "file", "--out", "c.pem", "--name", "a"],
-        "'file'",
-    ),
-    "show: no file": (["show", "no.pem"], "'no.pem' cannot be read"),
-    "show: no certificate": (["show", "file"], "'file' must be a PEM certificate"),
+REFUSED = {  # what follows `lessvfl kit`, one word a space, and what is said
+    "init new --parties ,": "one party at least",
+    "init new --parties my%clinic": "'my clinic'",
+    "init new --parties a/b": "'a/b'",
+    "init new --parties ..": "'..'",
+    f"init new --parties {'a' * 65}": "1 to 64",
+    "init new --parties a\nb": r"'a\nb'",
+    "init new --parties a,server": "'server'",
+    "init new --parties CA": "'CA'",
+    "init new --parties a,b,a": "'a' and 'a'",
+    "init new --parties Lab,lab": "'Lab' and 'lab'",
+    "init new --parties a --days 0": "Got 0",
+    "init new --parties a --days 36501": "36501",
+    "init new --parties a --server-name https://x": "'https://x'",
+    "init new --parties a --server-name 1.2.3": "1.2",
+    "init kit --parties a": "already holds a CA",
+    "init file --parties a": "'file' must be a new",
+    "init full --parties a": "'full' must be a new",
+    "init . --parties a": "not the current",
+    "init no/new --parties a": "'no' must exist",
+    "request new --name a%b": "'a b'",
+    "request full --name a": "'full' must be a new",
+    "sign full file --out c.pem --name a": "'full/ca.pem'",
+    "sign kit/ca file --out c.pem --name a": "'file'",
+    "show no.pem": "'no.pem' cannot be read",
+    "show file": "'file' must be a PEM certificate",
 }
 
 
 @pytest.mark.parametrize("wrong", REFUSED)
-def test_bad_input_is_one_sentence(run, tmp_path, monkeypatch, wrong):
-    certificates.init(tmp_path / "kit", ["clinic"])
+def test_bad_input_is_one_sentence(run, made, tmp_path, monkeypatch, wrong):
+    shutil.copytree(made, tmp_path / "kit")
     (tmp_path / "file").write_text("hello")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "note").write_text("mine")
     (tmp_path / "hollow").mkdir()
-    command, word = REFUSED[wrong]
+    command = [word.replace("%", " ") for word in wrong.split(" ")]
     monkeypatch.chdir(tmp_path / ("hollow" if "." in command else ""))
     before = everything(tmp_path)
     result = run(*command)
@@ -887,7 +842,7 @@ def test_bad_input_is_one_sentence(run, tmp_path, monkeypatch, wrong):
     assert result.out == ""
     (line,) = result.err.splitlines()
     assert line.startswith("lessvfl: ")
-    assert word in line
+    assert REFUSED[wrong] in line
     assert everything(tmp_path) == before
 
 

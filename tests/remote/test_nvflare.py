@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ from nvflare.private.fed.utils.app_authz import AppAuthzService
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 from nvflare.security.security import FLAuthorizer
 from tests.conformance.networks import Cell, Cells
+from tests.conftest import until
 from tests.remote.test_remote import a_dataset
 
 from lessvfl import __version__, report
@@ -167,7 +167,7 @@ def prepare(base: Path, **of_server: Any) -> Job:
     job = a_job()
     port = localhost.free_port()
     sides = base / "sides"
-    localhost.write_folders(job, job.problem(0), [0], sides, port, 1, 3)
+    localhost.write_folders(job, job.problem(0), [0], sides, port, 3)
     for name in ("server", *SITES):
         path = config_of(base, name)
         values = yaml.safe_load(path.read_text()) | {"wait": 20.0}
@@ -199,21 +199,14 @@ def check(base: Path, job: Job) -> None:
 
 
 def test_a_job_runs_to_the_end_and_gives_the_same_bits(tmp_path, built):
-    job = prepare(tmp_path)
-    system = System(tmp_path)
-    assert system.run() is None
-    assert set(system.codes.values()) == {ReturnCode.OK}
-    check(tmp_path, job)
-    assert {path.parent.name for path in built} == {"server", *SITES}
-
-
-def test_a_job_of_a_run_that_is_over_ends_well(tmp_path):
+    """And so does a job of a run that is over."""
     job = prepare(tmp_path)
     for _ in range(2):
         system = System(tmp_path)
         assert system.run() is None
         assert set(system.codes.values()) == {ReturnCode.OK}
-    check(tmp_path, job)
+        check(tmp_path, job)
+        assert {path.parent.name for path in built} == {"server", *SITES}
 
 
 @contextlib.contextmanager
@@ -318,6 +311,14 @@ def test_a_job_for_other_sites_is_refused(tmp_path):
     assert "must be the parties of the server's config, party0, party1" in said
 
 
+def test_a_server_whose_status_page_fails_ends_its_connections(tmp_path):
+    prepare(tmp_path, status="example.org:1")
+    system = System(tmp_path)
+    assert "address of the status page must be of this machine" in str(system.run())
+    hub: Any = system.controller._hub
+    assert hub._closing.kind == "config"
+
+
 def test_what_a_site_says_in_its_log_does_not_reach_the_server(tmp_path, caplog):
     prepare(tmp_path)
     (tmp_path / "sides" / "party1" / "columns.parquet").unlink()
@@ -345,7 +346,7 @@ def test_a_task_cannot_name_another_site_as_the_server(tmp_path, peer):
     context = system.context("party1", engine)
     reply = executor.execute(nvflare.TASK, request, context, system.signal)
     said = reply.get_header(nvflare.REASON)
-    assert said == "A task must name the server of its own job. Got another cell."
+    assert said == f"A task must name the server of its own job. Got '{peer}'."
     assert not engine.cell.called  # nothing was sent or listened to
 
 
@@ -401,7 +402,7 @@ def test_a_job_holds_names_and_nothing_else(tmp_path):
     [
         (SITES, "a/b", "name of a run must be"),
         (("a.b",), RUN, "name of a site must be"),
-        (("server",), RUN, "must not be 'server'"),
+        (("server",), RUN, "must not be named 'server'"),
     ],
 )
 def test_a_job_of_names_that_cannot_be_is_not_written(tmp_path, parties, run, words):
@@ -587,37 +588,38 @@ def test_a_site_keeps_the_rights_that_are_no_danger(tmp_path, role, org):
     assert not any(new for right, (_, (new, _)) in given.items() if right == "byoc")
 
 
+CODE_ALLOWED: list[tuple[str, Any]] = [
+    ("authorization.json", {"permissions": {"lead": {"byoc": "any"}}}),
+    ("authorization.json", {"permissions": {"lead": {" ByOC ": "o:acme"}}}),
+    ("authorization.json", {"permissions": {"lead": {"byoc": ["none", "any"]}}}),
+    ("authorization.json", {"permissions": {"project_admin": "any"}}),
+    ("authorization.json", {"permissions": {"lead": {"cat": "any"}}}),
+    ("authorization.json", {"permissions": {"x": {"shell_commands": "n:eve"}}}),
+    ("authorization.json", None),
+    ("lessvfl__p_resources.json", None),
+    ("lessvfl__p_resources.json", {"components": []}),
+    ("resources.json", {"class_allow_list": ["*"]}),
+    ("resources.json", {"class_list_enforcement_mode": "warn"}),
+]
+
+
 @pytest.mark.parametrize("side", ["server", "party1"])
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("authorization.json", {"permissions": {"lead": {"byoc": "any"}}}),
-        ("authorization.json", {"permissions": {"lead": {" ByOC ": "o:acme"}}}),
-        ("authorization.json", {"permissions": {"lead": {"byoc": ["none", "any"]}}}),
-        ("authorization.json", {"permissions": {"project_admin": "any"}}),
-        ("authorization.json", {"permissions": {"lead": {"cat": "any"}}}),
-        ("authorization.json", {"permissions": {"x": {"shell_commands": "n:eve"}}}),
-        ("authorization.json", None),
-        ("lessvfl__p_resources.json", None),
-        ("lessvfl__p_resources.json", {"components": []}),
-        ("resources.json", {"class_allow_list": ["*"]}),
-        ("resources.json", {"class_list_enforcement_mode": "warn"}),
-    ],
-)
-def test_a_side_whose_files_allow_code_does_not_take_part(tmp_path, side, name, change):
+def test_a_side_whose_files_allow_code_does_not_take_part(tmp_path, side):
     prepare(tmp_path)
-    path = tmp_path / side / "local" / name
-    if change is None:
-        path.unlink()
-    else:
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    said = str(System(tmp_path).run())
     who = "The server" if side == "server" else f"Site '{side}'"
-    assert f"{who} must let nobody bring code or read its files from elsewhere" in said
-    assert f"local/{name}" in said
-    assert str(tmp_path) not in said
-    nvflare.install(config_of(tmp_path, side), tmp_path / side, RUN, side)
-    flare_files.check(path.parent, who)
+    for name, change in CODE_ALLOWED:
+        path = tmp_path / side / "local" / name
+        if change is None:
+            path.unlink()
+        else:
+            path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        said = str(System(tmp_path).run())
+        must = "must let nobody bring code or read its files from elsewhere"
+        assert f"{who} {must}" in said
+        assert f"local/{name}" in said
+        assert str(tmp_path) not in said
+        nvflare.install(config_of(tmp_path, side), tmp_path / side, RUN, side)
+        flare_files.check(path.parent, who)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"permissions": 3}'])
@@ -705,7 +707,7 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
                     (own / "party1.yaml").rename(own / "elsewhere.yaml")
                 job_id = session.submit_job(str(out))
                 if run != "missing":
-                    wait_for_file(base / "sides" / "server" / "run" / CHECKPOINT)
+                    until((base / "sides" / "server" / "run" / CHECKPOINT).exists)
                 victim = {"job": "party1", "server": "server"}.get(run)
                 for pid in flare.job_processes(victim) if victim else ():
                     kill_process(pid)
@@ -817,7 +819,7 @@ def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:
     """Give every site a config of a run; return the job."""
     base.mkdir()
     sides = base / "sides"
-    localhost.write_folders(job, job.problem(0), [0], sides, 1, 1, 3)
+    localhost.write_folders(job, job.problem(0), [0], sides, 1, 3)
     for name in ("server", *SITES):
         path = config_of(base, name)
         values = yaml.safe_load(path.read_text()) | {"wait": 20.0}
@@ -826,13 +828,6 @@ def prepare_kits(base: Path, flare: Federation, run: str, job: Job) -> Path:
     config = read(ServerConfig, config_of(base, "server"))
     nvflare.write_job(config, run, base / "job")
     return base / "job"
-
-
-def wait_for_file(path: Path, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, path
-        time.sleep(0.01)
 
 
 # ------------------------------------------------------------------- the command line

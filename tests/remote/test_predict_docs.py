@@ -318,9 +318,7 @@ def test_a_port_in_use_is_said_at_the_start(run_cli, tmp_path):
         words = ("--config", config, "--insecure", "--http", where)
         result = run_cli("predict", "server", *words)
     assert result.code == 2
-    assert f"needs a port that is free. Got {where}: Address already in use." in (
-        result.err
-    )
+    assert f"The service cannot have {where}: the port is in use." in result.err
 
 
 def test_no_run_is_said_before_a_token_is_made(run_cli, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -54,13 +55,10 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ("settings: 3\n", "'settings' setting must be names and values"),
         ("wait: -1\n", "'wait' setting must be a float"),
         ("seed: 3\n", "Unknown setting 'seed'.*Did you mean 'seeds'"),
-        ("seeds: []\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        ("seeds: [1, 1]\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        ("seeds: -1\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        ("seeds: true\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        ("seeds: [0.5]\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        ("seeds: one\n", "'seeds' setting must be a whole number >= 0, or a list"),
-        (f"seeds: {2**63}\n", "'seeds' setting must be a whole number >= 0, or a list"),
+        *(
+            (f"seeds: {seeds}\n", "'seeds' setting must be a whole number >= 0, or a")
+            for seeds in ("[]", "[1, 1]", "-1", "true", "[0.5]", "one", 2**63)
+        ),
         ("task: guess\n", "'task' setting must be one of auto, classification"),
     ],
 )
@@ -325,21 +323,24 @@ def assert_alike(plain, tried):
                 assert mine[name] == value, name
 
 
+def a_table(folder, n_rows=150, n_copies=0):
+    """Write numbers, some rows twice, three rows a person; return the command of it."""
+    rng = np.random.default_rng(0)
+    rows = np.r_[np.arange(n_rows), rng.integers(0, n_rows, n_copies)]
+    X = rng.normal(size=(n_rows, 6))[rows].round(6)
+    lines = ["who,a,b,c,d,e,f,label"]
+    for i, cells in enumerate(X):
+        label = int(cells[0] + cells[3] > 0)
+        lines.append(",".join(map(str, (f"p{i // 3}", *cells, label))))
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    return [str(folder / "table.csv"), "--label", "label", "--parties", "2"]
+
+
 @pytest.mark.usefixtures("in_threads")
 def test_try_keeps_rows_together_as_run_does(run_cli, tmp_path):
     """Copies of rows, which no side sees whole, and the rows of one person."""
-    rng = np.random.default_rng(0)
-    rows = np.r_[np.arange(120), rng.integers(0, 120, 60)]
-    X = rng.normal(size=(120, 6))[rows].round(6)
-    y = (X[:, 0] + X[:, 3] > 0).astype(int)
-    lines = ["who,a,b,c,d,e,f,label"]
-    for i, (cells, label) in enumerate(zip(X, y, strict=True)):
-        lines.append(",".join(map(str, (f"p{i // 3}", *cells, label))))
-    path = tmp_path / "copies.csv"
-    path.write_text("\n".join(lines) + "\n")
-    command = [str(path), "--label", "label", "--parties", "2"]
-    command += ["--group-column", "who"]
-    command += settings_of(batch_size=40, train_epochs=3)
+    command = [*a_table(tmp_path, 120, n_copies=60), "--group-column", "who"]
+    command += settings_of(batch_size=40, train_epochs=3, second_look=0)
     plain, tried = both_ways(run_cli, tmp_path / "out", *command)
     assert_alike(plain, tried)
     assert plain["data"]["n_equal_rows"] > 60
@@ -352,16 +353,15 @@ def settings_of(**values):
 
 @pytest.mark.usefixtures("in_threads")
 def test_try_as_real_machines_do_says_the_whole_bill(run_cli, tmp_path):
-    out = tmp_path / "out"
-    command = ["breast-cancer", "--parties", "2", "--quiet", "--out", out]
-    command += settings_of(batch_size=100, train_epochs=2)
+    out, n_rows = tmp_path / "out", 100
+    command = [*a_table(tmp_path, n_rows), "--quiet", "--out", out]
+    command += settings_of(batch_size=40, train_epochs=2, second_look=0)
     tried = run_cli("try", *command, "--align", "psi", "--evaluation", "end")
     assert tried.code == 0, tried.err
     assert "At the socket, both ways: " in tried.out
     (run,) = RunRecord.read(out).runs
     assert len(run["curve"]) == 1
     bill = run["communication"]
-    n_rows = 569
     assert bill["frames"]["align"]["up"] > 2 * (32 + 96) * n_rows
     assert sum(bill["by_stage"]["evaluate"].values()) < n_rows * 8
     assert "Whole bill" in (out / "report.html").read_text(encoding="utf-8")
@@ -375,7 +375,7 @@ def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
     """
     out = tmp_path / "out"
     common = ["breast-cancer", "--parties", "2"]
-    common += settings_of(batch_size=100, train_epochs=2)
+    common += settings_of(batch_size=100, train_epochs=2, second_look=0)
     tried = run_cli("try", *common, "--seeds", "2,0", "--quiet", "--json", "--out", out)
     assert tried.code == 0, tried.err
     run = ["run", *common, "--device", "cpu", "--quiet", "--json"]
@@ -417,11 +417,11 @@ def test_try_says_that_it_starts_processes(tmp_path, monkeypatch):
     settings = profiles.resolve("less-vfl-auto", "default", dataset)
     job, seen = simulate.Job(dataset, settings, parties=2), []
     for name in ("write_folders", "_run_sides", "collect"):
-        monkeypatch.setattr(localhost, name, lambda *_: None)
+        monkeypatch.setattr(localhost, name, lambda *_, **__: None)
 
     def watch(status):
         seen.append(status.snapshot())
-        return localhost.unwatched(status)
+        return contextlib.nullcontext()
 
     localhost.run(job, [0], tmp_path, 1, watch=watch)
     (shown,) = seen
@@ -450,7 +450,7 @@ def test_try_gives_the_numbers_of_run(run_cli, tmp_path):
     """Processes, mutual TLS and all: features, accuracy, bytes and curve."""
     out = tmp_path / "out"
     common = ["breast-cancer", "--parties", "2", "--spurious", "0.5"]
-    common += settings_of(batch_size=100, train_epochs=2)
+    common += settings_of(batch_size=100, train_epochs=2, second_look=0)
     plain, tried = both_ways(run_cli, out, *common)
     assert_alike(plain, tried)
     assert tried["method"] == "less-vfl-auto"
@@ -484,14 +484,11 @@ def assert_sides_have_pages(sides, out):
 
 def test_try_with_a_party_that_keeps_nothing(run_cli, in_threads, tmp_path):
     """It is asked no more, and its part of the curve was once taken for missing."""
-    X = np.random.default_rng(0).normal(size=(400, 4))
-    rows = [f"{a},{b},{c},{d},{int(a > 0)}" for a, b, c, d in X]
-    path = tmp_path / "half.csv"
-    path.write_text("\n".join(["a,b,c,d,y", *rows]))
-    own = settings_of(train_epochs=3)
-    plain, tried = both_ways(
-        run_cli, tmp_path / "out", str(path), "--label", "y", "--parties", "2", *own
-    )
+    X = np.random.default_rng(0).normal(size=(200, 4))
+    path = tmp_path / "half.npz"
+    np.savez(path, X=X, y=(X[:, 0] > 0).astype(int))
+    command = [path, "--parties", "2", *settings_of(train_epochs=3)]
+    plain, tried = both_ways(run_cli, tmp_path / "out", *command)
     assert_alike(plain, tried)
     assert tried["runs"][0]["features"]["party1"]["kept"] == []
 
@@ -511,7 +508,10 @@ def test_try_scales_the_labels_of_a_regression(run_cli, in_threads, tmp_path):
     assert yaml.safe_load((side / "server.yaml").read_text())["task"] == "regression"
 
 
-def a_mixed_table(path, n_rows=300):
+PARTIES = "clinic: [age, height, weight, smoker]\ninsurer: [plan, city]\n"
+
+
+def a_mixed_table(folder, n_rows=200):
     """Write numbers, truth values and categories; of each kind some cells are empty."""
     rng = np.random.default_rng(7)
     lines = ["age,smoker,plan,height,weight,city,risk"]
@@ -527,15 +527,13 @@ def a_mixed_table(path, n_rows=300):
         if hole < 6:
             cells[hole] = ""
         lines.append(",".join(cells))
-    path.write_text("\n".join(lines) + "\n")
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    (folder / "parties.yaml").write_text(PARTIES)
 
 
 def test_parties_of_try_encode_their_own_columns(run_cli, in_threads, tmp_path):
     """Categories, truth values, missing cells, groups, and noise as it was drawn."""
-    a_mixed_table(tmp_path / "table.csv")
-    (tmp_path / "parties.yaml").write_text(
-        "clinic: [age, height, weight, smoker]\ninsurer: [plan, city]\n"
-    )
+    a_mixed_table(tmp_path)
     (tmp_path / "groups.yaml").write_text("body: [height, weight]\n")
     plain, tried = both_ways(
         run_cli,
@@ -571,11 +569,8 @@ def test_parties_of_try_encode_their_own_columns(run_cli, in_threads, tmp_path):
 
 
 def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):
-    a_mixed_table(tmp_path / "table.csv")
+    a_mixed_table(tmp_path)
     text = (tmp_path / "table.csv").read_text().splitlines()
-    (tmp_path / "parties.yaml").write_text(
-        "clinic: [age, height, weight, smoker]\ninsurer: [plan, city]\n"
-    )
     rows = [f"{i % 3 + 1},{line}" for i, line in enumerate(text[1:])]
     (tmp_path / "table.csv").write_text("\n".join([f"counts,{text[0]}", *rows]) + "\n")
     plain, tried = both_ways(
@@ -584,6 +579,7 @@ def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):
         *(tmp_path / "table.csv", "--label", "risk", "--sample-weight", "counts"),
         *("--parties", tmp_path / "parties.yaml"),
         *settings_of(batch_size=40, train_epochs=2, class_weight="high:4,low:1"),
+        *settings_of(second_look=0),
     )
     assert_alike(plain, tried)
     assert tried["config"]["class_weight"] == {"high": 4.0, "low": 1.0}
@@ -632,7 +628,7 @@ def test_try_with_a_range_that_is_shared(run_cli, in_threads, tmp_path):
         tmp_path / "out",
         *("digits", "--method", "less-vfl", "--profile", "official-code"),
         *("--parties", "2", "--spurious", "0.5"),
-        *settings_of(train_epochs=2, party_epochs=2, server_epochs=2),
+        *settings_of(train_epochs=1, party_epochs=1, server_epochs=1),
     )
     assert_alike(plain, tried)
     assert tried["config"]["scale"] == "global"

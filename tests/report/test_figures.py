@@ -30,11 +30,6 @@ def test_bars_return_axes_for_one_run_and_for_several(plot, make_record):
     assert "mean of 3 seeds" in ax.get_xlabel()
 
 
-def test_curve_returns_axes(make_record):
-    assert isinstance(figures.plot_curve(make_record(target=0.9).runs), Axes)
-    assert isinstance(figures.plot_curve(make_record(n_seeds=1).runs), Axes)
-
-
 def test_a_notebook_figure_is_known_to_pyplot_and_the_page_is_not(run):
     figures.plot_features(run)
     assert len(pyplot.get_fignums()) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from tests.run.jobs import a_job
@@ -150,14 +148,6 @@ def test_only_the_seeds_concerned_are_named(monkeypatch):
         "Selection removed everything (seed 0): a smaller 'lam_party' may be needed.",
         "Selection removed nothing (seed 1): a larger 'lam_party' may be needed.",
     ]
-
-
-def test_a_job_is_not_changed_by_its_run():
-    job = a_job("less-vfl", party_epochs=2, server_epochs=2, lam_party=0.3)
-    before = dataclasses.replace(job)
-    with pytest.warns(LessVFLWarning, match="nothing"):
-        experiment.run(job, [0])
-    assert job == before
 
 
 def test_every_run_is_handed_over_before_the_next_begins(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 
@@ -16,12 +17,16 @@ from lessvfl.run.folder import claim, load, save, save_unfinished
 from lessvfl.run.record import RunRecord
 
 
-@pytest.fixture
-def finished():
+@pytest.fixture(scope="module")
+def both():
     """Return two finished runs of different shape."""
-    old = experiment.run(a_job(), [0, 1])
-    new = experiment.run(a_job(hidden=5), [2])
-    return old, new
+    return experiment.run(a_job(), [0, 1]), experiment.run(a_job(hidden=5), [2])
+
+
+@pytest.fixture
+def finished(both):
+    """Return them with records that a test may change."""
+    return [(copy.deepcopy(record), runs) for record, runs in both]
 
 
 def files_of(folder):

@@ -98,27 +98,12 @@ def test_shadows_scramble_value_and_flag_together():
         assert one == pytest.approx(float(own.scores(own.C)[0]), rel=1e-4)
 
 
-def test_bytes_are_the_same_with_flags_and_without(runs):
-    """Of the first stage; what follows depends on what was kept."""
-    per_component = []
-    for way in ("flag", "fill"):
-        numbers = runs[way].numbers
-        paid = numbers["communication"]["by_stage"]["pretrain"]
-        n = sum(own["of"] for own in numbers["components"].values())
-        per_component.append([paid[way] / n for way in ("up", "down")])
-    assert per_component[0] == pytest.approx(per_component[1], rel=0.01)
-
-
-@pytest.mark.parametrize("method", ["plain", "group-lasso"])
-def test_all_bytes_are_the_same_where_steps_are(method):
+def test_all_bytes_are_the_same_where_steps_are():
     found = []
     for missing in ("flag", "fill"):
         dataset = data.from_arrays(*no_record())
-        steps = "train_epochs" if method == "plain" else "joint_epochs"
-        given: dict[str, Any] = {steps: 1, "missing": missing, "batch_size": 200}
-        if method == "group-lasso":
-            given |= {"lam_party": 0.0, "train_epochs": 0}
-        job = Job(dataset, resolve(method, "default", dataset, given), PARTIES)
+        given = {"train_epochs": 1, "missing": missing, "batch_size": 200}
+        job = Job(dataset, resolve("plain", "default", dataset, given), PARTIES)
         found.append(simulate.simulate(job, [0])[0].numbers["communication"])
     assert found[0] == found[1]
 
@@ -176,16 +161,3 @@ def test_a_saved_model_and_its_graph_read_marks_as_missing(tmp_path):
     feed["late"] = np.where(feed["late"] == -999, np.nan, feed["late"])
     feed["grade"] = np.where(feed["grade"] == "unknown", "", feed["grade"])
     np.testing.assert_array_equal(graph.run(None, feed)[0], h)
-
-
-def test_an_estimator_reads_marks_as_missing():
-    table, y = no_record()
-    few: dict[str, Any] = {"train_epochs": 1, "batch_size": 200}
-    common: dict[str, Any] = {"method": "plain", "parties": PARTIES, "random_state": 0}
-    empty = lessvfl.LessVFLClassifier(**common, settings=few).fit(table, y)
-    few = few | {"missing_values": {"[lri]*": -999}}
-    full = table.fillna(-999)
-    own = lessvfl.LessVFLClassifier(**common, settings=few).fit(full, y)
-    expected = empty.predict_proba(table)
-    np.testing.assert_array_equal(own.predict_proba(full), expected)
-    np.testing.assert_array_equal(own.predict_proba(table), expected)

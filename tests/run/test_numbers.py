@@ -50,14 +50,6 @@ def test_shares_are_means_of_masks(masks):
     assert len(found["recommended"]) == len(recommended)
 
 
-def test_one_run_recommends_what_it_kept():
-    (run,) = choices([[0, 1, 0, 1]])
-    assert consensus([run])["bank"] == {
-        "recommended": run["bank"]["kept"],
-        "share": {"x1": 1.0, "x3": 1.0},
-    }
-
-
 def test_every_party_counts_for_itself():
     first = choices([[1, 0]])[0] | choices([[0, 0]], "clinic")[0]
     second = choices([[0, 1]])[0] | choices([[0, 0]], "clinic")[0]

@@ -36,25 +36,9 @@ def run_job(dataset, method="plain", seeds=(0,), spurious=0.0, **overrides):
     return [run.numbers for run in simulate.simulate(job, seeds)]
 
 
-def test_a_point_after_every_epoch():
-    (numbers,) = run_job(a_dataset(), train_epochs=3)
-    assert [point["epoch"] for point in numbers["curve"]] == [1, 2, 3]
-
-
 def test_a_point_after_part_of_an_epoch():
     (numbers,) = run_job(a_dataset(), train_epochs=1.5)
     assert [point["epoch"] for point in numbers["curve"]] == [1, 1.5]
-
-
-def test_stages_without_a_point():
-    """Networks do not fit each other between stage 2 and the end of stage 3."""
-    own = {"party_epochs": 2, "server_epochs": 2, "lam_party": 1}
-    (numbers,) = run_job(a_dataset(), "less-vfl", **own)
-    stages = [point["stage"] for point in numbers["curve"]]
-    assert stages == ["pretrain", "select_features", "train", "train"]
-    seconds = numbers["seconds"]
-    assert seconds.keys() >= {"embed", "select_components", "evaluate", "total"}
-    assert all(value >= 0 for value in seconds.values())
 
 
 def test_no_test_rows():
@@ -81,16 +65,6 @@ def test_test_rows_of_one_class():
     json.dumps(numbers, allow_nan=False)
 
 
-def test_regression():
-    (numbers,) = run_job(a_dataset("regression"))
-    assert numbers["accuracy"] is None
-    assert numbers["balanced_accuracy"] is None
-    assert "auc" not in numbers
-    assert numbers["r2"]["final"] == numbers["curve"][-1]["r2"]
-    assert numbers["curve"][-1]["train_r2"] <= 1
-    assert numbers["curve"][-1]["train_accuracy"] is None
-
-
 def test_regression_with_equal_test_labels():
     whole = a_dataset("regression")
     rows = np.arange(4)
@@ -110,16 +84,6 @@ def test_removed_share_step_by_step():
     assert 0 < shares[-1] <= 1
     assert len(set(shares)) > 2
     assert shares[-1] == numbers["spurious"]["removed_share"]
-
-
-def test_replicas_have_curves_of_their_own():
-    together = run_job(a_dataset(), seeds=(0, 1), dtype="float64")
-    for numbers in together:
-        (alone,) = run_job(a_dataset(), seeds=(numbers["seed"],), dtype="float64")
-        assert numbers["curve"] == alone["curve"]
-        assert numbers["without"] == alone["without"]
-    assert together[0]["curve"] != together[1]["curve"]
-    assert together[0]["without"] != together[1]["without"]
 
 
 class Answering:
@@ -303,29 +267,9 @@ def test_the_value_of_parties_outlives_a_restart():
     assert all(again.means[k].equal(mean) for k, mean in recorder.means.items())
 
 
-@pytest.mark.parametrize("task", ["binary", "regression"])
-def test_whose_columns_matter_is_missed(task):
-    """The label is the first column, which the first party holds."""
-    longer = {"train_epochs": 40, "learning_rate": 0.05}
-    (numbers,) = run_job(a_dataset(task), **longer)
-    name = "r2" if task == "regression" else "accuracy"
-    final = numbers[name]["final"]
-    drops = {p: final - scores[name] for p, scores in numbers["without"].items()}
-    assert drops["party0"] > 0.2
-    assert abs(drops["party1"]) < 0.2
-
-
 def test_parties_that_kept_nothing_are_not_missed():
     own = {"party_epochs": 5, "server_epochs": 2, "lam_party": 1e6}
     (numbers,) = run_job(a_dataset(), "less-vfl", **own)
     assert not any(party["kept"] for party in numbers["features"].values())
     for scores in numbers["without"].values():
         assert scores == {name: numbers[name]["final"] for name in scores}
-
-
-def test_a_run_that_was_not_evaluated_misses_nobody():
-    dataset = a_dataset()
-    settings = profiles.resolve("plain", "default", dataset, SHORT)
-    job = Job(dataset, settings, parties=2, curve=False)
-    (run,) = simulate.simulate(job, [0])
-    assert run.numbers["without"] is None

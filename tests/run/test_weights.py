@@ -211,12 +211,6 @@ def test_scores_use_the_threshold_of_the_model():
 BALANCED = LabelConfig(threshold="balanced")
 
 
-def test_by_itself_the_larger_probability_decides():
-    (found,) = run(uneven())
-    assert found.model.threshold is None
-    assert found.numbers["threshold"] is None
-
-
 def test_weights_count_in_the_shares():
     """With weights that even classes out, the larger probability decides again."""
     y = np.arange(1000) < 50

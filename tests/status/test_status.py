@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import until
 
-import lessvfl.report
 from lessvfl.errors import ConfigError
 from lessvfl.status import Status, file, page, words
 from lessvfl.terms import Event, Stage
@@ -424,10 +424,7 @@ def test_a_status_is_written_again_after_a_want_of_descriptors(tmp_path) -> None
     looked: list[int] = []
     status.snapshot = snapshot  # type: ignore[method-assign]
     with file.write(status, tmp_path / "s.json"):
-        end = time.monotonic() + 10
-        while full:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: not full)
         status.stepped("train", 3, 10)
     assert json.loads((tmp_path / "s.json").read_text())["step"] == 3
 
@@ -486,14 +483,6 @@ def test_the_page_of_every_state_says_what_is_up(status) -> None:
     text = page.render(status.snapshot())
     assert "<h1>failed at pre-training: step 40 of 100</h1>" in text
     assert "Party &#39;clinic&#39; stayed away." in text
-
-
-def test_the_page_has_the_colours_of_the_report() -> None:
-    def colours(package: Any) -> str:
-        style = (Path(package.__file__).parent / "page.css").read_text(encoding="utf-8")
-        return style[: style.index("* {")]
-
-    assert colours(page) == colours(lessvfl.report)
 
 
 # ----------------------------------------------------------------------------- metrics
@@ -605,6 +594,14 @@ def served(status) -> Iterator[StatusServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def standing() -> Iterator[StatusServer]:
+    """Serve a run that no test changes."""
+    status = Status("r1", "less-vfl", "phishing", ["bank", "clinic"])
+    with StatusServer(full(status)) as running:
+        yield running
+
+
 def ask(
     where: StatusServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[http.client.HTTPResponse, str]:
@@ -629,26 +626,25 @@ def ask(
         ("/healthz", "text/plain; charset=utf-8", "running\n"),
     ],
 )
-def test_paths(served, path, kind, inside) -> None:
-    reply, text = ask(served, path)
+def test_paths(standing, path, kind, inside) -> None:
+    reply, text = ask(standing, path)
     assert (reply.status, reply.headers["Content-Type"]) == (200, kind)
     assert inside in text
-    head, nothing = ask(served, path, "HEAD")
+    head, nothing = ask(standing, path, "HEAD")
     assert (head.status, head.headers["Content-Type"], nothing) == (200, kind, "")
     assert int(head.headers["Content-Length"]) > 0
 
 
-def test_head_has_no_text(served) -> None:
-    host, port = served.url[7:-1].split(":")
-    with closing(socket.create_connection((host, int(port)), timeout=30)) as peer:
+def test_head_has_no_text(standing) -> None:
+    with peers(standing, 1) as (peer,):
         peer.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         with peer.makefile("rb") as reply:
             assert reply.read().endswith(b"\r\n\r\n")
 
 
-def test_every_reply_is_guarded(served) -> None:
+def test_every_reply_is_guarded(standing) -> None:
     for path in ("/", "/status.json", "/nowhere"):
-        reply, _ = ask(served, path)
+        reply, _ = ask(standing, path)
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         assert reply.headers["Cache-Control"] == "no-store"
         policy = reply.headers["Content-Security-Policy"]
@@ -670,14 +666,14 @@ def test_the_state_of_health_is_that_of_the_run(served, status) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/page.css", "/../", "/metrics/"])
-def test_nothing_else_is_there(served, path) -> None:
-    reply, text = ask(served, path)
+def test_nothing_else_is_there(standing, path) -> None:
+    reply, text = ask(standing, path)
     assert (reply.status, text) == (404, "Not Found\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "BREW"])
-def test_nothing_else_is_allowed(served, method) -> None:
-    reply, _ = ask(served, "/", method)
+def test_nothing_else_is_allowed(standing, method) -> None:
+    reply, _ = ask(standing, "/", method)
     assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
 
 
@@ -691,17 +687,16 @@ def test_nothing_else_is_allowed(served, method) -> None:
         ("[", 403),
     ],
 )
-def test_a_foreign_name_is_not_answered(served, host, code) -> None:
+def test_a_foreign_name_is_not_answered(standing, host, code) -> None:
     """A page elsewhere cannot read ours by pointing its own name at this machine."""
-    assert ask(served, "/status.json", Host=host)[0].status == code
+    assert ask(standing, "/status.json", Host=host)[0].status == code
 
 
-def test_a_garbled_request_is_answered_in_one_line(served) -> None:
-    host, port = served.url[7:-1].split(":")
-    with closing(socket.create_connection((host, int(port)), timeout=30)) as peer:
+def test_a_garbled_request_is_answered_in_one_line(standing) -> None:
+    with peers(standing, 1) as (peer,):
         peer.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert b"Bad" in peer.recv(4096)
-    assert ask(served, "/healthz")[0].status == 200
+    assert ask(standing, "/healthz")[0].status == 200
 
 
 @contextlib.contextmanager
@@ -756,19 +751,11 @@ def test_a_page_without_descriptors_comes_back(status, monkeypatch) -> None:
         return taken(door)
 
     with StatusServer(status) as running, peers(running, 1) as (mute,):
-        until_open(running)
+        until(lambda: running._server.server_state.connections)
         monkeypatch.setattr(socket.socket, "accept", accept)
         assert ask(running, "/healthz")[0].status == 200
         mute.settimeout(4)
         assert mute.recv(1) == b""
-
-
-def until_open(running) -> None:
-    """Wait until a connection is being answered."""
-    end = time.monotonic() + 10
-    while not running._server.server_state.connections:
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def has_ended(peer: socket.socket) -> bool:
@@ -806,7 +793,7 @@ def test_a_peer_who_takes_no_answers_delays_no_end(status, monkeypatch) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.connect(running._listener.getsockname())
         peer.setblocking(False)
-        until_open(running)
+        until(lambda: running._server.server_state.connections)
         connections: Any = running._server.server_state.connections
         (stuck,) = connections
         end = time.monotonic() + 20

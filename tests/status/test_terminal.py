@@ -6,10 +6,10 @@ import io
 import logging
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
+from tests.conftest import until
 
 from lessvfl.status import Status, terminal
 from lessvfl.terms import Event, Stage
@@ -36,15 +36,6 @@ def drawn(status: Status, width: int = 100, height: int = 24) -> str:
     target.print(terminal.view(status.snapshot(), width, height))
     assert isinstance(target.file, io.StringIO)
     return target.file.getvalue()
-
-
-def wait_for(found: Callable[[], bool]) -> None:
-    """Wait until something is so, half a minute at most."""
-    for _ in range(600):
-        if found():
-            return
-        time.sleep(0.05)
-    pytest.fail("it never came")
 
 
 # ----------------------------------------------------------------------------- the view
@@ -149,9 +140,9 @@ def test_on_a_terminal_the_view_is_live_and_gone_at_the_end(status) -> None:
     target = Console(file=stream, force_terminal=True, width=80, height=24)
     with terminal.show(status, console=target):
         begin(status)
-        wait_for(lambda: "step 100 of 400" in stream.getvalue())
+        until(lambda: "step 100 of 400" in stream.getvalue())
         status.stepped("pretrain", 200, 400)
-        wait_for(lambda: "step 200 of 400" in stream.getvalue())
+        until(lambda: "step 200 of 400" in stream.getvalue())
     text = stream.getvalue()
     assert "\x1b[?25l" in text  # hides the cursor while it draws
     assert "\x1b[?25h" in text  # and brings it back
@@ -164,9 +155,9 @@ def test_on_a_terminal_the_view_is_live_and_gone_at_the_end(status) -> None:
 def test_elsewhere_changes_are_lines(status) -> None:
     stream = io.StringIO()
     with terminal.show(status, console=Console(file=stream), every=0):
-        wait_for(lambda: "0 of 2 parties" in stream.getvalue())
+        until(lambda: "0 of 2 parties" in stream.getvalue())
         begin(status)
-        wait_for(lambda: "step 100 of 400" in stream.getvalue())
+        until(lambda: "step 100 of 400" in stream.getvalue())
         status.lose("bank")
         status.connect("bank")
         status.ended()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -337,6 +338,24 @@ def test_sizes_are_checked_before_anything_is_read():
     head = codec.HEAD.pack(codec.MAGIC, codec.VERSION, 3, 1, bytes(16), 2, 1 << 62)
     with pytest.raises(ProtocolError, match="more than is allowed"):
         codec.decode(head + bytes(100))
+
+
+def test_arrays_that_a_message_does_not_have_are_refused_before_they_are_copied():
+    many = torch.zeros(1 << 22, dtype=torch.uint8)
+    data = forged(Busy(), lambda fields, arrays: (fields, [many]))
+    tracemalloc.start()
+    with pytest.raises(ProtocolError, match="arrays, which Busy does not have"):
+        decode(data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def test_more_arrays_than_any_message_has_are_refused():
+    more = [torch.zeros(0)] * 1000
+    data = forged(Embedding("train", BLOCK), lambda fields, own: (fields, own + more))
+    with pytest.raises(ProtocolError, match="up to 3 shapes"):
+        decode(data)
 
 
 def test_a_format_of_the_future_is_named():

@@ -25,7 +25,7 @@ from lessvfl.remote import certificates
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.wire import codec, control, dial, flight, front, messages
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.connection import CLOSE_SECONDS, GoneError
+from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Align, Finish, Hello, Refusal
 from lessvfl.wire.front import Guest, Limits
 from lessvfl.wire.hub import Hub
@@ -78,44 +78,46 @@ def has_ended(peer):
 
 # -------------------------------------------------------------------------- connections
 
-FEW_FILES = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-from lessvfl.wire import flight
-from lessvfl.wire.control import Finish
-hub = flight.FlightHub("127.0.0.1:0", ["a"], None)
-print(hub.port, flush=True)
-hub.wait(60)
-print("here", flush=True)
-for line in sys.stdin:
-    held = [open(__import__("os").devnull) for _ in range(20)]
-    hub.send({"a": Finish("0" * 64)})
-    print("went on", flush=True)
-hub.close()
+KNOCK = """
+import resource, socket, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+where = ("127.0.0.1", int(sys.argv[1]))
+silent = [socket.create_connection(where, 10) for _ in range(250)]
+print("there", flush=True)
+sys.stdin.read()
 """
 
 
-def test_silent_connections_leave_a_run_its_descriptors():
+@contextlib.contextmanager
+def few_files(monkeypatch):
+    """Let this process open 200 files more, as one that has just begun."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = len(os.listdir("/dev/fd")) + 200
+    monkeypatch.setattr(front, "open_files", lambda: 200)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_silent_connections_leave_a_run_its_descriptors(monkeypatch):
     """More of them than a process may have open, without a certificate."""
-    command = [sys.executable, "-c", FEW_FILES]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server: Any = subprocess.Popen(command, **pipes)
-    with server, contextlib.ExitStack() as peers:
-        try:
-            address = flight.Address(f"127.0.0.1:{int(server.stdout.readline())}", None)
-            party = take_part(address)
-            assert server.stdout.readline() == "here\n"
-            where = ("127.0.0.1", int(address.server.rpartition(":")[2]))
-            for _ in range(250):
-                peers.enter_context(socket.create_connection(where, 10))
+    with few_files(monkeypatch), a_hub() as hub:
+        join(hub)
+        command = [sys.executable, "-SE", "-c", KNOCK, str(hub.port)]
+        peers: Any = subprocess.Popen(command, **pipes)
+        with peers:
+            assert peers.stdout.readline() == "there\n"
             time.sleep(0.5)  # for the server to take them
             for _ in range(2):
-                print(file=server.stdin, flush=True)
-                assert server.stdout.readline() == "went on\n"
-            server.stdin.close()
-            party.join(20)
-        finally:
-            server.kill()
+                with contextlib.ExitStack() as held:
+                    for _ in range(20):
+                        held.enter_context(open(os.devnull))
+                    assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
+            peers.stdin.close()
 
 
 def test_who_waits_is_few_and_another_address_keeps_its_place():
@@ -147,7 +149,7 @@ def test_who_does_not_greet_in_time_is_let_go(word):
 def test_who_has_greeted_stays():
     with a_hub(limits=Limits(seconds=0.3)) as hub:
         join(hub)
-        time.sleep(1.0)
+        time.sleep(0.5)
         assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
 
 
@@ -230,8 +232,9 @@ def test_who_comes_past_the_front_is_not_listened_to():
         stream.close()
 
 
-def test_who_dials_again_and_owes_a_reply_keeps_no_connection():
+def test_who_dials_again_and_owes_a_reply_keeps_no_connection(monkeypatch):
     """Once, each of them stayed, with its files, until a server had none left."""
+    monkeypatch.setattr(front, "CLOSE_SECONDS", 0.2)
     hello = codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0))
     streams = []
     with a_hub() as hub:
@@ -252,7 +255,7 @@ def test_who_dials_again_and_owes_a_reply_keeps_no_connection():
             asking = threading.Thread(target=ask, daemon=True)
             asking.start()
             stream.read()  # and says nothing
-        until(lambda: len(hub._front._guests) == 1, 4 * CLOSE_SECONDS + 20)
+        until(lambda: len(hub._front._guests) == 1)
         for stream in streams:
             stream.close()
 
@@ -316,16 +319,19 @@ def test_nothing_is_read_of_who_is_not_expected():
     assert hub._failure is None
 
 
+def credentials_of(folder, party):
+    """Return those of a server and of a party, signed by one CA."""
+    certificates.init(folder, ["a", "stranger"])
+    return [
+        flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
+        for at in (folder / "server", folder / party)
+    ]
+
+
 @pytest.mark.parametrize("secure", [True, False])
 def test_a_long_greeting_does_not_come_in(tmp_path, secure):
     """That of a certificate of our CA neither; Flight would read it before any name."""
-    own = server = None
-    if secure:
-        certificates.init(tmp_path, ["a", "stranger"])
-        server, own = (
-            flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
-            for at in (tmp_path / "server", tmp_path / "stranger")
-        )
+    server, own = credentials_of(tmp_path, "stranger") if secure else (None, None)
     with a_hub(server) as hub:
         stream = flight.Address(f"127.0.0.1:{hub.port}", own).connect()
         took = []
@@ -396,17 +402,11 @@ def test_the_bytes_that_a_guest_may_send():
 @pytest.mark.parametrize("secure", [True, False])
 def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
     """What a party's own socket sends and gets is what the server counts."""
-    own = server = None
-    if secure:
-        certificates.init(tmp_path, ["a"])
-        server, own = (
-            flight.Credentials(at / "cert.pem", at / "key.pem", at / "ca.pem")
-            for at in (tmp_path / "server", tmp_path / "a")
-        )
+    server, own = credentials_of(tmp_path, "a") if secure else (None, None)
 
     def handle(message):
         if isinstance(message, Finish):
-            time.sleep(0.6)  # gives a sign of life
+            until(lambda: hub.bytes.by_part()["frames", "alive", "up"])
         return message if isinstance(message, Align) else Agreed()
 
     with a_hub(server) as hub, relay(hub.port) as (port, passed):
@@ -417,30 +417,23 @@ def test_the_socket_is_counted_to_the_byte(tmp_path, secure):
         hub.send({"a": Finish("0" * 64)})
         hub.send({"a": control.Save("train-1")})
         found = hub.bytes.by_part()
+
+        def total(of, way):
+            return sum(n for (o, _, w), n in found.items() if (o, w) == (of, way))
+
+        counted = messages.Traffic(total("frames", "up"), total("frames", "down"))
+        assert hub.traffic["a"] == counted
         for way in ("up", "down"):
             parts = {part for of, part, to in found if (of, to) == ("socket", way)}
             assert {"align", "around"} <= parts
             frames = found["frames", "align", way]
             assert 5000 < frames < found["socket", "align", way] < 1.2 * frames + 600
-            assert hub.traffic["a"] == messages.Traffic(
-                *(
-                    sum(
-                        n
-                        for (of, _, w), n in found.items()
-                        if (of, w) == ("frames", to)
-                    )
-                    for to in ("up", "down")
-                )
-            )
         assert found["frames", "alive", "up"] > 0
         stream = hub._lines["a"].stream
         until(lambda: stream.passed == messages.Traffic(passed["up"], passed["down"]))
         # An acknowledgement after the last frame is counted with the next one.
         for way in ("up", "down"):
-            counted = sum(
-                n for (of, _, to), n in found.items() if (of, to) == ("socket", way)
-            )
-            assert 0 <= passed[way] - counted < 200
+            assert 0 <= passed[way] - total("socket", way) < 200
 
 
 @contextlib.contextmanager

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
-from lessvfl.errors import PartyLostError, ProtocolError
+from lessvfl.errors import ProtocolError
 from lessvfl.party import Party, PartyData
-from lessvfl.wire import dial
-from lessvfl.wire.control import Hello
-from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (
@@ -188,12 +183,12 @@ def test_a_silent_party_is_asked_nothing_and_its_constant_stands_for_every_row()
     ledger = Ledger(1, watch=told.append)
     parties = both_parties(ledger, scale=1e-6)
     parties.select_features(None, dataclasses.replace(SELECT, lam=(1.0,)))
-    assert list(parties.constants()) == ["a"]
+    assert list(parties.constants) == ["a"]
     told.clear()
     h = parties.embed("embed", "train")
     assert [line.party for line in told] == ["b"]
     assert [block.shape for block in h] == [(1, 10, 3), (1, 10, 3)]
-    assert torch.equal(h[0], parties.constants()["a"].unsqueeze(1).expand(1, 10, 3))
+    assert torch.equal(h[0], parties.constants["a"].unsqueeze(1).expand(1, 10, 3))
     assert len(h[1].unique(dim=1)[0]) == 10
 
 
@@ -212,7 +207,7 @@ def test_only_parties_that_take_part_look_again():
     plan = ShadowPlan("select_again", 0.1)
     parties.select_features(None, plan)
     assert transport.asked[-1] == {"b": Select(None, plan)}
-    assert parties.constants().keys() == {"a", "b"}
+    assert parties.constants.keys() == {"a", "b"}
     assert ledger.by_stage(0)["select_again"] == {"up": 12, "down": 0, "rounds": 1}
 
 
@@ -262,7 +257,7 @@ def test_the_state_goes_through_json_and_back():
     parties.embed("embed", "train")
     state = json.loads(json.dumps(parties.state()))
     other = both_parties(Ledger(1))
-    other.restore(state, parties.constants())
+    other.restore(state, parties.constants)
     assert other.state() == parties.state()
     assert other.ledger == parties.ledger
     assert other.component_counts() == {"a": (2,), "b": (1,)}
@@ -281,7 +276,7 @@ def test_a_state_is_not_taken_up_by_parties_of_other_sizes():
     other = InProcess({party.name: party.handle for party in made})
     again = Parties(other, ["a", "b"], Ledger(1))
     with pytest.raises(ProtocolError, match=r"'a' must have 3 components, .*Got 2\."):
-        again.restore(parties.state(), parties.constants())
+        again.restore(parties.state(), parties.constants)
 
 
 def test_blocks_are_joined_in_the_order_of_the_parties():
@@ -291,48 +286,6 @@ def test_blocks_are_joined_in_the_order_of_the_parties():
 
 
 # ------------------------------------------------------------------------- transports
-
-
-@contextmanager
-def over_flight(
-    made: Mapping[str, Party],
-) -> Iterator[tuple[FlightHub, list[threading.Thread]]]:
-    """Have every party dial a server on this machine, in a thread of its own."""
-    hub = FlightHub("127.0.0.1:0", list(made), None, silence=20)
-    threads = [
-        threading.Thread(
-            target=dial.serve,
-            args=(
-                Address(f"127.0.0.1:{hub.port}", None),
-                Hello(name, 1, "cpu", {}),
-                party.handle,
-            ),
-            kwargs={"patience": 20},
-            daemon=True,
-        )
-        for name, party in made.items()
-    ]
-    for thread in threads:
-        thread.start()
-    hub.wait(20)
-    yield hub, threads
-    hub.close()
-    for thread in threads:
-        thread.join(20)
-
-
-def test_closing_sends_every_party_home_and_takes_no_more():
-    made = {name: make_party(name) for name in "ab"}
-    with over_flight(made) as (hub, threads):
-        assert hub.exchange({"a": Describe()}) == {"a": hello()}
-        assert all(thread.is_alive() for thread in threads)
-        hub.close()
-        for thread in threads:
-            thread.join(20)
-        assert not any(thread.is_alive() for thread in threads)
-        assert hub.connected == ()
-        with pytest.raises(PartyLostError, match="not connected"):
-            hub.exchange({"a": Describe()})
 
 
 def test_closing_in_this_process_ends_no_party():

@@ -43,10 +43,11 @@ app.add_typer(data_app, name="data")
 app.add_typer(kit.app, name="kit")
 app.add_typer(nvflare.app, name="nvflare")
 app.add_typer(predict.app, name="predict")
-check.register(app)
-run.register(app)
-remote.register(app)
-model.register(app)
+for command in (
+    *(check.check, run.run, run.try_, run.demo),
+    *(remote.server, remote.party, model.export, model.evaluate),
+):
+    app.command(command.__name__.strip("_"))(command)
 
 
 def add_others(to: typer.Typer, found: Iterable[EntryPoint]) -> None:

@@ -14,16 +14,9 @@ import typer
 from lessvfl.cli import results
 from lessvfl.cli.options import (
     AsJson,
-    GroupColumn,
-    GroupsFile,
-    Label,
-    MissingValues,
-    PartiesText,
-    SampleWeight,
-    TaskName,
-    read_missing_values,
+    TableOptions,
     read_parties,
-    refuse_given,
+    taking,
 )
 from lessvfl.terms import listed, plural
 
@@ -40,7 +33,9 @@ NO_CERTIFICATE = (
 )
 
 
+@taking(TableOptions)
 def check(
+    table: TableOptions,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="A table of your own.")
     ] = None,
@@ -48,13 +43,6 @@ def check(
         Path | None,
         typer.Option("--config", help="Instead: the YAML file of a party or server."),
     ] = None,
-    parties: PartiesText = None,
-    label: Label = None,
-    sample_weight: SampleWeight = None,
-    group_column: GroupColumn = None,
-    task: TaskName = "auto",
-    groups: GroupsFile = None,
-    missing_values: MissingValues = None,
     as_json: AsJson = False,
 ) -> None:
     """Say all that a run would refuse, change or leave out in a table."""
@@ -66,32 +54,22 @@ def check(
         got = "neither" if file is None else "both"
         raise ConfigError(f"A table or a --config must be named. Got {got}.")
     if config is not None:
-        refuse_given(
-            {
-                "--parties": parties,
-                "--label": label,
-                "--sample-weight": sample_weight,
-                "--group-column": group_column,
-                "--task": None if task == "auto" else task,
-                "--groups": groups,
-                "--missing-values": missing_values,
-            },
-            "goes with a table; a config says it itself. Got it with --config.",
-        )
+        default = TableOptions()
+        for name, value in dataclasses.asdict(table).items():
+            if value and value != getattr(default, name):
+                raise ConfigError(
+                    f"The option '--{name.replace('_', '-')}' goes with a table; a "
+                    "config says it itself. Got it with --config."
+                )
         report = _check_config(config.expanduser())
     else:
         assert file is not None
         report = check_table(
             file.expanduser(),
-            parties=read_parties(parties),
-            label=label,
-            sample_weight=sample_weight,
-            group_column=group_column,
-            task=task,
-            groups=None if groups is None else data.read_parties(groups, of="feature"),
-            config=data.DataConfig(
-                missing_values=read_missing_values(missing_values or [])
-            ),
+            parties=read_parties(table.parties),
+            groups=table.read_groups(),
+            config=data.DataConfig(missing_values=table.read_missing_values()),
+            **table.columns,
         )
     if as_json:
         about = {"lessvfl": __version__} | report.to_json()
@@ -207,8 +185,3 @@ def first_lines(findings: Iterable[Finding], source: str) -> list[str]:
     if (more := len(found) - MOST_LINES) > 0:
         return [*found[:MOST_LINES], f"and {more} more: lessvfl check {source}"]
     return found
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(check)

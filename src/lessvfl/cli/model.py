@@ -138,9 +138,3 @@ def _seed(record: RunRecord, asked: int | None) -> int:
     """Return the seed whose model is loaded."""
     first: int = record.runs[0]["seed"]
     return first if asked is None else asked
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(export)
-    app.command()(evaluate)

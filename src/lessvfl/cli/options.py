@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,56 +31,94 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the records in --out.")
 ]
 
-PartiesText = Annotated[
-    str | None,
-    typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
-]
-Label = Annotated[str | None, typer.Option(help="Label column of a file.")]
-TaskName = Annotated[
-    str,
-    typer.Option("--task", help="classification, regression, or auto: by their look."),
-]
-SampleWeight = Annotated[
-    str | None,
-    typer.Option(help="Column of how much a row counts in the loss; no feature."),
-]
-GroupColumn = Annotated[
-    str | None,
-    typer.Option(help="Column of whom a row is of (a person); no feature."),
-]
-MissingValues = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--missing-values",
-        help="What stands for a missing cell: 'income=-999', '*=-999' in any column.",
-    ),
-]
-GroupsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--groups", help="YAML file of feature name -> columns that are one feature."
-    ),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of the commands that read a table; :func:`taking` gives them to one."""
+
+    parties: Annotated[
+        str | None,
+        typer.Option("--parties", help="How many; sizes as in 10,20; or a YAML file."),
+    ] = None
+    label: Annotated[str | None, typer.Option(help="Label column of a file.")] = None
+    sample_weight: Annotated[
+        str | None,
+        typer.Option(help="Column of how much a row counts in the loss; no feature."),
+    ] = None
+    group_column: Annotated[
+        str | None,
+        typer.Option(help="Column of whom a row is of (a person); no feature."),
+    ] = None
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task", help="classification, regression, or auto: as labels suggest."
+        ),
+    ] = "auto"
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            "--groups",
+            help="YAML file of feature name -> columns that are one feature.",
+        ),
+    ] = None
+    missing_values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--missing-values",
+            help="What stands for a missing cell: 'income=-999', '*=-999' in any "
+            "column.",
+        ),
+    ] = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that are no features, and what the labels are."""
+        names = ("label", "sample_weight", "group_column", "task")
+        return {name: getattr(self, name) for name in names}
+
+    def read_groups(self) -> Any:
+        """Return the columns of every feature that has several, None where none has."""
+        from lessvfl import data
+
+        return self.groups and data.read_parties(self.groups, of="feature")
+
+    def read_missing_values(self) -> dict[str, list[str]]:
+        """Read values that stand for a missing cell, by column."""
+        from lessvfl import data
+
+        try:
+            return data.read_marks(self.missing_values or [])
+        except ValueError as error:
+            raise ConfigError(
+                "The '--missing-values' option must be a column and a value as in "
+                f"income=-999. Got {str(error)!r}."
+            ) from None
 
 
-def refuse_given(options: Mapping[str, object], why: str) -> None:
-    """Refuse options that were given and do not go with the others."""
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(f"The option '{name}' {why}")
+def taking(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as options of its own.
 
+    The command gets the dataclass as its first argument. Fields of the class itself
+    come before those that it inherits.
+    """
+    fields = inspect.signature(options, eval_str=True).parameters
+    shared = {name: fields[name] for name in options.__annotations__} | fields
 
-def read_missing_values(pairs: list[str]) -> dict[str, list[str]]:
-    """Read values that stand for a missing cell, by column."""
-    from lessvfl import data
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            command(options(**{name: given.pop(name) for name in shared}), **given)
 
-    try:
-        return data.read_marks(pairs)
-    except ValueError as error:
-        raise ConfigError(
-            "The '--missing-values' option must be a column and a value as in "
-            f"income=-999. Got {str(error)!r}."
-        ) from None
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        both = [option.replace(kind=keyword) for option in (*shared.values(), *own)]
+        signed: Any = call
+        signed.__signature__ = inspect.Signature(both)
+        signed.__annotations__ = {option.name: option.annotation for option in both}
+        return call
+
+    return decorate
 
 
 def read_numbers(text: str, option: str) -> list[int]:

@@ -26,6 +26,20 @@ app = typer.Typer(
 
 log = logging.getLogger(__name__)
 
+# Of predictions as a service.
+HttpAddress = Annotated[
+    str | None,
+    typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="The token to predict; made otherwise."),
+]
+AdminTokenFile = Annotated[
+    Path | None,
+    typer.Option("--admin-token-file", help="The token to align; made otherwise."),
+]
+
 
 @app.command()
 def server(
@@ -41,18 +55,9 @@ def server(
         Path | None,
         typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
     ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option("--http", help="HOST:PORT: predict as a service over HTTP."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="The token to predict; made otherwise."),
-    ] = None,
-    admin_token_file: Annotated[
-        Path | None,
-        typer.Option("--admin-token-file", help="The token to align; made otherwise."),
-    ] = None,
+    http: HttpAddress = None,
+    token_file: TokenFile = None,
+    admin_token_file: AdminTokenFile = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Whose model; the first seed's.")
     ] = None,
@@ -62,40 +67,49 @@ def server(
     ] = False,
 ) -> None:
     """Predict a file of ids with the parties, or offer predictions as a service."""
-    from lessvfl import data
-    from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
-    from lessvfl.web import tokens
+    from lessvfl.web import address, tokens
 
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
-    target = out or Path(own.out) / "predictions.csv"
-    if target.suffix not in (".csv", ".parquet"):
-        raise ConfigError(
-            f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
-        )
+    target = _target(out or Path(own.out) / "predictions.csv")
     given: dict[tokens.Right, Path | None] = {}
     if http is not None:
         given = {"predict": token_file, "admin": admin_token_file}
-    keys = tokens.Tokens.prepared(Path(own.out), given)
-    read_ids = functools.partial(universe, own, rows, data.load_ids)
+    files = {r: tokens.prepare(r, Path(own.out), file) for r, file in given.items()}
+    read_ids = functools.partial(universe, own, rows)
     known, asked = read_ids()
     credentials = server_credentials(own, insecure)
     with contextlib.ExitStack() as stack:
-        listener = None if http is None else stack.enter_context(_bind(http))
+        listener = None
+        if http is not None:  # before anybody is asked for anything
+            listener = stack.enter_context(address.listen(http, "the service"))
         remote.start(own, log_json, stack, quiet)
         with remote.listening(own, credentials) as hub:
-            more: Any = {"seed": seed, "allow_missing": allow_missing}
-            predictor = Predictor(own, known, hub, **more)
+            predictor = Predictor(
+                own, known, hub, seed=seed, allow_missing=allow_missing
+            )
             stack.callback(predictor.close)
             predictor.begin()
             if listener is None:
                 _batch(predictor, asked, target)
             else:
+                keys = tokens.Tokens(files)
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
+
+
+def _target(path: Path) -> Path:
+    """Return where predictions go, or refuse a file of another kind."""
+    from lessvfl.errors import ConfigError
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise ConfigError(
+            f"Predictions go to a .csv or a .parquet file. Got '{path.name}'."
+        )
+    return path
 
 
 def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
@@ -119,34 +133,19 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     results.say(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 
-def _bind(address: str) -> socket.socket:
-    """Take the port of the service, before anybody is asked for anything."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.web.address import bind, local_address
-
-    host, port = local_address(address, "the service")
-    try:
-        return bind(host, port)
-    except OSError as error:
-        raise ConfigError(
-            f"The service needs a port that is free. Got {address}: {error.strerror}."
-        ) from None
-
-
 def _serve(
     predictor: Predictor, listener: socket.socket, tokens: Tokens, read_ids: Any
 ) -> None:
     """Offer predictions until interrupted or told to end."""
     from lessvfl.remote.predict.service import Service, Worker
+    from lessvfl.web.address import url_of
 
     for right, file in tokens.files.items():
         what = "align" if right == "admin" else right
         log.info("the token to %s is in '%s'", what, file)
     with Worker(predictor, read_ids) as worker:
         service = Service(worker, tokens, predictor.folder)
-        host, port, *_ = listener.getsockname()
-        name = f"[{host}]" if ":" in host else host
-        log.info("answers at http://%s:%d/predict", name, port)
+        log.info("answers at %spredict", url_of(listener))
         with contextlib.suppress(KeyboardInterrupt):
             service.run(sockets=[listener])
 

@@ -212,9 +212,3 @@ def _tell_party(folder: Path) -> None:
 
     results.tell_party(RunRecord.read(folder))
     results.build_report(folder)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(server)
-    app.command()(party)

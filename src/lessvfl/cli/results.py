@@ -164,6 +164,7 @@ def tell_server(record: RunRecord) -> None:
     """Say how a run ended for the server: tables, or lines where nobody looks on."""
     from rich.console import Console
 
+    from lessvfl import terms
     from lessvfl.report import sentences, server, tables
 
     if rows_said := sentences.label_words(record):
@@ -183,7 +184,7 @@ def tell_server(record: RunRecord) -> None:
     for run in record.runs:
         finals = (
             f"{tables.score_word(score)} {value:.4f}"
-            for score in tables.SCORES
+            for score in terms.SCORES
             if (value := tables.number(run, score, "final")) is not None
         )
         if scores := ", ".join(finals):

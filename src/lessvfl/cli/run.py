@@ -12,8 +12,9 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,19 +24,13 @@ from lessvfl.cli.options import (
     AsJson,
     DataDir,
     Device,
-    GroupColumn,
-    GroupsFile,
-    Label,
     MethodName,
-    MissingValues,
-    PartiesText,
     Profile,
     Quiet,
-    SampleWeight,
     SeedsText,
-    TaskName,
-    read_missing_values,
+    TableOptions,
     read_parties,
+    taking,
     whole_numbers,
 )
 from lessvfl.errors import ConfigError, DivergenceError, ProtocolError
@@ -46,17 +41,6 @@ if TYPE_CHECKING:
 
 DEFAULT_METHOD = "less-vfl-auto"  # methods.DEFAULT, without loading it for --help
 
-DataName = Annotated[str, typer.Argument(help="A data set's name, or a file.")]
-Spurious = Annotated[
-    str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
-]
-Pairs = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
-]
-Target = Annotated[
-    str | None, typer.Option(help="'paper': also give the cost to its target.")
-]
 RunFolder = Annotated[
     Path | None, typer.Option("--out", help="Run folder: record, networks, report.")
 ]
@@ -108,82 +92,77 @@ def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return {k: v for k, v in found.items() if not k.startswith("data.")}, options
 
 
-def _read_job(
-    name: str,
-    method: str,
-    profile: str,
-    parties: str | None,
-    spurious: str,
-    device: str,
-    data_dir: Path | None,
-    label: str | None,
-    sample_weight: str | None,
-    group_column: str | None,
-    task: str,
-    groups: Path | None,
-    missing_values: list[str] | None,
-    pairs: list[str] | None,
-) -> tuple[Job, dict[str, str]]:
-    """Read what is to be run, and the options of its data set."""
-    from lessvfl import data
-    from lessvfl.run import profiles
-    from lessvfl.run.simulate import Job
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(TableOptions):
+    """What is to be run, and on which data."""
 
-    given, options = _read_settings(pairs or [])
-    overrides: dict[str, Any] = {**given}
-    if missing_values:
-        if "missing_values" in overrides:
+    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")]
+    method: MethodName = DEFAULT_METHOD
+    profile: Profile = "default"
+    spurious: Annotated[
+        str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
+    ] = "0"
+    seeds: SeedsText = "0"
+    data_dir: DataDir = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
+    ] = None
+    target: Annotated[
+        str | None, typer.Option(help="'paper': also give the cost to its target.")
+    ] = None
+
+    def read(self, device: str) -> _LoadedJob:
+        """Read what the options say, and load the data."""
+        from lessvfl import data
+        from lessvfl.run import profiles
+        from lessvfl.run.simulate import Job
+
+        if self.target not in (None, "paper"):
             raise ConfigError(
-                "Values that stand for a missing cell must be given by "
-                "'--missing-values' or by '--set missing_values=...'. Got both."
+                f"The '--target' option must be paper. Got {self.target!r}."
             )
-        overrides["missing_values"] = read_missing_values(missing_values)
-    dataset = data.load(
-        name,
-        data_dir=data_dir,
-        label=label,
-        options=options or None,
-        sample_weight=sample_weight,
-        group_column=group_column,
-        task=task,
-    )
-    job = Job(
-        dataset,
-        profiles.resolve(method, profile, dataset, overrides),
-        parties=read_parties(parties),
-        spurious=_read_spurious(spurious),
-        groups=None if groups is None else data.read_parties(groups, of="feature"),
-        device=device,
-    )
-    return job, options
+        given, options = _read_settings(self.set_ or [])
+        overrides: dict[str, Any] = {**given}
+        if self.missing_values:
+            if "missing_values" in overrides:
+                raise ConfigError(
+                    "Values that stand for a missing cell must be given by "
+                    "'--missing-values' or by '--set missing_values=...'. Got both."
+                )
+            overrides["missing_values"] = self.read_missing_values()
+        dataset = data.load(
+            self.data, data_dir=self.data_dir, options=options or None, **self.columns
+        )
+        job = Job(
+            dataset,
+            profiles.resolve(self.method, self.profile, dataset, overrides),
+            parties=read_parties(self.parties),
+            spurious=_read_spurious(self.spurious),
+            groups=self.read_groups(),
+            device=device,
+        )
+        return _LoadedJob(
+            job, _read_seeds(self.seeds), options, self.target is not None
+        )
 
 
-def _check_target(target: str | None) -> bool:
-    if target not in (None, "paper"):
-        raise ConfigError(f"The '--target' option must be paper. Got {target!r}.")
-    return target is not None
+class _LoadedJob(NamedTuple):
+    """A job, its seeds, the options of its data set, and whether a target is asked."""
+
+    job: Job
+    seeds: list[int]
+    options: dict[str, str]
+    target: bool
 
 
 # ----------------------------------------------------------------------------- commands
 
 
+@taking(JobOptions)
 def run(
-    data: DataName,
-    method: MethodName = DEFAULT_METHOD,
-    profile: Profile = "default",
-    parties: PartiesText = None,
-    spurious: Spurious = "0",
-    seeds: SeedsText = "0",
+    asked: JobOptions,
     device: Device = "auto",
-    data_dir: DataDir = None,
-    label: Label = None,
-    sample_weight: SampleWeight = None,
-    group_column: GroupColumn = None,
-    task: TaskName = "auto",
-    groups: GroupsFile = None,
-    missing_values: MissingValues = None,
-    set_: Pairs = None,
-    target: Target = None,
     out: RunFolder = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -191,47 +170,17 @@ def run(
     """Run a method on a data set or on a table of your own."""
     from lessvfl.run import folder
 
-    with_target = _check_target(target)
-    job, options = _read_job(
-        data,
-        method,
-        profile,
-        parties,
-        spurious,
-        device,
-        data_dir,
-        label,
-        sample_weight,
-        group_column,
-        task,
-        groups,
-        missing_values,
-        set_,
-    )
-    numbers = _read_seeds(seeds)
+    read = asked.read(device)
     if out is not None:
         folder.claim(out)  # before the hours, not after them
-    tell_changes(job, numbers[0], data)
-    record = _run_and_save(job, numbers, options, with_target, out, quiet)
+    tell_changes(read.job, read.seeds[0], asked.data)
+    record = _run_and_save(*read, out, quiet)
     _say(record, out, as_json)
 
 
+@taking(JobOptions)
 def try_(
-    data: DataName,
-    method: MethodName = DEFAULT_METHOD,
-    profile: Profile = "default",
-    parties: PartiesText = None,
-    spurious: Spurious = "0",
-    seeds: SeedsText = "0",
-    data_dir: DataDir = None,
-    label: Label = None,
-    sample_weight: SampleWeight = None,
-    group_column: GroupColumn = None,
-    task: TaskName = "auto",
-    groups: GroupsFile = None,
-    missing_values: MissingValues = None,
-    set_: Pairs = None,
-    target: Target = None,
+    asked: JobOptions,
     out: TryFolder = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The server's; 0: a free one.")
@@ -252,35 +201,16 @@ def try_(
     from lessvfl.remote import localhost
     from lessvfl.status import terminal
 
-    with_target = _check_target(target)
-    job, options = _read_job(
-        data,
-        method,
-        profile,
-        parties,
-        spurious,
-        "cpu",
-        data_dir,
-        label,
-        sample_weight,
-        group_column,
-        task,
-        groups,
-        missing_values,
-        set_,
-    )
+    read = asked.read("cpu")
 
     def tell(line: str) -> None:
         if not quiet:
             results.say(line, err=True)
 
-    numbers = _read_seeds(seeds)
-    tell_changes(job, numbers[0], data)
+    tell_changes(read.job, read.seeds[0], asked.data)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
     how = localhost.Between(align, evaluation)
-    record = localhost.run_all(
-        job, numbers, options, with_target, out, port, tell, predict, watch, how
-    )
+    record = localhost.run_all(*read, out, port, tell, predict, watch, how)
     _say(record, out, as_json)
     if out is not None and not as_json:
         results.say(f"Sides: {out / 'sides'}")
@@ -437,10 +367,3 @@ def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:
     results.tell_bill(record)
     if out is not None:
         results.build_report(out)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(run)
-    app.command("try")(try_)
-    app.command()(demo)

@@ -7,7 +7,7 @@ import math
 import torch
 
 LOOK_EVERY = 20  # steps
-PATIENCE = 5  # looks in a row without an improvement
+PATIENCE = 5  # checks in a row without an improvement
 BETTER = 0.01  # share of the loss that counts as an improvement
 FALL = 0.5  # steps of the falling rate, as a share of those before it
 ROUNDING = 1e-9  # by how much a number of another processor may differ, relative
@@ -29,7 +29,7 @@ class TrainingEnd:
     def __init__(self, n_steps: int) -> None:
         self._n_steps = n_steps
         self._latest = max(1, math.floor(n_steps / (1 + FALL)))
-        # The best loss, looks since, and the step from which the rate falls.
+        # The best loss, checks since, and the step from which the rate falls.
         self.state = torch.tensor([math.inf, 0.0, self._latest], dtype=torch.float64)
 
     def is_due(self, step: int) -> bool:
@@ -56,8 +56,8 @@ class TrainingEnd:
     def agrees(self, step: int, rate: float, last: bool, watches: bool) -> bool:
         """Tell whether this is how a server that keeps to its plan would go on.
 
-        For a party, who sees no loss: the rate may begin to fall after a look, where
-        rows are held out (`watches`), and not before so many as patience takes.
+        For a party, who sees no loss: the rate may begin to fall after a check, where
+        rows are held out (`watches`), and not before patience has run out.
         """
         before = step - 1
         may_fall = watches and self.is_due(before) and before >= PATIENCE * LOOK_EVERY

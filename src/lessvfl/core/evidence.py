@@ -134,7 +134,7 @@ class SelectionPass:
         return stream(int(seed), "shadow", *names, what)
 
     def _scramble(self, n_copies: int) -> Tensor:
-        """Return what so many more copies of the columns say, (copies, n_groups)."""
+        """Return the scores of more copies of the columns, (copies, n_groups)."""
         seen = self.seen
         return moments.shadow_scores(seen, seen.Z, n_copies, self._copies)
 

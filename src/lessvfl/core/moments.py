@@ -234,7 +234,7 @@ class Rule:
         return said is None or (self.share(limit) <= self.q and said <= self.fdr)
 
     def least(self, n_kept: int) -> float:
-        """Return the lowest limit that allows so many features."""
+        """Return the lowest limit at which `n_kept` features may be kept."""
         most = self.q * len(self.shadows)
         if self.fdr < 1:
             false = self.fdr * max(1, n_kept) * len(self.shadows) / self.n_features

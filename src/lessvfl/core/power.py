@@ -38,7 +38,7 @@ class Sight:
 
     n_rows: float  # that are independent, in effect
     dimension: float  # of what the labels ask for, in effect
-    mark: float  # of a column of numbers, as a chi-square of so many degrees
+    mark: float  # of a column of numbers, as a chi-square with `dimension` degrees
 
     def finds(self, correlation: float) -> float:
         """Return the share of runs in which a column of that correlation passes."""

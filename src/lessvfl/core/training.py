@@ -121,7 +121,7 @@ class PartyTraining(Training):
         return optimizer_tensors(self.optimizer) | end | gates
 
     def resume(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after so many steps, with what :meth:`tensors` gave."""
+        """Go on after `step` steps, with what :meth:`tensors` gave."""
         fill_optimizer(self.optimizer, tensors)
         if self.end is not None:
             self.end.state.copy_(tensors["end"])

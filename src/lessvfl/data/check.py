@@ -309,7 +309,7 @@ def _load(
     With it come the name of the label and, where none is named, a sentence on that.
     """
     if path.suffix.lower() == ".npz":
-        arrays = attempt(lambda: _arrays(path))
+        arrays = attempt(lambda: readers.read_npz(path, []))
         if arrays is None or label is not None or "y" in arrays:
             more = (sample_weight, group_column, task)
             load = partial(files.load_file, path, label, *more)
@@ -317,7 +317,7 @@ def _load(
         alone = attempt(lambda: files.load_columns(path))
         data = None if alone is None else _without_labels(alone[0], path.stem)
         return data, None, (f"{NO_LABEL}, as the array 'y'.",)
-    raw = attempt(lambda: _read(path))
+    raw = attempt(lambda: readers.read_table(path))
     if raw is None:
         return None, label, ()
     target: str | None = None
@@ -339,16 +339,6 @@ def _load(
     if group_column is not None:
         own = attempt(partial(take_units, own, group_column, raw.cells)) or own
     return own, target, unsaid
-
-
-def _arrays(path: Path) -> Mapping[str, Any]:
-    readers.check_file(path)
-    return readers.read_npz(path, [])
-
-
-def _read(path: Path) -> readers.RawTable:
-    readers.check_file(path)
-    return readers.read_table(path)
 
 
 def _without_labels(frame: Frame, name: str) -> Dataset:

@@ -99,9 +99,12 @@ def read_column(
 
     values, kind = read_texts(cells, reading), reading.column_kind
     if values is None:
+        different = (text for text in dict.fromkeys(cells) if text is not None)
+        alone = ((text, np.array([text], dtype=object)) for text in different)
+        odd = next(text for text, one in alone if read_texts(one, reading) is None)
         raise DataError(
             f"Column '{column.name}' of {owner} must hold {KIND_WORDS[kind]}, as in "
-            "its other rows. Got other texts."
+            f"its other rows. Got {odd!r}."
         )
     return replace(column, kind=kind, reading=reading), values
 
@@ -255,22 +258,19 @@ def remarks(
     feature of several columns.
     """
     findings: list[Finding] = []
-    twins: dict[bytes, str] = {}
+    twins: dict[bytes, int] = {}
     for index in frame.used:
         name, cells = frame.names[index], _codes(frame, index)
-        looks = _remarks_on(frame, index, cells, name in flagged)
-        findings += (replace(finding, column=name) for finding in looks)
+        own = _remarks_on(frame, index, cells, name in flagged)
+        findings += (replace(finding, column=name) for finding in own)
         key = xxhash.xxh3_128(cells.tobytes()).digest()
-        twin = twins.setdefault(key, name)
-        if twin != name and frame.texts(index).tolist() == _texts_of(frame, twin):
-            what, done = f"equal to column '{twin}'", "kept; one of the two is enough"
+        twin = twins.setdefault(key, index)
+        if twin != index and (frame.texts(index) == frame.texts(twin)).all():
+            what = f"equal to column '{frame.names[twin]}'"
+            done = "kept; one of the two is enough"
             findings.append(Finding(name, what, done, "kept"))
     findings += relations(frame, grouped)
     return findings if y is None else findings + giveaways(frame, y, is_class)
-
-
-def _texts_of(frame: Frame, name: str) -> list[Any]:
-    return list(frame.texts(frame.names.index(name)))
 
 
 def _codes(frame: Frame, index: int) -> Floats:

@@ -277,9 +277,10 @@ def _calendar(
     """Write the parts of one date into `out`."""
     empty = np.isnan(cells)
     days = np.where(empty, column.fill, cells)
-    if not ((DAYS[0] <= days) & (days <= DAYS[1])).all():
-        must = "hold dates of the years 1 to 9999"
-        raise wrong(party, column.name, must, "others")
+    beyond = days[(days < DAYS[0]) | (days > DAYS[1])]
+    if len(beyond):
+        got = f"a date {beyond[0]:,.0f} days after 1970-01-01"
+        raise wrong(party, column.name, "hold dates of the years 1 to 9999", got)
     shift, scale = np.array(column.parts).T
     out[:, : len(shift)] = (calendar(days, column.first) - shift) / scale
     if column.flag:

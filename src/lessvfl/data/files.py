@@ -15,7 +15,6 @@ from lessvfl.data.frame import Dataset, Frame
 from lessvfl.data.labels import label_cells
 from lessvfl.data.readers import (
     RawTable,
-    check_file,
     read_npz,
     read_table,
     release_unused,
@@ -49,7 +48,6 @@ def load_file(
     so are the groups of its rows. What the labels are is told by their look, unless a
     `task` is given.
     """
-    check_file(path)
     if not _is_npz(path):
         raw = read_table(path)
         frame, y = _labelled(raw, label, path)
@@ -119,7 +117,6 @@ def load_rows(
     ``label_names`` are read. Only these `columns` are, as far as they are there, and
     `texts` among them as they are written, for the model to read.
     """
-    check_file(path)
     if _is_npz(path):
         label = label or "y"
         arrays = read_npz(path, ["X", label])
@@ -218,7 +215,6 @@ def load_columns(
     A ``.npz`` file has the columns in ``X`` and perhaps ``feature_names``. Columns
     among `texts` come as they are written, for a model to read.
     """
-    check_file(path)
     if _is_npz(path):
         arrays = read_npz(path, ["X"] + ([id_column] if id_column else []))
         return _npz_frame(arrays), None if id_column is None else arrays[id_column]
@@ -234,7 +230,6 @@ def load_columns(
 
 def load_ids(path: Path, id_column: str) -> NDArray[Any]:
     """Load a column of ids alone."""
-    check_file(path)
     if _is_npz(path):
         return read_npz(path, [id_column])[id_column]
     return read_table(path, only=id_column).column_of(id_column, path, "ids")
@@ -278,10 +273,10 @@ def _cells_to_write(frame: Frame, index: int) -> Any:
     if kind != "boolean":
         return values
     empty = np.isnan(values)
-    if not np.isin(values[~empty], (0.0, 1.0)).all():
-        raise DataError(
-            f"Column '{frame.names[index]}' must hold truth values. Got other numbers."
-        )
+    others = values[~empty & ~np.isin(values, (0.0, 1.0))]
+    if len(others):
+        name = frame.names[index]
+        raise DataError(f"Column '{name}' must hold truth values. Got {others[0]:g}.")
     truths: NDArray[Any] = (values == 1.0).astype(object)
     truths[empty] = None
     return truths
@@ -302,7 +297,6 @@ def load_labels(
     is the column or array of row weights, `group_column` that of whom the rows are of.
     What the labels are is told by their look, unless a `task` is given.
     """
-    check_file(path)
     arrays: dict[str, NDArray[Any]] = {}
     roles = ("ids", "row weights", "groups of rows")
     given = zip(roles, (id_column, sample_weight, group_column), strict=True)

@@ -75,7 +75,7 @@ class Table(Protocol):
     def batches(
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
-        """Yield places and cells of so many rows at a time, every row once."""
+        """Yield the places and cells of `n_rows` rows at a time, every row once."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Frame:
     def batches(
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
-        """Yield places and cells of so many rows at a time, in order."""
+        """Yield the places and cells of `n_rows` rows at a time, in order."""
         own = self.select(names)
         places = np.arange(self.n_rows, dtype=np.int64)
         for start in range(0, self.n_rows, n_rows):

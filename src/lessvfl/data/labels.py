@@ -23,7 +23,7 @@ BEND = 1.345
 LARGEST = 1e15  # label in deviations, whose square a network can hold
 EVEN = 0.25  # of an even share: what rows of a code have that are alike
 UNEVEN = 0.6  # of an even share: classes are uneven where the rarest has less
-FEW_CODES = 10  # up to so many different whole numbers are classes, whichever they are
+FEW_CODES = 10  # different whole numbers at most that are classes, whichever they are
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 # What labels may be asked to be; classification is binary or multiclass.
@@ -170,11 +170,15 @@ def code_labels(
     numbers = _numbers(cells)
     if numbers is None:
         if asked == "regression":
-            raise DataError(f"The labels of '{name}' must be numbers for regression.")
+            raise DataError(
+                f"The labels of '{name}' must be numbers for regression. "
+                f"Got {cells[0]!r}."
+            )
         distinct: Sequence[Any] | Floats = sorted(set(cells))
         check_texts(distinct, f"The labels of '{name}'")
     elif not np.isfinite(numbers).all():
-        raise DataError(f"The labels of '{name}' must be finite numbers.")
+        got = numbers[~np.isfinite(numbers)][0]
+        raise DataError(f"The labels of '{name}' must be finite numbers. Got {got}.")
     else:
         values, rows = np.unique(numbers, return_counts=True)
         amounts, place = np.unique(values.astype(np.float64), return_inverse=True)
@@ -211,12 +215,19 @@ def code_labels(
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
-    names = [label_name(bool(value) if of_truth else value) for value in distinct]
-    if given_names is not None and len(given_names) == len(names):
-        if names == [str(code) for code in range(len(names))]:
-            check_texts(given_names, f"The names of the classes of '{name}'")
-            names = list(given_names)
-    return codes, "binary" if len(names) == 2 else "multiclass", tuple(names), reason
+    own = [label_name(bool(value) if of_truth else value) for value in distinct]
+    names = _class_names(own, () if given_names is None else given_names, name)
+    return codes, "binary" if len(names) == 2 else "multiclass", names, reason
+
+
+def _class_names(
+    own: Sequence[str], given: Sequence[str], owner: str
+) -> tuple[str, ...]:
+    """Return the names of classes: those given, where their own are 0, 1, ..."""
+    if list(own) != [str(code) for code in range(len(given))]:
+        return tuple(own)
+    check_texts(given, f"The names of the classes of '{owner}'")
+    return tuple(given)
 
 
 def label_name(cell: Any) -> str:
@@ -236,17 +247,23 @@ def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
         if all(isinstance(cell, str) for cell in cells):
             return None
         raise DataError("Labels must be all texts or all numbers. Got both.")
-    try:
-        if any(isinstance(cell, bytes) for cell in cells):
-            raise TypeError
-        return np.array([float(cell) for cell in cells], dtype=np.float64)
-    except OverflowError:
-        raise DataError("Labels must be numbers below 1.8e308. Got others.") from None
-    except (TypeError, ValueError):
-        raise DataError(
-            f"Labels must be texts, truth values or numbers. "
-            f"Got {type(cells[0]).__name__}."
-        ) from None
+    numbers = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        try:
+            if isinstance(cell, bytes):
+                raise TypeError
+            numbers[row] = float(cell)
+        except OverflowError:
+            raise DataError(
+                f"Labels must be numbers below 1.8e308. Got a larger one in row "
+                f"{row + 1}."
+            ) from None
+        except (TypeError, ValueError):
+            raise DataError(
+                "Labels must be texts, truth values or numbers. Got "
+                f"{type(cell).__name__} in row {row + 1}."
+            ) from None
+    return numbers
 
 
 # ------------------------------------------------------------------------------ weights

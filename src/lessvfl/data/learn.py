@@ -47,7 +47,7 @@ class EncodingOptions:
     missing: str = "flag"
 
     def flags(self, n_missing: int, n_present: int) -> bool:
-        """Tell whether a column of so many cells gets a flag."""
+        """Tell whether a column with these numbers of cells gets a flag."""
         return self.missing == "flag" and min(n_missing, n_present) >= FEWEST
 
 
@@ -96,7 +96,7 @@ class Learner:
 def learner_of(
     options: EncodingOptions, column: Column, n_rows: int, as_is: bool
 ) -> Learner:
-    """Return what learns a column of so many rows."""
+    """Return the learner of a column."""
     if as_is:
         return _AsIs(options, replace(column, kind="numeric"), n_rows)
     if column.is_text:

@@ -170,6 +170,7 @@ def read_table(
     """
     import pyarrow
 
+    check_file(path)
     suffix = path.suffix.lower()
     try:
         if suffix in EXCEL:
@@ -250,7 +251,7 @@ class ArrowFile:
         return feather.read_table(self._path, columns=names)
 
     def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield some columns of so many rows at a time, or fewer."""
+        """Yield some columns of at most `n_rows` rows at a time."""
         import pyarrow
 
         try:
@@ -386,6 +387,7 @@ def read_array(path: Path) -> NDArray[Any]:
 
 def read_npz(path: Path, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Read the arrays of a file; nothing in it is run."""
+    check_file(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

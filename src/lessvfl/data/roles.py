@@ -52,7 +52,7 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
     )
     checked = np.empty(n_rows)
     for row, cell in enumerate(one_cell_per_row(weights, n_rows, allowed).tolist()):
-        checked[row] = _number(cell)
+        checked[row] = as_number(cell)
         if not 0 <= checked[row] < math.inf:
             got = "nothing" if cell is None or cell != cell else repr(cell)
             raise DataError(f"{allowed} Got {got} in row {row + 1}.")
@@ -61,11 +61,11 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
     return checked
 
 
-def _number(cell: Any) -> float:
+def as_number(cell: Any) -> float:
     """Return a cell as a number, NaN where it is none; a text is none."""
     try:
         return math.nan if isinstance(cell, str | bytes) else float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

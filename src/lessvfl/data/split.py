@@ -18,7 +18,7 @@ from lessvfl.terms import listed, plural, stream_seed
 
 MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
 BLOCK = 1 << 16
-MOST_DRAWN = 10**9  # from so many rows on numpy draws none without putting it back
+MOST_DRAWN = 10**9  # rows from which numpy cannot draw without replacement
 
 # How many parties, how many columns each has, or the columns (names, globs) of each.
 PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
@@ -363,7 +363,7 @@ def _draw_test_blocks(
     classes: NDArray[np.int64] | None,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Draw whole blocks with about so many rows, of every class about its share.
+    """Draw whole blocks with about `n_test` rows, each class about in proportion.
 
     A block counts for the class that most of its rows have. Of each class blocks are
     taken in random order, as near to its share as they get; what is missing or too
@@ -397,7 +397,7 @@ def _draw_test_rows(
     classes: NDArray[np.int64] | None,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Draw so many of very many rows, of every class its share, block by block.
+    """Draw `n_test` of very many rows, each class in proportion, block by block.
 
     A block has of each class as many as would fall to it if all rows were drawn from
     at once; memory is a byte a row.

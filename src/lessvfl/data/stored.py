@@ -161,7 +161,7 @@ class StoredTable:
     def batches(
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
-        """Yield places and cells of so many rows at a time, as they stand on disk."""
+        """Yield places and cells of `n_rows` rows at a time, as they are on disk."""
         for _, places, frame in read_together([self], names, n_rows):
             yield places, frame
 
@@ -195,9 +195,9 @@ class StoredTable:
 def read_together(
     tables: Sequence[StoredTable], names: Sequence[str], n_rows: int
 ) -> Iterator[tuple[int, Places, Frame]]:
-    """Yield whose, places and cells of so many rows at a time, reading a file once.
+    """Yield a table's number and the places and cells of its next `n_rows` rows.
 
-    The tables are rows of the same file.
+    The tables are rows of the same file, which is read once.
     """
     waiting: list[list[tuple[Places, Frame]]] = [[] for _ in tables]
     n_waiting = [0 for _ in tables]

@@ -1,8 +1,8 @@
 """Checkpoints: a run between machines that goes on where it was, to the bit.
 
-At every boundary all parties write their state down first and the server last, each
-file at once: what the server has written, every party has. After a break everybody
-takes up the server's last mark; the steps since are done again, with the same numbers.
+At every checkpoint all parties save their state first and the server last, each file
+atomically: a state that the server has, every party has. After a break everybody goes
+back to the server's last mark and repeats the steps since, with the same numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lessvfl import __version__
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.keeper import Keeper
+from lessvfl.core.keeper import Keeper, numbered
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.data import Places, are_all
 from lessvfl.errors import RecordError
@@ -36,38 +36,41 @@ FORMAT = 8
 
 @dataclass(frozen=True)
 class State:
-    """Tensors by name, and plain values."""
+    """Tensors by name, plain values, and a secret of whoever wrote it."""
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
+    secret: bytes = field(default=b"", repr=False)
 
 
 def write_state(path: Path, state: State) -> None:
-    """Write a state to a file, at once, for its owner alone.
+    """Write a state to a file atomically, readable by its owner only.
 
-    The folder is made where it is missing. A checksum stands beside the values.
+    A missing folder is made. The file has a checksum.
     """
     values = dumps({"format": FORMAT, "lessvfl": __version__, **state.values})
     tensors = {  # that share no memory, as the format wants
         name: t.detach().cpu().contiguous().clone() for name, t in state.tensors.items()
     }
+    if state.secret:
+        tensors["secret"] = torch.tensor(list(state.secret), dtype=torch.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"values": values, "checksum": _checksum(values, tensors)}
     write_atomically(path, safetensors.torch.save(tensors, about), mode=0o600)
 
 
 def _checksum(values: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return what tells altered words: of the values, names, shapes and numbers."""
-    found = xxhash.xxh3_128(values.encode())
+    """Return a checksum of the values, and the tensors' names, shapes and numbers."""
+    checksum = xxhash.xxh3_128(values.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        checksum.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def read_state(path: Path) -> State:
-    """Read a state; what cannot be used is named, and left as it is."""
+    """Read a state; a file that cannot be used is named and left alone."""
     try:
         content = path.read_bytes()  # once: the next state may replace it meanwhile
         tensors = safetensors.torch.load(content)
@@ -75,7 +78,7 @@ def read_state(path: Path) -> State:
         about = json.loads(content[8 : 8 + n_header])["__metadata__"]
         values = json.loads(about["values"])
         if about["checksum"] != _checksum(about["values"], tensors):
-            raise ValueError("words that were altered: the checksum is wrong")
+            raise ValueError("a wrong checksum: the file was changed")
     except (
         *(OSError, ValueError, KeyError, RecursionError),
         safetensors.SafetensorError,
@@ -89,21 +92,12 @@ def read_state(path: Path) -> State:
             f"'{path}' must be a checkpoint of lessvfl {__version__}. Got one of "
             f"{values.get('lessvfl')}, format {values.get('format')}."
         )
-    return State(tensors, values)
-
-
-def secret_tensor(secret: bytes) -> dict[str, Tensor]:
-    """Return a secret for a state."""
-    return {"secret": torch.tensor(list(secret), dtype=torch.uint8)}
-
-
-def secret_of(state: State) -> bytes:
-    """Return the secret in a state."""
-    return bytes(state.tensors["secret"].tolist())
+    secret = tensors.pop("secret", None)
+    return State(tensors, values, b"" if secret is None else bytes(secret.tolist()))
 
 
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:
-    """Return common rows for a state; of all rows as they stand none is named."""
+    """Return common rows for a state; nothing if they are all rows in order."""
     if are_all(rows, n_rows):
         return {}
     return {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
@@ -117,35 +111,26 @@ class Checkpoints(Keeper):
     every: int  # steps between two checkpoints
     server: Parties  # whose state and bill are saved
     recorder: Recorder  # whose curve and scores are saved
-    save_parties: Callable[[str], None]  # has every party save its state at a mark
+    save_parties: Callable[[str], object]  # has every party save its state at a mark
     saved: State | None = None  # where to go on
     on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
     resent: Callable[[], int] = lambda: 0  # the bytes that were sent again
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _params: Sequence[Tensor] = ()
-    _is_back: bool = True  # the network is that of the mark, or ahead of it
+    _is_back: bool = True  # the network has the values of the checkpoint, or later
     _optimizer: Optimizer | None = None
     _more: Tensor | None = None  # of the stage: what changes beside the weights
 
     def __post_init__(self) -> None:
-        """Take up what was saved."""
+        """Restore what was saved."""
         if self.saved is None:
             return
         self._is_back = False
         tensors, values = self.saved.tensors, self.saved.values
         self._behind = list(values["behind"])
-        self._found = {
-            name.removeprefix("found."): t
-            for name, t in tensors.items()
-            if name.startswith("found.")
-        }
-        constants = {
-            name.removeprefix("constant."): t
-            for name, t in tensors.items()
-            if name.startswith("constant.")
-        }
-        self.server.restore(values["server"], constants)
+        self._found = _below("found.", tensors)
+        self.server.restore(values["server"], _below("constant.", tensors))
         self.recorder.restore(values["recorder"])
         torch.set_rng_state(tensors["rng"])
 
@@ -162,7 +147,7 @@ class Checkpoints(Keeper):
         self.put_back(params)
         if stage in self._behind:
             return n_steps
-        saved, self.saved = self.saved, None  # from here on the run is ahead of it
+        saved, self.saved = self.saved, None  # the run is ahead of it from here on
         if saved is None or saved.values["stage"] != stage:
             return 0
         fill_optimizer(optimizer, saved.tensors)
@@ -180,8 +165,8 @@ class Checkpoints(Keeper):
     def put_back(self, params: Sequence[Tensor]) -> None:
         """Put saved values into the server's network, where they fit its shape.
 
-        They do not before it is cut to the components that the mark has, and must
-        before anything is saved again.
+        They fit only once it is cut to the components of the checkpoint, which must
+        happen before anything is saved again.
         """
         self._params = params
         if self.saved is None:
@@ -226,10 +211,9 @@ class Checkpoints(Keeper):
             )
         tag = f"{stage}-{step}"
         self.save_parties(tag)
-        tensors = {f"fusion.{i}": param for i, param in enumerate(self._params)}
+        tensors = numbered("fusion", self._params)
         tensors |= {f"found.{name}": t for name, t in self._found.items()}
-        constants = self.server.constants()
-        tensors |= {f"constant.{name}": t for name, t in constants.items()}
+        tensors |= {f"constant.{name}": t for name, t in self.server.constants.items()}
         tensors["rng"] = torch.get_rng_state()
         is_over = stage in self._behind
         if self._optimizer is not None and not is_over:
@@ -246,3 +230,12 @@ class Checkpoints(Keeper):
             "resent": self.resent(),
         }
         write_state(self.path, State(tensors, values))
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -17,10 +17,10 @@ from msgspec import Meta
 from lessvfl import settings
 from lessvfl.data import TASKS, marks_by_column, yaml_problem
 from lessvfl.errors import ConfigError
+from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import Evaluation, Policy
 from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
 
-AlignMode = Literal["psi", "plain", "none"]
 PATHS = ("certificate", "key", "ca", "data", "out")  # relative to the file
 
 
@@ -79,7 +79,7 @@ class ServerConfig(Common):
     group_column: str | None = None  # whom a row is of; none: every row is alone
     task: AnyTask | None = None  # what the labels are; none or auto: as they look
     tell_share: bool = False  # tell parties the share of the rarer of two classes
-    align: AlignMode = "none"  # how common rows are found
+    align: Mode = "none"  # how common rows are found
     most_ids: Positive = 4_000_000  # that a party may offer for it; memory for more
     method: str = "less-vfl-auto"
     profile: str = "default"
@@ -104,7 +104,7 @@ class PartyConfig(Common):
     storage: Literal["auto", "memory", "disk"] = "auto"  # auto: disk from 1 GiB on
     scale_range: Range | None = None  # low and high that all numbers are scaled by
     reveal: Literal["nothing", "counts", "features"] = "nothing"  # of its selection
-    align: AlignMode = "none"  # how it lets rows be aligned
+    align: Mode = "none"  # how it lets rows be aligned
     scale: Literal["auto", "standardize", "global", "none"] = "auto"
     max_categories: Annotated[int, Meta(ge=2)] = 64  # different texts in a column
     missing: Literal["flag", "fill"] = "flag"  # fill: without a flag that says where
@@ -156,7 +156,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConfig:
-    """Return a config of what a file says, or refuse what it may not say."""
+    """Return the config of a file's values, or refuse them."""
     known = settings.types_of(cls)
     sides = {ServerConfig: "the server", PartyConfig: "a party"}
     for name in values:
@@ -166,25 +166,25 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
                     f"The config file '{path}' must be that of {sides[cls]}. Got one "
                     f"with '{name}', which is a setting of {sides[other]}."
                 )
-    found = absolute(values, path.parent)
-    if isinstance(marks := found.get("missing_values"), dict):  # YAML has dates
+    values = absolute(values, path.parent)
+    if isinstance(marks := values.get("missing_values"), dict):  # YAML has dates
         field = settings.fields_of([PartyConfig])["missing_values"]
-        found["missing_values"] = settings.value_of(marks, field)
-    if type(found.get("seeds")) is int:
-        found["seeds"] = [found["seeds"]]
-    if isinstance(policy := found.get("policy"), dict):
-        found["policy"] = Policy.of(policy, "policy")
-    return cls.of(found, str(path))
+        values["missing_values"] = settings.value_of(marks, field)
+    if type(values.get("seeds")) is int:
+        values["seeds"] = [values["seeds"]]
+    if isinstance(policy := values.get("policy"), dict):
+        values["policy"] = Policy.of(policy, "policy")
+    return cls.of(values, str(path))
 
 
 def absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return what a file says, paths that are relative to its folder made whole."""
+    """Return a file's values with paths relative to its folder made absolute."""
 
     def whole(some: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         texts = {name: some[name] for name in names if isinstance(some.get(name), str)}
         return some | {k: str((folder / v).resolve()) for k, v in texts.items()}
 
-    found = whole(values, PATHS)
-    if isinstance(found.get("policy"), dict):
-        found["policy"] = whole(found["policy"], ["predict_ids"])
-    return found
+    values = whole(values, PATHS)
+    if isinstance(values.get("policy"), dict):
+        values["policy"] = whole(values["policy"], ["predict_ids"])
+    return values

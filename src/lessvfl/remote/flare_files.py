@@ -62,16 +62,16 @@ class Guard(FLComponent):  # type: ignore[misc]
 
 
 def check(local: Path, who: str) -> None:
-    """Refuse where a job could bring code to this side, or others read its files."""
+    """Refuse to run where a job could bring code, or others could read files."""
     rights, resources = _rights(local), _resources(local)
     is_open = resources.get(MODE, ENFORCED) != ENFORCED
     is_open |= EVERY_CLASS in resources.get(CLASSES, ())
-    found = {
+    wrong = {
         RIGHTS: limited(rights) != rights,
         RESOURCES: is_open,
         GUARD: _read(local, GUARD, {}) != _guard(),
     }
-    for name, is_wrong in found.items():
+    for name, is_wrong in wrong.items():
         if is_wrong:
             sentence = (
                 f"{who} must let nobody bring code or read its files from elsewhere, "
@@ -83,37 +83,39 @@ def check(local: Path, who: str) -> None:
 
 def check_logs(local: Path, who: str) -> None:
     """Refuse to take part where FLARE would send this site's logs to the server."""
-    if _resources(local).get(STREAMING) is not False:
+    given = _resources(local).get(STREAMING)
+    if given is not False:
         sentence = (
             f"{who} must keep its logs to itself: '{STREAMING}' must be false "
-            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got another."
+            f"in its local/{RESOURCES}, as 'lessvfl nvflare site' sets it. Got "
+            f"{json.dumps(given)}."
         )
         raise ConfigError(sentence, public=sentence)
 
 
 def check_readable(local: Path) -> None:
-    """Say what is wrong with the files themselves."""
+    """Refuse files that cannot be read."""
     _rights(local)
     _resources(local)
 
 
 def allow(local: Path, name: str) -> None:
-    """Put a class on the list of those that jobs may have built, and have it hold."""
+    """Add a class to the list of those that jobs may use, and enforce the list."""
     values = _resources(local)
     known = values.get(CLASSES, DEFAULT_CLASS_ALLOW_LIST)
     kept = [one for one in known if one not in (EVERY_CLASS, name)]
-    _write(local / RESOURCES, values | {CLASSES: [*kept, name], MODE: ENFORCED})
+    write_json(local / RESOURCES, values | {CLASSES: [*kept, name], MODE: ENFORCED})
 
 
 def keep_logs(local: Path) -> None:
-    """Have FLARE keep a site's logs at the site, once it is started again."""
-    _write(local / RESOURCES, _resources(local) | {STREAMING: False})
+    """Make FLARE keep a site's logs at the site, from its next start on."""
+    write_json(local / RESOURCES, _resources(local) | {STREAMING: False})
 
 
 def forbid_code(local: Path) -> None:
-    """Have FLARE take no code with a job, and show nobody files, once started again."""
-    _write(local / RIGHTS, limited(_rights(local)))
-    _write(local / GUARD, _guard())
+    """Make FLARE refuse code in jobs and access to files, from its next start on."""
+    write_json(local / RIGHTS, limited(_rights(local)))
+    write_json(local / GUARD, _guard())
 
 
 def _guard() -> dict[str, Any]:
@@ -157,7 +159,7 @@ def _plain(text: str) -> str:
 
 
 def _rights(local: Path) -> dict[str, Any]:
-    """Return who may do what; without a file FLARE allows everybody everything."""
+    """Return who may do what; without a file FLARE allows everything to everybody."""
     every = {"format_version": "1.0", "permissions": dict.fromkeys(ROLES, "any")}
     values = _read(local, RIGHTS, every)
     if not isinstance(values.get("permissions"), dict):
@@ -194,5 +196,7 @@ def _no_object(path: Path) -> ConfigError:
     )
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file as FLARE reads it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """A side's run folder between machines: one process, one secret, one table.
 
-``lock`` is held by the process that runs. ``side.safetensors`` holds a secret from the
-operating system, from which all that the others must not guess is derived, and digests
-of the table that the run began with.
+The process that runs holds ``lock``. ``side.safetensors`` has a random secret, from
+which everything is derived that other sides must not guess, and digests of the table
+that the run began with.
 """
 
 from __future__ import annotations
@@ -28,22 +28,16 @@ from lessvfl import __version__
 from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.align.keys import SECRET_BYTES
-from lessvfl.remote.checkpoint import (
-    State,
-    read_state,
-    secret_of,
-    secret_tensor,
-    write_state,
-)
+from lessvfl.remote.checkpoint import State, read_state, write_state
 
 STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
 TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
 
 
 def versions() -> dict[str, str]:
-    """Return what must be equal for two sides to draw the same rows.
+    """Return the versions that two sides must share to draw the same rows.
 
-    Builds of one release of torch do, on all kinds of processors.
+    All builds of a torch release draw alike, on every kind of processor.
     """
     return {
         "lessvfl": __version__,
@@ -52,14 +46,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def _computes_by() -> dict[str, str]:
-    """Return what must stay equal for one side to compute the same bits."""
-    own = {"torch": torch.__version__, "machine": platform.machine()}
-    return versions() | own
-
-
 def hold(folder: Path) -> int:
-    """Take a run folder for this process alone, until the file returned is closed."""
+    """Lock a run folder for this process; closing the returned file unlocks it."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,7 +55,7 @@ def hold(folder: Path) -> int:
         os.close(lock)
         raise ConfigError(
             f"The run folder '{folder}' must be of one process at a time. Got one that "
-            "another process uses."
+            "another process is using."
         ) from None
     return lock
 
@@ -78,14 +66,14 @@ Digests = Mapping[str, str]  # what a run depends on, as digests by name
 class Home:
     """The run folder of a server or a party, for one process at a time.
 
-    `facts` are digests of what the run depends on; a run that began goes on with the
-    same ones alone.
+    `facts` are digests of what the run depends on; a run that has begun goes on only
+    with the same ones.
     """
 
     def __init__(self, folder: Path, facts: Digests) -> None:
         self.folder, self.facts = folder, dict(facts)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chmod(folder, 0o700)  # one that was there may be open to others
+        os.chmod(folder, 0o700)  # an existing one may be readable by others
         self.close = weakref.finalize(self, os.close, hold(folder))
         try:
             self.secret = self._open()
@@ -96,7 +84,7 @@ class Home:
     def _open(self) -> bytes:
         """Return the secret, made before anything is sent."""
         if not self._path.is_file():
-            if any(one for left in TRACES for one in self.folder.glob(left)):
+            if any(any(self.folder.glob(pattern)) for pattern in TRACES):
                 raise RecordError(
                     f"The run folder '{self.folder}' must hold '{STATE}', which its "
                     "run began with. Got one without; another run needs another 'out'."
@@ -104,25 +92,21 @@ class Home:
             self._write(secrets.token_bytes(SECRET_BYTES), None)
         state = read_state(self._path)
         began = state.values["facts"]
-        if began is not None:
-            self._compare(began)
-        return secret_of(state)
-
-    def _compare(self, began: Digests) -> None:
         for name, digest in self.facts.items():
-            if began.get(name) != digest:
+            if began is not None and began.get(name) != digest:
                 raise RecordError(
                     f"The run in '{self.folder}' must go on with what it began with. "
                     f"Got other {name}; another run needs another 'out'."
                 )
+        return state.secret
 
     def begin(self) -> None:
-        """Write down what the run depends on: from here on it must stay."""
+        """Save what the run depends on, which must not change from here on."""
         if read_state(self._path).values["facts"] is None:
             self._write(self.secret, self.facts)
 
     def key(self, *names: str | int) -> bytes:
-        """Return 32 bytes for one purpose, which only who has the secret can know."""
+        """Return 32 bytes for one purpose, which need the secret to compute."""
         text = "/".join(map(str, names))
         return hmac.digest(self.secret, text.encode(), "sha256")
 
@@ -131,7 +115,7 @@ class Home:
         return self.folder / STATE
 
     def _write(self, secret: bytes, facts: Digests | None) -> None:
-        write_state(self._path, State(secret_tensor(secret), {"facts": facts}))
+        write_state(self._path, State({}, {"facts": facts}, secret))
 
 
 def facts_of(
@@ -141,12 +125,18 @@ def facts_of(
     code: str | None,
     **more: NDArray[Any] | None,
 ) -> dict[str, str]:
-    """Return digests of a table (ids, names of columns, cells) and of the rest.
+    """Return digests of all that a run depends on.
 
-    That is a config, the `code` of a network (``FILE.py:FUNCTION``), and versions.
+    These are a table (ids, names of columns, cells), settings of a config, the `code`
+    of a network (``FILE.py:FUNCTION``), and versions.
     """
     texts = table.look.text
     columns = [(name, i in texts) for i, name in enumerate(table.names)]
+    # What must stay equal for one side to compute the same bits.
+    computed_by = versions() | {
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
     return {
         "ids": digest_of(ids).hex(),
         "columns": hashlib.sha256(json.dumps(columns).encode()).hexdigest(),
@@ -154,7 +144,7 @@ def facts_of(
         **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
         "code of the network": "none" if code is None else _code_digest(code),
-        **{f"version of {name}": one for name, one in _computes_by().items()},
+        **{f"version of {name}": own for name, own in computed_by.items()},
     }
 
 

@@ -25,7 +25,7 @@ def _proven(config: Common, role: Role) -> tuple[str, Credentials]:
 
 
 def server_credentials(own: Common, insecure: bool) -> Credentials | None:
-    """Return the files that prove that this is the server; None: it was not asked."""
+    """Return the files that prove that this is the server; None if `insecure`."""
     return None if insecure else _proven(own, "server")[1]
 
 

@@ -1,13 +1,12 @@
 """``lessvfl try``: a run between real processes on this machine, with a fresh kit.
 
 Every party gets a folder with its raw columns, its key and its certificate, the server
-one with the labels. What comes out is read from each side's own run folder, since the
-parties reveal nothing.
+one with the labels. Results are read from each side's own run folder, since the parties
+reveal nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import subprocess
@@ -37,22 +36,17 @@ from lessvfl.run.simulate import Job
 from lessvfl.status import Status, file
 from lessvfl.terms import plural
 
-SAME = 1e-6  # to which predictions must agree
+SAME = 1e-6  # tolerance of predictions that must agree
 
 ShowStatus = Callable[[file.Follower], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
 class Between:
-    """What the sides' configs say that a run in one process does not know of."""
+    """Settings of the sides' configs that a run in one process does not have."""
 
     align: str = "none"
     evaluation: str = "epochs"  # for the curve
-
-
-def unwatched(status: file.Follower) -> AbstractContextManager[None]:
-    """Show nothing."""
-    return contextlib.nullcontext()
 
 
 def run_all(
@@ -63,20 +57,20 @@ def run_all(
     out: Path | None,
     port: int,
     tell: Callable[[str], None],
-    predict: bool = False,
-    watch: ShowStatus = unwatched,
-    how: Between = Between(),
+    predict: bool,
+    watch: ShowStatus,
+    how: Between,
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
-    Seeds whose parties hold the same columns follow each other in the same processes,
-    as between machines. Planted noise and a random deal of columns differ from seed to
-    seed, so there every seed has processes of its own.
+    Seeds whose parties hold the same columns share their processes, as between
+    machines. Planted noise and a random deal of columns differ from seed to seed, so
+    then every seed has processes of its own.
 
-    Everybody's own folder is in ``sides/`` of the run folder `out`, a temporary one
-    unless given; VFL (Original), for the `target`, runs in this process. With `predict`
-    all rows are then predicted between processes, too, and compared. `tell` is given
-    lines to show, `watch` the server's status; `how` is what the sides' configs say.
+    Each side's folder is in ``sides/`` of the run folder `out`, a temporary one unless
+    given; VFL (Original), for the `target`, runs in this process. With `predict` all
+    rows are then predicted between processes, too, and compared. `tell` is called with
+    lines to show, `watch` with the server's status; `how` goes into the sides' configs.
     """
     experiment.check(job, seeds, target)
     refuse_distinct(job.settings)
@@ -123,7 +117,7 @@ def _predict_seeds(
     for seed in seeds:
         try:
             rows = plural(predict_all(base, seed), "row")
-        except LessVFLError as error:  # the run is good all the same
+        except LessVFLError as error:  # the run itself is fine
             return error
         tell(f"seed {seed}: {rows} predicted together, as alone")
     return None
@@ -149,44 +143,36 @@ def run(
     seeds: Sequence[int],
     base: Path,
     port: int,
-    threads: int = 1,
-    save_every: int = 50,
-    watch: ShowStatus = unwatched,
+    watch: ShowStatus,
     how: Between = Between(),
 ) -> list[dict[str, Any]]:
     """Run seeds between processes; return their numbers, as `simulate` gives them.
 
-    Everybody's folder is made in `base`; the server listens on loopback. The parties'
-    columns must be the same with all of these seeds. `watch` is given its status.
+    Each side's folder is made in `base`; the server listens on loopback. The parties'
+    columns must be the same with all of these seeds. `watch` gets the server's status.
     """
     problems = [job.problem(seed) for seed in seeds]
-    write_folders(job, problems[0], seeds, base, port, threads, save_every, how)
+    write_folders(job, problems[0], seeds, base, port, between=how)
     names = [table.name for table in problems[0].parties]
     path = base / "server" / "status.json"
     status = Status("", job.settings.method, job.dataset.name)
     parties = plural(len(names), "party", "parties")
     status.do(f"starting the server and {parties}", note=False)
     with watch(file.Follower(path, status)):
-        _run_sides(base, names, threads, ("--status-file", str(path)))
+        _run_sides(base, names, ("--status-file", str(path)))
     return collect(problems, base)
 
 
 def _run_sides(
-    base: Path,
-    parties: Sequence[str],
-    threads: int,
-    of_server: Sequence[str] = (),
-    what: str = "",
+    base: Path, parties: Sequence[str], of_server: Sequence[str], what: str = ""
 ) -> None:
-    """Have server and parties run as processes to their end.
+    """Run server and parties as processes until they end.
 
     `of_server` are options of the server, `what` is the command before a side's name.
     """
-    processes = {
-        "server": start(base / "server", f"{what} server", threads, *of_server)
-    }
+    processes = {"server": start(base / "server", f"{what} server", *of_server)}
     for name in parties:
-        processes[name] = start(base / name, f"{what} party", threads)
+        processes[name] = start(base / name, f"{what} party")
     try:
         _wait(processes, base)
     finally:
@@ -196,33 +182,34 @@ def _run_sides(
             process.wait()
 
 
-def predict_all(base: Path, seed: int, threads: int = 1) -> int:
+def predict_all(base: Path, seed: int) -> int:
     """Predict all rows between processes, with the model of one seed.
 
     Returns how many there are; the answers are in ``predictions-<seed>.parquet`` of the
-    server's run folder. They must be those of the same networks in this process.
+    server's run folder. They must equal those of the same networks in this process.
     """
     server = folder.load(base / "server" / "run", seed)
     out = base / "server" / "run" / f"predictions-{seed}.parquet"
     options = ("--seed", str(seed), "--out", str(out))
-    _run_sides(base, server.party_names, threads, options, "predict")
+    _run_sides(base, server.party_names, options, "predict")
     blocks, n_rows = [], 0
     for name in server.party_names:
         frame, _ = data.load_columns(base / name / "columns.parquet", "row")
         blocks.append(folder.load(base / name / "run", seed).embed(frame))
         n_rows = frame.n_rows
     z = server.fuse(blocks, n_rows)
-    found, _ = data.load_columns(out, "row")
+    predicted, _ = data.load_columns(out, "row")
     if server.task == "regression":
         columns, right = ["prediction"], server.answers(z)[:, None]
     else:
         columns = [f"probability_{label}" for label in server.label_names]
         right = server.probabilities(z)
-    off = np.abs(found.select(columns).numeric - right) / np.maximum(1, np.abs(right))
-    if off.max() > SAME:  # both in steps of some rows, which change the last bits
+    off = np.abs(predicted.select(columns).numeric - right)
+    off /= np.maximum(1, np.abs(right))
+    if off.max() > SAME:  # batches differ, which changes the last bits
         raise ProtocolError(
             "Predictions between processes must be those of the same networks in one. "
-            "Got others."
+            f"Got some that are off by {off.max():.2g}."
         )
     return n_rows
 
@@ -233,11 +220,10 @@ def write_folders(
     seeds: Sequence[int],
     base: Path,
     port: int,
-    threads: int,
-    save_every: int,
+    save_every: int = 50,
     between: Between = Between(),
 ) -> None:
-    """Make a kit, and put everybody's table and config into their folders.
+    """Make a kit, and put each side's table and config into its folder.
 
     `problem` is that of the first seed. Rows are in the order of the data set, and the
     server splits them by the seed, unless the data set brings its own test rows.
@@ -253,7 +239,7 @@ def write_folders(
         for name, value in own.flat().items()
         if name not in NOT_THE_SERVERS
     }
-    common = {"id": "row", "align": between.align, "threads": threads}
+    common: dict[str, Any] = {"id": "row", "align": between.align}
     _write_config(
         base / "server" / "server.yaml",
         listen=address,
@@ -263,7 +249,7 @@ def write_folders(
         sample_weight="weight" if "weight" in labels else None,
         group_column="block" if "block" in labels else None,
         task=dataset.task,
-        tell_share=True,  # all sides are of one house
+        tell_share=True,  # all sides belong to one operator
         evaluation=between.evaluation,
         method=own.method,
         profile=own.profile,
@@ -343,7 +329,7 @@ def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any
 def _pinned(must_keep: str | None, features: Sequence[str]) -> str | None:
     """Return what a party must keep of its own."""
     patterns = (must_keep or "").split(",")
-    return ",".join(one for one in patterns if any(matches(one, features))) or None
+    return ",".join(p for p in patterns if any(matches(p, features))) or None
 
 
 def _write_config(path: Path, **values: Any) -> None:
@@ -352,33 +338,24 @@ def _write_config(path: Path, **values: Any) -> None:
     path.write_text(yaml.safe_dump(ready | values), encoding="utf-8")
 
 
-def start(
-    side: Path, command: str, threads: int, *more: str
-) -> subprocess.Popen[bytes]:
-    """Start one side as a process; what it says goes to ``log.txt`` in its folder.
+def start(side: Path, command: str, *more: str) -> subprocess.Popen[bytes]:
+    """Start one side as a process; its output goes to ``log.txt`` in its folder.
 
     The last word of `command` is the side: ``server``, or ``predict party``.
     """
-    words = command.split()
+    *_, role = words = command.split()
+    options = ("--config", str(side / f"{role}.yaml"), *more)
     with open(side / "log.txt", "ab") as log:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "lessvfl.cli",
-                *words,
-                "--config",
-                str(side / f"{words[-1]}.yaml"),
-                *more,
-            ],
+            [sys.executable, "-m", "lessvfl.cli", *words, *options],
             stdout=log,
             stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
 
 
 def _wait(processes: Mapping[str, subprocess.Popen[bytes]], base: Path) -> None:
-    """Wait for all to end well; the first that does not ends the run."""
+    """Wait until all have ended; raise as soon as one fails."""
     codes: dict[str, int | None] = dict.fromkeys(processes)
     while None in codes.values():
         time.sleep(0.05)
@@ -401,7 +378,7 @@ def _last_words(name: str, base: Path, code: int) -> str:
 
 
 def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
-    """Put together what everybody wrote into their own run folders, seed by seed."""
+    """Combine what each side wrote into its own run folder, seed by seed."""
     record = RunRecord.read(base / "server" / "run")
     names = [table.name for table in problems[0].parties]
     own = {name: RunRecord.read(base / name / "run").runs for name in names}
@@ -415,7 +392,7 @@ def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
 def _join(
     problem: Problem, numbers: dict[str, Any], own: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Put one run together: the server's numbers and every party's."""
+    """Combine the server's numbers of one run and every party's."""
     for place, point in enumerate(numbers["curve"]):
         masks = []
         for table in problem.parties:
@@ -429,10 +406,10 @@ def _join(
         del numbers[name]
     parties = {
         name: {
-            **one["features"][name],
-            "importance": one["importance"][name],
-            "selection": one.get("selection", {}).get(name),
+            **run["features"][name],
+            "importance": run["importance"][name],
+            "selection": run.get("selection", {}).get(name),
         }
-        for name, one in own.items()
+        for name, run in own.items()
     }
     return join_numbers(numbers, parties, problem)

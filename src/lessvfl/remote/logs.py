@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO
 
+from lessvfl.terms import MINUTE
+
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 _SECRET_NAME = re.compile("key|secret|passw|passphrase|token|credential", re.I)
 _SECRET_TEXT = re.compile(
@@ -21,7 +23,6 @@ _SECRET_TEXT = re.compile(
 )
 HIDDEN = "(hidden)"
 MOST_LINES = 20  # a minute, of those that one place of the code writes
-MINUTE = 60.0
 
 
 class JsonFormatter(logging.Formatter):
@@ -55,7 +56,7 @@ def _safe_text(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a plain value as it is, of any other no more than its type."""
+    """Return a plain value as it is, and the type of any other."""
     if isinstance(value, str):
         return _safe_text(value)
     if isinstance(value, float):
@@ -66,10 +67,10 @@ def _plain(value: object) -> object:
 
 
 class Sparing(logging.Filter):
-    """Let through 20 lines a minute of each place that writes them.
+    """Let through 20 lines a minute from each line of code that logs.
 
-    Whoever reaches a port could fill a disk by lines about itself. Those left out are
-    counted, and the next line of their kind says how many (`left_out`).
+    Otherwise anybody who can reach a port could fill the disk. Lines left out are
+    counted, and the next one from the same place says how many (`left_out`).
     """
 
     def __init__(self) -> None:
@@ -95,9 +96,9 @@ class Sparing(logging.Filter):
 
 
 class LineHandler(logging.Handler):
-    """Write log lines to the standard error of the moment, where a view makes room.
+    """Write log lines to the current ``sys.stderr``, which a live view may replace.
 
-    Times are those of the status: UTC.
+    Times are in UTC, as in the status.
     """
 
     def __init__(self) -> None:

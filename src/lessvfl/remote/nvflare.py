@@ -14,7 +14,6 @@ from the last checkpoint.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 import time
@@ -59,7 +58,7 @@ PEER = "lessvfl.server"  # header of the task: the server's cell
 KIND, REASON = "lessvfl.kind", "lessvfl.reason"  # headers of a reply: what went wrong
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"  # of a run or a site: never a path
 SHORT = 80  # characters of a name or a code of another side in a sentence
-LOOK_SECONDS = 0.2  # between two looks at whether FLARE has aborted the job
+POLL_SECONDS = 0.2  # how often to check whether FLARE has aborted the job
 END_SECONDS = 60.0  # for the parties to write their reports
 
 
@@ -117,23 +116,24 @@ def server_of(task: Shareable, context: FLContext) -> str:
     """
     peer, root = task.get_header(PEER), FQCN.ROOT_SERVER
     if peer not in (root, FQCN.join([root, str(context.get_job_id())])):
-        sentence = "A task must name the server of its own job. Got another cell."
+        got = printable(str(peer), SHORT)
+        sentence = f"A task must name the server of its own job. Got '{got}'."
         raise ProtocolError(sentence, public=sentence)
     return str(peer)
 
 
 @contextlib.contextmanager
 def watching(signal: Signal, aborted: Callable[[AbortedError], None]) -> Iterator[None]:
-    """Tell when FLARE aborts the job."""
+    """Call `aborted` when FLARE aborts the job."""
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
+    def poll() -> None:
+        while not over.wait(POLL_SECONDS):
             if signal.triggered:
                 aborted(AbortedError(AbortedError.public))
                 return
 
-    threading.Thread(target=look, name="lessvfl-abort", daemon=True).start()
+    threading.Thread(target=poll, name="lessvfl-abort", daemon=True).start()
     try:
         yield
     finally:
@@ -161,14 +161,14 @@ class ServerController(Controller):  # type: ignore[misc]
         """Do nothing more."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """End the job when FLARE has given a site up."""
+        """End the job when FLARE has given up a site."""
         if event_type == EventType.CLIENT_DISCONNECTED and self._hub is not None:
             name = fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME)
             why = "FLARE has lost its site; submit the job again to go on with the run"
             self._hub.fail(PartyLostError([name], why))
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Run to the end; what goes wrong is one sentence and the end of the job."""
+        """Run to the end; an error is one sentence and ends the job."""
         try:
             self._serve(abort_signal, fl_ctx)
         except AbortedError as error:
@@ -194,11 +194,11 @@ class ServerController(Controller):  # type: ignore[misc]
         hub = self._hub = FlareHub(cell, own.parties, job=job, silence=own.silence)
         with contextlib.ExitStack() as stack:
             stack.enter_context(watching(abort_signal, hub.fail))
-            if own.status is not None:
-                from lessvfl.web.status import StatusServer
-
-                stack.enter_context(StatusServer(status, own.status))
             try:
+                if own.status is not None:
+                    from lessvfl.web.status import StatusServer
+
+                    stack.enter_context(StatusServer(status, own.status))
                 process = ServerProcess(own, table, hub, status, resume=True)
                 stack.callback(process.close)
                 task = self._invite(cell.get_fqcn(), own.parties, fl_ctx)
@@ -211,7 +211,7 @@ class ServerController(Controller):  # type: ignore[misc]
             self._wait_for(task, abort_signal)
 
     def _invite(self, peer: str, parties: Sequence[str], fl_ctx: FLContext) -> Task:
-        """Have every site begin, and tell it where the server is."""
+        """Start every site's task, which names the server's cell."""
         request = Shareable()
         request.set_header(PEER, peer)
         task = Task(TASK, request, result_received_cb=self._ended)
@@ -219,7 +219,7 @@ class ServerController(Controller):  # type: ignore[misc]
         return task
 
     def _ended(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Hear how a site's part ended; one that went wrong ends the job."""
+        """Note how a site's task ended; a failure ends the job."""
         name, reply = client_task.client.name, client_task.result
         code = reply.get_return_code()
         if code in (ReturnCode.OK, ReturnCode.TASK_ABORTED):
@@ -233,12 +233,12 @@ class ServerController(Controller):  # type: ignore[misc]
             self._hub.fail(ProtocolError(sentence, public=STOPPED))
 
     def _wait_for(self, task: Task, abort_signal: Signal) -> None:
-        """Let the parties end; who does not is not waited for much longer."""
+        """Wait a while for the parties to end."""
         end = time.monotonic() + END_SECONDS
         while task.completion_status is None and time.monotonic() < end:
             if abort_signal.triggered:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def process_result_of_unknown_task(self, *given: Any) -> None:
         """Ignore what came too late."""
@@ -258,7 +258,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         fl_ctx: FLContext,
         abort_signal: Signal,
     ) -> Shareable:
-        """Take part to the end; the server hears what it may of what goes wrong."""
+        """Take part to the end; tell the server what it may know of an error."""
         if task_name != TASK:
             shown = printable(str(task_name), SHORT)
             sentence = f"The task must be '{TASK}'. Got '{shown}'."
@@ -290,7 +290,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         status = Status(*names, [SERVER], side=name)
         process = PartyProcess.load(name, own, status)
         with contextlib.closing(process):
-            # Also where its own run is over: the server may not know of that yet.
+            # Even if its own run is over: the server may not know that yet.
             server = FlareServer(fl_ctx.get_engine().get_cell(), peer)
             with watching(signal, server.abort):
                 process.serve(server)
@@ -302,7 +302,7 @@ def write_job(config: ServerConfig, run: str, out: Path) -> None:
     plain_name("run", run)
     for party in config.parties:
         if plain_name("site", party) == SERVER:
-            raise ConfigError("The name of a site must not be 'server'. Got that.")
+            raise ConfigError("A site must not be named 'server'. Got one that is.")
     if out.exists():
         raise ConfigError(f"The folder '{out}' must be new. Got one that exists.")
     given = {"run": run, "version": __version__}
@@ -335,19 +335,19 @@ def write_job(config: ServerConfig, run: str, out: Path) -> None:
         "mandatory_clients": list(config.parties),
         "deploy_map": {"server": ["server"], "parties": list(config.parties)},
     }
-    _write_json(out / "meta.json", meta)
-    _write_json(out / "server" / "config" / "config_fed_server.json", server)
-    _write_json(out / "parties" / "config" / "config_fed_client.json", site)
+    flare_files.write_json(out / "meta.json", meta)
+    flare_files.write_json(out / "server" / "config" / "config_fed_server.json", server)
+    flare_files.write_json(out / "parties" / "config" / "config_fed_client.json", site)
 
 
 def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     """Put a side's config of a run into its own FLARE workspace, and allow its class.
 
     Paths in the config become absolute. `site` is the name of the site, or ``server``.
-    FLARE builds no component of a class that is not on the site's own list, but by
-    default it takes code with a job of any lead; that right is taken from everybody. By
-    default FLARE sends a site's logs to the server; that is switched off at a site,
-    since they name files, columns and the features that it keeps.
+    FLARE only builds components of classes on the site's own list, but by default it
+    accepts code with a job of any lead; that right is revoked. By default FLARE also
+    sends a site's logs to the server; that is switched off at a site, since they name
+    files, columns and the features that it keeps.
 
     Returns where the config is.
     """
@@ -396,8 +396,3 @@ def _refuse_another_sides(startup: Path, site: str) -> None:
             f"The site must go by the name in its FLARE certificate, '{name}'. Got "
             f"'{site}'."
         )
-
-
-def _write_json(path: Path, values: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -63,7 +63,7 @@ SHOWS = "this run shows up to %d values about a row of %d encoded columns"
 
 @dataclass(frozen=True)
 class Agreement:
-    """What is run: what the server says of it, and settings that are found allowed."""
+    """What is run: the server's message, and its settings, which the policy allows."""
 
     message: control.Welcome
     settings: Settings
@@ -76,7 +76,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Serving(Aligned[Agreement, Table]):
-    """A seed is at work, on rows of the common table."""
+    """A seed is being run on the common rows."""
 
     run: SeedRun
 
@@ -84,8 +84,8 @@ class Serving(Aligned[Agreement, Table]):
 class PartyProcess:
     """A party's side of a run: ``handle(message) -> reply``.
 
-    `table` are its rows in its own order, `ids` whom the rows are about; `status` is
-    told how far the run is. It holds its run folder until it is closed.
+    `table` has its rows in its own order, `ids` whom they are about; `status` is told
+    how far the run is. The run folder stays locked until :meth:`close`.
     """
 
     def __init__(
@@ -104,22 +104,25 @@ class PartyProcess:
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
         self.checker = PolicyChecker(name, config.policy)
-        about = facts["cells"] if ids is None else facts["ids"]
-        run = self.home.key("spent").hex()[:16]
-        self.budget = RunBudget(self.folder, self.checker, about, run)
         self._scratch = Scratch(self.folder)
-        own: Any = self._scratch.keep(ids)
-        self._ids = None if own is None else Ids(own, config.id or "id")
         self.state: Waiting | Connected[Agreement] = Waiting()
-        self._ready: dict[int, Prepared] = {}  # one seed, which may be told again
-        self._run_told = ""  # of which lines say that it takes part
-        self._is_checked = False  # for rows that equal each other
+        self._ready: dict[int, Prepared] = {}  # of one seed, which may come again
+        self._run_told = ""  # the run that the log has announced
+        self._is_checked = False  # for equal rows
         self._seed_shown = (0, 0)  # which of how many
-        self._new_aligner()  # what is wrong with ids or columns is said at the start
-        encoding = self.own.encoding(self.own.whole.look)
-        self.flagged = encoding.flagged
-        self._n_inputs = len(encoding.groups)
-        check_pinned(config.must_keep, encoding.features, f"party '{name}'")
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            about = facts["cells"] if ids is None else facts["ids"]
+            run = self.home.key("spent").hex()[:16]
+            self.budget = RunBudget(self.folder, self.checker, about, run)
+            kept: Any = self._scratch.keep(ids)
+            self._ids = None if kept is None else Ids(kept, config.id or "id")
+            self._new_aligner()  # fails now if the ids cannot be aligned
+            encoding = self.own.encoding(self.own.whole.look)
+            self.flagged = encoding.flagged
+            self._n_inputs = len(encoding.groups)
+            check_pinned(config.must_keep, encoding.features, f"party '{name}'")
+            on_error.pop_all()
 
     @classmethod
     def load(cls, name: str, config: PartyConfig, status: Status) -> PartyProcess:
@@ -152,7 +155,7 @@ class PartyProcess:
         return control.Hello(self.name, self.config.threads, device, versions())
 
     def listener(self) -> Listener:
-        """Return what the connection to the server is to tell: it is shown."""
+        """Return callbacks that show the connection in the status."""
         status = self.status
 
         def carried(up: int, down: int) -> None:
@@ -163,7 +166,7 @@ class PartyProcess:
         )
 
     def handle(self, message: Any) -> Any:
-        """Answer one message of the server's; whatever it is, it costs a round."""
+        """Answer one message of the server's; every message costs a round."""
         self.budget.spend_round()
         self.status.allow(*self.budget.left())
         try:
@@ -205,7 +208,7 @@ class PartyProcess:
 
     def _too_early(self, what: str) -> ProtocolError:
         sentence = (
-            f"Party '{self.name}' must be told {what} first. Got another message."
+            f"Party '{self.name}' must be told {what} first. Got a later message."
         )
         return ProtocolError(sentence, public=sentence)
 
@@ -237,14 +240,14 @@ class PartyProcess:
         return is_over
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
-        """Answer the label holder's messages, then take over the common order.
+        """Answer the label holder's messages; take the common order from the last.
 
-        The same ones get the same answers, after a break; others get none.
+        After a break the same messages get the same answers, and others get none.
         """
         at = self.state
         if isinstance(at, Waiting):
             raise self._too_early("what is run")
-        self.state = Connected(at.said)  # a message that fails was the last
+        self.state = Connected(at.said)  # a message that fails ends the alignment
         own = (self.name, self.config.align)
         how = (self._new_aligner, self._guard)
         rows = answer_alignment(*own, at, message, *how)
@@ -263,7 +266,7 @@ class PartyProcess:
 
     @contextlib.contextmanager
     def _guard(self, agreed: Agreement, n_heard: int, message: bytes) -> Iterator[None]:
-        """Have the messages of one alignment answered, and no others."""
+        """Allow the messages of one alignment and no others."""
         if n_heard == 0:
             self.status.do("alignment: answering the server")
         file = self._file(agreed)
@@ -275,10 +278,10 @@ class PartyProcess:
                 "alignment."
             )
         is_new = n_heard == len(heard)
-        if is_new and n_heard > 0:  # whether it is answered tells something, too
+        if is_new and n_heard > 0:  # first: even a refusal tells something
             file.write([*heard, digest])
         yield
-        if is_new and n_heard == 0:  # what is no hello is no alignment
+        if is_new and n_heard == 0:  # last: a bad hello is no alignment
             n_ids = len(message) // POINT_BYTES
             self.budget.all_runs.align(n_ids, self.own.whole.n_rows)
             file.write([digest])
@@ -289,9 +292,8 @@ class PartyProcess:
 
     def _new_aligner(self) -> PartyAligner:
         """Return its side of an alignment, the same after a restart."""
-        mode: Any = self.config.align
         return PartyAligner(
-            mode,
+            self.config.align,
             self._ids,
             self.own.whole.n_rows,
             secret=self.home.key("align"),
@@ -321,7 +323,7 @@ class PartyProcess:
         if read_state(path).values["rows"] != told["rows"]:
             raise PolicyError(
                 f"Party '{self.name}' has one set of training and test rows a seed. "
-                "Got another one."
+                f"Got a second one for seed {message.seed}."
             )
         collect = self._scratch.collect
         train = collect(message.places("train"), message.n_train)
@@ -333,12 +335,12 @@ class PartyProcess:
         own = None if blocks is None else blocks.astype(np.int64)
         rows = SeedRows(message.seed, train, test, own, message.share)
         shown = (seeds.index(message.seed) + 1, len(seeds))
-        if self._seed_shown != shown:  # it is told again after a break
+        if self._seed_shown != shown:  # it comes again after a break
             self._seed_shown = shown
             self.status.begin_seed(message.seed, *shown)
         self.state = Aligned(at.said, at.rows)
         if rows.seed not in self._ready:
-            self._ready.clear()  # let go of the rows of another seed first
+            self._ready.clear()  # free the rows of another seed first
             self._ready[rows.seed] = self._prepared(at.said, at.rows, rows)
         prepared = dataclasses.replace(self._ready[rows.seed], rows=rows)
         run = SeedRun(prepared, self.budget, self.status, None)
@@ -352,7 +354,7 @@ class PartyProcess:
         return SECRET + int.from_bytes(key, "big")
 
     def _prepared(self, agreed: Agreement, table: Table, rows: SeedRows) -> Prepared:
-        """Have a seed ready to begin, as the simulator would build it."""
+        """Prepare a seed as the simulator would build it."""
         whole = self.own.settings(agreed.settings)
         config = clamp_batch(whole.config, len(rows.train))
         plans = config.plans(len(agreed.message.parties))
@@ -399,7 +401,7 @@ class PartyProcess:
     # -------------------------------------------------------------------------- the end
 
     def _finish(self, at: Serving, of_server: str) -> dict[str, Any]:
-        """Write down the run of this seed; return what may be revealed.
+        """Save the run of this seed; return what may be revealed.
 
         `of_server` is a digest of the fusion network that this network goes with.
         """
@@ -416,9 +418,9 @@ class PartyProcess:
         counts = (len(kept), len(kept) + len(removed))
         names = ": " + ", ".join(kept) if kept else ""
         log.info("seed %d: kept %d of %d features%s", seed, *counts, names)
-        paths = [self._place(one) / "numbers.json" for one in welcome.seeds]
-        found = [read_json(path) for path in paths if path.is_file()]
-        runs = [one["numbers"] for one in found if one["run"] == welcome.run]
+        paths = [self._place(seed) / "numbers.json" for seed in welcome.seeds]
+        saved = [read_json(path) for path in paths if path.is_file()]
+        runs = [file["numbers"] for file in saved if file["run"] == welcome.run]
         if len(runs) == len(welcome.seeds):
             self._conclude(at.said, runs)
         match self.config.reveal:
@@ -429,7 +431,7 @@ class PartyProcess:
         return {"model": model}
 
     def _conclude(self, agreed: Agreement, runs: list[dict[str, Any]]) -> None:
-        """Write down what all seeds recommend; for the party's own eyes."""
+        """Write what all seeds recommend, for this party only."""
         record = party_record(self.own, agreed.settings, agreed.message, runs)
         record.write(self.folder)
         log.info("the run is over: results are in '%s'", self.folder)

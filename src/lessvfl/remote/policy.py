@@ -1,9 +1,9 @@
 """What a party lets a server ask of it.
 
-A party takes nothing on trust from the server: what is run, with which bounds, how
-often and on which rows is checked here, at the party, before an answer leaves. What
-goes beyond is refused with a PolicyError, whose sentence both sides hear. How much it
-has been asked already is in ``remote/spent.py``.
+A party does not trust the server: what is run, within which bounds, how often and on
+which rows is checked here, at the party, before an answer leaves. Anything beyond is
+refused with a PolicyError, whose sentence both sides see. ``remote/spent.py`` counts
+what has been asked already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 Evaluation = Literal["end", "epochs", "nothing"]
 
-# The most that a server may set; a party's 'limits' change single ones.
+# The most that a server may set, unless a party's 'limits' say otherwise.
 LIMITS: Mapping[str, Any] = {
     "embedding_size": 32,
     "hidden": 512,
@@ -113,9 +113,9 @@ class Policy(settings.Schema):
 
 
 def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str, Any]:
-    """Return the policy that runs with these settings need, whatever they ask for.
+    """Return a policy that allows runs with these settings, whatever they need.
 
-    For who starts both sides of a run: `columns` are how many each party has.
+    For whoever starts both sides of a run; `columns` is how many each party has.
     """
     usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
@@ -139,20 +139,20 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
 
 
 def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
-    """Return how many values about a row leave in one seed at most, in the mean.
+    """Return the most values about a row that leave in one seed, in the mean.
 
-    All components, `size`, of every network that the row is shown by: once an epoch in
-    joint training, once to choose components, and to score.
+    Each pass shows all `size` components of a row: one an epoch of joint training, one
+    to choose components, and those to score.
     """
     plans = own.config.plans(n_parties)
     epochs = [plan.n_epochs for plan in plans if isinstance(plan, TrainPlan)]
-    looks = sum(epochs) + 1
+    n_passes = sum(epochs) + 1
     if evaluation == "end":
-        looks += 1
+        n_passes += 1
     elif evaluation == "epochs":  # of training and test rows
-        looks += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
+        n_passes += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
     queried = sum(plan.n_values for plan in plans if isinstance(plan, QueryPlan))
-    return size * looks + queried
+    return size * n_passes + queried
 
 
 def _value(asked: Settings, name: str) -> Any:
@@ -171,7 +171,7 @@ def _found(asked: Settings, name: str) -> float | None:
 
 
 def _objection(asked: Settings, name: str, most: float | None) -> str | None:
-    """Return what is allowed of a setting that is not; None: it is allowed."""
+    """Return what would be allowed in place of a setting; None: it is allowed."""
     if name in REFUSED and _value(asked, name) == REFUSED[name]:
         return f"any '{name}' but {REFUSED[name]}"
     found = _found(asked, name)
@@ -191,14 +191,14 @@ class PolicyChecker:
     policy: Policy
 
     def refuse(self, allowed: str, key: str, got: object) -> PolicyError:
-        """Build the sentence that both sides hear."""
+        """Build the sentence that both sides see."""
         return PolicyError(
             f"The policy of party '{self.party}' allows {allowed} (policy.{key}). "
             f"Got {got}."
         )
 
     def settings(self, welcome: control.Welcome, n_columns: int) -> Settings:
-        """Return the settings that a server names, once they are found allowed."""
+        """Return the settings that a server names, or refuse them."""
         policy, method, values = self.policy, welcome.method, welcome.settings
         if method not in policy.methods:
             some = ", ".join(policy.methods)
@@ -208,8 +208,8 @@ class PolicyChecker:
             raise self.refuse(allowed, "seeds", len(welcome.seeds))
         if self.party not in welcome.parties:
             raise PolicyError(
-                f"Party '{self.party}' must be among those who take part. Got a list "
-                "without it."
+                f"Party '{self.party}' must be among those who take part. Got "
+                f"{', '.join(welcome.parties)[:200]}."
             )
         for seed in welcome.seeds:
             if not 0 <= seed < MAX_SEED:
@@ -243,9 +243,9 @@ class PolicyChecker:
         return asked
 
     def components(self, net: NetConfig, n_columns: int) -> None:
-        """Refuse more components than the encoded columns behind them can hide in.
+        """Refuse so many components that they could give the encoded columns away.
 
-        Whatever a network is called, it may be close to a linear one.
+        Any network may come close to a linear one.
         """
         key, most = "components_per_column", self.policy.components_per_column
         size = net.components(n_columns)
@@ -259,7 +259,7 @@ class PolicyChecker:
             )
 
     def memory(self, net: NetConfig, n_inputs: int, n_rows: int) -> None:
-        """Refuse a network that would not fit: weights, optimiser, outputs."""
+        """Refuse a network whose weights, optimiser and outputs need too much."""
         widths = net.party_widths(n_inputs)
         weights = sum((a + 1) * b for a, b in itertools.pairwise(widths))
         n_values = 4 * weights + 2 * n_rows * sum(widths)

@@ -18,7 +18,7 @@ from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
-from lessvfl.wire.flight import location
+from lessvfl.wire.flight import parse_address
 
 NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")
 AS_SETTINGS = {  # what the command line calls options
@@ -30,7 +30,7 @@ NO_COLUMNS = "Nothing is said about columns: the parties have them."
 
 
 def check_party(config: PartyConfig, name: str) -> check.TableReport:
-    """Say of a party's own table what its run would, and what would stop it."""
+    """Report what a run would say of a party's own table, and what would stop it."""
     attempt = check.Attempts()
     problems, stem = attempt.problems, Path(config.data).stem
     opened = attempt(lambda: open_table(config))
@@ -49,7 +49,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     attempt(lambda: data.features_of({name: names}, config.groups))
     if ids is not None:
         attempt(lambda: Ids(ids, config.id or "id"))
-    attempt(lambda: location(config.server, secure=True))
+    attempt(lambda: parse_address(config.server, secure=True))
     least = config.policy.min_rows
     if table.n_rows < least:
         problems.append(
@@ -63,10 +63,10 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         excluded = split.excluded_columns(table.names, {name: patterns})
         found += [
             dataclasses.replace(
-                check.EXCLUDED if one in excluded else NOT_NAMED, column=one
+                check.EXCLUDED if column in excluded else NOT_NAMED, column=column
             )
-            for one in table.names
-            if one not in held
+            for column in table.names
+            if column not in held
         ]
     may_begin = not problems  # which says itself what stops it
     flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
@@ -81,18 +81,18 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         None,
         None,
         tuple(problems),
-        check.in_order([_by_config(one, name) for one in found], table.names),
+        check.in_order([_by_config(finding, name) for finding in found], table.names),
         check.kinds_of(own),
         (NO_LABELS,),
     )
 
 
-def _by_config(one: Finding, name: str) -> Finding:
-    """Return a finding of a party whose advice a config can follow."""
-    done = one.done
+def _by_config(finding: Finding, name: str) -> Finding:
+    """Return a finding of a party with settings of its config in place of options."""
+    done = finding.done
     for option, setting in AS_SETTINGS.items():
         done = done.replace(option, setting)
-    return dataclasses.replace(one, done=done, party=one.column and name)
+    return dataclasses.replace(finding, done=done, party=finding.column and name)
 
 
 def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str,
 
 
 def check_server(config: ServerConfig) -> check.TableReport:
-    """Say of the label holder's own table what its run would, and would stop it."""
+    """Report what a run would say of the label holder's table, or what stops it."""
     attempt = check.Attempts()
     problems, stem = attempt.problems, Path(config.data).stem
     with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:
@@ -117,22 +117,16 @@ def check_server(config: ServerConfig) -> check.TableReport:
         table = attempt(lambda: LabelTable.load(here))
         if table is None:
             return check.nothing_read(stem, problems, config.label)
-        attempt(lambda: location(config.listen, secure=True))
+        attempt(lambda: parse_address(config.listen, secure=True))
         dataset = table.dataset
         settings = attempt(lambda: resolve_settings(config, dataset))
         ids = table.ids
         own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
-        if ids is None or own is not None:
-            attempt(partial(_align, config, own, table.n_rows))
+        if ids is None or own is not None:  # what a run lacks for alignment
+            attempt(lambda: Aligner(config.align, own, table.n_rows, secret=bytes(32)))
         if settings is not None and table.is_test is None:
             attempt(lambda: data.split_rows(dataset, settings.data, config.seeds[0]))
         return _of_labels(dataset, config, problems)
-
-
-def _align(config: ServerConfig, ids: Ids | None, n_rows: int) -> None:
-    """Refuse what alignment lacks, as a run does at its start."""
-    mode: Any = config.align
-    Aligner(mode, ids, n_rows, secret=bytes(32))
 
 
 def _of_labels(

@@ -23,11 +23,11 @@ from lessvfl.wire.coding import BITS
 
 @dataclass
 class SeedProgress:
-    """How far a seed is: plain values, all that changes beside network and bill."""
+    """How far a seed is: all that changes, in plain values, but network and bill."""
 
     behind: int = 0  # plans whose stages are over for this party
-    step: int = 0  # of the stage of joint training at hand
-    n_answered: int = 0  # queries of the stage at hand
+    step: int = 0  # of the current stage of joint training
+    n_answered: int = 0  # queries of the current stage
     sent: list[int] = field(default_factory=list)  # parts of the rows of stage 2
     scored: dict[str, int] = field(default_factory=dict)  # bits a value, by rows
     # Features in use at every evaluation.
@@ -66,25 +66,27 @@ class Prepared:
     folder: Path  # of this seed
 
     def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:
-        """Return a request, its plan the party's own, or refuse it."""
+        """Return a request, with the party's own copy of its plan, or refuse it."""
         match message:
             case messages.Begin(plan) | messages.Select(_, plan):
                 own = next((p for p in self.plans if are_alike(p, plan)), None)
                 if own is None:
                     raise PolicyError(
                         f"Party '{self.checker.party}' follows the plans of the "
-                        "settings that were agreed on. Got another one of stage "
+                        "settings that were agreed on. Got a different one of stage "
                         f"'{plan.stage}'."
                     )
                 self._check_turn(own, done)
                 message = dataclasses.replace(message, plan=own)
         match message:
             case messages.Begin(_, 0) if party.is_training:
-                raise self._misfit("the next step of a stage that has begun")
+                what = "the next step of a stage that has begun"
+                raise self._misfit(what, "its first step again")
             case messages.Select(components):
                 n_outputs = party.net.n_outputs
                 if components is not None and not _are_places(components, n_outputs):
-                    raise self._misfit("components that it has")
+                    got = f"components {str(components)[:80]}"
+                    raise self._misfit("components that it has", got)
             case messages.Embed("evaluate", _, None):
                 party.part_of(message)
                 self._check_evaluation(message, done)
@@ -93,16 +95,17 @@ class Prepared:
                 self._check_stored(message, done)
             case messages.Embed("train"):
                 if not party.is_held_out_check(message):
-                    raise self._misfit("the rows that training leaves out, when due")
+                    what = "the rows that training leaves out, when due"
+                    raise self._misfit(what, message)
             case messages.Embed():
-                raise self._misfit("training rows, or all rows to score")
+                raise self._misfit("training rows, or all rows to score", message)
             case messages.Query():
                 self._check_query(message, done)
         if isinstance(message, messages.Embed):
             if message.bits not in BITS:
-                raise self._misfit("4, 8, 16 or 32 bits a value")
+                raise self._misfit("4, 8, 16 or 32 bits a value", message.bits)
             if message.n_rows is not None and message.part != 0:
-                raise self._misfit("rows of a sample, or a part of all rows")
+                raise self._misfit("rows of a sample, or a part of all rows", message)
         return message
 
     def n_due(self, done: SeedProgress) -> int:
@@ -114,12 +117,12 @@ class Prepared:
         return len(self.plans)
 
     def stage_due(self, done: SeedProgress) -> str | None:
-        """Return the stage at hand, or the next one; None: all are over."""
+        """Return the current stage, or the next one; None: all are over."""
         place = self.n_due(done)
         return self.plans[place].stage if place < len(self.plans) else None
 
-    def _misfit(self, what: str) -> ProtocolError:
-        sentence = f"Party '{self.checker.party}' must be asked for {what}. Got others."
+    def _misfit(self, what: str, got: object) -> ProtocolError:
+        sentence = f"Party '{self.checker.party}' must be asked for {what}. Got {got}."
         return ProtocolError(sentence, public=sentence)
 
     def _check_turn(self, plan: Any, done: SeedProgress) -> None:
@@ -143,10 +146,11 @@ class Prepared:
             and message.step < plan.n_queries
         )
         if not is_due:
-            raise self._misfit("the next query of the method's own protocol, when due")
+            what = "the next query of the method's own protocol, when due"
+            raise self._misfit(what, f"step {message.step}")
 
     def _check_stored(self, message: messages.Embed, done: SeedProgress) -> None:
-        """Refuse rows for stage 2 but those that were agreed on, after stage 1."""
+        """Refuse rows for stage 2 other than those agreed on, and any before it."""
         is_due = self.stage_due(done) == "select_features"
         if self.stored is not None and is_due and message.part not in done.sent:
             n_rows, bits = self.stored
@@ -154,7 +158,7 @@ class Prepared:
             agreed = (None if n_rows is None else min(n_rows, most), bits)
             if (message.n_rows, message.bits) == agreed:
                 return
-        raise self._misfit("the rows of stage 2, once and when due")
+        raise self._misfit("the rows of stage 2, once and when due", message)
 
     def _check_evaluation(self, asked: messages.Embed, done: SeedProgress) -> None:
         refuse, key = self.checker.refuse, "evaluation"

@@ -1,4 +1,4 @@
-"""One seed of a run at a party: it answers requests, and keeps how far it is."""
+"""One seed of a run at a party: its answers, its progress and its checkpoints."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ SERVER = "server"  # what the other side is called, where it is shown
 
 
 class SeedRun:
-    """A seed from its first step on, or from a mark: ``handle(request) -> reply``.
+    """A seed from its start or from a checkpoint: ``handle(request) -> reply``.
 
-    What leaves is taken off the `budget`, and shown in the `status`.
+    What leaves is charged to the `budget` and shown in the `status`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SeedRun:
         self._mark = tag  # of the last checkpoint
         self._n_steps = self._n_per_epoch = 0  # of the stage of joint training at hand
         torch.manual_seed(prepared.rows.seed)
-        if prepared.private >= SECRET:  # a user's dropout and the like
+        if prepared.private >= SECRET:  # for dropout in a user's network
             torch.set_rng_state(stream(prepared.private, "torch").get_state())
         if tag is not None:
             self._take_up(tag)
@@ -106,7 +106,7 @@ class SeedRun:
         return reply
 
     def _count(self, message: messages.Request, n_values: float) -> None:
-        """Take the values about a row that leave off the budget."""
+        """Charge the values about a row that leave to the budget."""
         done = self.progress
         asked: object = "the next batch"
         if isinstance(message, messages.Embed):
@@ -115,10 +115,10 @@ class SeedRun:
             asked = message.step
         when = (done.behind, done.step, asked)
         network = bytes.fromhex(done.chain)
-        self._budget.spend_look(self.prepared.folder, network, when, n_values)
+        self._budget.spend_view(self.prepared.folder, network, when, n_values)
 
     def _show(self, message: messages.Request) -> None:
-        """Show what is asked for: the stage, and in training the step."""
+        """Show the stage of a request, and in training the step."""
         status, done = self._status, self.progress
         match message:
             case messages.Begin(plan, n_done):
@@ -142,17 +142,17 @@ class SeedRun:
                 status.observe(Event("embed", 0, 1))
 
     def _bill(self, message: messages.Request, reply: messages.Reply) -> None:
-        """Put an exchange on the party's own bill, as the server does on its."""
+        """Put an exchange on the party's own bill, as the server does on its own."""
         if not messages.is_billed(message):
             return
         ledger, status = self._ledger, self._status
         ledger.bill_round(message.stage, [True])
-        for one in (message, reply):
-            line = bill_line(self._name, one, (True,))
+        for sent in (message, reply):
+            line = bill_line(self._name, sent, (True,))
             if line is not None:
                 ledger.bill(line)
-                sent = {line.direction: line.payload_bytes[0]}
-                status.carried(SERVER, **sent, rounds=0, stage=line.stage)
+                n_bytes = {line.direction: line.payload_bytes[0]}
+                status.carried(SERVER, **n_bytes, rounds=0, stage=line.stage)
         status.carried(SERVER, stage=message.stage)
 
     # --------------------------------------------------------------------------- states
@@ -161,9 +161,9 @@ class SeedRun:
         return self.prepared.folder / "checkpoints" / f"{tag}.safetensors"
 
     def save(self, tag: str) -> None:
-        """Write the state down; this mark and the one before it are kept.
+        """Save the state under a mark, and delete all but this and the last one.
 
-        The server may go back to the one before: it writes its own state after ours.
+        The server may go back to the last one: it saves its own state after ours.
         """
         tensors, values = self.party.state()
         tensors["rng"] = torch.get_rng_state()
@@ -184,8 +184,8 @@ class SeedRun:
             )
         state = read_state(path)
         self.party.restore(state.tensors, state.values)
-        known = {one.name: state.values[one.name] for one in fields(SeedProgress)}
-        self.progress = SeedProgress(**known)
+        names = (field.name for field in fields(SeedProgress))
+        self.progress = SeedProgress(**{name: state.values[name] for name in names})
         self._ledger.restore(state.values["ledger"])
         torch.set_rng_state(state.tensors["rng"])
 
@@ -222,7 +222,7 @@ class SeedRun:
 
 
 def _linked(chain: str, message: messages.Request) -> str:
-    """Return a digest of what moved a network so far and this message."""
+    """Return a digest of everything that has changed the network, this included."""
     match message:
         case messages.Begin(plan, 0):
             said = plan.stage.encode()
@@ -245,17 +245,17 @@ def encode(
     """Return encoded rows, in memory or on disk as the tables are."""
     stored = [table for table in tables if isinstance(table, StoredTable)]
     if stored:
-        found, counts = build.stored_rows(stored, encoding, on)
+        rows, counts = build.stored_rows(stored, encoding, on)
     else:
-        found, counts = [], CellCounts()
+        rows, counts = [], CellCounts()
     for frame in tables:
         if isinstance(frame, Frame):
             cells, more = encoding.apply(frame)
-            found.append(build.rows([cells]))
+            rows.append(build.rows([cells]))
             counts += more
     for sentence in counts.sentences():
         log.info("%s", sentence)
-    return found
+    return rows
 
 
 def party_record(

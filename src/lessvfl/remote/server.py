@@ -1,9 +1,9 @@
-"""The server as a process of its own: takes parties in and runs a method with them.
+"""The server as a process of its own: admits parties and runs a method with them.
 
-The algorithm is the one the simulator runs (:mod:`lessvfl.algorithm`); here are who
-takes part, which rows are common, checkpoints, and what to do when a party goes away:
-everybody takes up the last checkpoint and goes on. Several seeds are runs that follow
-each other with the same parties and the same common rows.
+The algorithm is the one the simulator runs (:mod:`lessvfl.algorithm`). This module
+decides who takes part and which rows are common, keeps checkpoints, and after a party
+was lost goes on from the last one with everybody. Several seeds are run one after the
+other with the same parties and the same common rows.
 
 Its run folder holds ``record.jsonl`` once all seeds are over, and for each of them
 ``networks/seed-<seed>/server/`` with the fusion network, and ``seed-<seed>/``: the
@@ -70,8 +70,8 @@ from lessvfl.wire.line import HubRules
 from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
 
-MAX_TRIES = 100  # breaks by one party without a new checkpoint
-STAY_SECONDS = 5.0  # after a run that was over before, for parties that dial
+MAX_TRIES = 100  # times that one party may be lost without a new checkpoint
+STAY_SECONDS = 5.0  # to answer parties that dial after a run that was over already
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ log = logging.getLogger(__name__)
 class ServerProcess:
     """The server's side of a run of every seed, over a hub that listens already.
 
-    With `resume` it goes on with what the run folder holds.
+    With `resume` it continues the run in its run folder.
     """
 
     def __init__(
@@ -114,20 +114,21 @@ class ServerProcess:
         self.folder = self.home.folder
         self._scratch = Scratch(self.folder)
         self.resent = 0  # bytes of the seed at hand that were sent again
-        self._settled = hub.bytes.by_part()  # what is on the bill of an earlier seed
+        self._settled = hub.bytes.by_part()  # billed to earlier seeds
         self._labels: dict[int, SeedLabels] = {}  # of one seed, which may come again
-        # Who greeted how and knows them, as long as the connection lasts.
+        # The greeting of every party that was told its rows over this connection.
         self._prepared: dict[PartyId, control.Hello] = {}
         self._is_offering, self._n_offers = False, 0  # in an alignment
-        if self._has_begun and not resume:
-            self.close()
-            raise ConfigError(
-                f"The run folder '{self.folder}' holds a run that began: --resume must "
-                "be given to go on with it, or another 'out' to begin anew."
-            )
-        self._new_aligner()  # what it lacks for that is said at the start
-        mode: Any = config.align
-        self._offer = most_offered(mode, table.n_rows, config.most_ids)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            if self._has_begun and not resume:
+                raise ConfigError(
+                    f"The run folder '{self.folder}' holds a run that began: --resume "
+                    "must be given to go on with it, or another 'out' to begin anew."
+                )
+            self._new_aligner()  # fails now if the table cannot be aligned
+            on_error.pop_all()
+        self._offer = most_offered(config.align, table.n_rows, config.most_ids)
         rules = HubRules(
             admit=self._objection,
             check=lambda party, request, reply: wrong_kind(request, reply),
@@ -160,14 +161,14 @@ class ServerProcess:
         return None
 
     def _align(self, known: Mapping[str, bool]) -> None:
-        """Find the common rows with every party, unless everybody knows them."""
+        """Find the common rows with every party, unless all know them already."""
         if self._rows_path.is_file():
             strangers = [party for party, knows in known.items() if not knows]
             if not strangers:
                 return
             if self._has_begun:
                 raise ConfigError(
-                    f"Party '{strangers[0]}' must have its run folder of this run. Got "
+                    f"Party '{strangers[0]}' must use its run folder of this run. Got "
                     "one without the common rows."
                 )
         aligner, hub = self._new_aligner(), self.hub
@@ -196,10 +197,13 @@ class ServerProcess:
 
     def _new_aligner(self) -> Aligner:
         """Return the server's side of alignment, the same after a restart."""
-        mode: Any = self.config.align
-        secret = self.home.key("align")
-        tell = functools.partial(self.status.do, note=False)
-        return Aligner(mode, self._ids, self.table.n_rows, secret=secret, tell=tell)
+        return Aligner(
+            self.config.align,
+            self._ids,
+            self.table.n_rows,
+            secret=self.home.key("align"),
+            tell=functools.partial(self.status.do, note=False),
+        )
 
     @property
     def _rows_path(self) -> Path:
@@ -208,7 +212,7 @@ class ServerProcess:
     def _seed_labels(self, seed: int) -> SeedLabels:
         """Return the rows of a seed, once the common ones are known."""
         if seed not in self._labels:
-            self._labels.clear()  # let go of those of another seed first
+            self._labels.clear()  # free those of another seed first
             rows = read_state(self._rows_path).tensors.get("rows")
             table = self.table  # all rows, as they stand
             if rows is not None:
@@ -235,15 +239,15 @@ class ServerProcess:
             if not is_over:
                 before, self._settled = self._settled, self.hub.bytes.by_part()
                 files.settle(self._settled - before)
-        if again:  # some may dial just to hear that all is over
+        if again:  # some parties may dial only to learn that all is over
             time.sleep(min(STAY_SECONDS, self.config.wait))
         if not is_over:
             self._record(seeds).write(self.folder)
         return RunRecord.read(self.folder)
 
     def _run_seed(self, files: SeedFiles) -> None:
-        """Run one seed, however often a party goes away, and write its numbers down."""
-        tries: Counter[Any] = Counter()  # how often a party was lost at a mark
+        """Run one seed, however often a party is lost, and write its numbers."""
+        tries: Counter[Any] = Counter()  # how often a party was lost at a checkpoint
         while not files.numbers.is_file():
             try:
                 self.hub.wait(self.config.wait)
@@ -261,7 +265,7 @@ class ServerProcess:
                     ) from None
 
     def _finish(self, files: SeedFiles) -> None:
-        """Have every party write its run down; those who did are on a list."""
+        """Have every party save its run; a file lists those that have."""
         path = files.finished
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
@@ -280,9 +284,9 @@ class ServerProcess:
     def _finish_one(
         self, party: PartyId, files: SeedFiles, prepare: control.Prepare
     ) -> dict[str, Any]:
-        """Tell one party that the run is over; one that came anew learns of it all.
+        """Tell one party that the run is over; return what it reveals.
 
-        Returns what it reveals.
+        One that has reconnected is told everything again.
         """
         tag = read_state(files.checkpoint).values["tag"]
         known = self._prepared.pop(party, None)
@@ -339,7 +343,7 @@ class ServerProcess:
         self.status.carried(party, **wire, rounds=rounds, stage=stage)
 
     def _ask_all(self, message: Any) -> dict[str, control.Agreed]:
-        """Have every party do something around the run."""
+        """Send every party a message that is not part of the method."""
         return self.hub.send(dict.fromkeys(self.config.parties, message))
 
     @property
@@ -351,11 +355,8 @@ class ServerProcess:
         """Return the run's own number; before rows are aligned nothing has begun."""
         return run_number(self.folder, self.config, self._rows_path.is_file())
 
-    def _save_parties(self, tag: str) -> None:
-        self._ask_all(control.Save(tag))
-
     def _agree(self, seed: int) -> SeedLabels:
-        """Have everybody know what is run, and which rows of it are for what."""
+        """Tell every party what is run, and which rows are for what."""
         self.hub.run_id = self._run_id()
         self._prepared = self.hub.hellos
         known = self._ask_all(self._welcome())
@@ -369,7 +370,7 @@ class ServerProcess:
     def _describe(
         self, rows: SeedLabels, build: Builder, blocks: Tensor | None, ledger: Ledger
     ) -> Parties:
-        """Have the parties described, whose replies now follow the rules of a seed."""
+        """Describe the parties, and check their replies by the rules of this seed."""
         counts = (len(rows.train), len(rows.test))
         size, seed = self.settings.net.embedding_size, rows.seed
         rules = ReplyRules(counts, size, build.dtype, seed, blocks, self._offer)
@@ -380,7 +381,7 @@ class ServerProcess:
         return rules.server
 
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:
-        """Agree with everybody where to go on, and run to the end."""
+        """Agree with every party where to go on, and run to the end."""
         config, own, rows = self.config, self.settings, self._agree(files.seed)
         build = Builder(own, [files.seed], config.device)
         saved, problem = files.saved(), rows.problem
@@ -409,7 +410,7 @@ class ServerProcess:
             config.save_every,
             server,
             recorder,
-            self._save_parties,
+            lambda tag: self._ask_all(control.Save(tag)),
             saved,
             on_step=self.status.stepped,
             resent=lambda: self.resent,
@@ -421,13 +422,13 @@ class ServerProcess:
         except PartyLostError:
             self.resent += _undone(ledger, files.saved())
             raise
-        means = {n: one[0].to(build.dtype) for n, one in recorder.means.items()}
+        means = {n: mean[0].to(build.dtype) for n, mean in recorder.means.items()}
         FittedServer.of(
             problem,
             fusion.replica(0),
             own.net.fusion_net,
             {name: kept[0].tolist() for name, kept in server.components.items()},
-            constants={name: one[0] for name, one in server.constants().items()},
+            constants={name: values[0] for name, values in server.constants.items()},
             means=means,
         ).save(files.network)
         numbers = server_numbers(
@@ -437,7 +438,7 @@ class ServerProcess:
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:
-    """Return the bytes sent since the checkpoint that is taken up again."""
+    """Return the bytes sent since the checkpoint that the run goes back to."""
     now = ledger.payload_bytes(0)
     if kept is None:
         return now

@@ -55,9 +55,9 @@ class SeedFiles:
         return read_state(self.checkpoint) if self.checkpoint.is_file() else None
 
     def settle(self, sent: Counter[tuple[str, str, str]]) -> None:
-        """Put bytes on the bill, of whatever part: all since the seed before.
+        """Add the bytes of all parts since the last seed to the bill.
 
-        Those of a process before this one are there already, if it came so far.
+        The bill may have those of an earlier process already.
         """
         numbers = read_json(self.numbers)
         bill = numbers["communication"]
@@ -71,7 +71,7 @@ class SeedFiles:
     def whole_run(self) -> dict[str, Any]:
         """Return the numbers of the run, with what the parties reveal of it."""
         numbers, told = read_json(self.numbers), read_json(self.finished)
-        models = {p: one.pop("model", None) for p, one in told.items()}
+        models = {p: revealed.pop("model", None) for p, revealed in told.items()}
         features = {p: told[p] if "kept" in told[p] else None for p in told}
         counts = {p: told[p] for p in told if "n_kept" in told[p]}
         return numbers | {"features": features, "counts": counts, "models": models}
@@ -82,9 +82,9 @@ def note_offers(
     offers: Mapping[PartyId, bytes],
     cut_off: Callable[[PartyId, str], NoReturn],
 ) -> None:
-    """Write down what parties offer, before they are told anything of it.
+    """Save digests of what parties offer, before they are told anything about it.
 
-    Who breaks off and comes again with other ids could try them out on ours.
+    A party that breaks off and returns with other ids could try them out on ours.
     """
     path = folder / "offers.safetensors"
     known: dict[str, list[str]] = {}
@@ -105,7 +105,7 @@ def note_offers(
 def run_number(folder: Path, config: ServerConfig, is_aligned: bool) -> bytes:
     """Return the run's own number, the same after a restart.
 
-    Until rows are aligned nothing has begun, and another config is another run.
+    Until rows are aligned nothing has begun, and a changed config is a new run.
     """
     path, own = folder / "run.safetensors", _plain(config)
     known = read_state(path) if path.is_file() else None
@@ -132,9 +132,9 @@ def _plain(config: ServerConfig) -> dict[str, Any]:
 
 
 def known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a party reveals of its selection; anything else is nothing.
+    """Return what a party reveals of its selection, in one of the known forms.
 
-    The digest of its network is there in any case.
+    Any other form counts as nothing revealed; the digest of its network is required.
     """
     model = revealed.get("model")
     if not isinstance(model, str) or not re.fullmatch("[0-9a-f]{64}", model):

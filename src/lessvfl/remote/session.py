@@ -24,11 +24,11 @@ from lessvfl.wire import control
 
 
 class Opening(Protocol):
-    """What a server said when a session began, and what it comes to at a party."""
+    """What a party keeps of the server's first message of a session."""
 
     @property
     def message(self) -> control.Welcome | control.Open:
-        """Return what it said."""
+        """Return the message."""
         ...
 
 
@@ -50,7 +50,7 @@ class Connected(Generic[OpeningT]):
 
 @dataclass(frozen=True)
 class Aligning(Connected[OpeningT]):
-    """Rows are being aligned: so many messages of the server's are answered."""
+    """Rows are being aligned: `n_heard` messages of the server's are answered."""
 
     aligner: PartyAligner
     n_heard: int
@@ -65,21 +65,21 @@ class Aligned(Connected[OpeningT], Generic[OpeningT, RowsT]):
 
 @dataclass(frozen=True)
 class AlignmentFile:
-    """How far a party's one alignment with its run folder is."""
+    """The progress of a run folder's one alignment, at a party."""
 
     path: Path
     party: PartyId
     agreed: str  # a digest of what the server says of the run
 
     def read(self) -> State:
-        """Return what is known; another run than the one that began is refused."""
+        """Return what is known; refuse a run other than the one that began."""
         if not self.path.is_file():
             return State({}, {"heard": [], "is_over": False})
         known = read_state(self.path)
         if known.values["agreed"] != self.agreed:
             raise PolicyError(
                 f"Party '{self.party}' takes part in one run with its run folder, with "
-                "the settings that it began with. Got another one, which needs another "
+                "the settings that it began with. Got another run, which needs another "
                 "'out' in its config."
             )
         return known
@@ -90,7 +90,7 @@ class AlignmentFile:
         rows: Mapping[str, Tensor] | None = None,
         is_over: bool = False,
     ) -> None:
-        """Write down which messages were heard, and at the end the common rows."""
+        """Save which messages were heard, and at the end the common rows."""
         values = {"agreed": self.agreed, "is_over": is_over, "heard": [*heard]}
         write_state(self.path, State(rows or {}, values))
 
@@ -105,8 +105,8 @@ def answer_alignment(
 ) -> tuple[Aligning[OpeningT], control.Align] | Positions:
     """Answer one message of an alignment at a party; return its rows after the last.
 
-    A message is answered within `guard`, which is told how many came before it: there
-    it is paid for, or refused, and what was heard is written down.
+    A message is answered within `guard`, which gets the number of messages before it:
+    the guard charges for it or refuses it, and saves that it was heard.
     """
     wanted = at.said.message.align
     if wanted != mode:
@@ -133,8 +133,8 @@ def find_common_rows(
 ) -> Positions:
     """Find the server's rows that every party has, in the common order.
 
-    `take` gives a party's message to the aligner; `offered` hears the first ones before
-    anybody is told anything of them.
+    `take` hands a party's message to the aligner; `offered` is called with the first
+    ones before any party is told anything about them.
     """
     said: dict[PartyId, bytes] = dict.fromkeys(parties, aligner.hello())
     are_offers = True

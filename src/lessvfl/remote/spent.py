@@ -1,9 +1,9 @@
 """How much a party has been asked already, in one run and in all of them.
 
-A run keeps its own bill in its folder: messages ahead of what is spent, and every look
-at its rows as it leaves, so that no restart and no resume gives any of it back. One run
-says little where a server may begin any number of them: alignments, and values about
-the same rows, are also kept beside the run folders of a party, in ``spent-PARTY.json``.
+A run keeps its own account in its folder: messages, counted ahead of what is spent, and
+every view of its rows as it leaves, so that no restart and no resume gives any of it
+back. A server may begin any number of runs: so alignments, and values about the same
+rows, are also counted beside the run folders of a party, in ``spent-PARTY.json``.
 """
 
 from __future__ import annotations
@@ -23,39 +23,33 @@ from typing import Any
 
 from lessvfl.errors import ConfigError, PolicyError
 from lessvfl.remote.align.keys import SECRET_BYTES
-from lessvfl.remote.checkpoint import (
-    State,
-    read_state,
-    secret_of,
-    secret_tensor,
-    write_state,
-)
+from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.run.record import read_json, write_json
+from lessvfl.terms import MINUTE
 
 DAYS = 30
 SECONDS = DAYS * 24 * 3600.0
-ROUNDS_AHEAD = 64  # what is written down before it is spent
-VALUES_AHEAD = 4.0
-ROWS_AHEAD = 10_000  # answers that are written down before they are given
-MINUTE = 60.0
-SPARE = 0.25  # of what a seed plans, for steps that go another way after a break
-WAYS = 2  # that one step may go
-LOOK = struct.Struct("<16s8sd")  # a look, its place in the run, its values about a row
+ROUNDS_AHEAD = 64  # written to the file before they are spent
+VALUES_AHEAD = 4.0  # likewise, about a row
+ROWS_AHEAD = 10_000  # likewise, predicted
+SPARE = 0.25  # of what a seed plans, for steps that differ when repeated after a break
+WAYS = 2  # different outcomes that one step may have
+VIEW = struct.Struct("<16s8sd")  # a view, its place in the run, its values about a row
 
 
 class AllRuns:
-    """What was asked of a party in all run folders that lie side by side."""
+    """What was asked of a party in all run folders of one parent folder."""
 
     def __init__(self, out: Path, checker: PolicyChecker, run: str) -> None:
         self._folder, self._checker, self._run = out.resolve().parent, checker, run
         self._path = self._folder / f"spent-{checker.party}.json"
 
     def align(self, n_ids: int, n_rows: int) -> None:
-        """Take an alignment with so many ids off what a table of `n_rows` allows."""
+        """Charge for an alignment of `n_ids` with a table of `n_rows`, or refuse it."""
         checker, policy, now = self._checker, self._checker.policy, time.time()
         with self._held() as known:
-            lately = [one for one in known["alignments"] if one[0] > now - SECONDS]
+            lately = [pair for pair in known["alignments"] if pair[0] > now - SECONDS]
             lately.append([now, n_ids])
             if len(lately) > policy.align_rate:
                 allowed = f"{policy.align_rate} alignments in {DAYS} days"
@@ -72,7 +66,7 @@ class AllRuns:
         return self._of_others(self._known(), rows)
 
     def show(self, rows: str, n_values: float) -> float:
-        """Write down how many of them left in this run; return those of others."""
+        """Save how many of them left in this run; return those of others."""
         with self._held() as known:
             known["values"].setdefault(rows, {})[self._run] = n_values
         return self._of_others(known, rows)
@@ -88,7 +82,7 @@ class AllRuns:
 
     @contextmanager
     def _held(self) -> Iterator[dict[str, Any]]:
-        """Have what is known for this process alone, to change it."""
+        """Lock the file, yield its content, and save what was changed."""
         try:
             path = self._path.with_suffix(".lock")
             lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -107,31 +101,31 @@ class AllRuns:
 
 
 class _Seed:
-    """The looks at the rows of one seed that have left, in a file of its folder."""
+    """The views of a seed's rows that have left, in a file of its folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: set[bytes] = set()
-        self._ways: Counter[bytes] = Counter()  # that each place of the run went
-        self.values = self.aside = 0.0  # in all, and those that went another way
+        self._ways: Counter[bytes] = Counter()  # different views at each place
+        self.values = self.aside = 0.0  # in all, and of second views of a place
         if path.is_file():
-            found = path.read_bytes()
-            whole = len(found) // LOOK.size * LOOK.size
-            os.truncate(path, whole)  # what was not written whole did not leave
-            for look, place, n in LOOK.iter_unpack(found[:whole]):
-                self._add(look, place, n)
+            content = path.read_bytes()
+            whole = len(content) // VIEW.size * VIEW.size
+            os.truncate(path, whole)  # what was not written in full did not leave
+            for view, place, n in VIEW.iter_unpack(content[:whole]):
+                self._add(view, place, n)
 
-    def _add(self, look: bytes, place: bytes, n: float) -> None:
-        self._known.add(look)
+    def _add(self, view: bytes, place: bytes, n: float) -> None:
+        self._known.add(view)
         self.values += n
         self.aside += n if self._ways[place] else 0.0
         self._ways[place] += 1
 
     def spend(self, network: bytes, place: bytes, n: float, planned: float) -> bool:
-        """Note a look that is new; tell whether the plan of the seed has it."""
-        look = hashlib.sha256(network + place).digest()[:16]
+        """Count a new view; tell whether the plan of the seed allows it."""
+        view = hashlib.sha256(network + place).digest()[:16]
         place = hashlib.sha256(place).digest()[:8]
-        if look in self._known:
+        if view in self._known:
             return True
         n_ways = self._ways[place]
         aside = self.aside + (n if n_ways else 0.0)
@@ -139,16 +133,16 @@ class _Seed:
             return False
         if self.values + n > (1 + SPARE) * planned:
             return False
-        self._add(look, place, n)
+        self._add(view, place, n)
         with self._path.open("ab") as file:
-            file.write(LOOK.pack(look, place, n))
+            file.write(VIEW.pack(view, place, n))
         return True
 
 
 class Budget:
     """Counts of what a party was asked, in a file of its run folder.
 
-    They are written down ahead of what is spent, so that no restart gives any back.
+    The file is ahead of what is spent, so that no restart gives any back.
     """
 
     def __init__(self, path: Path, checker: PolicyChecker, *names: str) -> None:
@@ -162,21 +156,21 @@ class Budget:
         self.counts = {name: known.values[name] for name in self.counts}
 
     def _check(self, key: str, n: int, allowed: str, got: str) -> int:
-        """Refuse `n` more than the policy's `key` allows; return what that is."""
+        """Refuse `n` more if the policy's `key` forbids it; return its limit."""
         most: int = getattr(self._checker.policy, key)
         if self.counts[_count_of(key)] + n > most:
             raise self._checker.refuse(allowed.format(most), key, got)
         return most
 
     def _spend(self, key: str, n: int, allowed: str, got: str, ahead: int = 0) -> None:
-        """Take `n` off what the policy's `key` allows; write so much more down."""
+        """Spend `n` of what the policy's `key` allows; save up to `ahead` more."""
         most, name = self._check(key, n, allowed, got), _count_of(key)
         self.counts[name] += n
         if self.counts[name] > self._written[name]:
             self._write({name: min(self.counts[name] + ahead, most)})
 
     def settle(self) -> None:
-        """Write down what was spent, and no more."""
+        """Save what was spent, and no more."""
         self._write({})
 
     def _write(self, ahead: dict[str, int]) -> None:
@@ -191,7 +185,7 @@ class Budget:
 class RunBudget(Budget):
     """What has been asked of a party in one run.
 
-    `about` is a digest of its rows, `run` what no other run has.
+    `about` is a digest of its rows, `run` a name that no other run has.
     """
 
     def __init__(
@@ -207,7 +201,7 @@ class RunBudget(Budget):
         self._told = 0.0  # values that all runs know of
 
     def plan(self, n_values: float, n_seeds: int) -> None:
-        """Refuse a run whose seeds show more of a row than all runs may."""
+        """Refuse a run whose seeds would show more of a row than all runs may."""
         most, earlier = self._checker.policy.values, self.all_runs.shown(self._about)
         if earlier + n_seeds * n_values > most:
             before = f" after {earlier:.0f} of earlier runs" if earlier else ""
@@ -236,16 +230,16 @@ class RunBudget(Budget):
         return sum(seed.values for seed in self._seeds.values())
 
     def spend_round(self) -> None:
-        """Take one message off the budget."""
+        """Spend one message."""
         self._spend("rounds", 1, "{} rounds", "one more", ROUNDS_AHEAD)
 
-    def spend_look(self, place: Path, network: bytes, asked: object, n: float) -> None:
-        """Take `n` values about a row, in the mean over rows, off a seed's budget.
+    def spend_view(self, place: Path, network: bytes, asked: object, n: float) -> None:
+        """Spend `n` values about a row, in the mean over rows, of a seed's budget.
 
-        `network` stands for what shows them, `asked` for when in a run. The same look
-        again, after a break, is free: it tells nothing new. What comes at the same time
-        from another network is a step that went another way after a break, which a
-        server may also choose to: there are few of these.
+        `network` is a digest of what shows them, `asked` their place in the run. The
+        same view again, after a break, is free: it tells nothing new. A view of another
+        network at the same place is a step that came out differently after a break; a
+        server could also cause it on purpose, so few of these are allowed.
         """
         name = place.name
         seed = self._seeds.get(name) or _Seed(place / "looks.bin")
@@ -262,7 +256,7 @@ class RunBudget(Budget):
                 raise self._too_many(f"more, {self._earlier:.0f} of them in other runs")
 
     def settle(self) -> None:
-        """Write down what was spent, and no more."""
+        """Save what was spent, and no more."""
         super().settle()
         self._tell(0.0)
 
@@ -274,7 +268,7 @@ class RunBudget(Budget):
 class PredictionBudget(Budget):
     """What has been asked of a party for predictions.
 
-    `lately` are rows of the last minute, each with its time, counted back from now.
+    `lately` has the rows of the last minute, each with its time relative to now.
     """
 
     def __init__(
@@ -292,12 +286,12 @@ class PredictionBudget(Budget):
 
     def _take_up(self, known: State) -> None:
         super()._take_up(known)
-        self._asked, self.secret = known.values["asked"], secret_of(known)
+        self._asked, self.secret = known.values["asked"], known.secret
 
     def alignment(self, asked: str) -> bool:
-        """Take an alignment off the budget, unless the last one was the same.
+        """Spend an alignment, unless it is the last one again.
 
-        `asked` tells it from others. Returns whether anything was taken.
+        `asked` is a digest of it. Returns whether anything was spent.
         """
         if asked == self._asked:
             return False
@@ -308,12 +302,12 @@ class PredictionBudget(Budget):
         return True
 
     def forget(self) -> None:
-        """Have the last alignment be paid for again: the server broke its rules."""
+        """Charge for the last alignment again: the server broke its rules."""
         self._asked = ""
         self.settle()
 
     def rows(self, n_rows: int, n_new: int) -> None:
-        """Take rows off the budget: new ones of all time, all of the last minute."""
+        """Spend rows: new ones in all, any of them in the last minute."""
         now = time.monotonic()
         new = ("predict_rows", n_new, "predictions of {} rows", f"{n_new} more")
         self._check(*new)
@@ -328,7 +322,7 @@ class PredictionBudget(Budget):
         self._spend(*new, ROWS_AHEAD)
 
     def _state(self, written: dict[str, int]) -> State:
-        return State(secret_tensor(self.secret), {**written, "asked": self._asked})
+        return State({}, {**written, "asked": self._asked}, self.secret)
 
 
 def _count_of(key: str) -> str:

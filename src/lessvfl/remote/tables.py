@@ -112,7 +112,7 @@ class OwnTable:
         return facts_of(table, ids, lasting, self.config.party_net)
 
     def changes(self) -> list[Finding]:
-        """Return what was done to read its own columns, for its own eyes."""
+        """Return what was changed to read its columns, for this party only."""
         names = data.match_columns(self.whole.names, self.config.columns, self.party)
         most = self.config.max_categories
         return data.changes(self.whole.look, self.findings, names, most)
@@ -131,9 +131,9 @@ class OwnTable:
         return dataclasses.replace(agreed, net=net, config=config)
 
     def warn_of_copies(self, common: Table) -> None:
-        """Say that rows here equal each other, of which the server knows nothing.
+        """Warn of equal rows, which the server cannot see.
 
-        Of a table on disk, rows that tell what it holds are looked at.
+        Of a table on disk a sample is checked.
         """
         copies = data.equal_rows(common.look.select(self.columns))
         if copies is not None:
@@ -154,7 +154,7 @@ NOT_THE_SERVERS = (
 
 @dataclass(frozen=True)
 class LabelTable:
-    """What the label holder has: labels, and maybe which rows are for testing."""
+    """The label holder's table: labels, and perhaps which rows are for testing."""
 
     dataset: Dataset  # without columns
     is_test: NDArray[np.bool_] | None = None
@@ -172,7 +172,7 @@ class LabelTable:
         return cls(dataset, is_test, ids).kept(Scratch(Path(config.out)))
 
     def kept(self, on: Scratch) -> LabelTable:
-        """Return the same table, what is large of it mapped from disk."""
+        """Return the same table with its large parts mapped from disk."""
         own = self.dataset
         weight, units = on.keep(own.weight), on.keep(own.units)
         y = on.keep(own.y)
@@ -214,7 +214,7 @@ class SeedLabels:
     problem: Problem
 
     def message(self, tell_share: bool) -> control.Prepare:
-        """Return what every party is told of them."""
+        """Return the message that tells every party its rows."""
         in_order = data.are_in_order(self.train) and data.are_in_order(self.test)
         rows = (self.seed, self.train, self.test, in_order)
         share = class_share(self.problem) if tell_share else None
@@ -224,7 +224,7 @@ class SeedLabels:
     def of(
         cls, table: LabelTable, settings: Settings, seed: int, on: Scratch
     ) -> SeedLabels:
-        """Split the common rows; what is large is mapped from disk."""
+        """Split the common rows; large arrays are mapped from disk."""
         dataset = table.dataset
         blocks = data.find_blocks(dataset, settings.data)
         train, test = map(on.keep, _split(table, settings, seed, blocks))
@@ -266,7 +266,7 @@ def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
 
 
 def refuse_distinct(settings: Settings) -> None:
-    """Refuse what needs whole rows, which no side sees."""
+    """Refuse a setting that needs whole rows, which no side sees."""
     if settings.data.equal_rows == "distinct":
         raise ConfigError(
             "Between machines the 'equal_rows' setting must be together or apart: no "

@@ -78,10 +78,7 @@ def _plain(text: Any) -> str:
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     if rows:
-        yield f"| {' | '.join(heads)} |"
-        yield "|" + "---|" * len(heads)
-    for row in rows:
-        yield f"| {' | '.join(map(_plain, row))} |"
+        yield from parts.markdown_table(heads, (map(_plain, row) for row in rows))
 
 
 def _data(record: RunRecord) -> Iterator[str]:
@@ -124,11 +121,11 @@ def _method(record: RunRecord, seed: int, settings: Mapping[str, Any]) -> Iterat
 
 def _scores(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
     rows, n_runs = [], len(record.runs)
-    for name, title in tables.SCORES.items():
+    for name, words in terms.SCORES.items():
         value = tables.number(run, name, "final")
         if value is not None:
             mean = tables.over_seeds(record.runs, f"{name}.final")
-            cells = (title, tables.value_text(value, "score"))
+            cells = (words.title, tables.value_text(value, "score"))
             rows.append((*cells, tables.spread_text(mean, "score"))[: 2 + (n_runs > 1)])
     heads = ("score", "this model", f"all {n_runs} seeds")[: 2 + (n_runs > 1)]
     yield from _table(heads, rows)
@@ -172,7 +169,7 @@ def _communication(run: tables.RunNumbers) -> Iterator[str]:
 
 
 def _limits(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
-    if any(tables.number(run, name, "final") is not None for name in tables.SCORES):
+    if any(tables.number(run, name, "final") is not None for name in terms.SCORES):
         yield f"- {HELD_OUT}"
     elif record.side == "party":
         yield "- A party has no labels: the scores are the server's to know."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from lessvfl import terms
 from lessvfl.report import tables
 from lessvfl.report.tables import RunNumbers
 
@@ -58,9 +59,9 @@ COUNTED: dict[str, tuple[tuple[str, str, str], ...]] = {  # label, path, kind; b
 
 
 def _all_measures(runs: Sequence[RunNumbers]) -> Iterator[Measure]:
-    for score, title in tables.SCORES.items():
+    for score, words in terms.SCORES.items():
         for moment, label in tables.MOMENTS.items():
-            yield Measure(title, label, f"{score}.{moment}", "score")
+            yield Measure(words.title, label, f"{score}.{moment}", "score")
     billed = [
         (
             f"{tables.stage_title(stage, billed=True)}: {words}",

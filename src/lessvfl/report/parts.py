@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
@@ -78,6 +78,15 @@ def csv_text(lines: Iterable[Iterable[object]]) -> str:
     cells = (map(_no_formula, line) for line in lines)
     csv.writer(stream, lineterminator="\n").writerows(cells)
     return stream.getvalue()
+
+
+def markdown_table(
+    heads: Iterable[str], rows: Iterable[Iterable[object]]
+) -> Iterator[str]:
+    """Yield the lines of a table in Markdown, cells as they are."""
+    heads = list(heads)
+    for line in (heads, ["---"] * len(heads), *rows):
+        yield f"| {' | '.join(map(str, line))} |"
 
 
 def _no_formula(cell: object) -> object:

@@ -21,31 +21,25 @@ class Said(NamedTuple):
     note: str = ""  # beside a bar that would say something else, few words
 
 
+def _being(words: str, note: str = "") -> Said:
+    """Return what is said where "is" and "are" before the words make a sentence."""
+    return Said(words, f"is {words}", f"are {words}", note)
+
+
 SAID: dict[AnyReason, Said] = {
     "strength": Said("stronger than chance"),
     "pair": Said("matters together with another"),
     "must keep": Said("must stay, as asked", note="must keep"),
-    "weak": Said(
-        "no stronger than chance beside those kept",
-        "is no stronger than chance beside those kept",
-        "are no stronger than chance beside those kept",
-    ),
-    "chance": Said(
-        "no stronger than chance",
-        "is no stronger than chance",
-        "are no stronger than chance",
-    ),
+    "weak": _being("no stronger than chance beside those kept"),
+    "chance": _being("no stronger than chance"),
     "says nothing beside the others": Said(
         "adds nothing to those kept",
         "adds nothing to those kept",
         "add nothing to those kept",
         "adds nothing",
     ),
-    "most": Said(
-        "stronger than chance, but no more were allowed",
-        "is stronger than chance, but no more were allowed",
-        "are stronger than chance, but no more were allowed",
-        "more than allowed",
+    "most": _being(
+        "stronger than chance, but no more were allowed", "more than allowed"
     ),
     "group lasso": Said(
         "the group lasso set its weights to zero",

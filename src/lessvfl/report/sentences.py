@@ -154,8 +154,8 @@ def undefined(record: RunRecord) -> list[str]:
     all_reasons = (run.get("undefined") or {} for run in record.runs)
     found = Counter(item for reasons in all_reasons for item in reasons.items())
     for (score, why), n in found.items():
-        if title := tables.SCORES.get(score):
-            sentences.append(f"{title} is not defined{_when(n, n_runs)}: {why}.")
+        if words := terms.SCORES.get(score):
+            sentences.append(f"{words.title} is not defined{_when(n, n_runs)}: {why}.")
     if n_runs and not is_scored and not sentences:
         sentences.append("Nothing was scored.")
     return sentences

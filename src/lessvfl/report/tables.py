@@ -21,13 +21,6 @@ METHOD_TITLES = {
     "group-lasso": "Group lasso",
     "plain": "Plain VFL",
 }
-SCORES = {
-    "accuracy": "Test accuracy",
-    "balanced_accuracy": "Balanced test accuracy",
-    "auc": "Test AUC",
-    "average_precision": "Average precision, test",
-    "r2": "Test R²",
-}
 MOMENTS = {
     "pretrained": "after pre-training",
     "selected": "right after selection",
@@ -384,12 +377,10 @@ def method_title(method: Any) -> str:
 
 SUMMARY = {  # label: where in a run, and the kind of number
     "features kept": ("features.*.kept", "count"),
-    "test accuracy": ("accuracy.final", "score"),
-    "balanced accuracy": ("balanced_accuracy.final", "score"),
-    "AUC": ("auc.final", "score"),
-    "average precision": ("average_precision.final", "score"),
+    **{
+        words.column: (f"{name}.final", "score") for name, words in terms.SCORES.items()
+    },
     "accuracy of always the most frequent": ("baseline.accuracy", "score"),
-    "test R²": ("r2.final", "score"),
     "spurious removed": ("spurious.removed_share", "share"),
     "real kept": ("spurious.real_kept_share", "share"),
     "MB both ways": ("communication.payload_bytes.*", "MB"),

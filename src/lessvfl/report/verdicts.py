@@ -293,7 +293,7 @@ class Recommendation(NamedTuple):
     n_held: int
 
     def text(self, most: int) -> str:
-        """Name up to so many features, with how often where it was not always."""
+        """Name at most `most` features; those not always kept with how often."""
         names = [
             row.feature + f" ({row.n_kept} of {row.n_runs})" * (row.n_kept < row.n_runs)
             for row in self.features

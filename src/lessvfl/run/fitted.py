@@ -8,11 +8,7 @@ has its own part of it; all in one process they lie side by side.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import itertools
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,97 +18,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.lifted import Factory, Lifted, find_factory
+from lessvfl.core.lifted import Factory
 from lessvfl.core.metrics import decision_offsets
-from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.core.network import Network
 from lessvfl.data import Encoding, Frame, Problem, frame_of
-from lessvfl.errors import ConfigError, DataError, LessVFLError, RecordError
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.party import Outcome
-from lessvfl.run.record import dumps, write_atomically
+from lessvfl.run import network_files
+from lessvfl.run.network_files import EXTRAS, Shape, texts, whole
 from lessvfl.terms import PartyId, Task
 
 NETWORKS = "networks"  # the folder of all seeds, between machines
 MOST_NAMES = 3  # of a party's features, where a model is printed
-# A party's mean embedding and constant, by its place, beside the fusion network.
-EXTRAS = {"means": "~mean.", "constants": "~constant."}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How to build a network again before its weights are put in."""
-
-    widths: tuple[int, ...]  # of the default network; input and output of a module
-    activation: str
-    factory: str | None  # where a module comes from; "given" if from Python
-    slots: tuple[bool, ...] | None  # kept slots and outputs of a module
-    outputs: tuple[bool, ...] | None
-
-    @classmethod
-    def of(
-        cls,
-        net: Network,
-        source: str | None,
-        n_inputs: int,
-        slots: tuple[bool, ...],
-        outputs: tuple[bool, ...],
-    ) -> Shape:
-        """Return how to build a network again: its widths, or its source and its cut.
-
-        `slots` and `outputs` are what is kept of the network it started as, which took
-        `n_inputs` columns.
-        """
-        if isinstance(net, MLP):
-            widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
-            return cls(widths, net.activation, None, None, None)
-        ends = (n_inputs, len(outputs))
-        return cls(ends, "none", source, slots, outputs)
-
-    def check(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse a shape that is not that of the weights, before any memory is taken.
-
-        Of a module, whose weights its own code makes, as many inputs and outputs as the
-        file lists; the code is to say what they need.
-        """
-        if self.factory is None:
-            expected: dict[str, tuple[Any, ...]] = {}
-            for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
-                expected[f"layer{layer}.weight"] = (n_out, n_in)
-                expected[f"layer{layer}.bias"] = (n_out,)
-            if {name: tuple(own.shape) for name, own in state.items()} != expected:
-                raise ValueError("widths that are not those of the weights")
-        elif self.slots is None or self.outputs is None:
-            raise ValueError("a module without its inputs and outputs")
-        elif self.widths != (len(self.slots), len(self.outputs)):
-            raise ValueError("widths that are not those of the inputs and outputs")
-
-    def build(
-        self, name: str, dtype: torch.dtype, given: Factory | None, trust_code: bool
-    ) -> Network:
-        """Return a network of this shape with weights still to be put in.
-
-        Code that the folder names is loaded only where `trust_code` says so.
-        """
-        cpu = torch.device("cpu")
-        if self.factory is None:
-            return MLP.create(self.widths, self.activation, (0,), name, dtype, cpu)
-        if given is None and self.factory == "given":
-            raise ConfigError(
-                f"The network of {name} was given from Python: load must be given the "
-                "same function again as 'party_net' or 'fusion_net'. Got none."
-            )
-        if given is None and not trust_code:
-            raise ConfigError(
-                f"The network of {name} is made by code that the run folder names, "
-                f"'{self.factory}': load must be given trust_code=True to run it, or "
-                "the function itself as 'party_net' or 'fusion_net'. Got neither."
-            )
-        factory = given or find_factory(self.factory)
-        whole = Lifted.create(
-            factory, self.widths[0], self.widths[-1], (0,), name, dtype, cpu
-        )
-        slots = None if self.slots is None else torch.tensor([self.slots])
-        outputs = None if self.outputs is None else torch.tensor([self.outputs])
-        return whole.narrow(slots, outputs)
 
 
 @dataclass(frozen=True)
@@ -188,7 +105,7 @@ class FittedParty:
             "shape": vars(self.shape),
         }
         extra = {} if self.constant is None else {"constant": self.constant}
-        return _write(folder, "party.json", about, self.net, extra)
+        return network_files.write(folder, "party.json", about, self.net, extra)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +212,7 @@ class FittedServer:
             for place, party in enumerate(self.party_names)
             if party in getattr(self, name)
         }
-        return _write(folder, "server.json", about, self.fusion, extra)
+        return network_files.write(folder, "server.json", about, self.fusion, extra)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,35 +303,11 @@ class FittedModel(FittedServer):
         return self._save_server(folder / "server", self.feature_names)
 
 
-def _write(
-    folder: Path, name: str, about: dict[str, Any], net: Network, extra: dict[str, Any]
-) -> str:
-    from safetensors.torch import save
-
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        key: value.detach().cpu().contiguous()
-        for key, value in {**net.state(), **extra}.items()
-    }
-    contents = {
-        "network.safetensors": save(tensors),
-        name: dumps(about, indent=1).encode(),
-    }
-    for file, content in contents.items():
-        write_atomically(folder / file, content)
-    return _digest(contents.values())
-
-
-def _digest(contents: Iterable[bytes]) -> str:
-    parts = [hashlib.sha256(content).digest() for content in contents]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
 def digest_of(folder: Path) -> str:
     """Return the digest of one side's part, as its `save` returned it."""
     name = "party.json" if (folder / "party.json").is_file() else "server.json"
     files = ("network.safetensors", name)
-    return _digest((folder / file).read_bytes() for file in files)
+    return network_files.digest((folder / file).read_bytes() for file in files)
 
 
 def load_model(
@@ -437,12 +330,14 @@ def load_party(
     folder: Path, party_net: Factory | None = None, trust_code: bool = False
 ) -> FittedParty:
     """Read one party's part."""
-    about, net, shape, extra = _read(folder, "party.json", party_net, trust_code)
-    with _whole(folder, "party.json"):
+    about, net, shape, extra = network_files.read(
+        folder, "party.json", party_net, trust_code
+    )
+    with whole(folder, "party.json"):
         return FittedParty(
             about["name"],
-            _texts(about["kept"]),
-            _texts(about["removed"]),
+            texts(about["kept"]),
+            texts(about["removed"]),
             Encoding.from_json(about["encoding"]),
             net,
             shape,
@@ -460,12 +355,14 @@ def load_server(
 def _load_server(
     folder: Path, fusion_net: Factory | None, trust_code: bool
 ) -> tuple[FittedServer, tuple[str, ...]]:
-    about, fusion, shape, extra = _read(folder, "server.json", fusion_net, trust_code)
-    with _whole(folder, "server.json"):
-        names = _texts(about["parties"])
+    about, fusion, shape, extra = network_files.read(
+        folder, "server.json", fusion_net, trust_code
+    )
+    with whole(folder, "server.json"):
+        names = texts(about["parties"])
         server = FittedServer(
             task=about["task"],
-            label_names=_texts(about["label_names"]),
+            label_names=texts(about["label_names"]),
             party_names=names,
             sizes=tuple(about["sizes"]),
             fusion=fusion,
@@ -485,61 +382,4 @@ def _load_server(
                 for name, prefix in EXTRAS.items()
             },
         )
-        return server, _texts(about["feature_names"])
-
-
-def _read(
-    folder: Path, name: str, given: Factory | None, trust_code: bool
-) -> tuple[dict[str, Any], Network, Shape, dict[str, Tensor]]:
-    from safetensors.torch import load
-
-    with _whole(folder, name):
-        about = json.loads((folder / name).read_text(encoding="utf-8"))
-        state = load((folder / "network.safetensors").read_bytes())
-        facts: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in about["shape"].items()
-        }
-        shape = Shape(**facts)
-        own = tuple(EXTRAS.values())
-        more = [key for key in state if key == "constant" or key.startswith(own)]
-        extra = {key: state.pop(key) for key in more}
-        shape.check(state)
-        owner = "the server"
-        if name == "party.json":
-            owner = f"party '{_texts([about['name']])[0]}'"
-    formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
-    net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
-    with _whole(folder, name):
-        net.load_state(state)
-    net.train(False)
-    return about, net, shape, extra
-
-
-def _texts(values: object) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-        raise TypeError("names are a list of texts")
-    return tuple(values)
-
-
-@contextlib.contextmanager
-def _whole(folder: Path, name: str) -> Iterator[None]:
-    """Say of what cannot be read or does not fit that it is damaged."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except LessVFLError:
-        raise
-    except (
-        *(OSError, ValueError, LookupError, TypeError, AttributeError),
-        *(RuntimeError, SafetensorError),  # a RecursionError is a RuntimeError
-    ) as problem:
-        raise _damaged(folder, name, problem) from None
-
-
-def _damaged(folder: Path, name: str, problem: Exception) -> RecordError:
-    return RecordError(
-        f"'{folder}' must hold {name} and network.safetensors, as a finished run "
-        f"writes them. Got {type(problem).__name__}: {problem}"
-    )
+        return server, texts(about["feature_names"])

@@ -129,8 +129,7 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
     name = str(record.header["networks"])
     if Path(name).name != name or name == "..":
         raise RecordError(
-            f"The networks of '{folder}' must be in a folder of its own. Got another "
-            "place."
+            f"The networks of '{folder}' must be in a folder of its own. Got '{name}'."
         )
     path = folder / name / f"seed-{seed}"
     if record.side == "server":

@@ -92,15 +92,10 @@ class Recorder:
         """Take the time of a stage, and a point of the curve where networks fit."""
         self.clock(event.stage)
         self.progress(event)
-        if event.fusion is not None and self._is_due(event):
+        is_due = {"epochs": True, "end": _is_last(event), "nothing": False}
+        if event.fusion is not None and is_due[self.evaluation]:
             self._add_points(event)
             self.clock("evaluate")
-
-    def _is_due(self, event: Event) -> bool:
-        """Tell whether to evaluate now."""
-        if self.evaluation == "end":
-            return _is_last(event)
-        return self.evaluation == "epochs"
 
     def clock(self, stage: str) -> None:
         """Put the time since the last call on a stage's account."""
@@ -297,9 +292,9 @@ class _Asked:
             yield part, blocks
 
     def means(self) -> list[Tensor]:
-        """Return the means (R, E_m) over the rows, a party each.
+        """Return every party's mean (R, E_m) over the rows.
 
-        That of equal values is their value.
+        The mean of equal values is that value, to the last bit.
         """
         if not self._seen:
             for _ in self:

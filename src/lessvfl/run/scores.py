@@ -7,7 +7,6 @@ besides.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from lessvfl.core.metrics import (
 from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
+from lessvfl.data.roles import as_number
 from lessvfl.errors import DataError
 from lessvfl.run.fitted import FittedModel
 from lessvfl.terms import listed
@@ -94,18 +94,14 @@ def score_rows(
 
 def _amounts(labels: Sequence[Any], name: str) -> NDArray[np.float64]:
     """Return labels as the numbers that a regression is scored on."""
-    try:
-        if any(isinstance(label, str | bytes) for label in labels):
-            raise TypeError
-        found = np.array([float(label) for label in labels])
-    except (TypeError, ValueError):
-        found = np.array([math.nan])
-    if not np.isfinite(found).all():
+    amounts = np.array([as_number(label) for label in labels])
+    others = np.flatnonzero(~np.isfinite(amounts))
+    if len(others):
         raise DataError(
             f"The labels of '{name}' must be finite numbers, as in training. "
-            "Got something else."
+            f"Got {labels[others[0]]!r} in row {others[0] + 1}."
         )
-    return found
+    return amounts
 
 
 def _codes(

@@ -18,17 +18,17 @@ from lessvfl.status.value import Status
 def write(status: Status, path: Path | None) -> Iterator[None]:
     """Write a status to a file twice a second while the block lasts.
 
-    A reader finds a whole one at any time. None: nothing is written.
+    Each is written atomically. None: nothing is written.
     """
 
-    def look_on() -> None:
+    def write_again() -> None:
         try:
-            look()
-        except OSError as error:  # without a descriptor now there is one later
+            write_once()
+        except OSError as error:  # a file descriptor may be free the next time
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
 
-    def look() -> None:
+    def write_once() -> None:
         assert path is not None
         other = path.with_name(f"{path.name}.new")
         text = json.dumps(status.snapshot(), allow_nan=False)
@@ -38,15 +38,15 @@ def write(status: Status, path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    look()  # what is wrong with the path is said at once
-    with in_background(look_on):
+    write_once()  # fails now if the path is wrong
+    with in_background(write_again):
         yield
 
 
 class Follower:
     """The status that another process writes to a file; `first` until it does.
 
-    Names of run and data stay those of `first`, and its seconds are counted on.
+    The names of run and data stay those of `first`, and its seconds are added.
     """
 
     def __init__(self, path: Path, first: Status) -> None:
@@ -54,7 +54,7 @@ class Follower:
         self._before: float | None = None  # seconds until there was a file
 
     def snapshot(self) -> Snapshot:
-        """Return the latest one that there is."""
+        """Return the latest snapshot."""
         first = self._first.snapshot()
         try:
             latest: Snapshot = json.loads(self._path.read_text(encoding="utf-8"))

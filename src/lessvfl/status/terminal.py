@@ -42,11 +42,10 @@ def show(
 ) -> Iterator[None]:
     """Show what a run is doing for as long as the block lasts.
 
-    On a terminal this is a view that is drawn twice a second and gone at the end.
-    Elsewhere it is plain lines: every change of stage or connection as it comes, and
-    after `every` seconds without one how far the run is; they begin with the time where
-    `times` is true. Standard error is shown to unless another `console` is given. With
-    a `log` the lines are its own.
+    On a terminal this is a view that is drawn twice a second and removed at the end.
+    Elsewhere it is plain lines: every change of stage or connection, and after `every`
+    seconds without one how far the run is; with `times` they begin with the time. They
+    go to standard error unless another `console` is given, or to `log`.
     """
     console = console or Console(stderr=True)
     if quiet:
@@ -86,7 +85,7 @@ def folded(text: str, *, err: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def in_background(look: Callable[[], None]) -> Iterator[None]:
+def in_background(act: Callable[[], None]) -> Iterator[None]:
     """Call a function twice a second until the block ends, and once more then."""
     over = threading.Event()
 
@@ -94,8 +93,8 @@ def in_background(look: Callable[[], None]) -> Iterator[None]:
         # A closed or broken stream ends the lines, not the run.
         with contextlib.suppress(OSError, ValueError):
             while not over.wait(0.5):
-                look()
-            look()
+                act()
+            act()
 
     thread = threading.Thread(target=watch, name="lessvfl-console", daemon=True)
     thread.start()
@@ -126,7 +125,7 @@ class _Lines:
         self._written = -math.inf  # when there was something to write
 
     def __call__(self) -> None:
-        """Look once."""
+        """Write what is new since the last call."""
         snapshot = self._status.snapshot()
         events = [e for e in snapshot["events"] if e["number"] > self._n_events]
         lines = [event["text"] for event in events]
@@ -175,8 +174,8 @@ def _pace(snapshot: Snapshot) -> list[str]:
 def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
     """Draw a snapshot for a terminal of a size.
 
-    Columns that do not fit are left out; parties that do not fit are counted, and those
-    that are away come first. Without parties there is no table and no traffic.
+    Columns that do not fit are left out; parties that do not fit are only counted, and
+    those that are away come first. Without parties there is no table and no traffic.
     """
     state = snapshot["state"]
     title = f"{words.title(snapshot)} · "
@@ -235,12 +234,12 @@ def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
 
 def _cells(party: PartySnapshot, of_run: str) -> list[RenderableType]:
     state = words.party_state(party, of_run)
-    look = Text(state, "green")
+    shown = Text(state, "green")
     if state == "away":
-        look = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
+        shown = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
     traffic = party["traffic"]
     return [
-        look,
+        shown,
         bytes_text(traffic["payload_bytes"]["up"]),
         bytes_text(traffic["payload_bytes"]["down"]),
         f"{traffic['rounds']:,}",

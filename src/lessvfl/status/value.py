@@ -54,12 +54,12 @@ class Status:
     """What a run is doing, for everybody who wants to know.
 
     All methods may be called from any thread, and each is cheap enough for every step.
-    The state follows from the facts: without one of its parties a run is *waiting*
-    before the first stage and *paused* later (unless the server works alone); otherwise
-    it is *running* until `ended`.
+    The state is derived: while a party is missing, a run is *waiting* before the first
+    stage and *paused* later (unless the server works alone); otherwise it is *running*
+    until `ended`.
 
-    `run`, `method` and `data` are names to show; `parties` have to connect, none where
-    all are in this process; `clock` returns seconds that never run backwards. At a
+    `run`, `method` and `data` are names to show; `parties` are those that connect, none
+    if all are in this process; `clock` returns seconds that never run backwards. At a
     party `side` is its name, and its only party is the server.
     """
 
@@ -73,6 +73,7 @@ class Status:
         side: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.advanced: Callable[[], None] = lambda: None  # called at steps and epochs
         self._names = (run, method, data)
         self._side = side
         self._doing: str | None = None
@@ -166,7 +167,7 @@ class Status:
             self._allowance = {"rounds": rounds, "values": values}
 
     def sent(self, up: int, down: int, rounds: int) -> None:
-        """Say what parties of this process have sent and were sent so far."""
+        """Set what parties in this process have sent and received so far."""
         with self._lock:
             self._inside = Counter(up=up, down=down, rounds=rounds)
 
@@ -184,12 +185,14 @@ class Status:
         """Say that `step` of the `n_steps` of a stage are done; 0 begins the stage."""
         with self._lock:
             self._advance(stage, steps=(step, n_steps))
+        self.advanced()
 
     def observe(self, event: Event) -> None:
-        """Take note of an epoch, or of the beginning of a stage; an `Observer`."""
+        """Record an epoch, or the start of a stage; an `Observer`."""
         with self._lock:
             epochs = (float(event.epoch), float(event.n_epochs))
             self._advance(event.stage, epochs=epochs)
+        self.advanced()
 
     def scored(self, value: float, name: str = "accuracy") -> None:
         """Give the score so far; one that is not finite counts as none."""
@@ -299,7 +302,7 @@ class Status:
         }
 
     def _state(self) -> tuple[RunState, str]:
-        """Return the state that follows from the facts, and why."""
+        """Return the state and why it is so."""
         if self._ended is not None:
             message = self._ended[1]
             return ("done", "") if message is None else ("failed", message)
@@ -330,7 +333,7 @@ class Status:
         steps: tuple[int, int] | None = None,
         epochs: tuple[float, float] | None = None,
     ) -> None:
-        """Take note of steps or epochs done; steps, where told, give the rate."""
+        """Record steps or epochs done; the rate is of steps where there are any."""
         is_new = stage != self._stage
         if is_new:
             self._end_stage()
@@ -348,7 +351,7 @@ class Status:
             self._note(words.place_text(self._place()))
 
     def _end_stage(self) -> None:
-        """Note what came out of the stage at hand, if there is one."""
+        """Note the result of the current stage, if there is one."""
         if self._stage is not None:
             text = words.end_text(self._place(), self._planned, self._stage_score)
             if text:

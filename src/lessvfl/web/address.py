@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -9,8 +10,8 @@ from urllib.parse import urlsplit
 from lessvfl.errors import ConfigError
 
 
-def local_address(address: str, what: str) -> tuple[str, int]:
-    """Return host and port of an address of this machine, where `what` is to be."""
+def listen(address: str, what: str) -> socket.socket:
+    """Take the port of HOST:PORT, an address of this machine, for `what`."""
     try:
         parts = urlsplit(f"//{address}")
         host, port = parts.hostname, parts.port
@@ -26,7 +27,24 @@ def local_address(address: str, what: str) -> tuple[str, int]:
             f"The address of {what} must be of this machine, as in 127.0.0.1:8080, "
             f"since nothing on it is encrypted. Got {address!r}."
         )
-    return host, port
+    try:
+        return _bind(host, port)
+    except OSError as error:
+        why = f"{error.strerror or error}."
+        if error.errno == errno.EADDRINUSE:
+            why = "the port is in use. Give another one, or 0 for any that is free."
+        raise ConfigError(f"{what.capitalize()} cannot have {address}: {why}") from None
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a site at a socket."""
+    host, port, *_ = listener.getsockname()
+    return f"http://{with_port(host, port)}/"
+
+
+def with_port(host: str, port: int) -> str:
+    """Return HOST:PORT; an address of IPv6 stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_local(address: str) -> bool:
@@ -40,8 +58,8 @@ def is_local(address: str) -> bool:
         return False
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Take a port and listen, so that nobody else can; what is wrong is an OSError."""
+def _bind(host: str, port: int) -> socket.socket:
+    """Bind and listen at once, so that nobody else can."""
     family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family)
     try:

@@ -1,9 +1,9 @@
-"""What a peer may cost, whichever site it asks."""
+"""Limits of a peer, the same for every site."""
 
 HEAD_BYTES = 1 << 14  # of a request, without its body
 BODY_BYTES = 4 << 20  # of its body
-HEAD_SECONDS = 5.0  # that a connection may take until its next request is there
-BODY_SECONDS = 10.0  # that the rest of a request may take
-ANSWER_SECONDS = 300.0  # that its answer may take
-CONNECTIONS = 256  # one more takes the place of the oldest
-BACKLOG = 128  # connections that are taken in at once
+HEAD_SECONDS = 5.0  # until a connection's next request is there
+BODY_SECONDS = 10.0  # for the rest of a request
+ANSWER_SECONDS = 300.0  # for its answer
+CONNECTIONS = 256  # open at once; one more replaces the oldest
+BACKLOG = 128  # connections that are accepted at once

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 from prometheus_client import Metric, generate_latest
 
@@ -33,23 +34,17 @@ FAMILIES = {
 }
 
 
-class _Registry(dict[str, Metric]):
-    """Metrics by name, of one answer; those of the default registry are not in it."""
-
-    def collect(self) -> Iterable[Metric]:
-        return self.values()
-
-
 def text(families: Mapping[str, str], samples: Iterable[MetricSample]) -> str:
     """Return samples by family, by name and meaning; counters end in ``_total``."""
-    found = _Registry()
+    metrics: dict[str, Metric] = {}
     for name, meaning in families.items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        found[name] = Metric(name.removesuffix("_total"), meaning, kind)
+        metrics[name] = Metric(name.removesuffix("_total"), meaning, kind)
     for name, labels, value in samples:
         clean = {k: v.encode(errors="replace").decode() for k, v in labels.items()}
-        found[name].add_sample(name, clean, value)
-    return generate_latest(found).decode()
+        metrics[name].add_sample(name, clean, value)
+    registry: Any = SimpleNamespace(collect=metrics.values)
+    return generate_latest(registry).decode()
 
 
 def render(snapshot: Snapshot) -> str:

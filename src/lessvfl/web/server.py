@@ -34,7 +34,7 @@ class HttpConnection(H11Protocol):
     since = 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection in; where there are many, the oldest gives way."""
+        """Accept a connection; if there are too many, the oldest ends."""
         super().connection_made(transport)
         self.since = self.loop.time()
         self._wait()
@@ -42,7 +42,7 @@ class HttpConnection(H11Protocol):
             make_room(self.connections)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what comes; a whole head of a request gives time to answer it."""
+        """Read what comes; the complete head of a request restarts the timer."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
@@ -54,23 +54,23 @@ class HttpConnection(H11Protocol):
         self._wait()
 
     def pause_writing(self) -> None:
-        """Wait for the peer to take its answers."""
+        """Restart the timer: the peer must read its answers."""
         super().pause_writing()
         self._wait()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Restart the timer: the answer goes on."""
         super().resume_writing()
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Stop the timer."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
 
     def _wait(self) -> None:
-        """End the connection after a while, whatever comes until then."""
+        """Start the timer that ends the connection, whatever comes until then."""
         seconds = limits.HEAD_SECONDS
         if not self.is_idle:
             seconds += limits.BODY_SECONDS + limits.ANSWER_SECONDS
@@ -80,26 +80,26 @@ class HttpConnection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether it is the peer's turn: to ask, or to take what it asked for."""
+        """Tell whether it is the peer's turn: to ask, or to read its answer."""
         answered = self.cycle is None or self.cycle.response_complete
         return answered or self.flow.write_paused
 
     @property
     def gives_way(self) -> bool:
-        """Tell whether it may end for another; not while a token's holder waits."""
+        """Tell whether it may be ended for another: no request with a token waits."""
         return self.is_idle or self.cycle.scope["state"].get("token") is None
 
     def end(self) -> None:
-        """Hang up, whatever was not sent yet."""
+        """Close the connection at once, whatever is still unsent."""
         self.connections.discard(self)
         self.transport.abort()
 
 
 def make_room(connections: set[Any]) -> None:
     """Hang up on the oldest connection that gives way."""
-    others = [one for one in connections if one.gives_way]
+    others = [connection for connection in connections if connection.gives_way]
     if others:
-        min(others, key=lambda one: one.since).end()
+        min(others, key=lambda connection: connection.since).end()
 
 
 class WebServer(uvicorn.Server):
@@ -131,11 +131,11 @@ class WebServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_error)
         await super().startup(sockets)
-        for one in sockets:  # more may wait than are taken in at once
-            one.listen(socket.SOMAXCONN)
+        for listener in sockets:  # more may wait than are accepted at once
+            listener.listen(socket.SOMAXCONN)
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: Any) -> None:
-        """Make room where there is no descriptor for who comes."""
+        """End a connection if there is no file descriptor for a new one."""
         error = context.get("exception")
         if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
             make_room(self.server_state.connections)

@@ -1,4 +1,4 @@
-"""A few pages, and what a request must show before one of them answers it."""
+"""A few pages, and the checks that a request must pass before one answers it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Site:
         raise NotImplementedError
 
     def note(self, request: Request, status: int) -> None:
-        """Hear of a request before it is answered."""
+        """Record a request before it is answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; ``state.token`` is the token that it shows."""
@@ -70,7 +70,7 @@ class Site:
             log.exception("a request could not be written down")
             response = self.refuse(HTTPException(500))
         if request.state.token is None and request.method != "POST":
-            response.headers["Connection"] = "close"  # strangers ask one thing each
+            response.headers["Connection"] = "close"  # one request without a token
         await response(scope, receive, send)
 
     def _admit(self, request: Request) -> Page:

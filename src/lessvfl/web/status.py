@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import threading
 import time
@@ -14,10 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from lessvfl.errors import ConfigError
 from lessvfl.status import Snapshot, Status, page
 from lessvfl.web import prometheus
-from lessvfl.web.address import bind, local_address
+from lessvfl.web.address import listen, url_of
 from lessvfl.web.server import WebServer
 from lessvfl.web.site import Page, Site
 
@@ -70,18 +68,8 @@ class StatusServer:
     """
 
     def __init__(self, status: Status, address: str = "127.0.0.1:0") -> None:
-        host, port = local_address(address, "the status page")
-        try:
-            self._listener = bind(host, port)
-        except OSError as error:
-            why = f"{error.strerror or error}."
-            if error.errno == errno.EADDRINUSE:
-                why = "the port is in use. Give another one, or 0 for any that is free."
-            raise ConfigError(
-                f"The status page cannot have {address}: {why}"
-            ) from error
-        name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{self._listener.getsockname()[1]}/"
+        self._listener = listen(address, "the status page")
+        self.url = url_of(self._listener)
         self._server = WebServer(StatusSite(status), page.policy())
         self._thread = threading.Thread(
             None, self._server.run, "lessvfl-status", ([self._listener],), daemon=True

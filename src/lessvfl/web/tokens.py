@@ -1,7 +1,7 @@
 """Tokens of the service: who may ask for what, and until when.
 
-A token is one line of a file, ``SECRET.2027-03-31``: it is good to the end of that day
-(UTC). Files are looked at with every request, so that another token is one file away.
+A token is one line of a file, ``SECRET.2027-03-31``: it is valid until the end of that
+day (UTC). Files are checked at every request, so that a new file is a new token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lessvfl.run.record import write_atomically
 
 Right = Literal["predict", "admin"]
 FILES: Mapping[Right, str] = {"predict": "token", "admin": "admin-token"}
-DAYS = 90  # that a token which is made here is good for
+DAYS = 90  # that a token made here is valid
 MIN_SECRET = 16  # characters
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Token:
-    """What a request must bring to be allowed something."""
+    """What gives a request a right, until some day."""
 
     right: Right
     text: str
@@ -36,7 +36,7 @@ class Token:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it is good no longer."""
+        """Tell whether it has expired."""
         return self.last_day < datetime.datetime.now(datetime.UTC).date()
 
 
@@ -47,29 +47,22 @@ class Tokens:
         self.files = files
         self._known: dict[Right, tuple[int, Token | None]] = {}  # by when it changed
 
-    @classmethod
-    def prepared(cls, folder: Path, given: Mapping[Right, Path | None]) -> Tokens:
-        """Return tokens that are good, from files given or made in a folder."""
-        return cls(
-            {right: prepare(right, folder, file) for right, file in given.items()}
-        )
-
     def find(self, shown: bytes) -> Token | None:
         """Return the token that a header shows, in the same time whichever it is."""
-        found = None
+        shown_token = None
         for right in self.files:
             token = self._now(right)
             due = b"" if token is None else f"Bearer {token.text}".encode()
             if hmac.compare_digest(shown, due) and token is not None:
-                found = token
-        return found
+                shown_token = token
+        return shown_token
 
     def _now(self, right: Right) -> Token | None:
         path = self.files[right]
         try:
             changed = path.stat().st_mtime_ns
         except OSError:
-            return None  # who takes the file away takes the right away
+            return None  # without the file there is no right
         known = self._known.get(right)
         if known is None or known[0] != changed:
             try:
@@ -82,7 +75,7 @@ class Tokens:
 
 
 def prepare(right: Right, folder: Path, given: Path | None) -> Path:
-    """Return the file of a token that is good; one is made where none is given."""
+    """Return the file of a valid token; one is made where none is given."""
     path = given or folder / FILES[right]
     if given is None and (not path.is_file() or read(right, path).is_over):
         text = f"{secrets.token_urlsafe(32)}.{_last_day()}"

@@ -16,8 +16,8 @@ offset  bytes what
 44      8     XXH3 (64 bits) of everything before it and after it
 ======= ===== ===========================================================
 
-On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). Whatever does not fit
-is a ProtocolError that says what was wrong: a field is shown, what arrays hold is not.
+On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). A malformed frame is
+a ProtocolError that says what was wrong: it may quote a field, never an array.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
 MAX_BODY = 1 << 31
-LONG_FIELDS = 1 << 10  # longer ones are not cached
-KNOWN = 64  # how many others are cached
+LONG_FIELDS = 1 << 10  # bytes; longer fields are not cached
+KNOWN = 64  # fields that are cached
 # Embeddings of scaled columns and their gradients are near 1; beyond this, sums of
 # squares lose every digit in float32, and one reply would decide the whole run.
 LARGEST = 1e6
 LARGEST_SQUARE = LARGEST**2 / 2  # half: squares and their sum are rounded
 ONE_THREAD = 10_000  # values up to which the BLAS of numpy multiplies in one thread
-# What reading a frame of whatever content may raise; torch has errors of its own.
+# What reading an arbitrary frame may raise, torch's own errors included.
 FAULTS = (ValueError, TypeError, LookupError, OverflowError, RuntimeError, MemoryError)
 
 # What the fields of a message hold, beside those of its dataclass.
@@ -77,7 +77,10 @@ Coding = Annotated[
 ]
 ArrayFormats = Annotated[
     list[tuple[Dtype, Annotated[Sizes, Meta(max_length=4)]]],
-    Meta(description=f"shapes with up to 4 sides, each with {allowed_by(Dtype)}"),
+    Meta(
+        max_length=3,
+        description=f"up to 3 shapes of up to 4 sides, each with {allowed_by(Dtype)}",
+    ),
 ]
 DTYPES = {name: np.dtype(name) for name in get_args(Dtype)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -100,10 +103,10 @@ class WireFrame(NamedTuple):
 
 
 def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
-    """Refuse an array of another format, and positions below 0."""
+    """Refuse an array of another dtype or shape, and negative positions."""
     if array.dtype != DTYPES[dtype] or array.shape != shape:
-        found = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(f"{found} instead of {dtype} of shape {shape}")
+        got = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(f"{got} instead of {dtype} of shape {shape}")
     if array.dtype.kind == "i" and array.size and array.min() < 0:
         raise ValueError("a position below 0")
 
@@ -130,9 +133,9 @@ def _read_block(f: Fields, arrays: ArrayList) -> messages.Block:
         raise ValueError(f"a width that a block of shape {shape} does not have")
     if coded is not None:
         return _read_coded(widths, coded, *arrays)
-    (values,) = arrays
-    if values.dtype.kind != "f":
-        raise ValueError(f"a block of {values.dtype} instead of real numbers")
+    if arrays[0].dtype.kind != "f":
+        raise ValueError(f"a block of {arrays[0].dtype} instead of real numbers")
+    values = arrays[0].copy()
     _check_values(values)
     return messages.Block(torch.from_numpy(values), widths)
 
@@ -146,19 +149,19 @@ def _read_coded(
         raise ValueError(f"levels of a block of shape {shape} that is not whole")
     _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
     _expect(ends, "float32", 2, shape[0])
-    low, step = torch.from_numpy(ends)
-    coded = coding.unpack(torch.from_numpy(levels), shape, low, step, bits)
+    low, step = torch.from_numpy(ends.copy())
+    coded = coding.unpack(torch.from_numpy(levels.copy()), shape, low, step, bits)
     values = coded.values(getattr(torch, dtype))
     _check_values(values.numpy())
     return messages.Block(values, widths, coded)
 
 
 def _check_values(values: NDArray[Any]) -> None:
-    """Refuse a block that has a value which is no number, or beyond LARGEST.
+    """Refuse a block with a value that is not finite, or beyond LARGEST.
 
-    A sum of squares within bounds has every square within bounds, and is read off in
-    one pass; where it is not (or is NaN), the ends decide. numpy, not torch: one thread
-    is enough, and does not wait for others.
+    Where the sum of squares is within bounds, so is every square, and one pass is
+    enough; otherwise minimum and maximum decide. numpy rather than torch: one thread
+    suffices and does not wait for others.
     """
     if values.size <= ONE_THREAD:
         total = np.vdot(values, values)
@@ -167,7 +170,7 @@ def _check_values(values: NDArray[Any]) -> None:
         total = np.einsum("i,i->", flat, flat)
     if float(total) <= LARGEST_SQUARE:
         return
-    # The ends of an array with a NaN are NaN, and no NaN is within bounds.
+    # With a NaN in the array both are NaN, which no comparison holds for.
     if not (values.min() >= -LARGEST and values.max() <= LARGEST):
         raise ValueError(
             f"a block with values that are not finite, or above {LARGEST:g}"
@@ -184,7 +187,7 @@ def _read_embedding(f: Fields, arrays: ArrayList) -> messages.Embedding:
 
 
 def _write_descend(m: messages.Descend) -> Parts:
-    """Put the rate behind the block: it may be another one every step."""
+    """Put the rate after the block: fields are cached, and it changes every step."""
     fields, arrays = _write_block(m.gradient)
     rate = torch.tensor([m.rate], dtype=torch.float64)
     return fields | {"stage": m.stage, "last": m.last}, [*arrays, rate]
@@ -194,7 +197,7 @@ def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
     *own, rate = arrays
     _expect(rate, "float64", 1)
     if not 0 <= rate[0] <= 1:
-        raise ValueError("a rate that is no share")
+        raise ValueError("a rate that is not between 0 and 1")
     return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
 
 
@@ -248,8 +251,9 @@ def _read_align(f: Fields, arrays: ArrayList) -> control.Align:
 
 
 def _write_prepare(m: control.Prepare) -> Parts:
-    own = [one for one in (m.rows, m.blocks) if one is not None]
-    return {name: getattr(m, name) for name in PREPARE}, [*map(torch.from_numpy, own)]
+    arrays = [m.rows] if m.blocks is None else [m.rows, m.blocks]
+    fields = {name: getattr(m, name) for name in PREPARE}
+    return fields, [*map(torch.from_numpy, arrays)]
 
 
 def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
@@ -259,16 +263,17 @@ def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
     _expect(rows, dtype, coding.n_bytes(n_rows, 1) if dtype == "uint8" else n_rows)
     if len(blocks) > 1:
         raise ValueError(f"{len(blocks)} arrays of blocks")
-    for one in blocks:
-        _expect(one, "int32", f.n_train)
-    own = next(iter(blocks), None)
-    return control.Prepare(f.seed, f.n_train, f.n_test, rows, own, f.share)
+    own = None
+    if blocks:
+        _expect(blocks[0], "int32", f.n_train)
+        own = blocks[0].copy()
+    return control.Prepare(f.seed, f.n_train, f.n_test, rows.copy(), own, f.share)
 
 
 def _read_ask(f: Fields, arrays: ArrayList) -> control.Ask:
     (rows,) = arrays
     _expect(rows, "int64", rows.size)
-    return control.Ask(rows)
+    return control.Ask(rows.copy())
 
 
 def _read_plain(f: Fields, arrays: ArrayList) -> Any:
@@ -387,7 +392,7 @@ def encode(frame: WireFrame) -> bytes:
 
 
 def _checksum(*parts: bytes | memoryview) -> bytes:
-    """Return what tells a damaged frame; who made it is TLS's to tell."""
+    """Return the checksum that shows damage; TLS proves who made a frame."""
     state = xxhash.xxh3_64()
     for part in parts:
         state.update(part)
@@ -395,12 +400,12 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
 
 
 def most_bytes(n_body: int) -> int:
-    """Return the most bytes of a frame whose arrays have so many."""
+    """Return the largest size of a frame whose arrays take `n_body` bytes."""
     return HEAD_BYTES + MAX_FIELDS + n_body
 
 
 def kind_of(data: bytes | memoryview) -> type | None:
-    """Return of which kind a frame says that it is, before it is read."""
+    """Return the kind that a frame claims to be, before it is read."""
     if len(data) < HEAD.size:
         return None
     place = HEAD.unpack_from(data)[2]
@@ -435,7 +440,7 @@ def _decode(view: memoryview, limit: int) -> WireFrame:
         raise ValueError(f"{len(view)} bytes")
     magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
     if magic != MAGIC:
-        raise ValueError("something else")
+        raise ValueError(f"bytes that begin with {magic!r}")
     if version != VERSION:
         raise ValueError(f"format {version}")
     if n_fields > MAX_FIELDS or n_body > limit:
@@ -451,11 +456,10 @@ def _decode(view: memoryview, limit: int) -> WireFrame:
     text = bytes(view[HEAD_BYTES:start])
     repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
     specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
-    arrays = []
+    arrays = []  # of the frame's own bytes; what is used of them is copied
     for dtype, shape in specs:
-        array = np.ndarray(shape, dtype, view, start)
-        arrays.append(array.copy())
-        start += array.nbytes
+        arrays.append(np.ndarray(shape, dtype, view, start))
+        start += arrays[-1].nbytes
     return WireFrame(KINDS[place].read(fields, arrays), number, run)
 
 

@@ -118,17 +118,17 @@ def encode_alike(
     exact = np.concatenate(parts) if len(parts) > 1 else parts[0]
     exact = exact.astype(np.float32, copy=False)
     begin = [_draw(exact.shape[2], seed, name) for name in names for seed in seeds]
-    found = _round(exact, np.array(begin), bits)
+    results = _round(exact, np.array(begin), bits)
     coded = []
     for start in range(0, len(exact), len(seeds)):
-        own = [torch.from_numpy(part[start : start + len(seeds)]) for part in found]
+        own = [torch.from_numpy(part[start : start + len(seeds)]) for part in results]
         levels, low, step, rounded = own
         coded.append((Coded(levels, low, step, bits), rounded.to(blocks[0])))
     return coded
 
 
 def _draw(width: int, seed: int, name: Sequence[str | int]) -> Float32s:
-    """Return where the sums of every column begin, between 0 and 1, (1, width)."""
+    """Draw where the sums of every column begin, between 0 and 1, (1, width)."""
     drawn: Float32s = torch.rand(
         1, width, generator=stream(seed, "round", *name)
     ).numpy()
@@ -140,7 +140,7 @@ def _round(
 ) -> tuple[NDArray[np.int32], Float32s, Float32s, Float32s]:
     """Return levels, the lowest one, the distance of two, and the rounded values.
 
-    By NumPy, whose calls cost least where rows are few: they are most of the time.
+    In NumPy: with few rows, as usual, its calls cost least.
     """
     top, ends = 2**bits - 1, (-1, 1, 1)
     flat = exact.reshape(len(exact), -1)

@@ -16,14 +16,14 @@ CLOSE_SECONDS = 2.0  # for last words to go out
 
 
 class GoneError(Exception):
-    """The other end is gone, or not there yet; the connection, not what it carried."""
+    """The connection is lost, or cannot be made yet."""
 
 
 class Stream(Protocol):
     """One end of an open stream of frames (:mod:`lessvfl.wire.codec`).
 
-    Each of these raises a GoneError where the other end is gone. A stream is read by
-    one thread at a time, and written by one at a time.
+    Every method raises a GoneError once the other end is gone. Only one thread at a
+    time may read, and only one may write.
     """
 
     def read(self) -> memoryview:
@@ -35,10 +35,10 @@ class Stream(Protocol):
         ...
 
     def expect(self, n_bytes: int) -> None:
-        """Let the other end send a frame of so many bytes, and signs of life.
+        """Allow the other end a frame of up to `n_bytes`, and signs of life.
 
-        Who sends more is cut off. Before the first call it may send a greeting and
-        nothing else.
+        If it sends more, the stream ends. Before the first call only a greeting is
+        allowed.
         """
         ...
 
@@ -48,11 +48,11 @@ class Stream(Protocol):
         ...
 
     def end_soon(self) -> None:
-        """Have it end once last words are out, whether or not the other end does."""
+        """End it once the last frame is out, whatever the other end does."""
         ...
 
     def close(self) -> None:
-        """End it, whether or not the other end listens."""
+        """End it now, whether or not the other end still reads."""
         ...
 
 
@@ -62,7 +62,7 @@ def first_line(error: BaseException) -> str:
 
 
 def start_thread(name: str, work: Callable[[], None]) -> threading.Thread | None:
-    """Start a thread that nobody has to wait for; None where there is no room."""
+    """Start a daemon thread; return None if the system refuses one more."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()

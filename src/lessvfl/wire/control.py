@@ -135,13 +135,13 @@ class Prepare:
         return self.n_train + self.n_test
 
     def digest(self) -> str:
-        """Return what tells these rows, in this order, from others."""
+        """Return a digest of these rows in this order."""
         counts = f"{self.n_train} {self.n_test} {self.rows.dtype} "
-        found = hashlib.sha256(counts.encode())
-        found.update(self.rows.data)
+        digest = hashlib.sha256(counts.encode())
+        digest.update(self.rows.data)
         if self.blocks is not None:
-            found.update(np.ascontiguousarray(self.blocks).data)
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(self.blocks).data)
+        return digest.hexdigest()
 
     def places(self, of: Literal["train", "test"]) -> Iterator[NDArray[np.int64]]:
         """Yield the places of training or test rows, many at a time."""
@@ -158,21 +158,21 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Save:
-    """Write down the state at this mark, as in ``train-150``."""
+    """Save the state under this mark, as in ``train-150``."""
 
     tag: Tag
 
 
 @dataclass(frozen=True)
 class Restore:
-    """Take up the state at this mark; None: from the start."""
+    """Go back to the state of this mark; None: to the start."""
 
     tag: Tag | None
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The run of this seed is over: write it down, with whose network it goes."""
+    """The run of this seed is over: save it, with the fusion network it belongs to."""
 
     model: Text  # a digest
 
@@ -204,12 +204,12 @@ class Declined:
 
 @dataclass(frozen=True)
 class Farewell:
-    """Everybody has what they need: go."""
+    """The run is over for everybody."""
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """Done as asked; what the party is willing to reveal."""
+    """Done as asked, with what the party is willing to reveal."""
 
     revealed: Mapping[str, Any] = field(default_factory=dict)
 
@@ -221,7 +221,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Refusal:
-    """No, and why; `final` where trying again is of no use."""
+    """No, and why; `final` where it is no use to try again."""
 
     kind: Word
     reason: Text
@@ -229,7 +229,7 @@ class Refusal:
 
     @classmethod
     def of(cls, error: BaseException) -> Refusal:
-        """Return what another side may hear of an error."""
+        """Return what another side may know of an error."""
         if isinstance(error, KeyboardInterrupt):
             return cls("interrupted", "That side was interrupted.")
         if not isinstance(error, LessVFLError):

@@ -1,7 +1,7 @@
-"""The transport between machines, at a party: it dials the server and answers.
+"""A party's end of the transport between machines: it dials the server and answers.
 
-One thread reads requests, computes and replies; another gives a sign of life every few
-seconds while a reply is being computed. A lost connection is made again.
+One thread reads requests, computes and replies; another sends a sign of life every few
+seconds while a reply is being computed. A lost connection is dialled again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
-    """Where the server is, and how to get there: what an engine offers a party."""
+    """Where the server is and how to reach it; every engine has one."""
 
     @property
     def server(self) -> str:
-        """Return what it is called in a sentence."""
+        """Return its name for messages."""
         ...
 
     def connect(self) -> Stream:
@@ -42,12 +42,12 @@ class Server(Protocol):
 
 
 def _nothing(*what: int) -> None:
-    """Tell nobody."""
+    """Ignore what happened."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to tell of a connection: that it is made, that it is gone, its bytes."""
+    """Callbacks of a connection: when it is made, when it is lost, its bytes."""
 
     came: Callable[[], None] = _nothing
     went: Callable[[], None] = _nothing
@@ -67,17 +67,17 @@ def serve(
 ) -> None:
     """Dial the server and answer its requests until it says that the run is over.
 
-    A connection that is lost is made again, for at most `patience` seconds without one.
-    An error of `handle` is raised, and the server hears its kind and public sentence.
-    `is_over` tells whether this party has all that it needs when the server says
-    farewell; `beat` are the seconds between two signs of life while `handle` computes.
-    A server that is not there is one line at once, and then one a minute.
+    A lost connection is dialled again for up to `patience` seconds. An error in
+    `handle` is raised here; the server is told its kind and its public sentence.
+    `is_over` tells whether this party has everything when the server says farewell;
+    `beat` is the number of seconds between two signs of life while `handle` computes.
+    A server that cannot be reached is logged at once, then once a minute.
     """
     end = time.monotonic() + patience
     pauses = _pauses()
     was_there = False
     since = time.monotonic()  # the last sign of life
-    told: float | None = None  # when a line last said that there is none
+    told: float | None = None  # when the log last said that there is none
 
     def heard(message: Any) -> Any:
         nonlocal end, pauses, was_there, since, told
@@ -117,7 +117,7 @@ def serve(
 
 
 def _say_again(address: Server, how: str, why: GoneError, how_long: str) -> None:
-    """Say in one line that there is no connection, and for how long to try."""
+    """Log that there is no connection, and for how long to keep trying."""
     where = address.server
     log.info("The server %s %s (%s); trying again, %s", where, how, why, how_long)
 
@@ -131,7 +131,7 @@ def _pauses() -> Iterator[float]:
 
 
 class _Voice:
-    """What a party says over one connection: replies, and signs of life before them."""
+    """What a party sends over one connection: replies, and signs of life meanwhile."""
 
     def __init__(
         self, stream: Stream, beat: float, carried: Callable[[int, int], None]
@@ -149,7 +149,7 @@ class _Voice:
         self._thread.start()
 
     def begin(self, frame: WireFrame) -> None:
-        """Give signs of life until the reply to this request."""
+        """Send signs of life until this request is answered."""
         self._at = (frame, time.monotonic())
 
     def say(self, message: Any, number: int, run: bytes = bytes(16)) -> None:
@@ -167,7 +167,7 @@ class _Voice:
         return self._heard.whole(data)
 
     def close(self) -> None:
-        """Fall silent."""
+        """Send no more signs of life."""
         self._over.set()
 
     def _live(self) -> None:
@@ -185,7 +185,7 @@ def _answer(
     hello: Hello,
     handle: Callable[[Any], Any],
     beat: float,
-    carried: Callable[[int, int], None] = _nothing,
+    carried: Callable[[int, int], None],
 ) -> None:
     """Answer requests over one connection until the server says farewell."""
     stream = address.connect()
@@ -226,6 +226,6 @@ def _converse(voice: _Voice, stream: Stream, handle: Callable[[Any], Any]) -> No
 
 
 def _refuse(voice: _Voice, error: Exception, number: int, run: bytes) -> None:
-    """Say of an error what another side may hear."""
+    """Tell the server what it may know of an error."""
     with contextlib.suppress(GoneError):
         voice.say(Refusal.of(error), number, run)

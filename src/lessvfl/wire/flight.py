@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Credentials:
-    """The files that say who somebody is: certificate, key, and the CA's certificate.
+    """The files that prove an identity: certificate, key, and the CA's certificate.
 
-    None instead means no encryption, which is for loopback alone.
+    None in their place means no encryption, which only loopback allows.
     """
 
     certificate: Path
@@ -63,17 +63,18 @@ class Credentials:
         return certificate, key, ca
 
 
-def location(address: str, secure: bool) -> str:
-    """Turn host:port into the location of a Flight server; loopback if insecure."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not host:
+def parse_address(address: str, secure: bool) -> tuple[str, int]:
+    """Return host and port of an address, which must be loopback if not `secure`."""
+    bracketed, _, port = address.rpartition(":")
+    host = bracketed.strip("[]")
+    if not port.isdecimal() or not host:
         raise ConfigError(
             f"An address must be given as HOST:PORT, as in 127.0.0.1:8815. "
             f"Got {address!r}."
         )
     if not secure:
         try:
-            inside = ipaddress.ip_address(host.strip("[]")).is_loopback
+            inside = ipaddress.ip_address(host).is_loopback
         except ValueError:
             inside = host == "localhost"
         if not inside:
@@ -81,11 +82,14 @@ def location(address: str, secure: bool) -> str:
                 "Without encryption the address must be of this machine, as in "
                 f"127.0.0.1:8815. Got {address!r}."
             )
-    return f"grpc+{'tls' if secure else 'tcp'}://{host}:{port}"
+    return host, int(port)
 
 
-# What the engine says of a connection that was not made, and what it means; the first
-# that fits counts.
+def _location(address: str, secure: bool) -> str:
+    return f"grpc+{'tls' if secure else 'tcp'}://{address}"
+
+
+# Parts of the engine's error messages and what they mean; the first match counts.
 REASONS = {
     "Connection refused": "connection refused: nobody listens there",
     "hostname lookup": "its host name is not known",
@@ -107,16 +111,17 @@ TOO_MUCH = "A message must have no more bytes than are due. Got more."
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why there is no connection, in few words where the engine has many."""
+    """Return in a few words why there is no connection."""
     text = str(error)
     log.debug("no connection: %s", first_line(error))
     return next((words for sign, words in REASONS.items() if sign in text), BROKEN)
 
 
 class FlightStream:
-    """One end of an open stream; a party's holds its connection, too.
+    """One end of an open stream.
 
-    The server's end has a `guest`, who sends no more than is due.
+    A party's end owns its connection, `client`; the server's end has a `guest`, which
+    limits what the party may send.
     """
 
     def __init__(
@@ -143,11 +148,11 @@ class FlightStream:
 
     @property
     def passed(self) -> Traffic | None:
-        """Return the bytes of a guest's connection; a party does not know its own."""
+        """Return the bytes of a guest's connection; unknown at a party."""
         return None if self._guest is None else self._guest.passed
 
     def end_soon(self) -> None:
-        """Have a guest let go of its connection, and of all that waits for it."""
+        """Have a guest's connection closed soon."""
         if self._guest is not None:
             self._guest.end_soon()
 
@@ -159,9 +164,9 @@ class FlightStream:
             raise GoneError(reason_of(error)) from None
 
     def close(self) -> None:
-        """End a party's connection, whether or not the server listens.
+        """Close a party's connection, whether or not the server still reads.
 
-        The server's end is over when its call returns.
+        The server's end closes when its call returns.
         """
         if self._client is None:
             return
@@ -191,7 +196,8 @@ class Address:
 
     def connect(self) -> FlightStream:
         """Dial the server."""
-        where = location(self.server, self.credentials is not None)
+        secure = self.credentials is not None
+        parse_address(self.server, secure)
         options: dict[str, Any] = {
             "generic_options": [
                 ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
@@ -207,7 +213,7 @@ class Address:
                 "override_hostname": self.server_name,
             }
         try:
-            client = flight.connect(where, **options)
+            client = flight.connect(_location(self.server, secure), **options)
             descriptor = flight.FlightDescriptor.for_command(COMMAND)
             writer, reader = client.do_exchange(descriptor)
         except LOST as error:
@@ -218,8 +224,8 @@ class Address:
 class FlightHub(Hub):
     """A hub that listens at an address.
 
-    `name_of` turns what a certificate says into a name. Without credentials nothing is
-    encrypted, and nothing proves who a party is.
+    `name_of` returns the party's name from what its certificate says. Without
+    credentials nothing is encrypted, and nothing proves who a party is.
     """
 
     def __init__(
@@ -237,7 +243,7 @@ class FlightHub(Hub):
         super().__init__(parties, silence=silence, limit=limit, rules=rules)
         self.secure = credentials is not None
         self.name_of = name_of
-        location(address, self.secure)
+        host, port = parse_address(address, self.secure)
         self._options: dict[str, Any] = {}
         if credentials is not None:
             certificate, key, ca = credentials.read()
@@ -247,18 +253,11 @@ class FlightHub(Hub):
                 "root_certificates": ca,
             }
         self._lanes: list[_Lane] = []
-        self._free: deque[_Lane] = (
-            deque()
-        )  # the one that is free for longest comes first
-        host, _, port = address.rpartition(":")
+        self._free: deque[_Lane] = deque()  # longest free first
         try:
-            self._free.append(self._new_lane())  # wrong files are noticed now
-            self._front = Front(
-                host.strip("[]"),
-                int(port),
-                self._find_lane,
-                limits.within_files(len(parties)),
-            )
+            self._free.append(self._new_lane())  # bad certificates fail here
+            own = limits.within_files(len(parties))
+            self._front = Front(host, port, self._find_lane, own)
         except (pyarrow.ArrowException, OSError, OverflowError) as error:
             self._stop_lanes()
             log.debug("cannot listen: %s", first_line(error))
@@ -283,7 +282,7 @@ class FlightHub(Hub):
             lane.shutdown()
 
     def _new_lane(self) -> _Lane:
-        where = location(f"{LOOPBACK}:0", self.secure)
+        where = _location(f"{LOOPBACK}:0", self.secure)
         self._lanes.append(_Lane(self, where, self._free.append, **self._options))
         return self._lanes[-1]
 
@@ -295,7 +294,7 @@ class FlightHub(Hub):
 
 
 class _Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Has a lane asked whether a stream may begin, before anything is read of it."""
+    """Ask the lane whether a stream may begin, before anything of it is read."""
 
     def __init__(self) -> None:
         self.lane: _Lane | None = None
@@ -327,9 +326,9 @@ class _Stream(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class _Lane(flight.FlightServerBase):  # type: ignore[misc]
-    """A Flight server for one connection at a time; `freed` is told when it has none.
+    """A Flight server for one connection at a time.
 
-    It is free when the guest is gone and its stream is over.
+    `freed` is called when the guest is gone and its stream is over.
     """
 
     def __init__(
@@ -379,7 +378,7 @@ class _Lane(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(
         self, context: Any, descriptor: Any, reader: Any, writer: Any
     ) -> None:
-        """Hand a stream to the hub; one that did not come through the front ends."""
+        """Hand a stream to the hub, unless it bypassed the front."""
         guest, hub = self._guest, self._hub
         if guest is None or not context.peer().endswith(f":{guest.port}"):
             return
@@ -393,7 +392,7 @@ class _Lane(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _objection(error: Exception) -> str:
-    """Return why nobody can listen at an address."""
+    """Return why an address cannot be listened at."""
     if isinstance(error, OverflowError):
         return "has a port above 65535"
     if isinstance(error, OSError):

@@ -31,6 +31,7 @@ import errno
 import logging
 import math
 import random
+import resource
 import selectors
 import socket
 import threading
@@ -46,14 +47,12 @@ from lessvfl.wire.messages import Traffic
 LOOPBACK = "127.0.0.1"
 AT_ONCE = 1 << 18  # bytes that are passed on together
 ACCEPTED_AT_ONCE = 64
-SWEEP_SECONDS = 0.25  # between two looks at who stays too long
+SWEEP_SECONDS = 0.25  # how often connections that stay too long are ended
 LINE_SECONDS = 60.0  # between two lines about who was turned away
 PER_WINDOW = 16  # bytes that came down for one byte of window updates, at the least
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 RESERVED_FILES = 128  # descriptors that the run itself may need
-FILES_EACH = (
-    5  # of a connection: this side's two, the engine's, its lane's and one more
-)
+FILES_EACH = 5  # of a connection: our two, the engine's, its lane's and one spare
 MOST_FILES = 1 << 16
 NOTHING = memoryview(b"")
 
@@ -62,7 +61,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """How much the world may take of a server."""
+    """How much of a server strangers may use."""
 
     waiting: int = 32  # connections that are not admitted
     seconds: float = 20.0  # until one is
@@ -71,7 +70,7 @@ class Limits:
     a_second: int = 1 << 12  # by which these come back
 
     def within_files(self, n_parties: int) -> Limits:
-        """Return these, with fewer connections where there are few descriptors."""
+        """Return these limits, lowered to the file descriptors that there are."""
         left = open_files() - RESERVED_FILES - 2 * n_parties * FILES_EACH
         return replace(self, waiting=max(2, min(self.waiting, left // FILES_EACH)))
 
@@ -81,20 +80,12 @@ USUAL = Limits()
 
 def open_files() -> int:
     """Return how many files this process may have open."""
-    try:
-        import resource
-    except ImportError:  # a system without such limits
-        return MOST_FILES
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files() -> None:
-    """Have this process open as many files as it is allowed to ask for."""
-    try:
-        import resource
-    except ImportError:
-        return
+    """Raise the limit of open files as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -103,7 +94,7 @@ def raise_open_files() -> None:
 
 
 class Guest:
-    """One connection of somebody outside, as the hub's threads and the front see it."""
+    """One outside connection, shared by the hub's threads and the front."""
 
     def __init__(self, outer: socket.socket, address: str, limits: Limits) -> None:
         self.outer, self.address = outer, address
@@ -133,7 +124,7 @@ class Guest:
             return None
 
     def expect(self, n_bytes: int) -> None:
-        """Admit it, and let it send a message of so many bytes."""
+        """Admit it, and allow it a message of `n_bytes`."""
         with self._lock:
             if not self.is_admitted:
                 self.is_admitted, self.until = True, math.inf
@@ -147,7 +138,7 @@ class Guest:
             return Traffic(self._n_up, self._n_down)
 
     def end_soon(self) -> None:
-        """Have it end, once the last words are out."""
+        """Let it end as soon as the last bytes are out."""
         self.until = min(self.until, time.monotonic() + CLOSE_SECONDS)
 
     # ------------------------------------------------------------ in the front's thread
@@ -216,7 +207,7 @@ class Front:
         return int(self._listeners[0].getsockname()[1])
 
     def stop_listening(self) -> None:
-        """Let nobody in any more; who is admitted stays."""
+        """Accept no more connections; admitted ones stay."""
         self._is_closed.set()
         self._wake.send(b".")
 
@@ -251,17 +242,17 @@ class Front:
         self._selector.close()
 
     def _close(self) -> None:
-        """Stop listening, and end who waits."""
+        """Stop listening, and end connections that are not admitted."""
         for listener in self._listeners:
             self._watch(listener, 0)
             listener.close()
-        for guest in [guest for guest in self._guests if not guest.is_admitted]:
+        for guest in self._waiting():
             guest.end_soon()
             if guest.is_silent:
                 self._end(guest)
 
     def _sweep(self) -> None:
-        """End who stays too long, and tell of it now and then."""
+        """End connections that stay too long, and log their number now and then."""
         now = time.monotonic()
         for guest in [guest for guest in self._guests if guest.until < now]:
             self._n_ended += not guest.is_admitted
@@ -291,22 +282,22 @@ class Front:
             with contextlib.suppress(OSError):
                 outer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 outer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._n_waiting() >= self.limits.waiting:
+            if len(self._waiting()) >= self.limits.waiting:
                 self._make_room()
             guest = Guest(outer, where[0], self.limits)
             self._guests.add(guest)
             self._watch(outer, selectors.EVENT_READ, guest)
 
-    def _n_waiting(self) -> int:
-        return sum(not guest.is_admitted for guest in self._guests)
+    def _waiting(self) -> list[Guest]:
+        return [guest for guest in self._guests if not guest.is_admitted]
 
     def _make_room(self) -> bool:
-        """End one that waits, of the address that has most; tell whether there was one.
+        """End a waiting connection of the address with the most; False: none waits.
 
-        One that has said nothing goes first. Which one is up to chance: who comes in
-        between many others may stay.
+        Silent ones go first. The choice is random, so that an honest party among many
+        strangers has a chance to stay.
         """
-        waiting = [guest for guest in self._guests if not guest.is_admitted]
+        waiting = self._waiting()
         if not waiting:
             return False
         ((most, _),) = Counter(guest.address for guest in waiting).most_common(1)
@@ -319,7 +310,7 @@ class Front:
     def _serve(self, guest: Guest, ready: Any, events: int) -> None:
         """Pass on what there is, both ways."""
         if guest not in self._guests:
-            return  # it was ended by another event of the same look
+            return  # ended by an earlier event of the same round
         watched = guest.inner
         try:
             if guest.inner is None:

@@ -18,7 +18,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
@@ -55,11 +54,11 @@ log = logging.getLogger(__name__)
 
 
 class Hub:
-    """The server's side: takes parties in and exchanges frames with them.
+    """The server's side: admits parties and exchanges frames with them.
 
-    `silence` are the seconds that a party which owes a reply may give no sign of life,
-    `limit` the most bytes of a reply's arrays. An engine listens, calls :meth:`attend`
-    and has a :meth:`stop`. Other `rules` hold from the next exchange on.
+    `silence` is how many seconds a party that owes a reply may go without a sign of
+    life, `limit` the most bytes of a reply's arrays. An engine listens, calls
+    :meth:`attend` and has a :meth:`stop`. New `rules` hold from the next exchange on.
     """
 
     named_in = "certificate"  # where a party's name stands
@@ -74,9 +73,7 @@ class Hub:
         rules: HubRules = ANY_PARTY,
     ) -> None:
         self.parties = tuple(parties)
-        self.silence = silence
-        self.limit = limit
-        self.rules = rules
+        self.silence, self.limit, self.rules = silence, limit, rules
         self.number = 0
         self.run_id = bytes(16)
         self.bytes = ByteCount()  # so far
@@ -87,7 +84,7 @@ class Hub:
         self._stopping: threading.Thread | None = None
 
     def follow(self, rules: HubRules) -> None:
-        """Take up rules; a party that came before them stays only if they admit it."""
+        """Set the rules, and hang up on connected parties that they do not admit."""
         with self._changed:
             self.rules = rules
             for line in [*self._lines.values()]:
@@ -103,12 +100,11 @@ class Hub:
     def attend(
         self, stream: Stream, who: Callable[[], str | None], greets: bool = True
     ) -> None:
-        """Take in the party at the other end, and carry its frames until it goes.
+        """Admit the party at the other end, and carry its frames until it goes.
 
-        `who` returns its proven name, None where nothing proves one; without `greets`
-        it is known to say something else than a greeting. An error of ours is raised in
-        the server's thread; raised here, it would be told to the party with all that it
-        says.
+        `who` returns its proven name, None where nothing proves one; `greets` is False
+        where it is known not to send a greeting. An error of ours is raised in the
+        server's thread: raised here, its full text would reach the party.
         """
         line: PartyLine | None = None
         try:
@@ -132,28 +128,25 @@ class Hub:
     def _greet(
         self, stream: Stream, who: Callable[[], str | None], greets: bool
     ) -> PartyLine | None:
-        """Check who dials; return its line, or say why not."""
+        """Check who dials; return its line, or refuse it and return None."""
         proven: str | None = None
         try:
-            try:
-                proven = who()
-            except LessVFLError as error:  # a name of no form of ours
-                raise ProtocolError(str(error)) from None
+            proven = who()  # an error: a name that no party may have
             if proven is not None and proven not in self.parties:
                 self._refuse(proven, _unexpected(proven), stream)
                 return None
             data = stream.read()
             check_length(len(data))
-            if codec.kind_of(data) is not Hello or not greets:
-                raise ProtocolError("A party must greet first. Got something else.")
+            kind = codec.kind_of(data)
+            if kind is not Hello or not greets:
+                got = "no frame of lessvfl" if kind is None else kind.__name__
+                raise ProtocolError(f"A party must greet first. Got {got}.")
             hello = codec.decode(data, LARGEST_HELLO).message
-        except GoneError:
-            nothing = "A party must greet first. Got nothing."
-            refusal = Refusal(ProtocolError.kind, nothing)
+        except (GoneError, LessVFLError) as error:  # it shows a wrong field, no more
+            is_gone = isinstance(error, GoneError)
+            said = "A party must greet first. Got nothing." if is_gone else str(error)
+            refusal = Refusal(ProtocolError.kind, said)
             self._refuse(proven or "somebody", refusal, stream)
-            return None
-        except ProtocolError as error:  # it shows a field that was wrong, no more
-            self._refuse(proven or "somebody", Refusal(error.kind, str(error)), stream)
             return None
         name = hello.party if proven is None else proven
         line = PartyLine(name, hello, stream)
@@ -175,7 +168,7 @@ class Hub:
         return line
 
     def _objection(self, name: str, hello: Hello) -> Refusal | None:
-        """Return why a party may not join now; it hears of no other party."""
+        """Return why a party may not join now, without naming another party."""
         if name not in self.parties:
             return _unexpected(name)
         if hello.party != name:
@@ -268,7 +261,7 @@ class Hub:
             line.ended.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have the server's thread raise an error of another thread."""
+        """Have the server's thread raise an error that happened in another one."""
         log.error("a connection failed: %s", first_line(error))
         with self._changed:
             self._failure = self._failure or error
@@ -285,17 +278,16 @@ class Hub:
     @property
     def connected(self) -> tuple[PartyId, ...]:
         """Return who is connected now."""
-        with self._changed:
-            return tuple(self._lines)
+        return tuple(self.hellos)
 
     @property
     def hellos(self) -> dict[PartyId, Hello]:
-        """Return how connected parties greeted; each connection has one of its own."""
+        """Return the greetings of connected parties, a new one each connection."""
         with self._changed:
             return {party: line.hello for party, line in self._lines.items()}
 
     def wait(self, seconds: float, parties: Sequence[PartyId] | None = None) -> None:
-        """Wait until these parties, or all, are connected; who is not is named."""
+        """Wait until these parties, or all, are connected; an error names the rest."""
         due, end = parties or self.parties, time.monotonic() + seconds
         with self._changed:
             self._raise_failure()
@@ -317,7 +309,7 @@ class Hub:
     ) -> dict[PartyId, Any]:
         """Exchange messages of any kind, those around a run included.
 
-        Where it is said how parties `greeted`, those who came anew since are missing.
+        With `greeted`, parties that have reconnected since then count as missing.
         """
         self.number += 1
         with self._changed:
@@ -349,8 +341,8 @@ class Hub:
         }
 
     def _reply(self, line: PartyLine, request: Any) -> Any:
-        """Return a party's reply to this exchange; late ones to earlier are dropped."""
-        end = time.monotonic() + self.rules.longest
+        """Return a party's reply to this exchange; drop late replies to others."""
+        party, end = line.party, time.monotonic() + self.rules.longest
         while True:
             left = min(line.heard + self.silence, end) - time.monotonic()
             try:
@@ -362,26 +354,24 @@ class Hub:
                 if end <= time.monotonic():
                     why = f"no reply for {self.rules.longest:g} seconds"
                 self._hang_up(line, Refusal("lost", f"Got {why}.", final=False))
-                raise PartyLostError([line.party], why) from None
+                raise PartyLostError([party], why) from None
             if answer is None:
                 self._raise_failure()
-                raise PartyLostError([line.party], "connection lost")
+                raise PartyLostError([party], "connection lost")
             sent, came = answer
             if sent.number != self.number:
                 continue  # late, of an exchange that was given up
             if isinstance(came, memoryview):
                 came = self._read(sent, came)
             if isinstance(came, ProtocolError):
-                self.cut_off(line.party, str(came))
+                self.cut_off(party, str(came))
             reply = came.message
             if isinstance(reply, Refusal):
                 said = f"({reply.kind}): {printable(reply.reason)}"
-                raise ProtocolError(
-                    f"Party '{line.party}' stops {said}", public=STOPPED
-                )
-            complaint = self.rules.check(line.party, request, reply)
+                raise ProtocolError(f"Party '{party}' stops {said}", public=STOPPED)
+            complaint = self.rules.check(party, request, reply)
             if complaint is not None:
-                self.cut_off(line.party, complaint)
+                self.cut_off(party, complaint)
             return reply
 
     def _read(self, sent: WireFrame, data: memoryview) -> WireFrame | ProtocolError:
@@ -398,7 +388,7 @@ class Hub:
         )
 
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
-        """Hang up on who sent something else than was asked for."""
+        """Hang up on a party whose reply is wrong."""
         self.hang_up(party, Refusal("protocol", printable(why), final=False))
         self.rules.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
@@ -417,7 +407,7 @@ class Hub:
             self._hang_up(line, why)
 
     def _hang_up(self, line: PartyLine, why: Refusal | None) -> None:
-        """End one connection; another one that the party has made since stays."""
+        """End this connection; a newer one of the same party stays."""
         with self._changed:
             if self._lines.get(line.party) is line:
                 del self._lines[line.party]
@@ -429,8 +419,8 @@ class Hub:
     def close(self, error: BaseException | None = None) -> bool:
         """Say farewell to all, or why a run ends early, and stop listening.
 
-        A party that does not listen is not waited for. Returns whether all connections
-        are over; one that is not keeps a thread that cannot be ended.
+        A party that does not read is not waited for. Returns whether all connections
+        are over; an open one keeps a thread that cannot be ended.
         """
         end = time.monotonic() + CLOSE_SECONDS
         with self._changed:
@@ -442,7 +432,7 @@ class Hub:
         for line in lines:
             # Who computes a reply has a thread here that waits for it: another speaks.
             if not line.ended.wait(min(0.1, max(0.0, end - time.monotonic()))):
-                start_thread("lessvfl-farewell", partial(_quietly, line.say_last))
+                start_thread("lessvfl-farewell", line.say_last)
         for line in lines:
             line.ended.wait(max(0.0, end - time.monotonic()))
         if self._stopping is None:
@@ -455,8 +445,3 @@ class Hub:
 
 def _unexpected(name: str) -> Refusal:
     return Refusal("config", f"The server does not expect {name[:80]!r}.")
-
-
-def _quietly(say: Callable[[], None]) -> None:
-    with contextlib.suppress(GoneError):
-        say()

@@ -94,7 +94,7 @@ class Ledger:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a bill as :meth:`state` gave it."""
+        """Restore what :meth:`state` returned."""
         self.rounds = {stage: list(some) for stage, some in state["rounds"].items()}
         self.messages = Counter({_line_of(e): count for e, count in state["messages"]})
         self._passes = list(state["passes"])
@@ -162,6 +162,6 @@ class Ledger:
 
 
 def _line_of(values: Mapping[str, Any]) -> BillLine:
-    """Return a line out of its plain values."""
+    """Return a line from its plain values."""
     tuples = {name: tuple(values[name]) for name in ("payload_bytes", "n_values")}
     return BillLine(**{**values, **tuples})

@@ -1,7 +1,8 @@
-"""What a hub has of its parties: rules for all, their open streams, their bytes."""
+"""What a hub keeps for its parties: rules, open streams, counts of bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -15,7 +16,7 @@ from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.connection import Stream
+from lessvfl.wire.connection import GoneError, Stream
 from lessvfl.wire.control import Align, Hello
 from lessvfl.wire.messages import Traffic
 from lessvfl.wire.shorthand import Shorthand
@@ -31,7 +32,7 @@ Answer = tuple[
 
 @dataclass(frozen=True)
 class HubRules:
-    """What whoever uses a hub says of parties and their replies, and hears of them."""
+    """How the user of a hub checks parties and replies, and is told of them."""
 
     # Why a party that greets is refused; None: it is not.
     admit: Callable[[Hello], str | None] = lambda hello: None
@@ -72,26 +73,26 @@ class PartyLine:
     heard_of: Shorthand = field(default_factory=Shorthand)
 
     def ask(self, order: Order) -> None:
-        """Have a request sent, and its reply taken."""
+        """Queue a request for this party."""
         self.heard = time.monotonic()
         self.requests.put(order)
 
     def say(self, data: bytes) -> int:
-        """Send a frame; return its bytes on the way."""
+        """Send a frame; return its bytes on the wire."""
         with self.lock:
             short = self.said.shorten(data)
             self.stream.write(short)
         return len(short)
 
     def say_last(self) -> None:
-        """Send the last words, once, whichever thread comes to it."""
-        with self.lock:
+        """Send the last frame, once, from whichever thread; it may be too late."""
+        with self.lock, contextlib.suppress(GoneError):
             last, self.last = self.last, None
             if last is not None:
                 self.stream.write(last)
 
     def end(self, last: bytes | None) -> None:
-        """Have the stream end after its last words."""
+        """End the stream after a last frame."""
         self.last = last
         self.requests.put(None)
         self.stream.end_soon()  # who owes a reply may never send it

@@ -53,7 +53,7 @@ StreamKey = tuple[str, str]  # the cell at the other end, and the id of a stream
 
 
 class CellStream:
-    """One end of a stream between two cells."""
+    """One end of a stream between two cells of FLARE."""
 
     def __init__(self, lines: CellStreams, peer: str, name: str) -> None:
         self.key: StreamKey = (peer, name)
@@ -68,10 +68,10 @@ class CellStream:
         self._over: BaseException | None = None
 
     def take(self, place: int, frame: memoryview | None) -> None:
-        """Put a frame where it belongs; None is the end.
+        """Queue a frame in its place; None is the end.
 
-        More than a side may have to say ends the stream. That is one short greeting as
-        long as nothing was said to it; then one frame that is due, and signs of life.
+        A side that sends more than it may ends the stream: first one short greeting,
+        then, once it was answered, one frame that is due and signs of life.
         """
         size = 0 if frame is None else len(frame)
         with self._lock:
@@ -92,7 +92,7 @@ class CellStream:
             self.end(GoneError("the other side sent more than it was asked for"))
 
     def read(self) -> memoryview:
-        """Return the next frame; ask from time to time whether there will be one."""
+        """Return the next frame; while waiting, ask whether the other end is there."""
         is_late = False
         while True:
             if self._over is not None:
@@ -134,7 +134,7 @@ class CellStream:
         """Do nothing: it holds no connection of its own."""
 
     def close(self) -> None:
-        """Tell the other end that nothing will follow, if it listens."""
+        """Tell the other end, if it is there, that nothing will follow."""
         if self._over is None:
             self._lines.send(self.key, self.n_sent, None)
         self.end(GoneError(BROKEN))
@@ -149,10 +149,10 @@ class CellStream:
 class CellStreams:
     """All streams of one cell: sends their frames, and hands over what comes.
 
-    `opened` is told of a stream that another cell opens, and has the name that `who`
-    has found in its first message, or what is wrong with that; None refuses streams.
-    Later messages count only where `who` raises nothing. `limit` are the most bytes of
-    a frame's arrays.
+    `opened` is called with each stream that another cell opens and the name that `who`
+    returns for its first message, or the error that it raises; None refuses streams.
+    Later messages are dropped where `who` raises. `limit` is the most bytes of a
+    frame's arrays.
     """
 
     def __init__(
@@ -185,12 +185,12 @@ class CellStreams:
             stream.end(why)
 
     def forget(self, key: StreamKey) -> None:
-        """Take no more frames of a stream."""
+        """Drop all further frames of a stream."""
         with self._lock:
             self._streams.pop(key, None)
 
     def send(self, key: StreamKey, place: int, frame: bytes | None) -> bool:
-        """Send one frame, None at the end; tell whether it is on its way."""
+        """Send a frame, or None for the end; tell whether it is on its way."""
         peer, name = key
         headers = {STREAM: name, PLACE: place, LAST: frame is None}
         message = Message(headers, frame)
@@ -243,17 +243,16 @@ class CellStreams:
         if not isinstance(place, int):
             return
         proven = self._proven(message)
-        is_new = False
         with self._lock:
             stream = self._streams.get(key)
-            if stream is None and self._opened and place == 0 and frame is not None:
+            is_new = stream is None and place == 0 and frame is not None
+            if is_new and self._opened is not None:
                 stream = self._streams[key] = CellStream(self, *key)
-                is_new = True
         if stream is None:
             return  # of one that is over
-        if is_new and self._opened is not None and frame is not None:
+        if is_new and self._opened is not None:
             try:
-                check_length(len(frame))
+                check_length(len(frame or b""))
             except ProtocolError as error:
                 proven = error
             self._opened(stream, proven)
@@ -281,7 +280,7 @@ def site_of(message: Message, job: str) -> str:
     if not isinstance(name, str) or not is_whole or origin != FQCN.join([name, job]):
         raise ProtocolError(
             "A message must be of a site of this FLARE job, connected to the server "
-            "without a relay. Got another one."
+            f"without a relay. Got one of {str(origin)[:80]!r}."
         )
     return name
 
@@ -349,6 +348,6 @@ class FlareServer:
         return self._streams.open(self._peer)
 
     def abort(self, error: BaseException) -> None:
-        """Have whoever talks to the server raise an error, now and from now on."""
+        """Make every call to the server raise this error from now on."""
         self._aborted = error
         self._streams.end_all(error)

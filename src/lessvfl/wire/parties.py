@@ -89,12 +89,12 @@ class Parties:
     n_samples: int = field(init=False)
     _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
     _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
-    _constants: dict[PartyId, Tensor] = field(init=False)
+    constants: dict[PartyId, Tensor] = field(init=False)  # of silent parties
     _masks: dict[PartyId, Tensor] = field(init=False)  # components of every replica
     components: dict[PartyId, Tensor] = field(init=False)  # of those at the start
 
     def __post_init__(self) -> None:
-        """Shake hands: versions and numbers of rows must agree."""
+        """Check that versions and numbers of rows agree."""
         replies = self.transport.exchange(
             {name: messages.Describe() for name in self.names}
         )
@@ -122,7 +122,7 @@ class Parties:
         n_replicas = self.ledger.n_replicas
         self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
         self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
-        self._constants = {}
+        self.constants = {}
         self._masks = {
             name: torch.ones(n_replicas, size, dtype=torch.bool)
             for name, size in self.sizes.items()
@@ -132,8 +132,8 @@ class Parties:
     def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
         """Start a stage of training; return the first batch's blocks (R, b, E_m).
 
-        With `done` steps behind, the blocks of the next batch are sent again: they are
-        on the bill already.
+        After `done` steps, the blocks of the next batch are sent again; they have been
+        billed already.
         """
         requests = dict.fromkeys(self._active(), messages.Begin(plan, done))
         if done > 0:
@@ -171,7 +171,7 @@ class Parties:
     ) -> dict[PartyId, messages.Block]:
         """Return the gradient of every party that takes part, as it is sent.
 
-        Blocks of one shape are rounded in one go.
+        Blocks of one shape are rounded together.
         """
         names = self._active()
         own = [gradients[name].contiguous() for name in names]
@@ -179,10 +179,10 @@ class Parties:
         streams = [("down", plan.stage, name, step) for name in names]
         alike = len({values.shape for values in own}) == 1
         if plan.bits < 32 and alike and all(map(messages.is_whole, own, widths)):
-            found = coding.encode_alike(own, plan.bits, seeds, streams)
+            encoded = coding.encode_alike(own, plan.bits, seeds, streams)
             blocks = [
                 messages.Block(rounded, width, coded)
-                for (coded, rounded), width in zip(found, widths, strict=True)
+                for (coded, rounded), width in zip(encoded, widths, strict=True)
             ]
         else:
             blocks = [
@@ -216,8 +216,8 @@ class Parties:
             self.embed("embed", "train", bits=bits, part=part)
             for part in range(n_parts)
         )
-        found = [concatenate(some) for some in blocks]
-        return found[0] if n_parts == 1 else torch.cat(found, dim=1)
+        joined = [concatenate(some) for some in blocks]
+        return joined[0] if n_parts == 1 else torch.cat(joined, dim=1)
 
     def select_features(
         self, kept: Tensor | None, plan: SelectPlan | ShadowPlan
@@ -271,7 +271,7 @@ class Parties:
         self._finish(self._exchange(requests))
 
     def state(self) -> dict[str, Any]:
-        """Return what changes in a run, as plain values, and the constants apart."""
+        """Return what changes in a run as plain values, without the constants."""
         return {
             "sizes": self.sizes,
             "widths": {name: list(some) for name, some in self._widths.items()},
@@ -281,14 +281,10 @@ class Parties:
             "ledger": self.ledger.state(),
         }
 
-    def constants(self) -> dict[PartyId, Tensor]:
-        """Return what silent parties contribute."""
-        return self._constants
-
     def restore(
         self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
     ) -> None:
-        """Take up a state as :meth:`state` gave it."""
+        """Restore what :meth:`state` returned."""
         for name, (first, *_) in state["components"].items():
             if len(first) != self.sizes[name]:
                 raise ProtocolError(
@@ -298,7 +294,7 @@ class Parties:
         self.sizes = dict(state["sizes"])
         self._widths = {name: tuple(some) for name, some in state["widths"].items()}
         self._silent = {name: tuple(some) for name, some in state["silent"].items()}
-        self._constants = dict(constants)
+        self.constants = dict(constants)
         self._masks, self.components = (
             {
                 name: torch.tensor(mask, dtype=torch.bool).view(len(mask), -1)
@@ -369,7 +365,7 @@ class Parties:
             if isinstance(reply_or_none, messages.Embedding):
                 blocks.append(reply_or_none.block.values)
             else:
-                constant = self._constants[name]
+                constant = self.constants[name]
                 blocks.append(constant.unsqueeze(1).expand(-1, n_rows, -1))
         return blocks
 
@@ -382,7 +378,7 @@ class Parties:
                 )
             self._silent[name] = reply.silent
             if reply.constant is not None:
-                self._constants[name] = reply.constant.values
+                self.constants[name] = reply.constant.values
 
 
 def concatenate(blocks: Sequence[Tensor]) -> Tensor:

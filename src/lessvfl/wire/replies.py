@@ -1,4 +1,4 @@
-"""What a reply must be, before it is used: of the right kind, shape, stage, coding."""
+"""Checks of a reply before it is used: its kind, shape, stage and coding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDS = 1 << 10  # bytes of the ends of coded blocks, and of a constant
 
 
 class ReplyRules:
-    """The rules of one run with one replica."""
+    """What replies in one run with one replica must be like."""
 
     def __init__(
         self,
@@ -79,7 +79,9 @@ class ReplyRules:
         if isinstance(reply, messages.Description):
             size = min(max(1, reply.embedding_size), self.embedding_size)
             right = messages.Description(party, self.n_train, size)
-            return None if reply == right else "A party must be described as it is."
+            if reply == right:
+                return None
+            return f"A party must be described as it is, {right}. Got {reply}."
         if not isinstance(
             reply, messages.Embedding | messages.QueryReply | messages.Done
         ):
@@ -99,23 +101,21 @@ class ReplyRules:
             misfit = self._misfit(reply.block, (1, n_rows, size), (size,))
             bits = self._bits_due(party, request)
             if misfit is None and reply.block.bits != bits:
-                return f"A block must be in {bits} bits a value. Got another coding."
+                got = reply.block.bits
+                return f"A block must be in {bits} bits a value. Got {got}."
             return misfit
         if n_rows is not None:
             return "A stage must not end before it is over. Got its end."
-        if reply.silent[:1] == (True,) and self._keeps_all(party, request):
+        asks = isinstance(request, messages.Select | messages.Query)
+        may_remove = asks or self._at[party][0].selects
+        if reply.silent[:1] == (True,) and not may_remove:
             return "A party must not fall silent where nothing is removed. Got its end."
         if len(reply.silent) != 1 or reply.silent[0] != (reply.constant is not None):
-            return "A silent party must leave a constant. Got something else."
+            left = "no constant" if reply.constant is None else "a constant"
+            return f"A silent party must leave a constant. Got {reply.silent}, {left}."
         if reply.constant is None:
             return None
         return self._misfit(reply.constant, (1, size), (size,))
-
-    def _keeps_all(self, party: PartyId, request: Any) -> bool:
-        """Tell whether a request can leave no party without a feature."""
-        if isinstance(request, messages.Select | messages.Query):
-            return False
-        return not self._at[party][0].selects
 
     def _rows_due(self, party: PartyId, request: Any) -> int | None:
         """Return how many rows a reply must have; None: the end of the stage."""
@@ -150,18 +150,17 @@ class ReplyRules:
 
     def _bits_due(self, party: PartyId, request: Any) -> int:
         """Return in how many bits a reply's values must be."""
-        bits = (
-            request.bits
-            if isinstance(request, messages.Embed)
-            else self._at[party][0].bits
-        )
+        embeds = isinstance(request, messages.Embed)
+        bits = request.bits if embeds else self._at[party][0].bits
         return int(bits) if bits < 32 else 8 * self.dtype.itemsize
 
     def _misfit(
         self, block: messages.Block, shape: tuple[int, ...], widths: tuple[int, ...]
     ) -> str | None:
         if (block.values.shape, block.values.dtype) == (shape, self.dtype):
-            return None if block.widths == widths else "A block must have its widths."
+            if block.widths == widths:
+                return None
+            return f"A block must be of widths {widths}. Got {block.widths}."
         return (
             f"A block must be of shape {shape}, {self.dtype}. Got "
             f"{tuple(block.values.shape)}, {block.values.dtype}."

@@ -34,7 +34,7 @@ MOST = 8  # runs and fields of a kind that are remembered
 
 
 class Shorthand:
-    """What one direction of a connection has said: runs and fields, by kind."""
+    """The runs and fields that went one way over a connection, by kind."""
 
     def __init__(self) -> None:
         self._said: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -51,7 +51,7 @@ class Shorthand:
         return HEAD.pack(MARK, MOST * place + known.index(own), number, told) + body
 
     def whole(self, data: memoryview) -> memoryview:
-        """Return the whole frame of what came; one that is none comes back as it is."""
+        """Return the whole frame of what came, which may be whole already."""
         if bytes(data[:1]) != MARK or len(data) < HEAD.size:
             if len(data) >= codec.HEAD_BYTES:
                 place, _, own = _read(data)
@@ -62,7 +62,8 @@ class Shorthand:
         known = self._said.get(place, ())
         if which >= len(known):
             raise ProtocolError(
-                "A short frame must follow a whole one of its kind. Got it without."
+                "A short frame must follow a whole one of its kind. Got number "
+                f"{which} of {len(known)}."
             )
         run, text = known[which]
         body = data[HEAD.size :]
@@ -70,7 +71,7 @@ class Shorthand:
         return memoryview(b"".join((codec.HEAD.pack(*fixed), told, text, body)))
 
     def _remember(self, place: int, own: tuple[bytes, bytes]) -> None:
-        """Keep run and fields in mind, unless they are long or of no kind."""
+        """Remember run and fields, unless they are long or of an unknown kind."""
         if len(own[1]) > codec.LONG_FIELDS or place >= len(codec.KINDS):
             return
         known = self._said.setdefault(place, [])

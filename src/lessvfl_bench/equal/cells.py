@@ -37,7 +37,6 @@ PARTIES = {"isolet1": 2}  # where not the data set's own
 SCORES = ("accuracy", "balanced_accuracy", "auc")
 POINT = ("accuracy", "balanced_accuracy", "removed_share", "payload_bytes", "rounds")
 
-Lambdas = Mapping[str, float]
 Trial = Mapping[str, Any]  # lambdas, and what came of them on rows held out
 ServerLambdas = tuple[float | None, ...]
 
@@ -149,19 +148,17 @@ def try_lambdas(
     return {
         "trials": [
             {
-                "lambdas": _lambdas(replica),
+                "lambdas": {
+                    name: lam
+                    for name in ("lam_party", "lam_server")
+                    if (lam := getattr(replica, name)) is not None
+                },
                 "accuracy": numbers["accuracy"]["final"],
                 "removed_share": numbers["spurious"]["removed_share"],
             }
             for replica, numbers in zip(replicas, found, strict=True)
         ]
     }
-
-
-def _lambdas(replica: Replica) -> Lambdas:
-    """Return those that a run of a batch has."""
-    given = {"lam_party": replica.lam_party, "lam_server": replica.lam_server}
-    return {name: lam for name, lam in given.items() if lam is not None}
 
 
 def choose(trials: Sequence[Trial]) -> dict[str, Trial]:

@@ -13,15 +13,14 @@ from lessvfl import __version__
 from lessvfl_bench.equal import cells, tables
 from lessvfl_bench.equal.cells import METHODS, STEPS, TRANSPORTS, Cell
 from lessvfl_bench.equal.tables import BROKEN_DOWN, ORIGINAL, RULE
-from lessvfl_bench.options import check_options
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
     PUBLIC,
-    Asked,
     Call,
     NameList,
     NumberList,
     Say,
+    check_options,
     gather,
     option,
     workers,
@@ -31,7 +30,7 @@ DATA = (*PUBLIC, "isolet1", "pcmac", "rosmap", "mfeat", "credit")
 
 
 @dataclass(frozen=True)
-class Contest(Asked):
+class Contest:
     """What to compare."""
 
     data: NameList = option(DATA, "By name or file: phishing,digits.")

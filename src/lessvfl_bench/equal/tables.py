@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lessvfl import methods
+from lessvfl.report.tables import spread
 from lessvfl.run import target
 from lessvfl.terms import PairedGap
 from lessvfl_bench.equal.cells import SCORES, STEPS, TRANSPORTS, Cell
@@ -37,7 +38,7 @@ class CellRuns:
     cell: Cell
     rule: str
     trial: Mapping[str, Any]  # of the rows held out, which gave it; may be empty
-    runs: Sequence[Mapping[str, Any]]  # one a seed
+    runs: Sequence[Mapping[str, Any]]  # one for each seed
 
     @property
     def fell_back(self) -> bool:
@@ -48,8 +49,8 @@ class CellRuns:
 
     def mean(self, number: Callable[[Mapping[str, Any]], float | None]) -> float | None:
         """Return the mean of a number over the seeds that have it."""
-        known = [value for run in self.runs if (value := number(run)) is not None]
-        return statistics.fmean(known) if known else None
+        found = spread([number(run) for run in self.runs])
+        return None if found is None else found.mean
 
 
 def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
@@ -62,8 +63,10 @@ def rows(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
             "rule": one.rule or None,
             "lambdas": one.trial.get("lambdas", {}),
             "fell_back": one.fell_back,
-            **_means(one),
-            "by_seed": _by_seed(one),
+            **{name: one.mean(number) for name, number in NUMBERS.items()},
+            "by_seed": {
+                n: list(map(number, one.runs)) for n, number in NUMBERS.items()
+            },
             "target": _to_target(one, _same(found, one, "plain", ORIGINAL), "accuracy"),
             "balanced_target": _to_target(
                 one, _same(found, one, "plain", ORIGINAL), "balanced_accuracy"
@@ -87,16 +90,6 @@ NUMBERS: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
     "mib": _mib,
     "seconds": operator.itemgetter("seconds"),
 }
-
-
-def _means(one: CellRuns) -> dict[str, Any]:
-    """Return the means over seeds of what stands in a run."""
-    return {name: one.mean(number) for name, number in NUMBERS.items()}
-
-
-def _by_seed(one: CellRuns) -> dict[str, list[float | None]]:
-    """Return the numbers of every run, in the order of the seeds."""
-    return {name: list(map(number, one.runs)) for name, number in NUMBERS.items()}
 
 
 def _same(
@@ -185,11 +178,8 @@ def breakdown(found: Sequence[CellRuns]) -> list[dict[str, Any]]:
     Each factor is that of two runs which differ in one thing; their product is the
     whole. Bytes of a whole run, both ways.
     """
-    return [row for name in _names(found) if (row := _factors(found, name)) is not None]
-
-
-def _names(found: Sequence[CellRuns]) -> Iterator[str]:
-    return iter(dict.fromkeys(one.cell.data for one in found))
+    names = dict.fromkeys(one.cell.data for one in found)
+    return [row for name in names if (row := _factors(found, name)) is not None]
 
 
 def _factors(found: Sequence[CellRuns], name: str) -> dict[str, Any] | None:

@@ -174,8 +174,7 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(r.values()) for r in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(parts.markdown_table(rows[0], (row.values() for row in rows)))
 
 
 def _lines(results: Mapping[str, Any]) -> Iterator[list[Any]]:

@@ -119,9 +119,9 @@ def _markdown(results: Mapping[str, Any]) -> str:
     """Return one table a data set."""
     text = [f"{LEGEND}\n"]
     for name in results["data"]:
-        lines = [HEADS, ["---"] * len(HEADS), *map(cells, rows_of(results, name))]
-        lines = [[*line, *[""] * (len(HEADS) - len(line))] for line in lines]
-        text += [f"## {name}\n", *(f"| {' | '.join(line)} |" for line in lines), ""]
+        lines = map(cells, rows_of(results, name))
+        rows = ([*line, *[""] * (len(HEADS) - len(line))] for line in lines)
+        text += [f"## {name}\n", *parts.markdown_table(HEADS, rows), ""]
         text += [f"{note}\n" for note in results["notes"][name]]
     return "\n".join(text)
 

@@ -48,11 +48,6 @@ class Curve:
         return np.arange(1, len(self.stages) + 1)
 
 
-def plain_curve(scene: Scene, place: Place, seed: int) -> Curve:
-    """Return the curve of VFL without selection."""
-    return selection_curve(scene, Spec("plain"), place, seed)
-
-
 def selection_curve(scene: Scene, spec: Spec, place: Place, seed: int) -> Curve:
     """Return the curve of one setting and one seed (by place)."""
     tables, arrays = scene.tables, place.arrays

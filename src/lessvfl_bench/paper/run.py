@@ -17,14 +17,13 @@ from lessvfl.data import Dataset
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run import profiles
 from lessvfl.run.record import write_atomically
-from lessvfl_bench.options import check_options
 from lessvfl_bench.paper import curves, plan, printed, tables
 from lessvfl_bench.paper.chunks import Bench
 from lessvfl_bench.paper.curves import Curve, Ending
 from lessvfl_bench.paper.scene import Scene, Spec
 from lessvfl_bench.paper.store import Place, Store
 from lessvfl_bench.paper.tables import PUBLISHED
-from lessvfl_bench.study import NameList, NumberList, Say, option
+from lessvfl_bench.study import NameList, NumberList, Say, check_options, option
 
 PROFILES = ("official-code", "paper")
 CHOICES = ("published", "grid")
@@ -250,7 +249,7 @@ def _curves(scene: Scene, places: Mapping[Spec, Place]) -> dict[Spec, list[Curve
 def _choose(
     runs: Mapping[Spec, Sequence[Ending]], grid: Sequence[Spec]
 ) -> tuple[dict[str, Spec | None], list[Spec]]:
-    """Choose a setting a method, and one a method and length of pre-training."""
+    """Choose a setting for each method, and for each method and pre-training length."""
     overall = {method: tables.choose(runs, method, grid) for method in plan.METHODS}
     lengths = sorted({s.pretrain_epochs for s in grid if s.pretrain_epochs})
     by_length = [

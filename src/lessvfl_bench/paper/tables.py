@@ -39,7 +39,7 @@ Panel = dict[str, Any]
 
 @dataclass(frozen=True)
 class Findings:
-    """What was run on one data set: the curves (one a seed) of every setting."""
+    """What was run on one data set: the curves of every setting, one per seed."""
 
     data: str
     profile: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import platform
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,19 +24,19 @@ from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.data import DataConfig, Dataset, Problem
 from lessvfl.errors import ConfigError, warn
+from lessvfl.report.tables import spread
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.simulate import Job
-from lessvfl_bench.options import check_options
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import REFERENCES, Classes, Mask
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
     PUBLIC,
-    Asked,
     NameList,
     NoiseShare,
     NumberList,
     Say,
+    check_options,
     option,
 )
 
@@ -66,7 +65,7 @@ PeerLine = dict[str, Any]  # the numbers of one data set, method and seed
 
 
 @dataclass(frozen=True)
-class Comparison(Asked):
+class Comparison:
     """What to compare; networks alone are on the device."""
 
     data: NameList = option(DATA, "By name or file: phishing,digits.")
@@ -298,11 +297,8 @@ def _scores(predicted: NDArray[Any], problem: Problem) -> dict[str, float]:
 
 def _spread(values: Sequence[float | None]) -> dict[str, float | None] | None:
     """Return mean and sample standard deviation, None where there is nothing."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    std = statistics.stdev(known) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "std": std}
+    found = spread(values)
+    return None if found is None else {"mean": found.mean, "std": found.std}
 
 
 def _sentence(method: str, line: Mapping[str, Any]) -> str:

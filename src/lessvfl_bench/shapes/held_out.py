@@ -22,6 +22,7 @@ from lessvfl_bench.shapes.made import (
     KnownTable,
     deal,
     draw,
+    draw_blocks,
     linear,
     shape_of,
 )
@@ -79,17 +80,10 @@ def weak_blocks(rng: Generator) -> KnownTable:
 
     The true one's neighbours are useless beside it, and count as useless.
     """
-    n_blocks, size, n_parties = N_EACH // 5, 5, 3
-    blocks = np.arange(n_parties * N_EACH) // size
-    common = rng.normal(size=(N_ROWS, n_parties * n_blocks))
-    X = math.sqrt(0.6) * common[:, blocks]
-    X = X + math.sqrt(0.4) * rng.normal(size=X.shape)
-    chosen = np.flatnonzero(deal(rng, [2] * n_parties, n_blocks))
-    significant = np.zeros(len(blocks), dtype=bool)
-    significant[chosen * size + rng.integers(size, size=len(chosen))] = True
+    X, significant, blocks = draw_blocks(rng, 5, 0.4, 2)
     score = linear(X[:, significant], rng, 0.25, 0.5)
     y = (score + rng.logistic(size=N_ROWS) > 0).astype(int)
-    return shape_of(X, y, significant, [N_EACH] * n_parties, blocks=blocks)
+    return shape_of(X, y, significant, [N_EACH] * 3, blocks=blocks)
 
 
 def few_rows(rng: Generator) -> KnownTable:
@@ -112,10 +106,8 @@ def sites(rng: Generator, known: bool) -> KnownTable:
     X = X + math.sqrt(0.8) * rng.normal(size=X.shape)
     score = linear(X[:, significant], rng, 0.6, 1.0) + rng.normal(size=40)[site]
     y = (score + rng.logistic(size=len(X)) > 0).astype(int)
-    shape = shape_of(X, y, significant, [N_EACH] * 2)
     units = site if known else None
-    dataset = dataclasses.replace(shape.dataset, units=units)
-    return dataclasses.replace(shape, dataset=dataset)
+    return shape_of(X, y, significant, [N_EACH] * 2, units=units)
 
 
 HELD_OUT: dict[str, Callable[[Generator], KnownTable]] = {

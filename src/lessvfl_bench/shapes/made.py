@@ -56,12 +56,14 @@ def shape_of(
     blocks: NDArray[np.int64] | None = None,
     is_rare: bool = False,
     task: Any = None,
+    units: NDArray[np.int64] | None = None,
 ) -> KnownTable:
     """Put a shape together."""
     table = dataclasses.replace(
         data.from_arrays(X, y, task=task),
         significant=significant,
         n_parties=len(sizes),
+        units=units,
     )
     d = len(significant)
     neutral = np.zeros(d, dtype=bool) if neutral is None else neutral
@@ -70,7 +72,7 @@ def shape_of(
 
 
 def deal(rng: Generator, n_true: list[int], n_each: int = N_EACH) -> Mask:
-    """Mark so many significant columns of every party, anywhere among its own."""
+    """Mark `n_true` columns of each party, chosen at random, as significant."""
     significant = np.zeros((len(n_true), n_each), dtype=bool)
     for own, n in zip(significant, n_true, strict=True):
         own[rng.choice(n_each, n, replace=False)] = True
@@ -189,19 +191,29 @@ def amounts(rng: Generator, heavy: bool) -> KnownTable:
     return shape_of(X, y, significant, [N_EACH] * 4, task="regression")
 
 
+def draw_blocks(
+    rng: Generator, size: int, own_share: float, n_true: int
+) -> tuple[NDArray[Any], Mask, NDArray[np.int64]]:
+    """Draw blocks of correlated columns at three parties; return them, truth, blocks.
+
+    `own_share` of a column's variance is its own; `n_true` blocks of a party have one
+    significant column each.
+    """
+    n_blocks, blocks = N_EACH // size, np.arange(3 * N_EACH) // size
+    common = rng.normal(size=(N_ROWS, 3 * n_blocks))
+    own = rng.normal(size=(N_ROWS, len(blocks)))
+    X = math.sqrt(1 - own_share) * common[:, blocks] + math.sqrt(own_share) * own
+    chosen = np.flatnonzero(deal(rng, [n_true] * 3, n_blocks))
+    significant = np.zeros(len(blocks), dtype=bool)
+    significant[chosen * size + rng.integers(size, size=len(chosen))] = True
+    return X, significant, blocks
+
+
 def correlated_blocks(rng: Generator) -> KnownTable:
     """Make blocks of four columns, correlation 0.95; three of five have a true one."""
-    n_blocks, size, n_parties = N_EACH // 4, 4, 3
-    d = n_parties * N_EACH
-    blocks = np.arange(d) // size
-    common = rng.normal(size=(N_ROWS, n_parties * n_blocks))
-    own = rng.normal(size=(N_ROWS, d))
-    X = math.sqrt(0.95) * common[:, blocks] + math.sqrt(0.05) * own
-    chosen = np.flatnonzero(deal(rng, [3] * n_parties, n_blocks))
-    significant = np.zeros(d, dtype=bool)
-    significant[chosen * size + rng.integers(size, size=len(chosen))] = True
+    X, significant, blocks = draw_blocks(rng, 4, 0.05, 3)
     y = cut(linear(X[:, significant], rng), rng, 0.1)
-    return shape_of(X, y, significant, [N_EACH] * n_parties, blocks=blocks)
+    return shape_of(X, y, significant, [N_EACH] * 3, blocks=blocks)
 
 
 def proxies(rng: Generator) -> KnownTable:
@@ -344,9 +356,8 @@ def panel(rng: Generator) -> KnownTable:
     X = rng.normal(size=(150, 2 * N_EACH))[person]
     X = X + 0.3 * rng.normal(size=X.shape)
     own = linear(X[:, significant], rng, 0.8, 1.2) + rng.normal(size=150)[person]
-    shape = shape_of(X, cut(own, rng, 0.1), significant, [N_EACH] * 2)
-    dataset = dataclasses.replace(shape.dataset, units=person)
-    return dataclasses.replace(shape, dataset=dataset)
+    y = cut(own, rng, 0.1)
+    return shape_of(X, y, significant, [N_EACH] * 2, units=person)
 
 
 def zero_inflated(rng: Generator) -> KnownTable:
@@ -417,5 +428,3 @@ SHAPES: dict[str, Callable[[Generator], KnownTable]] = {
     "missing at random": missing_at_random,
     "informative missing": informative_missing,
 }
-# Left out of `--calibrate`: nothing is true there, or what is useless is debatable.
-NOT_CALIBRATED = ("pure noise", "correlated blocks")

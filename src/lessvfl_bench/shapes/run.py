@@ -15,6 +15,7 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl.core import metrics
+from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import Mask
@@ -25,7 +26,6 @@ from lessvfl_bench.study import (
     NumberList,
     Repeated,
     Study,
-    markdown,
     number,
     option,
 )
@@ -59,7 +59,7 @@ class Shapes(Study):
     shapes: Repeated = option((), "A shape by name; all unless given.")
     methods: NameList = option(METHODS, "Of these; L1 and Boruta see pooled columns.")
     set: Repeated = option((), "KEY=VALUE, for less-vfl-auto and VFL.")
-    calibrate: int = option(0, "So many runs, with seeds from 100 on.")
+    calibrate: int = option(0, "How many runs, with seeds from 100 on.")
     held_out: bool = option(False, "Calibrate on shapes that nothing was chosen on.")
     smallest: ClassVar = {
         "seeds": (0,),
@@ -88,7 +88,8 @@ class Shapes(Study):
         name, seed, method = case
         began = time.monotonic()
         with threadpool_limits(1):
-            shape, given = held_out.make(name, seed), self.settings(self.set)
+            shape = held_out.make(name, seed)
+            given = dict(pair.split("=", 1) for pair in self.set)
             found = run(shape, seed, method, given, not self.calibrate)
         return found | {"seconds": time.monotonic() - began}
 
@@ -102,7 +103,7 @@ class Shapes(Study):
             for shape in self.names
             for name in self.methods
         }
-        yield from markdown(
+        yield from markdown_table(
             (
                 *("shape", "method", "true found", "blocks found", "false kept", "F1"),
                 *("false share said", "false share", "keeps nothing", "seconds"),
@@ -126,7 +127,7 @@ class Shapes(Study):
             for n in self.names
         ]
         yield ""
-        yield from markdown(["shape", *heads], rows)
+        yield from markdown_table(["shape", *heads], rows)
 
 
 def _support(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -175,7 +176,7 @@ def calibration(found: ShapeRuns) -> Iterator[str]:
             ]
         rows.append([shape, len(own), *cells])
     low = "true above stated by more than 0.05"
-    return markdown(["shape", "runs", "stated", "true", low], rows)
+    return markdown_table(["shape", "runs", "stated", "true", low], rows)
 
 
 # -- one run ---------------------------------------------------------------------------

@@ -15,11 +15,12 @@ import torch
 from lessvfl import data
 from lessvfl.core import metrics
 from lessvfl.data import Dataset
+from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.shapes import made
 from lessvfl_bench.shapes.run import kept_of
-from lessvfl_bench.study import NameList, NumberList, Study, markdown, option
+from lessvfl_bench.study import NameList, NumberList, Study, option
 
 N_PARTIES = 4
 SHAPES = (
@@ -127,4 +128,4 @@ class Support(Study):
             return f"{statistics.mean(scores):.3f} ± {error:.3f}"
 
         rows = ([s, *(cell(s, m) for m in self.methods)] for s in self.shapes)
-        return markdown(["shape", *self.methods], rows)
+        return markdown_table(["shape", *self.methods], rows)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from lessvfl.remote.align import MODES, Aligner, Ids, PartyAligner
-from lessvfl_bench.study import NameList, NumberList, Study, markdown, option
+from lessvfl.report.parts import markdown_table
+from lessvfl_bench.study import NameList, NumberList, Study, option
 
 T = TypeVar("T")
 HEADS = (
@@ -64,7 +65,7 @@ class Alignment(Study):
             [mode, f"{n:,}", *map(_shown, sizes), *(f"{one:.2f} s" for one in seconds)]
             for (mode, n), (sizes, seconds) in found.items()
         )
-        return markdown(HEADS, rows)
+        return markdown_table(HEADS, rows)
 
 
 def _timed(step: Callable[[], T]) -> tuple[T, float]:

@@ -17,6 +17,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from lessvfl import data, methods
 from lessvfl.data import Dataset
+from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl.terms import MEASURES
 from lessvfl_bench.study import (
@@ -24,7 +25,6 @@ from lessvfl_bench.study import (
     NameList,
     NumberList,
     Study,
-    markdown,
     mean,
     option,
 )
@@ -117,7 +117,7 @@ class HowMany(Study):
             for (name, size), some in runs.items()
         )
         heads = ["data", self.what, *(COLUMNS[key] for key in shown)]
-        return markdown(heads, rows)
+        return markdown_table(heads, rows)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lessvfl import data
+from lessvfl.report.parts import markdown_table
 from lessvfl.report.verdicts import NEEDED, NOT_NEEDED, UNDECIDED, verdicts
 from lessvfl.run import experiment, profiles, simulate
-from lessvfl_bench.study import NumberList, Study, markdown, option
+from lessvfl_bench.study import NumberList, Study, option
 
 EFFECTS = (1.0, 0.5, 0.25, 0.12)
 N_EACH, TIMES = 20, 10
@@ -88,4 +89,4 @@ class Verdicts(Study):
         )
         later = "needed with ten times the rows, of undecided real"
         more = (later, "of undecided useless", "of not needed real")
-        return markdown(["rows", "positive", *lists, *more], rows)
+        return markdown_table(["rows", "positive", *lists, *more], rows)

@@ -17,9 +17,8 @@ from torch import Tensor
 from lessvfl.core.device import resolve_device
 from lessvfl.core.network import MLP
 from lessvfl.settings import refuse
-from lessvfl_bench.options import check_options
 from lessvfl_bench.store import Records
-from lessvfl_bench.study import Asked, NumberList, Say, option
+from lessvfl_bench.study import NumberList, Say, check_options, option
 from lessvfl_bench.theory import problem, rates, solve
 from lessvfl_bench.theory.problem import FAMILIES, N_BLOCKS, N_COLUMNS, TheorySample
 
@@ -30,7 +29,7 @@ N_TEST = 20_000  # fresh rows to measure the distance on
 
 
 @dataclass(frozen=True)
-class Programme(Asked):
+class Programme:
     """What to run: sample sizes, numbers of parties, seeds, networks, device."""
 
     n: NumberList = option(SIZES, "Sample sizes.")

@@ -163,8 +163,12 @@ def _read_part(root: Path, part: str) -> tuple[Floats, NDArray[np.int64]]:
             f"The file '{path}' must have the header stay,y_true and lines below it. "
             f"Got the header {','.join(header)!r} and {len(stays)} lines."
         )
-    if any(len(stay) != 2 or stay[1] not in ("0", "1") for stay in stays):
-        raise DataError(f"The lines of '{path}' must be a file name and 0 or 1.")
+    others = [s for s in stays if len(s) != 2 or s[1] not in ("0", "1")]
+    if others:
+        raise DataError(
+            f"The lines of '{path}' must be a file name and 0 or 1. "
+            f"Got {','.join(others[0])!r}."
+        )
     X = np.stack([_read_stay(root / part / stay[0])[:N_KEPT] for stay in stays])
     return X, np.array([int(stay[1]) for stay in stays], dtype=np.int64)
 

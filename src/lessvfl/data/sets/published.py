@@ -293,7 +293,7 @@ def _check_sum(name: str, data: Dataset, path: Path) -> None:
     elif path.read_text(encoding="utf-8").strip() != line:
         raise DataError(
             f"The data set '{name}' must equal its first download, whose checksum is "
-            f"in '{path}'. Got other content; delete that file to accept it."
+            f"in '{path}'. Got {line}; delete that file to accept it."
         )
 
 

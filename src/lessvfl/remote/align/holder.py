@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl import settings
 from lessvfl.errors import AlignmentError
 from lessvfl.remote.align import keys, messages, psi
-from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES, Ids
-from lessvfl.remote.align.messages import AlignReader, Mode
+from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES
+from lessvfl.remote.align.messages import AlignReader
 from lessvfl.terms import PartyId
 
 Positions = NDArray[np.int64]  # rows, or places in an offer
@@ -28,42 +26,24 @@ class Echo:
     proofs: dict[int, bytes] = field(default_factory=dict)  # of places in common
 
 
-class Aligner:
+@dataclass(eq=False, repr=False)
+class Aligner(messages.Side):
     """The label holder's side.
 
-    Send :meth:`hello` to every party, give every answer to :meth:`take` and send on
-    what it returns; once that is nothing for everybody, send what :meth:`finish`
-    returns, then take :attr:`rows`. Fewer common ids than
-    `min_common`, or than `min_share` of the smallest table, are refused. With the same
-    `secret` and table everything is the same again, the common order too. `tell` hears
-    now and then how far it is.
+    Send :meth:`hello` to every party, pass every answer to :meth:`take` and send what
+    it returns; once it returns None for all, send what :meth:`finish` returns, then
+    read :attr:`rows`. Fewer common ids than `min_common`, or than `min_share` of the
+    smallest table, are refused.
     """
 
-    def __init__(
-        self,
-        mode: Mode,
-        ids: Ids | None,
-        n_rows: int,
-        *,
-        secret: bytes,
-        min_common: int = 50,
-        min_share: float = 0.01,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        messages.check_table(mode, ids, n_rows, secret)
-        for name, kind, value in (
-            ("min_common", settings.an_int(1), min_common),
-            ("min_share", settings.a_float(0, 1), min_share),
-        ):
-            if not kind.accepts(value):
-                raise settings.refuse(name, "of alignment", kind.allowed, value)
-        self._mode: Mode = mode
-        self._tell = tell
-        self._ids = ids
-        self._n_rows = n_rows
-        self._smallest = n_rows
-        self._min_common, self._min_share = min_common, min_share
-        own = keys.derive(secret, "label holder")
+    min_common: int = 50
+    min_share: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Derive all that is random from the secret."""
+        super().__post_init__()
+        self._smallest = self.n_rows
+        own = keys.derive(self.secret, "label holder")
         self._run = keys.derive(own, "run")[: messages.RUN_BYTES]
         self._key = keys.derive(own, "digests")
         self._scalar = psi.Key(keys.derive(own, "scalar"))
@@ -75,16 +55,15 @@ class Aligner:
         self._asked: dict[PartyId, bytes] = {}  # plain: by which key rows are proven
         self._order = np.zeros(0, dtype=np.int64)  # psi: the row at each place of hello
         self._hello: bytes | None = None
-        self._rows: Positions | None = None
 
     def hello(self) -> bytes:
         """Return the message to every party, the same for all."""
         if self._hello is None:
-            id_type = "absent" if self._ids is None else self._ids.type
-            if self._mode == "psi":
-                assert self._ids is not None
-                items = messages.padded_items(self._padding_key, self._ids)
-                count = messages.counter(self._tell, "hiding our ids", len(items))
+            id_type = "absent" if self.ids is None else self.ids.type
+            if self.mode == "psi":
+                assert self.ids is not None
+                items = messages.padded_items(self._padding_key, self.ids)
+                count = self._counter("hiding our ids", len(items))
                 points, self._order = messages.in_order(self._scalar.hide(items, count))
                 part = messages.block(points)
             else:
@@ -102,17 +81,17 @@ class Aligner:
         echo = None if party in self._places else self._echoes.get(party)
         kind = messages.OFFER if echo is None else messages.ANSWER
         reader = messages.open_message(message, kind, f"party {party!r}")
-        if reader.mode != self._mode:
-            raise messages.other_mode(self._mode, reader.mode)
+        if reader.mode != self.mode:
+            raise messages.other_mode(self.mode, reader.mode)
         if reader.run != self._run:
             raise reader.error("answers the hello of another run")
         if party in self._places or self._rows is not None:
             raise reader.error("comes after its offer was taken")
-        if self._mode == "none":
+        if self.mode == "none":
             self._compare(reader)
-            self._places[party] = np.arange(self._n_rows)
+            self._places[party] = np.arange(self.n_rows)
             return None
-        if self._mode == "psi" and echo is None:
+        if self.mode == "psi" and echo is None:
             return self._echo(party, reader)
         if echo is not None:
             places, n_theirs = self._match_points(reader, echo), len(echo.points)
@@ -121,7 +100,7 @@ class Aligner:
             self._asked[party] = reader.take(messages.KEY_BYTES)
             reader.end()
         # What the party has at the least: its padding is part of what it sent.
-        smaller = min(self._n_rows, max(1, n_theirs - messages.PAD_TO + 1))
+        smaller = min(self.n_rows, max(1, n_theirs - messages.PAD_TO + 1))
         self._check_size(f"party {party!r}", int((places >= 0).sum()), smaller)
         self._places[party] = places
         self._smallest = min(self._smallest, smaller)
@@ -134,10 +113,10 @@ class Aligner:
         if len(firsts) != len(seconds):
             raise reader.error("holds two lists of different lengths")
         what = f"comparing with the ids of {reader.who}"
-        count = messages.counter(self._tell, what, len(firsts))
+        count = self._counter(what, len(firsts))
         both = reader.multiplied(self._scalar, firsts, count)
         again = reader.multiplied(self._scalar, seconds)
-        # One row is one point: whoever knows one id could otherwise claim all rows.
+        # One point a row: otherwise knowing one id would be enough to claim all rows.
         if len(set(both)) < len(both):
             raise reader.error("holds one point twice")
         listed, order = messages.in_order(both)
@@ -150,7 +129,7 @@ class Aligner:
         answered = reader.block(psi.POINT_BYTES)
         proofs = reader.block(psi.POINT_BYTES)
         reader.end()
-        n_all = messages.padded(self._n_rows)
+        n_all = messages.padded(self.n_rows)
         if (len(answered), len(proofs)) != (n_all, len(echo.points)):
             raise reader.error("answers another number of points than it was asked")
         reader.check_points(answered)
@@ -158,32 +137,32 @@ class Aligner:
             raise reader.error("holds one point twice")
         places = np.empty(n_all, dtype=np.int64)
         places[self._order] = _places_of(echo.points, answered)
-        if (places[self._n_rows :] >= 0).any():
+        if (places[self.n_rows :] >= 0).any():
             raise reader.error("claims to share padding")
         shared = places[places >= 0].tolist()
         own = reader.multiplied(self._scalar, [proofs[place] for place in shared])
         echo.proofs = dict(zip(shared, own, strict=True))
-        return places[: self._n_rows]
+        return places[: self.n_rows]
 
     def _match_digests(self, reader: AlignReader) -> tuple[Positions, int]:
         """Return the place of each of our rows in an offer of digests, and its size."""
-        assert self._ids is not None
+        assert self.ids is not None
         theirs = reader.sorted_block(DIGEST_BYTES)
-        return _places_of(theirs, self._ids.digests(self._key)), len(theirs)
+        return _places_of(theirs, self.ids.digests(self._key)), len(theirs)
 
     def _compare(self, reader: AlignReader) -> None:
         """Check that a party's table has our rows already (mode none)."""
         n_rows, digests = reader.count(), reader.block(DIGEST_BYTES)
         reader.end()
-        if n_rows != self._n_rows:
+        if n_rows != self.n_rows:
             raise AlignmentError(
                 f"With mode 'none' both sides must have the same rows, but the label "
-                f"holder has {self._n_rows} and {reader.who} has {n_rows}.",
+                f"holder has {self.n_rows} and {reader.who} has {n_rows}.",
                 public="With mode 'none' all sides must have the same rows.",
             )
-        if self._ids is None or not digests:
+        if self.ids is None or not digests:
             messages.warn_unchecked(reader.who)
-        elif digests != [self._ids.digest(self._key)]:
+        elif digests != [self.ids.digest(self._key)]:
             raise AlignmentError(
                 "With mode 'none' both sides must have the same ids in the same order, "
                 f"but those of {reader.who} differ from the label holder's.",
@@ -192,14 +171,14 @@ class Aligner:
             )
 
     def _check_size(self, who: str, n_common: int, smallest: int) -> None:
-        """Refuse a tiny intersection; the sentence does not tell how tiny."""
-        needed = max(self._min_common, math.ceil(self._min_share * smallest))
+        """Refuse a tiny intersection, without telling how tiny it is."""
+        needed = max(self.min_common, math.ceil(self.min_share * smallest))
         if n_common >= needed:
             return
         have = "no id" if n_common == 0 else f"fewer than {needed} ids"
         raise AlignmentError(
             f"The label holder and {who} have {have} in common; at least {needed} are "
-            f"needed (min_common={self._min_common}, min_share={self._min_share:g}). "
+            f"needed (min_common={self.min_common}, min_share={self.min_share:g}). "
             "Do the columns hold the same kind of id, written in the same way?"
         )
 
@@ -207,9 +186,9 @@ class Aligner:
         """Fix the common order, and return the last message to each party."""
         if not self._places:
             raise AlignmentError("No party has made an offer, so nothing is aligned.")
-        if self._mode == "none":
-            self._rows = np.arange(self._n_rows)
-            final = self._seal(messages.FINAL, messages.COUNT.pack(self._n_rows))
+        if self.mode == "none":
+            self._rows = np.arange(self.n_rows)
+            final = self._seal(messages.FINAL, messages.COUNT.pack(self.n_rows))
             return dict.fromkeys(self._places, final)
         shared = np.logical_and.reduce([p >= 0 for p in self._places.values()])
         common = np.flatnonzero(shared)
@@ -225,28 +204,21 @@ class Aligner:
         """Return rows by their places at a party, each proven to be common."""
         places = self._places[party][rows]
         parts = [messages.positions(places)]
-        if self._mode == "psi":
+        if self.mode == "psi":
             echo = self._echoes[party]
             proofs = [echo.proofs[place] for place in places.tolist()]
             parts.append(messages.positions(echo.ranks[places]))
         else:
-            assert self._ids is not None
-            proofs = messages.names(self._asked[party], self._ids, rows)
+            assert self.ids is not None
+            proofs = messages.names(self._asked[party], self.ids, rows)
         return [*parts, messages.block(proofs)]
 
     def _rank(self, row: int) -> bytes:
-        """Return what common rows are sorted by: it depends on no id."""
+        """Return the sort key of a common row, which does not depend on its id."""
         return keys.derive(self._order_key, "row", messages.COUNT.pack(row))
 
-    @property
-    def rows(self) -> Positions:
-        """The label holder's rows in the common order, once finished."""
-        if self._rows is None:
-            raise AlignmentError("The label holder's rows are not aligned yet.")
-        return self._rows
-
     def _seal(self, kind: int, *parts: bytes) -> bytes:
-        return messages.seal(kind, self._mode, self._run, *parts)
+        return messages.seal(kind, self.mode, self._run, *parts)
 
 
 def _places_of(listed: list[bytes], wanted: list[bytes]) -> Positions:

@@ -1,4 +1,4 @@
-"""Ids of rows: read once, checked at once, shown to nobody."""
+"""Ids of rows: checked when they are read, shown to nobody."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lessvfl.terms import plural
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
 TYPES = ("absent", "text", "whole numbers")
 AT_ONCE = 1 << 16  # ids that are written out together
-DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will meet
+DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will collide
 
 
 class Ids:
@@ -81,7 +81,7 @@ class Ids:
         return f"Ids(column={self.column!r}, type={self.type!r}, rows={len(self)})"
 
     def fingerprint(self) -> str:
-        """Return what tells these ids, in this order, from others; stays at home."""
+        """Return a digest of these ids in this order, which must not be sent."""
         return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
 
     def digests(self, key: bytes) -> list[bytes]:
@@ -101,21 +101,21 @@ class Ids:
 
 
 def _checked(cells: Sequence[Any], column: str) -> str:
-    """Return the type of ids, or refuse what cannot be one."""
+    """Return the type of ids, or refuse cells that are none."""
     missing = sum(is_missing(cell) or cell == "" for cell in cells)
     if missing:
         raise AlignmentError(
             f"Column '{column}' lacks an id in {missing} of "
             f"{plural(len(cells), 'row')}; every row needs one."
         )
-    found = _type_of(cells, column)
+    kind = _type_of(cells, column)
     try:
         "".join(map(str, cells)).encode()
     except UnicodeEncodeError:  # its own sentence shows the ids
         raise AlignmentError(
             f"Column '{column}' holds text that is not valid Unicode."
         ) from None
-    return found
+    return kind
 
 
 def _type_of(cells: Sequence[Any], column: str) -> str:

@@ -6,13 +6,12 @@ import hashlib
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl import settings
 from lessvfl.errors import AlignmentError, ProtocolError, warn
 from lessvfl.remote.align import keys, psi
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
@@ -49,7 +48,7 @@ def block(entries: Sequence[bytes]) -> bytes:
 
 
 def in_order(entries: Sequence[bytes]) -> tuple[list[bytes], NDArray[np.int64]]:
-    """Return entries sorted, which hides their order, and which each of them was."""
+    """Return entries sorted, which hides their order, and the old place of each."""
     order = sorted(range(len(entries)), key=entries.__getitem__)
     return [entries[at] for at in order], np.array(order, dtype=np.int64)
 
@@ -88,7 +87,7 @@ class AlignReader:
         return [taken[at : at + width] for at in range(0, len(taken), width)]
 
     def sorted_block(self, width: int) -> list[bytes]:
-        """Return the same of different entries in order: each stands there once."""
+        """Return a block whose entries must be sorted and all different."""
         entries = self.block(width)
         if any(a >= b for a, b in itertools.pairwise(entries)):
             raise self.error("holds entries that are not in order")
@@ -100,7 +99,7 @@ class AlignReader:
         return np.frombuffer(taken, POSITION).astype(np.int64)
 
     def check_points(self, points: Sequence[bytes]) -> None:
-        """Refuse what X25519 would read as another point, and zero."""
+        """Refuse what X25519 would take for another point, and zero."""
         try:
             psi.check_points(points)
         except ValueError as error:
@@ -109,7 +108,7 @@ class AlignReader:
     def multiplied(
         self, key: psi.Key, points: Sequence[bytes], count: psi.OnCount = lambda n: None
     ) -> list[bytes]:
-        """Return points of the message under a key, once they are found to be some."""
+        """Check points of the message, and return them multiplied by a key."""
         self.check_points(points)
         try:
             return key.multiply(points, count)
@@ -117,12 +116,12 @@ class AlignReader:
             raise self.error(str(error)) from None
 
     def end(self) -> None:
-        """Refuse a message that has more."""
+        """Refuse a message that goes on."""
         if self.body:
             raise self.error("goes on after its end")
 
     def error(self, what: str) -> ProtocolError:
-        """Build the sentence about this message; `what` names nobody and no id."""
+        """Build the error about this message; `what` names no side and no id."""
         return ProtocolError(
             f"The alignment message of {self.who} {what}.",
             public=f"An alignment message {what}.",
@@ -155,7 +154,7 @@ def open_message(message: bytes, kind: int, who: str) -> AlignReader:
 
 
 def most_offered(mode: Mode, n_rows: int, most_ids: int) -> int:
-    """Return the most bytes of an offer to a label holder of so many rows."""
+    """Return the largest size of an offer to a label holder of `n_rows`."""
     listed = {
         "psi": psi.POINT_BYTES * (padded(most_ids) + padded(n_rows)),
         "plain": DIGEST_BYTES * padded(most_ids),
@@ -182,34 +181,54 @@ def padded_items(key: bytes, ids: Ids) -> list[str]:
 
 
 def names(key: bytes, ids: Ids, rows: NDArray[np.int64]) -> list[bytes]:
-    """Return what only who knows the ids of rows can, once it is given a key."""
+    """Return proofs, by a key, of knowing the ids of these rows."""
     items = ids.items
     return [keys.derive(key, "name", items[row].encode()) for row in rows.tolist()]
 
 
-def counter(tell: Callable[[str], None], what: str, total: int) -> psi.OnCount:
-    """Return what tells how many of all entries something is done with."""
-    return lambda done: tell(f"alignment: {what}, {done:,} of {total:,}")
+@dataclass(eq=False, repr=False)
+class Side:
+    """One side of an alignment: its table, and how few common rows it accepts.
 
+    With the same `secret` and table everything is the same again.
+    """
 
-def check_table(mode: Mode, ids: Ids | None, n_rows: int, secret: bytes) -> None:
-    """Refuse a side that cannot take part in this mode."""
-    keys.check_secret(secret)
-    kind = settings.one_of(*MODES)
-    if not kind.accepts(mode):
-        raise settings.refuse("mode", "of alignment", kind.allowed, mode)
-    if mode != "none" and ids is None:
-        sentence = f"The mode '{mode}' of alignment needs a column of ids."
-        raise AlignmentError(sentence, public=sentence)
-    if ids is not None and len(ids) != n_rows:
-        raise AlignmentError(
-            f"Column '{ids.column}' must hold one id for each of {n_rows} rows. "
-            f"Got {len(ids)} instead."
-        )
+    mode: Mode
+    ids: Ids | None
+    n_rows: int
+    _: KW_ONLY
+    secret: bytes
+    min_common: int = 1
+    min_share: float = 0.0
+    tell: Callable[[str], None] = lambda text: None  # hears how far it is
+
+    def __post_init__(self) -> None:
+        """Refuse a table that cannot be aligned in this mode."""
+        keys.check_secret(self.secret)
+        if self.mode != "none" and self.ids is None:
+            sentence = f"The mode '{self.mode}' of alignment needs a column of ids."
+            raise AlignmentError(sentence, public=sentence)
+        if self.ids is not None and len(self.ids) != self.n_rows:
+            raise AlignmentError(
+                f"Column '{self.ids.column}' must hold one id for each of "
+                f"{self.n_rows} rows. Got {len(self.ids)} instead."
+            )
+        self._rows: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Its rows in the common order, once all is said."""
+        if self._rows is None:
+            raise AlignmentError("The rows are not aligned yet.")
+        return self._rows
+
+    def _counter(self, what: str, total: int) -> psi.OnCount:
+        """Return what tells how many of all entries something is done with."""
+        return lambda done: self.tell(f"alignment: {what}, {done:,} of {total:,}")
 
 
 def other_mode(holder: Mode, party: Mode) -> AlignmentError:
-    """Build the sentence about two sides that were set to different modes."""
+    """Build the error about two sides with different modes."""
     sentence = (
         f"The label holder aligns by '{holder}', the party by '{party}'; "
         "both must set the same mode."

@@ -4,54 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl import settings
 from lessvfl.errors import AlignmentError, PolicyError
 from lessvfl.remote.align import keys, messages, psi
-from lessvfl.remote.align.ids import TYPES, Ids
-from lessvfl.remote.align.messages import AlignReader, Mode
+from lessvfl.remote.align.ids import TYPES
+from lessvfl.remote.align.messages import AlignReader
 
 
-class PartyAligner:
+@dataclass(eq=False, repr=False)
+class PartyAligner(messages.Side):
     """A party's side.
 
-    Give every message to :meth:`answer` and send back what it returns; after the last
-    one take :attr:`rows`. The party agrees to one `mode` alone, and to no fewer common
-    rows than `min_common`. In mode psi it counts how many of the ids that it is offered
-    are its own before it tells which: fewer than `min_common`, or than `min_share` of
-    the offered ones, are refused. With the same `secret` the same messages get the same
-    answers; answers to different hellos have nothing in common. `tell` hears now and
-    then how far it is.
+    Pass every message to :meth:`answer` and send back what it returns; after the last
+    one read :attr:`rows`. The party agrees to one `mode` only, and to no fewer common
+    rows than `min_common`. In mode psi it counts how many of the offered ids are its
+    own before it tells which: fewer than `min_common`, or than `min_share` of the
+    offered ones, are refused. Answers to different hellos have nothing in common.
     """
 
-    def __init__(
-        self,
-        mode: Mode,
-        ids: Ids | None,
-        n_rows: int,
-        *,
-        secret: bytes,
-        min_common: int = 1,
-        min_share: float = 0.0,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        messages.check_table(mode, ids, n_rows, secret)
-        for name, kind, value in (
-            ("min_common", settings.an_int(1), min_common),
-            ("min_share", settings.a_float(0, 1), min_share),
-        ):
-            if not kind.accepts(value):
-                raise settings.refuse(name, "of a party", kind.allowed, value)
-        self._mode: Mode = mode
-        self._tell = tell
-        self._ids = ids
-        self._n_rows = n_rows
-        self._secret = secret
-        self._min_common, self._min_share = min_common, min_share
+    def __post_init__(self) -> None:
+        """Wait for the first message."""
+        super().__post_init__()
         self._due = messages.HELLO
         self._run = b""
         self._own = b""  # what everything random is derived from, by the hello
@@ -59,34 +36,26 @@ class PartyAligner:
         self._points: list[bytes] = []  # of our rows, at each place of the offer
         self._answers: list[bytes] = []  # the label holder's points under our key
         self._echoed: list[bytes] = []  # ours under its key, in an order it alone knows
-        self._rows: NDArray[np.int64] | None = None
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """The party's rows in the common order, once all is said."""
-        if self._rows is None:
-            raise AlignmentError("The party's rows are not aligned yet.")
-        return self._rows
 
     def answer(self, message: bytes) -> bytes | None:
         """Answer the label holder's next message; None: that was the last."""
         reader = messages.open_message(message, self._due, "the label holder")
-        if reader.mode != self._mode:
-            raise messages.other_mode(reader.mode, self._mode)
+        if reader.mode != self.mode:
+            raise messages.other_mode(reader.mode, self.mode)
         if self._due == messages.HELLO:
             self._own = keys.derive(
-                self._secret, "party", hashlib.sha256(message).digest()
+                self.secret, "party", hashlib.sha256(message).digest()
             )
             parts = self._offer(reader)
             self._run = reader.run
-            self._due = messages.ECHO if self._mode == "psi" else messages.FINAL
-            return messages.seal(messages.OFFER, self._mode, self._run, *parts)
+            self._due = messages.ECHO if self.mode == "psi" else messages.FINAL
+            return messages.seal(messages.OFFER, self.mode, self._run, *parts)
         if reader.run != self._run:
             raise reader.error("belongs to another run")
         if self._due == messages.ECHO:
             parts = self._tell_which(reader)
             self._due = messages.FINAL
-            return messages.seal(messages.ANSWER, self._mode, self._run, *parts)
+            return messages.seal(messages.ANSWER, self.mode, self._run, *parts)
         self._rows = self._order(reader)
         return None
 
@@ -94,41 +63,41 @@ class PartyAligner:
 
     def _offer(self, reader: AlignReader) -> list[bytes]:
         id_type = reader.take(1)[0]
-        if id_type >= len(TYPES) or (id_type == 0 and self._mode != "none"):
+        if id_type >= len(TYPES) or (id_type == 0 and self.mode != "none"):
             raise reader.error("names no type of ids")
         theirs = TYPES[id_type]
-        if self._ids is not None and theirs not in ("absent", self._ids.type):
+        if self.ids is not None and theirs not in ("absent", self.ids.type):
             raise AlignmentError(
                 f"The label holder's ids are {theirs}, the party's are "
-                f"{self._ids.type}; both must be of one type.",
+                f"{self.ids.type}; both must be of one type.",
                 public="The ids of all sides must be of one type.",
             )
-        if self._mode == "psi":
+        if self.mode == "psi":
             return self._offer_points(reader)
         key = reader.take(messages.KEY_BYTES)
         reader.end()
-        if self._mode == "none":
-            digests = [] if self._ids is None else [self._ids.digest(key)]
+        if self.mode == "none":
+            digests = [] if self.ids is None else [self.ids.digest(key)]
             if theirs == "absent" or not digests:
                 messages.warn_unchecked("the party")
-            return [messages.COUNT.pack(self._n_rows), messages.block(digests)]
-        assert self._ids is not None
-        digests = self._ids.digests(key) + messages.padding(self._own, self._n_rows)
+            return [messages.COUNT.pack(self.n_rows), messages.block(digests)]
+        assert self.ids is not None
+        digests = self.ids.digests(key) + messages.padding(self._own, self.n_rows)
         listed, self._listed = messages.in_order(digests)
         return [messages.block(listed), self._name_key()]
 
     def _offer_points(self, reader: AlignReader) -> list[bytes]:
         """Offer our points, and all of them once more under another key of our own."""
-        assert self._ids is not None
+        assert self.ids is not None
         asked = reader.sorted_block(psi.POINT_BYTES)
         reader.end()
-        self._check_count(self._n_rows, len(asked))  # no more of them can be our own
+        self._check_count(self.n_rows, len(asked))  # no more of them can be our own
         key = psi.Key(keys.derive(self._own, "scalar"))
         what = "answering for the server's ids"
-        count = messages.counter(self._tell, what, len(asked))
+        count = self._counter(what, len(asked))
         self._answers = reader.multiplied(key, asked, count)
-        items = messages.padded_items(self._own, self._ids)
-        count = messages.counter(self._tell, "hiding our ids", len(items))
+        items = messages.padded_items(self._own, self.ids)
+        count = self._counter("hiding our ids", len(items))
         self._points, self._listed = messages.in_order(key.hide(items, count))
         pairs = self._pair_key().multiply(self._points)
         return [messages.block(self._points), messages.block(sorted(pairs))]
@@ -145,10 +114,10 @@ class PartyAligner:
     # ----------------------------------------------------------- how many, before which
 
     def _tell_which(self, reader: AlignReader) -> list[bytes]:
-        """Count what is common; answer for the label holder's points if it suffices.
+        """Count common ids; if they are enough, answer the label holder's points.
 
-        Both lists must come back under one key: who does not know which points are
-        pairs cannot turn one common id into several.
+        Both lists must come back under one key: without knowing which points are pairs,
+        nobody can turn one common id into several.
         """
         self._echoed, pairs = (reader.sorted_block(psi.POINT_BYTES) for _ in range(2))
         reader.end()
@@ -167,21 +136,21 @@ class PartyAligner:
 
     def _check_count(self, n_common: int, n_offered: int) -> None:
         """Refuse too few common ids; the sentence does not tell how few."""
-        if n_common < max(self._min_common, math.ceil(self._min_share * n_offered)):
-            share = f" and {self._min_share:.3g} of the ids offered"
+        if n_common < max(self.min_common, math.ceil(self.min_share * n_offered)):
+            share = f" and {self.min_share:.3g} of the ids offered"
             raise PolicyError(
-                f"Party policy: at least {self._min_common} common rows"
-                f"{share if self._min_share else ''} are needed. Got fewer."
+                f"Party policy: at least {self.min_common} common rows"
+                f"{share if self.min_share else ''} are needed. Got fewer."
             )
 
     # ----------------------------------------------------------------- the common order
 
     def _order(self, reader: AlignReader) -> NDArray[np.int64]:
         """Return the party's rows in the common order, from the last message."""
-        if self._mode == "none":
+        if self.mode == "none":
             n_rows = reader.count()
             reader.end()
-            if n_rows != self._n_rows:
+            if n_rows != self.n_rows:
                 raise reader.error("has another number of rows than was agreed")
             rows = np.arange(n_rows)
         else:
@@ -195,28 +164,28 @@ class PartyAligner:
         places = reader.positions()
         if (places >= len(self._listed)).any():
             raise wrong
-        if self._mode == "psi" and not self._are_proven(reader, places):
+        if self.mode == "psi" and not self._are_proven(reader, places):
             raise reader.error("names rows that are not common")
         rows = self._listed[places]
-        if (rows >= self._n_rows).any() or len(np.unique(rows)) < len(rows):
+        if (rows >= self.n_rows).any() or len(np.unique(rows)) < len(rows):
             raise wrong
-        if self._mode == "plain" and not self._are_named(reader, rows):
+        if self.mode == "plain" and not self._are_named(reader, rows):
             raise reader.error("names rows that are not common")
         reader.end()
         return rows
 
     def _are_named(self, reader: AlignReader, rows: NDArray[np.int64]) -> bool:
         """Tell whether the label holder knows the id of each row (mode plain)."""
-        assert self._ids is not None
-        due = messages.names(self._name_key(), self._ids, rows)
+        assert self.ids is not None
+        due = messages.names(self._name_key(), self.ids, rows)
         return reader.block(keys.SECRET_BYTES) == due
 
     def _are_proven(self, reader: AlignReader, places: NDArray[np.int64]) -> bool:
         """Tell whether a proof says of each place which point it came back as.
 
-        That point must be one that the label holder had offered. The proof is the point
-        of the place under a key of its own, which nobody else has, and the label
-        holder's: only who multiplied that very point can have it.
+        That point must be one that the label holder had offered. The proof is the
+        place's point under a key of its own, which nobody else has, and the label
+        holder's key: it takes a multiplication of that very point to know it.
         """
         ranks, proofs = reader.positions(), reader.block(psi.POINT_BYTES)
         if not len(places) == len(ranks) == len(proofs):

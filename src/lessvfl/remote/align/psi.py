@@ -58,24 +58,24 @@ class Key:
     def multiply(
         self, points: Iterable[bytes], count: OnCount = lambda n: None
     ) -> list[bytes]:
-        """Return points multiplied; ValueError says what does not fit.
+        """Return points multiplied; a point that does not fit is a ValueError.
 
-        `count` is told now and then how many are done.
+        `count` is called now and then with the number that are done.
         """
-        found: list[bytes] = []
+        products: list[bytes] = []
         try:
             for point in points:
                 public = X25519PublicKey.from_public_bytes(point)
-                found.append(self._key.exchange(public))
-                if len(found) % COUNT_EVERY == 0:
-                    count(len(found))
+                products.append(self._key.exchange(public))
+                if len(products) % COUNT_EVERY == 0:
+                    count(len(products))
         except ValueError:  # the result is zero
             raise ValueError("holds a point that is not on the curve") from None
-        return found
+        return products
 
 
 def check_points(points: Iterable[bytes]) -> None:
-    """Refuse what X25519 would read as another point, and zero."""
+    """Refuse what X25519 would take for another point, and zero."""
     if not all(0 < int.from_bytes(point, "little") < PRIME for point in points):
         raise ValueError("holds a point that is not on the curve")
 

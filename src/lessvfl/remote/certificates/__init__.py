@@ -126,9 +126,9 @@ def sign(
 ) -> Certificate:
     """Sign a party's request; write its certificate, and ca.pem beside it.
 
-    Of the request only the key is used, and it must be of `name`: what else it asks
-    for, such as to be a CA itself, is not granted. `new_key` allows another key for a
-    name that has one; the certificate of that one stays valid.
+    Only the key of the request is used, and its name must be `name`: anything else it
+    asks for, such as being a CA itself, is not granted. `new_key` allows a second key
+    for a name; the certificate of the first stays valid.
     """
     _check_days(days)
     authority = keys.read_authority(ca)
@@ -182,7 +182,7 @@ def _listing(listed: Mapping[str, Sequence[str]]) -> bytes:
 
 
 def _read_listing(ca: Path) -> dict[str, list[str]]:
-    """Return the keys that a CA signed, by name; one of before kept no list."""
+    """Return the keys that a CA signed, by name; an old CA has no list."""
     path = ca / _SIGNED
     if not path.exists():
         return {}
@@ -221,17 +221,17 @@ def check_pair(cert: Path, key: Path, ca: Path, role: Role | None = None) -> str
             "certificate was made for another key."
         )
     known = keys.read_authorities(ca)
-    signers = [one for one in known if keys.has_signed(one, certificate)]
+    signers = [own for own in known if keys.has_signed(own, certificate)]
     if not signers:
         raise ConfigError(f"The certificate '{cert}' is not signed by the CA '{ca}'.")
-    for path, one in ((cert, certificate), (ca, signers[0])):
-        problem = keys.problem_of(one)
+    for path, checked in ((cert, certificate), (ca, signers[0])):
+        problem = keys.problem_of(checked)
         if problem is not None:
             raise ConfigError(f"The certificate '{path}' {problem}.")
-    found = keys.role_of(certificate)
-    if role is not None and found != role:
+    own_role = keys.role_of(certificate)
+    if role is not None and own_role != role:
         raise ConfigError(
-            f"The certificate '{cert}' must be for the role {role}. Got {found}."
+            f"The certificate '{cert}' must be for the role {role}. Got {own_role}."
         )
     return keys.common_name(certificate.subject)
 
@@ -260,7 +260,7 @@ def _check_days(days: int) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Check that a folder can be made; one with anything in it stays as it is."""
+    """Check that a folder can be made; one with content is left alone."""
     if (folder / "ca" / "ca.pem").exists():
         raise ConfigError(
             f"'{folder}' already holds a CA, and nothing is overwritten: give a new "
@@ -280,7 +280,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that its owner alone may read, from its first byte on."""
+    """Open a file that only its owner may read, from the start."""
     return os.open(path, flags, 0o600)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from importlib import resources
 from string import Template
 
+from lessvfl.web.address import with_port
+
 PORT = 8815
 STATUS_PORT = 8816
 
@@ -17,13 +19,9 @@ def _fill(template: str, /, **values: object) -> str:
     return Template(text).substitute(values)
 
 
-def _address(host: str) -> str:
-    return f"[{host}]:{PORT}" if ":" in host else f"{host}:{PORT}"
-
-
 def server_config(parties: Sequence[str], host: str | None) -> str:
     """Return server.yaml; with a host name, one that parties elsewhere reach."""
-    listen = _address("127.0.0.1" if host is None else "0.0.0.0")
+    listen = with_port("127.0.0.1" if host is None else "0.0.0.0", PORT)
     names = json.dumps(list(parties))
     return _fill("server.yaml", listen=listen, parties=names, status_port=STATUS_PORT)
 
@@ -35,7 +33,7 @@ def server_readme() -> str:
 
 def party_config(name: str, host: str | None) -> str:
     """Return a party's party.yaml."""
-    server = json.dumps(_address("127.0.0.1" if host is None else host))
+    server = json.dumps(with_port("127.0.0.1" if host is None else host, PORT))
     server_name = json.dumps("localhost" if host is None else host)
     return _fill("party.yaml", name=name, server=server, server_name=server_name)
 

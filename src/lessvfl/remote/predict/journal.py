@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MINUTE = 60.0
+from lessvfl.terms import MINUTE
 
 
 class Journal:

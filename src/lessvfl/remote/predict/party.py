@@ -32,7 +32,7 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
-from lessvfl.remote.predict.journal import MINUTE, Journal
+from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.session import (
     Aligned,
     Connected,
@@ -43,6 +43,7 @@ from lessvfl.remote.spent import PredictionBudget
 from lessvfl.run.fitted import FittedParty, digest_of
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import JOURNAL, RunRecord
+from lessvfl.terms import MINUTE
 from lessvfl.wire import control, messages
 
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
@@ -69,18 +70,18 @@ def _fitted(config: PartyConfig, seed: int) -> FittedParty:
 
 @dataclass(frozen=True)
 class OpenModel:
-    """The model that a server predicts with, and what it says of the table's rows."""
+    """The model that a server predicts with, and its embeddings of the table's rows."""
 
     message: control.Open
     h: Tensor  # (1, N, components), all rows of the table
-    sent: NDArray[np.bool_]  # rows whose embeddings have left, marked as they do
+    sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
 
 
 class PredictingParty:
     """A party's side of joint prediction: ``handle(message) -> reply``.
 
-    `frame` is its table of today, `ids` whom the rows are about. What it was asked is
-    in ``predictions.jsonl`` of its run folder: when, how many rows, for which session.
+    `frame` is its current table, `ids` whom the rows are about. Every request is in
+    ``predictions.jsonl`` of its run folder: when, how many rows, for which session.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class PredictingParty:
         if (self.record.side, self.record.header.get("party")) != ("party", name):
             raise ConfigError(
                 f"The run folder '{self.folder}' must be that of party '{name}'. Got "
-                f"one of another side."
+                f"that of {self.record.header.get('party', self.record.side)!r}."
             )
         files = contextlib.ExitStack()
         files.callback(os.close, hold(self.folder))
@@ -112,7 +113,7 @@ class PredictingParty:
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
             self._new_aligner()
-            for run in self.record.runs:  # what is wrong with the table is said now
+            for run in self.record.runs:  # fails now if the table does not fit
                 self._encode(_fitted(config, run["seed"]))
         except BaseException:
             self.close()
@@ -139,13 +140,14 @@ class PredictingParty:
             self._note("declined", type(message).__name__.lower())
             return control.Declined(error.public)
         raise ProtocolError(
-            f"Party '{self.name}' must be asked for predictions. Got something else."
+            f"Party '{self.name}' must be asked for predictions. Got "
+            f"{type(message).__name__}."
         )
 
     # ------------------------------------------------------------------ model and table
 
     def _open(self, message: control.Open) -> control.Agreed:
-        """Take up the model of one seed, once it is found to be the server's."""
+        """Load the model of one seed, if it belongs to the server's network."""
         runs = {run["seed"]: run for run in self.record.runs}
         run = runs.get(message.seed)
         if message.run != self.record.header["run"] or run is None:
@@ -157,14 +159,14 @@ class PredictingParty:
         own = digest_of(part_of(self.record, self.folder, message.seed))
         if own != run["models"][self.name]:
             raise self._other("another network", "the one that training left")
-        self.state = self._known(self._taken_up(message))
+        self.state = self._resumed(self._loaded(message))
         self._note("asked", "open")
         log.info("answers predictions of seed %d", message.seed)
         is_aligned = isinstance(self.state, Aligned)
         return control.Agreed({"model": own, "aligned": is_aligned})
 
-    def _taken_up(self, message: control.Open) -> OpenModel:
-        """Return a model, with what was computed already if it is in use."""
+    def _loaded(self, message: control.Open) -> OpenModel:
+        """Return a model; one that is in use keeps its embeddings."""
         at = self.state
         if isinstance(at, Connected) and at.said.message.seed == message.seed:
             return OpenModel(message, at.said.h, at.said.sent)
@@ -172,12 +174,12 @@ class PredictingParty:
         return OpenModel(message, h, np.zeros(self.frame.n_rows, dtype=np.bool_))
 
     def _count_open(self) -> None:
-        """Count that a model is taken up: the whole table goes through its network."""
+        """Count that a model is loaded: the whole table goes through its network."""
         now = time.monotonic()
         if len(self._opens) == OPENS and self._opens[0] > now - MINUTE:
             raise PolicyError(
-                f"Party '{self.name}' takes up a model at most {OPENS} times a minute. "
-                "Got one time more."
+                f"Party '{self.name}' loads a model at most {OPENS} times a minute. "
+                "Got one request more."
             )
         self._opens.append(now)
 
@@ -198,7 +200,7 @@ class PredictingParty:
         return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
 
     def _embed(self, model: FittedParty) -> Tensor:
-        """Return the embeddings of all rows, so that an answer is looked up."""
+        """Return the embeddings of all rows; answers are looked up in them."""
         x = self._encode(model)
         starts = range(0, x.shape[1], ROWS_AT_ONCE)
         with torch.no_grad():
@@ -215,36 +217,37 @@ class PredictingParty:
         return keys.derive(self.budget.secret, "table", self._table().encode())
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
-        """Answer the server's messages; take the common rows over from the last."""
+        """Answer the server's messages; take the common rows from the last."""
         at = self.state
         if isinstance(at, Waiting):
             raise ProtocolError(
                 f"Party '{self.name}' must be told which model first. Got an alignment."
             )
-        self.state = Connected(at.said)  # a message that fails was the last
+        self.state = Connected(at.said)  # a message that fails ends the alignment
         own = (self.name, self.config.align)
         how = (self._new_aligner, self._guard)
-        found = answer_alignment(*own, at, message, *how)
-        if isinstance(found, tuple):
-            self.state, answer = found
+        rows = answer_alignment(*own, at, message, *how)
+        if isinstance(rows, tuple):
+            self.state, answer = rows
             return answer
-        self.state = Aligned(at.said, found)
-        tensor = torch.from_numpy(np.ascontiguousarray(found))
+        self.state = Aligned(at.said, rows)
+        tensor = torch.from_numpy(np.ascontiguousarray(rows))
         path = self._rows_path(at.said)
         write_state(path, State({"rows": tensor}, {"table": self._table()}))
         known = sorted(path.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in known[:-2]:  # the one before is there if this one fails elsewhere
+        for path in known[:-2]:  # the last but one: this one may fail elsewhere
             path.unlink()
-        log.info("%d rows in common with everybody", len(found))
+        log.info("%d rows in common with everybody", len(rows))
         return control.Agreed()
 
     def _new_aligner(self) -> PartyAligner:
-        mode: Any = self.config.align
-        return PartyAligner(mode, self._ids, self.frame.n_rows, secret=self._secret())
+        return PartyAligner(
+            self.config.align, self._ids, self.frame.n_rows, secret=self._secret()
+        )
 
     @contextlib.contextmanager
     def _guard(self, model: OpenModel, n_heard: int, message: bytes) -> Iterator[None]:
-        """Have an alignment paid for, and again where the server breaks its rules."""
+        """Charge for an alignment, and again if the server breaks its rules."""
         if n_heard == 0:
             self._pay(message, model)
         try:
@@ -254,7 +257,7 @@ class PredictingParty:
             raise
 
     def _pay(self, hello: bytes, model: OpenModel) -> None:
-        """Take a greeting off the budget; one that was paid for last costs nothing."""
+        """Charge for a greeting, unless it is the last one again."""
         if len(hello) > self._most_bytes():
             raise self.checker.refuse(
                 f"predictions of {self.config.policy.predict_rows} rows",
@@ -276,13 +279,13 @@ class PredictingParty:
         return self.folder / "sessions" / f"{model.message.session}.safetensors"
 
     def _table(self) -> str:
-        """Return what tells whom the rows of the table are about."""
+        """Return a fingerprint of whom the rows of the table are about."""
         if self._ids is None:
             return f"{self.frame.n_rows} rows without ids"
         return self._ids.fingerprint()
 
-    def _known(self, model: OpenModel) -> Connected[OpenModel]:
-        """Take up a session, with its rows where this table was aligned before."""
+    def _resumed(self, model: OpenModel) -> Connected[OpenModel]:
+        """Return a session, with its rows if this table was aligned in it before."""
         path = self._rows_path(model)
         if path.is_file():
             known = read_state(path)
@@ -295,7 +298,7 @@ class PredictingParty:
     def _answer(self, places: NDArray[np.int64]) -> messages.Embedding:
         """Return the embeddings of rows, if the policy allows it."""
         at = self.state
-        if not isinstance(at, Aligned):  # it has just been started
+        if not isinstance(at, Aligned):  # this party has just been started
             raise PolicyError(
                 f"Party '{self.name}' must align its rows before it answers. Got a "
                 "request without it."
@@ -303,10 +306,11 @@ class PredictingParty:
         model, common = at.said, at.rows
         if (places >= len(common)).any():
             raise PolicyError(
-                f"Party '{self.name}' answers for common rows. Got others."
+                f"Party '{self.name}' answers for common rows, numbered from 0 to "
+                f"{len(common) - 1}. Got row {places.max()}."
             )
         rows = common[places]
-        if len(rows):  # none: the server looks who is there
+        if len(rows):  # none: the server checks who is there
             n_new = len(np.unique(rows[~model.sent[rows]]))
             self.budget.rows(len(rows), n_new)
             if n_new:
@@ -318,13 +322,13 @@ class PredictingParty:
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
 
     def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
-        """Log a request where the operator finds it, before it is answered."""
+        """Write a request to the operator's journal, before it is answered."""
         about = {"session": model.message.session, "seed": model.message.seed}
         self._journal.write({**about, "asked": asked, "rows": n_rows})
         log.debug("rows asked for: %d", n_rows)
 
     def _note(self, how: str, what: str) -> None:
-        """Log a request that nothing is spent on."""
+        """Write a request that costs nothing to the journal."""
         self._journal.count({how: what, "rows": 0})
 
 
@@ -339,10 +343,10 @@ def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:
         tail = journal.read()
     for line in tail.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short
-            one = json.loads(line)
-            then = datetime.datetime.fromisoformat(one["time"]).timestamp()
-            if one["rows"] and now - then <= MINUTE:
-                yield min(then, now) - now, int(one["rows"])
+            request = json.loads(line)
+            then = datetime.datetime.fromisoformat(request["time"]).timestamp()
+            if request["rows"] and now - then <= MINUTE:
+                yield min(then, now) - now, int(request["rows"])
 
 
 def _allowed(

@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__
+from lessvfl import __version__, data
 from lessvfl.core.lifted import find_factory
 from lessvfl.errors import (
     ConfigError,
@@ -31,13 +31,7 @@ from lessvfl.errors import (
 from lessvfl.remote.align import Aligner, Ids, keys
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.align.messages import most_offered
-from lessvfl.remote.checkpoint import (
-    State,
-    read_state,
-    secret_of,
-    secret_tensor,
-    write_state,
-)
+from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
 from lessvfl.remote.session import find_common_rows
@@ -59,20 +53,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Answers:
-    """What is predicted for some rows, and without which parties."""
+    """Predictions of some rows, and the parties that were missing."""
 
-    z: NDArray[Any]  # (n, 1) or (n, C), what the fusion network gives
+    z: NDArray[Any]  # (n, 1) or (n, C), the outputs of the fusion network
     missing: tuple[PartyId, ...] = ()
 
     @property
     def partial(self) -> bool:
-        """Tell whether somebody's mean stands for what it would have said."""
+        """Tell whether the mean of a missing party was used."""
         return bool(self.missing)
 
 
 @dataclass(frozen=True)
 class Session:
-    """Rows that are aligned: its name, the server's ids, the places of common ones."""
+    """An alignment: its name, the server's ids, the places of the common ones."""
 
     name: str
     ids: Ids
@@ -108,7 +102,7 @@ class Predictor:
         if self.record.side != "server":
             raise ConfigError(
                 f"The run folder '{self.folder}' must be the server's of a run that is "
-                "over. Got one of another side."
+                f"over. Got one of side {self.record.side!r}."
             )
         runs = {run["seed"]: run for run in self.record.runs}
         self.seed = next(iter(runs)) if seed is None else seed
@@ -122,9 +116,9 @@ class Predictor:
         ]
         self._sizes = dict(zip(self.model.party_names, self.model.sizes, strict=True))
         self._session = Session("", Ids(ids, config.id or "row"))
-        self._opened: set[PartyId] = set()  # who has taken up the session
-        self._wrong: dict[PartyId, str] = {}  # why somebody cannot
-        self._n_asked, self._n_ids = 0, len(ids)  # of the exchange at hand
+        self._opened: set[PartyId] = set()  # parties that have joined the session
+        self._wrong: dict[PartyId, str] = {}  # why a party cannot
+        self._n_asked, self._n_ids = 0, len(ids)  # of the current exchange
         self.close = weakref.finalize(self, os.close, hold(self.folder))
         if not self._path.is_file():
             self._write(secrets.token_bytes(keys.SECRET_BYTES), self._session, {})
@@ -141,7 +135,7 @@ class Predictor:
         hub.follow(rules)
 
     def _came(self, party: PartyId) -> None:
-        """Have a party that dials take up the session before it is asked."""
+        """Note that a party which has just dialled must join the session first."""
         self._opened.discard(party)
         log.info("party '%s' is connected", party)
 
@@ -159,9 +153,10 @@ class Predictor:
         if isinstance(request, control.Ask):
             n_values: int = len(request.rows) * self._sizes[party]
             return ENDS + n_values * self.model.fusion.input_weights.itemsize
-        mode: Any = self.config.align
-        offer = most_offered(mode, self._n_ids, self.config.most_ids)
-        return most_bytes(request, offer)
+        config = self.config
+        return most_bytes(
+            request, most_offered(config.align, self._n_ids, config.most_ids)
+        )
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply; None: nothing."""
@@ -170,18 +165,21 @@ class Predictor:
             return wrong
         size, block = self._sizes[party], reply.block
         shape, dtype = (1, self._n_asked, size), self.model.fusion.input_weights.dtype
-        found = (reply.stage, reply.ahead, block.widths, block.bits)
-        due = ("predict", False, (size,), 8 * dtype.itemsize)
-        if found != due or tuple(block.values.shape) != shape:
-            return f"An answer must be of shape {shape}, {dtype}. Got another."
-        return None
+        got_shape = tuple(block.values.shape)
+        got = (reply.stage, reply.ahead, block.widths, block.bits, got_shape)
+        if got == ("predict", False, (size,), 8 * dtype.itemsize, shape):
+            return None
+        return (
+            f"An answer must be of shape {shape}, {dtype}. Got {got_shape}, "
+            f"{block.bits} bits a value, of stage {reply.stage}."
+        )
 
     # ---------------------------------------------------------------------- the session
 
     def begin(self) -> int:
-        """Have all parties there and rows aligned; return how many are common.
+        """Wait for all parties and align rows; return how many are common.
 
-        A party that goes meanwhile is waited for again.
+        A party that is lost meanwhile is waited for again.
         """
         end = time.monotonic() + self.config.wait
         while True:
@@ -214,19 +212,19 @@ class Predictor:
         try:
             new = before if ids is None else Ids(ids, before.column)
             self._session = self._begin_anew(new)
-        except BaseException:  # the session before goes on, as far as parties know it
+        except BaseException:  # the old session goes on, if parties still know it
             self._opened.clear()
             raise
         return len(self._session.places)
 
     def _begin_anew(self, ids: Ids) -> Session:
-        """Align rows for a new session, and write it down.
+        """Align rows for a new session, and save it.
 
-        What breaks off is tried again as the same session with the same messages, also
-        after a restart: it is the session that follows the last one.
+        An alignment that broke off is repeated as the same session with the same
+        messages, even after a restart: its name derives from the last session.
         """
         known, facts = read_state(self._path), self._facts(ids)
-        secret = secret_of(known)
+        secret = known.secret
         about = f"{known.values['session']} {facts}".encode()
         session = Session(keys.derive(secret, "session", about)[:16].hex(), ids)
         self._opened.clear()
@@ -240,7 +238,7 @@ class Predictor:
         self, secret: bytes, session: Session, rows: Mapping[str, Tensor]
     ) -> None:
         values = {"session": session.name, **self._facts(session.ids)}
-        write_state(self._path, State({**secret_tensor(secret), **rows}, values))
+        write_state(self._path, State(rows, values, secret))
 
     @property
     def _path(self) -> Path:
@@ -250,12 +248,12 @@ class Predictor:
         return {"seed": self.seed, "ids": ids.fingerprint()}
 
     def _open_all(self, session: Session) -> bool:
-        """Have all parties take up a session; tell whether all know its rows."""
+        """Have all parties join a session; tell whether all know its rows."""
         knows = [self._open(party, session) for party in self.parties]
         return all(knows)
 
     def _open(self, party: PartyId, session: Session) -> bool:
-        """Have a party take up a session; tell whether it knows the rows."""
+        """Have a party join a session; tell whether it knows the rows."""
         message = control.Open(
             self.record.header["run"],
             self.seed,
@@ -267,7 +265,7 @@ class Predictor:
         if reply.revealed.get("model") != self._digests[party]:
             raise ProtocolError(
                 f"Party '{party}' must have the network that it was trained with. Got "
-                "another one."
+                f"{str(reply.revealed.get('model'))[:80]!r}."
             )
         aligned = reply.revealed.get("aligned") is True
         self._wrong.pop(party, None)
@@ -277,10 +275,15 @@ class Predictor:
 
     def _align(self, ids: Ids, secret: bytes) -> Positions:
         """Find the common rows with every party."""
-        mode: Any = self.config.align
         self._n_ids = len(ids)
-        few: dict[str, Any] = {"min_common": 1, "min_share": 0.0}
-        aligner = Aligner(mode, ids, len(ids), secret=secret, **few)
+        aligner = Aligner(
+            self.config.align,
+            ids,
+            len(ids),
+            secret=secret,
+            min_common=1,
+            min_share=0.0,
+        )
         if not self.parties:
             return np.arange(len(ids))
         send, cut_off = self._send, self.hub.cut_off
@@ -289,7 +292,7 @@ class Predictor:
         return rows
 
     def _send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
-        """Exchange messages; what a party declines is an error with its sentence."""
+        """Exchange messages; raise an error with the sentence of one that declines."""
         replies = self.hub.send(requests)
         for party, reply in replies.items():
             if isinstance(reply, control.Declined):
@@ -302,7 +305,7 @@ class Predictor:
     def places(self, ids: Sequence[Any]) -> tuple[Positions, list[int]]:
         """Return the places of ids, and which of them are not common to all.
 
-        Ids of another kind, and one that stands there twice, are refused.
+        Ids of another type are refused, and repeated ones.
         """
         own = self._session.ids
         asked = Ids(np.array(ids, dtype=object), own.column)
@@ -310,9 +313,9 @@ class Predictor:
             raise DataError(
                 f"Ids must be {own.type}, as the server's are. Got {asked.type}."
             )
-        found = [self._session.places.get(item, -1) for item in asked.items]
-        missing = [i for i, place in enumerate(found) if place < 0]
-        return np.array([p for p in found if p >= 0], dtype=np.int64), missing
+        places = [self._session.places.get(item, -1) for item in asked.items]
+        missing = [i for i, place in enumerate(places) if place < 0]
+        return np.array([p for p in places if p >= 0], dtype=np.int64), missing
 
     def answer(
         self, ids: Sequence[Any]
@@ -321,23 +324,22 @@ class Predictor:
         places, missing = self.places(ids)
         if not len(places):
             raise DataError(
-                f"Some of the {len(ids)} ids must be known to every party. Got none "
-                "that is."
+                f"Some of the {len(ids)} ids must be known to every party. Got none."
             )
-        found, model = self.predict(places), self.model
-        columns = {"prediction": model.answers(found.z)}
+        answers, model = self.predict(places), self.model
+        columns = {"prediction": model.answers(answers.z)}
         if model.task != "regression":
-            shares = model.probabilities(found.z)
+            shares = model.probabilities(answers.z)
             for place, name in enumerate(model.label_names):
                 columns[f"probability_{name}"] = shares[:, place]
-        columns["partial"] = np.full(len(places), found.partial)
+        columns["partial"] = np.full(len(places), answers.partial)
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
         table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
         for name, values in columns.items():
             table[name] = [None] * len(ids)
             for place, value in zip(at, values.tolist(), strict=True):
                 table[name][place] = value
-        return table, found, missing
+        return table, answers, missing
 
     def predict(self, places: Positions) -> Answers:
         """Return what is predicted for the rows at these places."""
@@ -349,17 +351,17 @@ class Predictor:
             missing |= set(away)
         return Answers(np.concatenate(parts), tuple(sorted(missing)))
 
-    def look(self) -> None:
-        """Find out who is still there, without asking for anything."""
+    def ping(self) -> None:
+        """Find out who is still there, without asking for any row."""
         self._n_asked = 0
         for party in set(self.hub.connected) & self._opened:
             with contextlib.suppress(LessVFLError):
                 self.hub.send({party: control.Ask(np.empty(0, dtype=np.int64))})
 
     def _embed(self, places: Positions) -> tuple[list[Tensor], list[PartyId]]:
-        """Return everybody's embeddings, and for whom a mean had to do.
+        """Return all embeddings, and the parties whose mean was used.
 
-        Who goes away is away for this request: the others are not asked for ever.
+        A party that is lost stays so for this request, which therefore ends.
         """
         gone: dict[PartyId, str] = {}
         returns = 0
@@ -376,7 +378,7 @@ class Predictor:
             except PolicyError:
                 returns += 1
                 if returns > MOST_RETURNS or self._opened.issuperset(present):
-                    raise  # else somebody is back since, and knows of no session yet
+                    raise  # else a party is back, and has yet to join the session
             except (PartyLostError, ProtocolError) as error:
                 if not self.allow_missing:
                     raise
@@ -398,7 +400,7 @@ class Predictor:
         return blocks, list(away)
 
     def _away(self) -> dict[PartyId, str]:
-        """Return who cannot be asked now, and why; who came back takes up again."""
+        """Return who cannot be asked now, and why; those who are back join again."""
         connected, away = set(self.hub.connected), {}
         for party in self.parties:
             if party not in connected:
@@ -422,7 +424,7 @@ class Predictor:
 
 
 def universe(
-    config: ServerConfig, rows: Path | None, load_ids: Callable[[Path, str], Any]
+    config: ServerConfig, rows: Path | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ids to align, and those to predict.
 
@@ -434,9 +436,9 @@ def universe(
             "The 'id' setting must name the column of ids to predict with. Got none."
         )
     if rows is None:
-        own = load_ids(Path(config.data), config.id)
+        own = data.load_ids(Path(config.data), config.id)
         return own, own
-    asked = load_ids(rows, config.id)
+    asked = data.load_ids(rows, config.id)
     if config.align == "none":
-        return load_ids(Path(config.data), config.id), asked
+        return data.load_ids(Path(config.data), config.id), asked
     return asked, asked

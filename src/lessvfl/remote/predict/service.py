@@ -58,7 +58,7 @@ from lessvfl.web.server import WebServer
 from lessvfl.web.site import Page, Site, read_body
 from lessvfl.web.tokens import Tokens
 
-BEAT_SECONDS = 5.0  # between two looks at who is there, while nobody asks
+BEAT_SECONDS = 5.0  # between two pings of the parties while there is no request
 END_SECONDS = 5.0  # that the service waits for the parties when it ends
 REQUESTS = "requests.jsonl"  # of the server's run folder: who asked for what
 
@@ -94,13 +94,13 @@ FAMILIES[CONNECTED] = "1 for a connected party, 0 for one away."
 
 @dataclass
 class Pending:
-    """Something to do for the thread that talks to the parties.
+    """A request for the thread that talks to the parties.
 
-    Ids become places there: an alignment may come in between.
+    That thread turns ids into places: an alignment may come in between.
     """
 
     ids: Sequence[int] | Sequence[str] | None  # none: align again
-    tells: bool = False  # whether who asks may know which ids are not aligned
+    tells: bool = False  # whether the answer may name ids that are not aligned
     places: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     done: Future[Any] = field(default_factory=Future)
 
@@ -129,13 +129,13 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether requests can be answered at all."""
+        """Tell whether its thread runs, without which nothing is answered."""
         return self._thread.is_alive()
 
     def ask(
         self, ids: Sequence[int] | Sequence[str] | None, tells: bool = False
     ) -> Any:
-        """Have a request answered; wait for it."""
+        """Queue a request and wait for its answer."""
         job = Pending(ids, tells)
         self._jobs.put(job)
         try:
@@ -163,7 +163,7 @@ class Worker:
                     self._together(self._known(some))
 
     def _known(self, jobs: Iterable[Pending]) -> list[Pending]:
-        """Return requests whose ids are aligned; the others hear of theirs."""
+        """Return the requests whose ids are all aligned; fail the others."""
         known = []
         for job in jobs:
             assert job.ids is not None
@@ -178,15 +178,15 @@ class Worker:
         return known
 
     def _next(self) -> Pending | None:
-        """Return what is to be done next; look after the parties until then."""
+        """Return the next request; ping the parties while there is none."""
         while True:
             try:
                 return self._jobs.get(timeout=BEAT_SECONDS)
             except queue.Empty:
                 try:
-                    self.predictor.look()
+                    self.predictor.ping()
                 except Exception:
-                    log.exception("nobody could be looked for")
+                    log.exception("the parties could not be pinged")
 
     def _together(self, jobs: Sequence[Pending]) -> None:
         """Answer requests in as few exchanges as they fit into."""
@@ -205,7 +205,7 @@ class Worker:
         try:
             answers = work()
         except PolicyError as error:
-            if len(jobs) > 1:  # one of them asks too much: the others need not suffer
+            if len(jobs) > 1:  # one of them asks too much: try each alone
                 for job in jobs:
                     self._settle([job], functools.partial(self._predict, [job]))
             else:
@@ -223,10 +223,10 @@ class Worker:
     def _predict(self, jobs: Sequence[Pending]) -> list[Answers]:
         sizes = [len(job.places) for job in jobs]
         places = np.concatenate([job.places for job in jobs])
-        found = self.predictor.predict(places)
+        answers = self.predictor.predict(places)
         self.counts["exchanges"] += 1
-        parts = np.split(found.z, np.cumsum(sizes)[:-1])
-        return [Answers(z, found.missing) for z in parts]
+        parts = np.split(answers.z, np.cumsum(sizes)[:-1])
+        return [Answers(z, answers.missing) for z in parts]
 
     def _align(self) -> list[int]:
         ids = None if self._read_ids is None else self._read_ids()
@@ -234,7 +234,7 @@ class Worker:
 
 
 def _unknown(job: Pending, unknown: Sequence[int]) -> UnknownIdsError:
-    """Build the sentence about ids that are not aligned; some may not hear which."""
+    """Build the error about ids that are not aligned; it may not name them to all."""
     must = "All ids must be of aligned rows. Got"
     if job.ids is None or not job.tells:
         return UnknownIdsError(f"{must} a request with others.")
@@ -347,7 +347,7 @@ async def _wait_for(work: Callable[..., dict[str, Any]], *args: Any) -> Response
 
 
 def _ids(body: bytes | None) -> list[int] | list[str]:
-    """Return the ids that a request names; refuse at first sight what is of no use."""
+    """Return the ids of a request, or refuse its body."""
     try:
         wanted = {} if body == b"" else json.loads(body or b"")
     except (ValueError, RecursionError):  # lists a thousand deep are no JSON either
@@ -396,8 +396,8 @@ def _predictions(
         for row, some in enumerate(model.probabilities(z).tolist()):
             shares[row] = dict(zip(model.label_names, map(_finite, some), strict=True))
     return [
-        {"id": one, "prediction": prediction, "probabilities": probabilities}
-        for one, prediction, probabilities in zip(ids, said, shares, strict=True)
+        {"id": id_, "prediction": prediction, "probabilities": probabilities}
+        for id_, prediction, probabilities in zip(ids, said, shares, strict=True)
     ]
 
 

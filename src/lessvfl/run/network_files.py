@@ -1,0 +1,186 @@
+"""A network on disk: its weights, and what it takes to build it again.
+
+``network.safetensors`` has the weights; a JSON file beside it has the shape of the
+network and what else its owner knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.lifted import Factory, Lifted, find_factory
+from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.errors import ConfigError, LessVFLError, RecordError
+from lessvfl.run.record import dumps, write_atomically
+
+# A party's mean embedding and constant, by its place, beside the fusion network.
+EXTRAS = {"means": "~mean.", "constants": "~constant."}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How to build a network again before its weights are put in."""
+
+    widths: tuple[int, ...]  # of the default network; input and output of a module
+    activation: str
+    factory: str | None  # where a module comes from; "given" if from Python
+    slots: tuple[bool, ...] | None  # kept slots and outputs of a module
+    outputs: tuple[bool, ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        net: Network,
+        source: str | None,
+        n_inputs: int,
+        slots: tuple[bool, ...],
+        outputs: tuple[bool, ...],
+    ) -> Shape:
+        """Return how to build a network again: its widths, or its source and its cut.
+
+        `slots` and `outputs` are what is kept of the network it started as, which took
+        `n_inputs` columns.
+        """
+        if isinstance(net, MLP):
+            widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
+            return cls(widths, net.activation, None, None, None)
+        ends = (n_inputs, len(outputs))
+        return cls(ends, "none", source, slots, outputs)
+
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse a shape that is not that of the weights, before any memory is taken.
+
+        Of a module, whose weights its own code makes, as many inputs and outputs as the
+        file lists; the code is to say what they need.
+        """
+        if self.factory is None:
+            expected: dict[str, tuple[Any, ...]] = {}
+            for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
+                expected[f"layer{layer}.weight"] = (n_out, n_in)
+                expected[f"layer{layer}.bias"] = (n_out,)
+            if {name: tuple(own.shape) for name, own in state.items()} != expected:
+                raise ValueError("widths that are not those of the weights")
+        elif self.slots is None or self.outputs is None:
+            raise ValueError("a module without its inputs and outputs")
+        elif self.widths != (len(self.slots), len(self.outputs)):
+            raise ValueError("widths that are not those of the inputs and outputs")
+
+    def build(
+        self, name: str, dtype: torch.dtype, given: Factory | None, trust_code: bool
+    ) -> Network:
+        """Return a network of this shape with weights still to be put in.
+
+        Code that the folder names is loaded only where `trust_code` says so.
+        """
+        cpu = torch.device("cpu")
+        if self.factory is None:
+            return MLP.create(self.widths, self.activation, (0,), name, dtype, cpu)
+        if given is None and self.factory == "given":
+            raise ConfigError(
+                f"The network of {name} was given from Python: load must be given the "
+                "same function again as 'party_net' or 'fusion_net'. Got none."
+            )
+        if given is None and not trust_code:
+            raise ConfigError(
+                f"The network of {name} is made by code that the run folder names, "
+                f"'{self.factory}': load must be given trust_code=True to run it, or "
+                "the function itself as 'party_net' or 'fusion_net'. Got neither."
+            )
+        factory = given or find_factory(self.factory)
+        whole = Lifted.create(
+            factory, self.widths[0], self.widths[-1], (0,), name, dtype, cpu
+        )
+        slots = None if self.slots is None else torch.tensor([self.slots])
+        outputs = None if self.outputs is None else torch.tensor([self.outputs])
+        return whole.narrow(slots, outputs)
+
+
+def write(
+    folder: Path, name: str, about: dict[str, Any], net: Network, extra: dict[str, Any]
+) -> str:
+    """Write a network and what else is known of it; return a digest of both."""
+    from safetensors.torch import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        key: value.detach().cpu().contiguous()
+        for key, value in {**net.state(), **extra}.items()
+    }
+    contents = {
+        "network.safetensors": save(tensors),
+        name: dumps(about, indent=1).encode(),
+    }
+    for file, content in contents.items():
+        write_atomically(folder / file, content)
+    return digest(contents.values())
+
+
+def digest(contents: Iterable[bytes]) -> str:
+    """Return one digest of the contents of several files."""
+    parts = [hashlib.sha256(content).digest() for content in contents]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def read(
+    folder: Path, name: str, given: Factory | None, trust_code: bool
+) -> tuple[dict[str, Any], Network, Shape, dict[str, Tensor]]:
+    """Read what :func:`write` wrote: the facts, the network, its shape, the rest."""
+    from safetensors.torch import load
+
+    with whole(folder, name):
+        about = json.loads((folder / name).read_text(encoding="utf-8"))
+        state = load((folder / "network.safetensors").read_bytes())
+        facts: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in about["shape"].items()
+        }
+        shape = Shape(**facts)
+        own = tuple(EXTRAS.values())
+        more = [key for key in state if key == "constant" or key.startswith(own)]
+        extra = {key: state.pop(key) for key in more}
+        shape.check(state)
+        owner = "the server"
+        if name == "party.json":
+            owner = f"party '{texts([about['name']])[0]}'"
+    formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
+    net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
+    with whole(folder, name):
+        net.load_state(state)
+    net.train(False)
+    return about, net, shape, extra
+
+
+def texts(values: object) -> tuple[str, ...]:
+    """Return names that a file lists, or refuse what is no list of texts."""
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise TypeError("names are a list of texts")
+    return tuple(values)
+
+
+@contextlib.contextmanager
+def whole(folder: Path, name: str) -> Iterator[None]:
+    """Say of what cannot be read or does not fit that it is damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except LessVFLError:
+        raise
+    except (
+        *(OSError, ValueError, LookupError, TypeError, AttributeError),
+        *(RuntimeError, SafetensorError),  # a RecursionError is a RuntimeError
+    ) as problem:
+        raise RecordError(
+            f"'{folder}' must hold {name} and network.safetensors, as a finished run "
+            f"writes them. Got {type(problem).__name__}: {problem}"
+        ) from None

@@ -1,0 +1,97 @@
+"""What is loaded before it is needed, and what works with torch and numpy alone.
+
+All of it in one started interpreter, which imports PyTorch once and forks for every
+check.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+START = """
+import json, os, sys, traceback
+def loaded(*names): assert not (found := {*names} & {*sys.modules}), found
+def forbid(*names): sys.modules.update(dict.fromkeys(names))  # importing is an error
+import lessvfl.cli
+loaded("torch", "numpy", "sklearn", "rich.table")
+import numpy, torch
+for check in json.loads(sys.argv.pop()):
+    if (child := os.fork()) == 0:
+        try:
+            exec(check, globals())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.waitpid(child, 0)[1] == 0 or sys.exit(check)
+"""
+# What an estimator can do without until it is asked to plot, to talk or to compile;
+# pandas comes with scikit-learn.
+NOT_NEEDED = (
+    *("matplotlib", "polars", "grpc", "pyarrow.flight", "typer", "cryptography"),
+    *("lessvfl.cli", "lessvfl.remote", "lessvfl.report", "lessvfl.wire.flight"),
+    *("torch._dynamo", "torch._inductor", "sympy"),
+)
+ESTIMATOR = f"""
+import warnings
+for name in [*sys.modules]:
+    if name.startswith("lessvfl") or name.split(".")[0] == "typer":
+        del sys.modules[name]
+warnings.simplefilter("ignore")
+from lessvfl import LessVFLClassifier
+X, y = [[0, 1], [1, 0], [2, 1], [3, 0]] * 5, [0, 0, 1, 1] * 5
+model = LessVFLClassifier(method="less-vfl", train_epochs=1)
+loaded{NOT_NEEDED}
+model.fit(X, y)
+loaded{NOT_NEEDED}
+model.set_params(activation="none", embedding_size=2).fit(X, y)
+loaded{NOT_NEEDED}
+"""
+BUILT_IN_DATA = """
+from lessvfl import data
+data.prepare(data.load("breast-cancer"), data.DataConfig())
+loaded("sklearn", "scipy", "pandas", "matplotlib")
+"""
+# As on a machine with a GPU and no installs.
+OTHER_DATA = """
+forbid("sklearn", "pyarrow", "yaml", "pandas", "polars", "scipy")
+from lessvfl import data
+problem = data.prepare(data.load("t.npz"), data.DataConfig(split="first"), spurious=1.0)
+assert len(problem.y_train) == 80
+made = data.load("synthetic", options=dict(n_samples=50, n_test=5))
+data.prepare(made, data.DataConfig())
+"""
+BENCHMARK = """
+import dataclasses, runpy
+forbid("sklearn", "pyarrow", "yaml", "typer", "rich", "matplotlib", "safetensors")
+from lessvfl_bench.paper import run
+names = "train_epochs", "party_epochs", "server_epochs", "joint_epochs"
+whole, few = run.run, dict.fromkeys(names, 3)
+run.run = lambda asked, *more: whole(dataclasses.replace(asked, overrides=few), *more)
+sys.argv += "--data t.npz --tables 2 --seeds 0 --device cpu --out out".split()
+try:
+    runpy.run_module("lessvfl_bench", run_name="__main__")
+except SystemExit as end:
+    assert not end.code
+found = json.load(open("out/bench.json"))
+assert [fact["name"] for fact in found["data"]] == ["t"]
+"""
+
+
+def test_nothing_is_loaded_or_needed_before_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(100, 8))
+    np.savez("t.npz", X=X, y=(X[:, 0] + X[:, 5] > 0).astype(int))
+    checks = json.dumps([ESTIMATOR, BUILT_IN_DATA, OTHER_DATA, BENCHMARK])
+    done = subprocess.run(
+        [sys.executable, "-c", START, checks], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
