@@ -223,7 +223,7 @@ def _read_arrays(arrays: ArrayList) -> tuple[Tensor, ...]:
             raise ValueError("an array without an axis of replicas")
         if array.dtype.kind == "f":
             _check_values(array)
-    return tuple(torch.from_numpy(array) for array in arrays)
+    return tuple(torch.from_numpy(array.copy()) for array in arrays)
 
 
 def _write_done(m: messages.Done) -> Parts:
