@@ -9,7 +9,7 @@ from typing import Any
 from lessvfl.report import figures, parts, tables
 from lessvfl.report.tables import MISSING, plural
 from lessvfl_bench.pages import dots
-from lessvfl_bench.rivals.columns import COLUMNS, Column
+from lessvfl_bench.rivals.columns import COLUMNS, RivalColumn
 
 NAME = "rivals"
 LEGEND = (
@@ -65,18 +65,18 @@ FIGURES = {  # title, caption, marks
     ),
 }
 
-Results = Mapping[str, Any]
-Row = Mapping[str, Any]
+RivalResults = Mapping[str, Any]
+PlaceRow = Mapping[str, Any]
 
 
-def build_rivals(results: Results, folder: Path) -> Path:
+def build_rivals(results: RivalResults, folder: Path) -> Path:
     """Write ``rivals.json``, ``.csv``, ``.md`` and ``.html``; return the page."""
     return parts.write_results(
         folder, NAME, results, _lines(results), markdown(results), _page(results)
     )
 
 
-def rows_of(results: Results, place: str) -> list[Row]:
+def rows_of(results: RivalResults, place: str) -> list[PlaceRow]:
     """Return the rows of one place that have numbers."""
     return [
         row
@@ -85,12 +85,12 @@ def rows_of(results: Results, place: str) -> list[Row]:
     ]
 
 
-def shown(rows: Sequence[Row]) -> list[Column]:
+def shown(rows: Sequence[PlaceRow]) -> list[RivalColumn]:
     """Return the columns that some of these rows have."""
     return [c for c in COLUMNS if any(row[c.key] is not None for row in rows)]
 
 
-def cell(row: Row, column: Column) -> str:
+def cell(row: PlaceRow, column: RivalColumn) -> str:
     """Return a number as text, with a star where it is best or not told apart."""
     if row[column.key] is None:
         return MISSING
@@ -98,7 +98,7 @@ def cell(row: Row, column: Column) -> str:
     return f"{text}*" if column.key in row["best"] else text
 
 
-def texts(rows: Sequence[Row]) -> list[dict[str, str]]:
+def texts(rows: Sequence[PlaceRow]) -> list[dict[str, str]]:
     """Return the table of one place, as text."""
     columns = shown(rows)
     return [
@@ -107,7 +107,7 @@ def texts(rows: Sequence[Row]) -> list[dict[str, str]]:
     ]
 
 
-def ahead(rows: Sequence[Row]) -> list[dict[str, str]]:
+def ahead(rows: Sequence[PlaceRow]) -> list[dict[str, str]]:
     """Return the paired differences of one place, as text; of rivals alone."""
     columns = shown(rows)
     return [
@@ -128,7 +128,7 @@ def _gap(gap: Mapping[str, Any] | None) -> str:
     return text if gap["verdict"] == "equal" else f"{text} *"
 
 
-def sentences(results: Results) -> list[str]:
+def sentences(results: RivalResults) -> list[str]:
     """Say at how many places the default method is better, by rival and column."""
     said = []
     for one in results["verdicts"]:
@@ -145,7 +145,7 @@ def sentences(results: Results) -> list[str]:
     return said
 
 
-def behind(results: Results) -> list[dict[str, str]]:
+def behind(results: RivalResults) -> list[dict[str, str]]:
     """Return where a rival is ahead of the default method, as text."""
     return [
         {
@@ -158,7 +158,7 @@ def behind(results: Results) -> list[dict[str, str]]:
     ]
 
 
-def refused(results: Results) -> list[str]:
+def refused(results: RivalResults) -> list[str]:
     """Return what methods refused."""
     return [
         f"{row['place']}, {row['method']}: {row['refused']}"
@@ -167,13 +167,13 @@ def refused(results: Results) -> list[str]:
     ]
 
 
-def revealed(results: Results) -> list[list[str]]:
+def revealed(results: RivalResults) -> list[list[str]]:
     """Return, by method, where it comes from and what it reveals."""
     said, references = results["revealed"], results["references"]
     return [[name, references[name], said[name] or MISSING] for name in said]
 
 
-def markdown(results: Results) -> str:
+def markdown(results: RivalResults) -> str:
     """Return every table, and what they say."""
     default = results["default"]
     text = [f"{LEGEND}\n", *(f"- {sentence}" for sentence in sentences(results)), ""]
@@ -198,7 +198,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     return (f"| {' | '.join(line)} |" for line in lines)
 
 
-def _lines(results: Results) -> Iterator[list[Any]]:
+def _lines(results: RivalResults) -> Iterator[list[Any]]:
     """Return a line for every place and method: means, then standard errors."""
     about = ("place", "method", "refused")
     keys = [column.key for column in COLUMNS]
@@ -208,7 +208,7 @@ def _lines(results: Results) -> Iterator[list[Any]]:
         yield [*(row[key] for key in (*about, *keys)), *errors]
 
 
-def _page(results: Results) -> str:
+def _page(results: RivalResults) -> str:
     default, n_places = results["default"], len(results["places"])
     words = [
         plural(len(results["seeds"]), "seed"),
@@ -240,7 +240,7 @@ def _page(results: Results) -> str:
     )
 
 
-def _section(results: Results, key: str, place: str) -> dict[str, Any]:
+def _section(results: RivalResults, key: str, place: str) -> dict[str, Any]:
     """Return the tables of a place; of a data set as it lies its figures, too."""
     rows = rows_of(results, place)
     drawn: list[parts.Drawing] = []
@@ -250,7 +250,7 @@ def _section(results: Results, key: str, place: str) -> dict[str, Any]:
     return {"title": place, "rows": texts(rows), "ahead": ahead(rows), "figures": drawn}
 
 
-def _spreads(row: Row) -> dict[str, Mapping[str, float | None] | None]:
+def _spreads(row: PlaceRow) -> dict[str, Mapping[str, float | None] | None]:
     """Return mean and deviation of the numbers that figures show."""
     found: dict[str, Mapping[str, float | None] | None] = {}
     for key, *_ in (*KEPT, *SCORES):

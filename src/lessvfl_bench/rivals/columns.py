@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Column(NamedTuple):
+class RivalColumn(NamedTuple):
     """A number of a cell: its heads, how it is written, and which way is better."""
 
     key: str
@@ -16,23 +16,23 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("removed_share", "noise removed", "gone", "score", 1),
-    Column("real_kept_share", "real kept", "kept", "score", 1),
-    Column("f1", "support F1", "F1", "score", 1),
-    Column("balanced_accuracy", "balanced accuracy", "bal.", "score", 1),
-    Column("auc", "AUC", "AUC", "score", 1),
-    Column("r2", "R²", "R²", "score", 1),
-    Column("linear_balanced_accuracy", "linear, balanced", "lin.", "score", 1),
-    Column("linear_auc", "linear, AUC", "", "score", 1),
-    Column("linear_r2", "linear, R²", "lin. R²", "score", 1),
-    Column("boosted_balanced_accuracy", "boosted, balanced", "boost.", "score", 1),
-    Column("boosted_auc", "boosted, AUC", "", "score", 1),
-    Column("boosted_r2", "boosted, R²", "boost. R²", "score", 1),
-    Column("mib", "MiB", "MiB", "size", -1),
-    Column("mib_up", "up", "", "size", -1),
-    Column("mib_down", "down", "", "size", -1),
-    Column("rounds", "rounds", "rounds", "count", -1),
-    Column("seconds", "seconds", "s", "size", -1),
+    RivalColumn("removed_share", "noise removed", "gone", "score", 1),
+    RivalColumn("real_kept_share", "real kept", "kept", "score", 1),
+    RivalColumn("f1", "support F1", "F1", "score", 1),
+    RivalColumn("balanced_accuracy", "balanced accuracy", "bal.", "score", 1),
+    RivalColumn("auc", "AUC", "AUC", "score", 1),
+    RivalColumn("r2", "R²", "R²", "score", 1),
+    RivalColumn("linear_balanced_accuracy", "linear, balanced", "lin.", "score", 1),
+    RivalColumn("linear_auc", "linear, AUC", "", "score", 1),
+    RivalColumn("linear_r2", "linear, R²", "lin. R²", "score", 1),
+    RivalColumn("boosted_balanced_accuracy", "boosted, balanced", "boost.", "score", 1),
+    RivalColumn("boosted_auc", "boosted, AUC", "", "score", 1),
+    RivalColumn("boosted_r2", "boosted, R²", "boost. R²", "score", 1),
+    RivalColumn("mib", "MiB", "MiB", "size", -1),
+    RivalColumn("mib_up", "up", "", "size", -1),
+    RivalColumn("mib_down", "down", "", "size", -1),
+    RivalColumn("rounds", "rounds", "rounds", "count", -1),
+    RivalColumn("seconds", "seconds", "s", "size", -1),
 )
 
 # By method, besides what training on sends: embeddings of a party's rows up, their

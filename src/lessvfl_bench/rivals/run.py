@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from lessvfl import __version__, methods
-from lessvfl_bench.equal import cells as equal
+from lessvfl_bench.equal import cells
 from lessvfl_bench.equal.run import DATA as EQUAL
 from lessvfl_bench.options import check_options
-from lessvfl_bench.rivals import cells, splits, tables
-from lessvfl_bench.rivals.cells import Cell, Place
+from lessvfl_bench.rivals import places, splits, tables
 from lessvfl_bench.rivals.columns import REVEALED
+from lessvfl_bench.rivals.places import RivalCell, RivalPlace
 from lessvfl_bench.shapes import held_out, made
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
@@ -97,17 +97,17 @@ class Rivals(Asked):
             start |= {"data": (), "shapes": (), "splits": ()}
         return cls(**{**start, **given})
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[RivalPlace]:
         """Return where methods are compared."""
         return [
-            *(Place(name) for name in self.data),
+            *(RivalPlace(name) for name in self.data),
             *(
-                Place(name, split, n)
+                RivalPlace(name, split, n)
                 for name in self.split_data
                 for split in self.splits
                 for n in self.split_parties
             ),
-            *(Place(name, is_shape=True) for name in self.shapes),
+            *(RivalPlace(name, is_shape=True) for name in self.shapes),
         ]
 
 
@@ -128,7 +128,7 @@ def run(
         "places": [place.title for place in rivals.places()],
         "methods": list(rivals.methods),
         "seeds": list(rivals.seeds),
-        "spurious": cells.SPURIOUS,
+        "spurious": places.SPURIOUS,
         "lambdas": rivals.lambdas,
         "default": methods.DEFAULT,
         "rows": rows,
@@ -144,8 +144,7 @@ def run(
 
 def _check(rivals: Rivals) -> None:
     """Refuse what is not known, or named twice."""
-    places = rivals.places()
-    lists: dict[str, Sequence[Any]] = {"seeds": rivals.seeds, "data": places}
+    lists: dict[str, Sequence[Any]] = {"seeds": rivals.seeds, "data": rivals.places()}
     lists["methods"] = rivals.methods
     known_shapes = {**made.SHAPES, **held_out.HELD_OUT}
     check_options(
@@ -175,47 +174,47 @@ class _Bench:
             return {}
         names = dict.fromkeys(p.data for p in own.places() if not p.is_shape)
         need = [
-            (equal.Cell(name, "ours", method), lams)
+            (cells.Cell(name, "ours", method), lams)
             for name in names
             for method in own.methods
-            for lams in equal.server_lambdas(method, "cpu")
+            for lams in cells.server_lambdas(method, "cpu")
         ]
 
-        def record(cell: equal.Cell, lams: object) -> tuple[str, dict[str, Any]]:
+        def record(cell: cells.Cell, lams: object) -> tuple[str, dict[str, Any]]:
             about = cell.about | {"lam_server": lams}
             return _file(cell.data, cell.method, "lambdas"), about
 
-        attempt = partial(equal.try_lambdas, device="cpu", folder=own.data_dir)
+        attempt = partial(cells.try_lambdas, device="cpu", folder=own.data_dir)
         found = gather(attempt, need, record, self.records, call, self.say)
         trials: dict[tuple[str, str], list[Any]] = {}
         for cell, lams in need:  # in the order of the grid
             some = trials.setdefault((cell.data, cell.method), [])
             some += found[cell, lams]["trials"]
         return {
-            key: dict(equal.choose(some)[RULE]["lambdas"])
+            key: dict(cells.choose(some)[RULE]["lambdas"])
             for key, some in trials.items()
         }
 
     def runs(
         self, call: Call, chosen: dict[tuple[str, str], dict[str, float]]
-    ) -> list[tables.CellRuns]:
+    ) -> list[tables.RivalRuns]:
         """Run every method at every place with every seed."""
         own = self.rivals
 
-        def cell_of(place: Place, method: str) -> Cell:
+        def cell_of(place: RivalPlace, method: str) -> RivalCell:
             known = {} if place.is_shape else chosen.get((place.data, method), {})
-            return Cell(place, method, tuple(known.items()))
+            return RivalCell(place, method, tuple(known.items()))
 
         asked = [cell_of(p, method) for p in own.places() for method in own.methods]
         todo = [(cell, seed) for cell in asked for seed in own.seeds]
 
-        def record(cell: Cell, seed: int) -> tuple[str, dict[str, Any]]:
+        def record(cell: RivalCell, seed: int) -> tuple[str, dict[str, Any]]:
             return _file(cell.place.data, cell.method), cell.about | {"seed": seed}
 
-        measure = partial(cells.run, folder=own.data_dir)
+        measure = partial(places.run, folder=own.data_dir)
         done = gather(measure, todo, record, self.records, call, self.say)
         return [
-            tables.CellRuns(cell, [done[cell, seed] for seed in own.seeds])
+            tables.RivalRuns(cell, [done[cell, seed] for seed in own.seeds])
             for cell in asked
         ]
 

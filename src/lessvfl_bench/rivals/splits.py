@@ -17,7 +17,7 @@ so that beta here is its 1 - beta.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ from lessvfl.errors import ConfigError
 from lessvfl.terms import stream_seed
 
 Owners = NDArray[np.int64]  # (d,), the party of every column
-KINDS = {  # what is in the number's range, and how it is said
+# By kind whether its number is allowed, and how that is said.
+KINDS: dict[str, tuple[Callable[[float], bool], str]] = {
     "importance": (lambda value: value > 0, "above 0"),
     "correlation": (lambda value: 0 <= value <= 1, "in [0, 1]"),
 }

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lessvfl.terms import PairedGap
-from lessvfl_bench.rivals.cells import Cell
-from lessvfl_bench.rivals.columns import COLUMNS, Column
+from lessvfl_bench.rivals.columns import COLUMNS, RivalColumn
+from lessvfl_bench.rivals.places import RivalCell
 
 Numbers = Mapping[str, Any]  # of one run
 RivalRow = dict[str, Any]
@@ -18,18 +18,18 @@ BySeed = Sequence[float | None]
 
 
 @dataclass(frozen=True)
-class CellRuns:
+class RivalRuns:
     """The runs of a method at a place, one a seed."""
 
-    cell: Cell
+    cell: RivalCell
     runs: Sequence[Numbers]
 
-    def by_seed(self, column: Column) -> list[float | None]:
+    def by_seed(self, column: RivalColumn) -> list[float | None]:
         """Return a number of every run, in the order of the seeds."""
         return [run.get(column.key) for run in self.runs]
 
 
-def rows(found: Sequence[CellRuns], default: str) -> list[RivalRow]:
+def rows(found: Sequence[RivalRuns], default: str) -> list[RivalRow]:
     """Return a row for every place and method."""
     made = []
     for place in dict.fromkeys(one.cell.place for one in found):
@@ -69,7 +69,7 @@ def _error(values: BySeed) -> float | None:
     return statistics.stdev(known) / math.sqrt(len(known))
 
 
-def _best(own: Sequence[CellRuns], column: Column) -> set[str]:
+def _best(own: Sequence[RivalRuns], column: RivalColumn) -> set[str]:
     """Return the methods with the best mean, or not told apart from it.
 
     That is within two standard errors of the difference, paired by seed. Nothing is
@@ -99,7 +99,7 @@ def _gap(one: BySeed, other: BySeed, sign: int) -> PairedGap | None:
 
 
 def _ahead(
-    ours: CellRuns | None, one: CellRuns, column: Column
+    ours: RivalRuns | None, one: RivalRuns, column: RivalColumn
 ) -> dict[str, Any] | None:
     """Return by how much the default method is better than a rival."""
     if ours is None or ours is one:

@@ -1,4 +1,4 @@
-"""One cell of the comparison: a method on a table of parties, with one seed.
+"""Places to compare methods at, and one cell: a method at a place, with one seed.
 
 All methods have the transport of ``less-vfl-auto`` as far as they share it, as in
 :mod:`lessvfl_bench.equal.cells`; what else they are set to is their own.
@@ -29,7 +29,7 @@ from lessvfl.errors import ConfigError
 from lessvfl.run import simulate
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job
-from lessvfl_bench.equal import cells as equal
+from lessvfl_bench.equal import cells
 from lessvfl_bench.peers.run import COMMON_C
 from lessvfl_bench.rivals import splits
 from lessvfl_bench.shapes import held_out, models
@@ -37,14 +37,14 @@ from lessvfl_bench.shapes.made import KnownTable
 from lessvfl_bench.shapes.run import BY_SHARES, kept_of, recovery
 from lessvfl_bench.study import alone
 
-SPURIOUS = equal.SPURIOUS
+SPURIOUS = cells.SPURIOUS
 SCORES = ("balanced_accuracy", "auc", "r2")
 JUDGES = ("linear", "boosted")
 MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Place:
+class RivalPlace:
     """Where methods are compared: a data set as it lies, split anew, or a shape."""
 
     data: str
@@ -63,10 +63,10 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Cell:
+class RivalCell:
     """A method at a place, with lambdas where some were chosen for it."""
 
-    place: Place
+    place: RivalPlace
     method: str
     lambdas: tuple[tuple[str, float], ...] = ()
 
@@ -89,7 +89,7 @@ class _Scene(NamedTuple):
     shape: KnownTable | None
 
 
-def _scene(place: Place, seed: int, folder: Path | None) -> _Scene:
+def _scene(place: RivalPlace, seed: int, folder: Path | None) -> _Scene:
     """Return a place; a shape has noise of its own, and none is planted."""
     if place.is_shape:
         shape = held_out.make(place.data, seed)
@@ -98,20 +98,20 @@ def _scene(place: Place, seed: int, folder: Path | None) -> _Scene:
     if place.split:
         dealt = splits.parties_of(dataset, place.split, place.n_parties, seed)
         return _Scene(dataset, dealt, SPURIOUS, None)
-    return _Scene(dataset, equal.PARTIES.get(place.data), SPURIOUS, None)
+    return _Scene(dataset, cells.PARTIES.get(place.data), SPURIOUS, None)
 
 
-def settings_of(cell: Cell, dataset: Dataset, is_rare: bool = False) -> Settings:
+def settings_of(cell: RivalCell, dataset: Dataset, is_rare: bool = False) -> Settings:
     """Return a method's settings at the transport of ``less-vfl-auto``."""
-    like = equal.Cell(dataset.name, "ours", cell.method, cell.lambdas)
-    own = equal.settings_of(like, dataset)
+    like = cells.Cell(dataset.name, "ours", cell.method, cell.lambdas)
+    own = cells.settings_of(like, dataset)
     if not is_rare:
         return own
     return replace(own, labels=replace(own.labels, **BY_SHARES))
 
 
 @alone()
-def run(cell: Cell, seed: int, folder: Path | None) -> dict[str, Any]:
+def run(cell: RivalCell, seed: int, folder: Path | None) -> dict[str, Any]:
     """Run a method at a place with one seed, on one core; return a cell's numbers.
 
     What the method refuses, it says in ``refused``, and there are no numbers.
