@@ -117,7 +117,7 @@ def show_equal(results: dict[str, Any]) -> None:
 
 
 def show_rivals(results: dict[str, Any]) -> None:
-    """Show a table a place, then what they say and what is revealed."""
+    """Show a table a place, then what rivals are ahead in and what is revealed."""
     console = Console()
     for place in results["places"]:
         rows = rivals.rows_of(results, place)
@@ -125,14 +125,21 @@ def show_rivals(results: dict[str, Any]) -> None:
         table = Table(title=place, title_justify="left", box=box.SIMPLE, padding=0)
         table.add_column("method", no_wrap=True)
         for column in columns:
-            table.add_column(column.narrow, justify="right")
+            table.add_column(column.narrow, justify="right", no_wrap=True)
         for row in rows:
             cells = (rivals.cell(row, column) for column in columns)
             table.add_row(str(row["method"]), *cells)
         console.print(table)
-    for sentence in (*rivals.refused(results), *rivals.sentences(results)):
-        console.print(sentence, highlight=False)
     console.print(rivals.NARROW_LEGEND, highlight=False, style="dim")
-    for name, _, words in rivals.revealed(results):
-        console.print(f"{name} reveals {words}", highlight=False, style="dim")
+    if lines := rivals.behind(results, rivals.SCORED):
+        title = Text(f"Where {results['default']} is behind, and the best rival")
+        table = Table(*lines[0], title=title, title_justify="left", box=box.SIMPLE)
+        for line in lines:
+            table.add_row(*line.values())
+        console.print(table)
+    for sentence in rivals.refused(results):
+        console.print(f"Refused: {sentence}", highlight=False)
+    for line in rivals.revealed(results):
+        words = f"{line['method']} reveals {line['reveals']}."
+        console.print(words, highlight=False, style="dim")
     console.print(f"{results['seconds']:.1f} s, {results['jobs']} at a time")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,16 @@ LEGEND = (
 NARROW_LEGEND = (
     "Means over seeds, on test rows: noise gone, real features kept, F1 of the "
     "support; balanced accuracy and AUC of the method's own model; balanced accuracy "
-    "of a linear and a boosted model on the columns kept; MiB both ways; rounds; "
+    "of a linear and a boosted model on the columns kept; MiB both ways; "
     "seconds. A star: the best, or not told apart from it."
 )
 AHEAD_LEGEND = (
     "By how much {} is better than each, paired by seed, ± its standard error; a star "
     "beyond two. What is better is positive, of bytes, rounds and seconds, too."
+)
+COUNTS_LEGEND = (
+    "At how many {1} {0} is ahead of each / not told apart from it / behind it, by two "
+    "standard errors of the difference, paired by seed."
 )
 BEHIND_LEGEND = (
     "By place and column the rival that is most ahead of {}, beyond two standard "
@@ -41,7 +45,7 @@ REVEALED_LEGEND = (
     "down."
 )
 HEADS = {column.key: column.head for column in COLUMNS}
-SAID = ("balanced_accuracy", "boosted_balanced_accuracy", "r2", "f1")
+SCORED = [column.key for column in COLUMNS if column.kind == "score"]
 KEPT: dots.Marks = (
     ("removed_share", "noise removed", figures.VERMILION, "o"),
     ("real_kept_share", "real kept", figures.BLUE, "s"),
@@ -128,25 +132,31 @@ def _gap(gap: Mapping[str, Any] | None) -> str:
     return text if gap["verdict"] == "equal" else f"{text} *"
 
 
-def sentences(results: RivalResults) -> list[str]:
-    """Say at how many places the default method is better, by rival and column."""
-    said = []
+def counts(results: RivalResults) -> dict[str, list[dict[str, str]]]:
+    """Return, by kind of place, how often the default method is better than each.
+
+    Three numbers: where it is ahead, not told apart, behind.
+    """
+    found: dict[str, dict[str, dict[str, str]]] = {}
     for one in results["verdicts"]:
-        if one["column"] not in SAID:
-            continue
-        counts = {word: len(one[word]) for word in ("ahead", "equal", "behind")}
-        n, where = sum(counts.values()), ", ".join(one["behind"])
-        said.append(
-            f"{HEADS[one['column']]}: {results['default']} is ahead of "
-            f"{one['method']} at {counts['ahead']} of {plural(n, 'place')}, not told "
-            f"apart at {counts['equal']}, behind at {counts['behind']}"
-            + (f" ({where})." if where else ".")
-        )
-    return said
+        lines = found.setdefault(one["kind"], {})
+        empty = {"method": one["method"], **dict.fromkeys(HEADS.values(), MISSING)}
+        line = lines.setdefault(one["method"], empty)
+        numbers = (str(len(one[word])) for word in ("ahead", "equal", "behind"))
+        line[HEADS[one["column"]]] = " / ".join(numbers)
+    return {kind: _without_empty(list(some.values())) for kind, some in found.items()}
 
 
-def behind(results: RivalResults) -> list[dict[str, str]]:
-    """Return where a rival is ahead of the default method, as text."""
+def _without_empty(lines: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return lines without the columns that none of them has."""
+    heads = [h for h in lines[0] if any(line[h] != MISSING for line in lines)]
+    return [{head: line[head] for head in heads} for line in lines]
+
+
+def behind(
+    results: RivalResults, columns: Collection[str] = HEADS
+) -> list[dict[str, str]]:
+    """Return where a rival is ahead of the default method, in some columns, as text."""
     return [
         {
             "place": one["place"],
@@ -155,6 +165,7 @@ def behind(results: RivalResults) -> list[dict[str, str]]:
             "by": f"{-one['mean']:.3f} ± {one['error']:.3f}",
         }
         for one in results["behind"]
+        if one["column"] in columns
     ]
 
 
@@ -167,16 +178,22 @@ def refused(results: RivalResults) -> list[str]:
     ]
 
 
-def revealed(results: RivalResults) -> list[list[str]]:
+def revealed(results: RivalResults) -> list[dict[str, str]]:
     """Return, by method, where it comes from and what it reveals."""
     said, references = results["revealed"], results["references"]
-    return [[name, references[name], said[name] or MISSING] for name in said]
+    return [
+        {"method": name, "after": references[name], "reveals": said[name] or MISSING}
+        for name in said
+    ]
 
 
 def markdown(results: RivalResults) -> str:
     """Return every table, and what they say."""
     default = results["default"]
-    text = [f"{LEGEND}\n", *(f"- {sentence}" for sentence in sentences(results)), ""]
+    text = [f"{LEGEND}\n"]
+    for kind, lines in counts(results).items():
+        legend = COUNTS_LEGEND.format(default, kind)
+        text += [f"## Counted over {kind}\n", f"{legend}\n", *_table(lines), ""]
     if results["behind"]:
         text += [f"## Where {default} is not the best\n"]
         text += [f"{BEHIND_LEGEND.format(default)}\n", *_table(behind(results)), ""]
@@ -187,9 +204,8 @@ def markdown(results: RivalResults) -> str:
         if differences := ahead(rows):
             text += [f"{AHEAD_LEGEND.format(default)}\n", *_table(differences), ""]
     text += [f"- {sentence}" for sentence in refused(results)]
-    heads = ("method", "reference", "revealed")
-    lines = [dict(zip(heads, line, strict=True)) for line in revealed(results)]
-    text += [f"## What is revealed to whom\n\n{REVEALED_LEGEND}\n", *_table(lines)]
+    text += [f"## What is revealed to whom\n\n{REVEALED_LEGEND}\n"]
+    text += _table(revealed(results))
     return "\n".join(text) + "\n"
 
 
@@ -222,7 +238,10 @@ def _page(results: RivalResults) -> str:
         f"{plural(n_places, 'place')}, at equal transport",
         line=words,
         legend=LEGEND,
-        sentences=sentences(results),
+        counts=[
+            (f"Counted over {kind}", COUNTS_LEGEND.format(default, kind), lines)
+            for kind, lines in counts(results).items()
+        ],
         default=default,
         behind=behind(results),
         behind_legend=BEHIND_LEGEND.format(default),
@@ -244,7 +263,7 @@ def _section(results: RivalResults, key: str, place: str) -> dict[str, Any]:
     """Return the tables of a place; of a data set as it lies its figures, too."""
     rows = rows_of(results, place)
     drawn: list[parts.Drawing] = []
-    if not rows[0]["split"] and not rows[0]["is_shape"]:
+    if rows[0]["kind"] == "data sets":
         lines = [(str(row["method"]), _spreads(row)) for row in rows]
         drawn = dots.draw(key, lines, FIGURES)
     return {"title": place, "rows": texts(rows), "ahead": ahead(rows), "figures": drawn}

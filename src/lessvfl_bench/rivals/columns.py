@@ -31,7 +31,7 @@ COLUMNS = (
     RivalColumn("mib", "MiB", "MiB", "size", -1),
     RivalColumn("mib_up", "up", "", "size", -1),
     RivalColumn("mib_down", "down", "", "size", -1),
-    RivalColumn("rounds", "rounds", "rounds", "count", -1),
+    RivalColumn("rounds", "rounds", "", "count", -1),
     RivalColumn("seconds", "seconds", "s", "size", -1),
 )
 
@@ -47,6 +47,10 @@ REVEALED = {
     "mmvfl": (
         "to a party: pseudo-labels, from which it reads the labels; to the server: "
         "what each party's columns say of the class of every row"
+    ),
+    "dual-gates": (
+        "to a party: how many rows of every class its own bins have; to the server: "
+        "how many bins a party has, and embeddings of a longer training"
     ),
     "gini-filter": (
         "to a party: how many rows of every class its own bins have; to the server: "

@@ -41,6 +41,7 @@ SPURIOUS = cells.SPURIOUS
 SCORES = ("balanced_accuracy", "auc", "r2")
 JUDGES = ("linear", "boosted")
 MIB = 2**20
+TINY = 1e-300  # where a probability is none
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,13 @@ class RivalPlace:
     split: str = ""  # as in importance:0.1
     n_parties: int = 0  # of a split
     is_shape: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Return what sort of place it is."""
+        if self.is_shape:
+            return "shapes"
+        return "splits" if self.split else "data sets"
 
     @property
     def title(self) -> str:
@@ -186,20 +194,21 @@ def _outputs(
 ) -> torch.Tensor:
     """Return what a model says of the test rows: amounts, or logits of classes."""
     regression = problem.task == "regression"
-    n_columns = problem.n_classes if problem.task == "multiclass" else 1
-    out = np.zeros((len(problem.y_test), n_columns))
+    several = problem.task == "multiclass"
+    out = np.zeros((len(problem.y_test), problem.n_classes if several else 1))
     if X.shape[1] == 0:
         out += problem.y_train.mean() if regression else 0.0
         return torch.as_tensor(out)
     model = _model(name, regression, "balanced" if is_rare else None)
     with threadpool_limits(1):
         model.fit(X, problem.y_train)
-        said = model.predict(X_test) if regression else model.decision_function(X_test)
-    if n_columns == 1:
-        out[:, 0] = said
-    else:
-        out -= 1e9  # of classes without a training row
-        out[:, model.classes_.astype(int)] = said
+        if several:
+            out += np.log(TINY)  # of classes without a training row
+            shares = model.predict_proba(X_test).clip(TINY)
+            out[:, model.classes_.astype(int)] = np.log(shares)
+        else:
+            said = model.predict if regression else model.decision_function
+            out[:, 0] = said(X_test)
     return torch.as_tensor(out)
 
 

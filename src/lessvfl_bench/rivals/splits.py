@@ -32,6 +32,7 @@ from lessvfl.data import DataConfig, Dataset
 from lessvfl.errors import ConfigError
 from lessvfl.terms import stream_seed
 
+N_TRIED = 17  # splits on the way from together to apart
 Owners = NDArray[np.int64]  # (d,), the party of every column
 # By kind whether its number is allowed, and how that is said.
 KINDS: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -116,8 +117,9 @@ def by_correlation(
 ) -> Owners:
     """Deal columns, equally many each, together (beta 1), apart (0), or in between.
 
-    From together to apart columns change places, two at a time in random order; the
-    split is the one on the way whose score is nearest to what beta asks for.
+    From together to apart columns change places, two at a time in random order; of
+    some splits on the way the one is taken whose score is nearest to what beta asks
+    for.
     """
     order = _clustered(corr)
     together, apart = np.empty(len(order), int), np.empty(len(order), int)
@@ -125,17 +127,10 @@ def by_correlation(
         together[block] = k
     apart[order] = np.arange(len(order)) % n_parties
     way = _exchanges(together, apart, rng)
-    best, worst = score(corr, together), score(corr, apart)
-    target = beta * best + (1 - beta) * worst
-    low, high = 0, len(way) - 1  # scores fall from the first to the last
-    while low < high:
-        middle = (low + high) // 2
-        if score(corr, way[middle]) > target:
-            low = middle + 1
-        else:
-            high = middle
-    near = [way[max(low - 1, 0)], way[low]]
-    return min(near, key=lambda owners: abs(score(corr, owners) - target))
+    tried = [way[i] for i in np.linspace(0, len(way) - 1, N_TRIED).round().astype(int)]
+    scores = np.array([score(corr, owners) for owners in tried])
+    target = beta * scores[0] + (1 - beta) * scores[-1]
+    return tried[int(np.abs(scores - target).argmin())]
 
 
 def score(corr: NDArray[Any], owners: Owners) -> float:

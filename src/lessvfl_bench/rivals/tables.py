@@ -39,7 +39,7 @@ def rows(found: Sequence[RivalRuns], default: str) -> list[RivalRow]:
         made += [
             {
                 "place": place.title,
-                **asdict(place),
+                "kind": place.kind,
                 "method": one.cell.method,
                 "refused": next((r["refused"] for r in one.runs if r["refused"]), None),
                 "lambdas": dict(one.cell.lambdas),
@@ -109,17 +109,16 @@ def _ahead(
 
 
 def verdicts(made: Sequence[RivalRow]) -> list[dict[str, Any]]:
-    """Say by rival and column at which places the default method is better."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    """Say by kind of place, rival and column where the default method is better."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in made:
         for key, gap in row["ahead"].items():
-            if gap is not None:
-                about = {"method": row["method"], "column": key}
-                one = found.setdefault(
-                    (row["method"], key),
-                    about | {"ahead": [], "equal": [], "behind": []},
-                )
-                one[gap["verdict"]].append(row["place"])
+            if gap is None:
+                continue
+            about = {"kind": row["kind"], "method": row["method"], "column": key}
+            empty: dict[str, Any] = {"ahead": [], "equal": [], "behind": []}
+            one = found.setdefault((row["kind"], row["method"], key), about | empty)
+            one[gap["verdict"]].append(row["place"])
     return list(found.values())
 
 
