@@ -16,6 +16,7 @@ from tests.conftest import Cli
 from lessvfl import data, methods, settings
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
+from lessvfl_bench.equal import cells
 from lessvfl_bench.pages import again
 from lessvfl_bench.pages import rivals as page
 from lessvfl_bench.rivals import places, run, splits, tables
@@ -242,6 +243,18 @@ def test_differences_are_paired_and_better_is_positive() -> None:
     }
 
 
+def test_to_keep_everything_is_not_to_be_ahead() -> None:
+    ours = found("less-vfl-auto", [0.8, 0.8], removed_share=1.0, real_kept_share=0.5)
+    all_of_it = found("plain", [0.8, 0.8], removed_share=0.0, real_kept_share=1.0)
+    some = found("mmvfl", [0.8, 0.8], removed_share=0.9, real_kept_share=0.9)
+    (worst,) = [
+        one
+        for one in tables.behind(tables.rows([ours, all_of_it, some], "less-vfl-auto"))
+        if one["column"] == "real_kept_share"
+    ]
+    assert worst["method"] == "mmvfl"
+
+
 def test_who_is_not_told_apart_from_the_best_is_marked_too() -> None:
     close = found("mmvfl", [0.69, 0.83, 0.91])
     rows = tables.rows([OURS, close, found("plain", [0.5, 0.6, 0.7])], "less-vfl-auto")
@@ -323,6 +336,17 @@ def test_command(run_cli: Cli, tmp_path: Path, monkeypatch: Any) -> None:
 
 @quiet
 @pytest.mark.usefixtures("short")
+def test_the_smallest_size_needs_no_data_set(run_cli: Cli) -> None:
+    done = run_cli("bench", "rivals", "--smoke", "--methods", "plain,gini-filter")
+    assert done.code == 0, done.err
+    assert "4 of 4" in done.err
+    assert "breast-cancer: importance:1, 2 parties" in done.out
+    assert "shape: u-shapes, 300 rows" in done.out
+    assert "gini-filter reveals to a party" in done.out
+
+
+@quiet
+@pytest.mark.usefixtures("short")
 def test_lambdas_of_the_grid_are_those_of_rows_held_out(monkeypatch: Any) -> None:
     """Chosen once for a data set, for its splits too; shapes keep the profile's."""
     tried, seen = [], {}
@@ -339,7 +363,7 @@ def test_lambdas_of_the_grid_are_those_of_rows_held_out(monkeypatch: Any) -> Non
         seen[cell.place.title, cell.method] = dict(cell.lambdas)
         return {"refused": None, **dict.fromkeys((c.key for c in COLUMNS), 0.5)}
 
-    monkeypatch.setattr(run.cells, "try_lambdas", attempt)
+    monkeypatch.setattr(cells, "try_lambdas", attempt)
     monkeypatch.setattr(places, "run", measure)
     asked = Rivals(
         data=("a",),

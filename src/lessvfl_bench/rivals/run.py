@@ -66,14 +66,14 @@ SIZES: dict[str, dict[str, Any]] = {
 class Rivals(Asked):
     """What to compare, and where."""
 
-    data: NameList = option(
-        ("phishing", "rosmap"), "By name or file. None where shapes or splits are."
+    data: NameList = option(("phishing", "rosmap"), "By name or file: phishing,digits.")
+    shapes: Repeated = option((), "A shape of known truth, once for each.")
+    splits: NameList = option(
+        (), "Columns dealt anew, as in importance:0.1,correlation:1."
     )
-    shapes: Repeated = option((), "A shape of known truth by name, once for each.")
-    splits: NameList = option((), f"Columns dealt anew, of {','.join(SPLITS)}.")
     split_data: NameList = option(("phishing", "mfeat"), "Data sets that are.")
     split_parties: NumberList = option((2, 4, 8), "To how many parties.")
-    methods: NameList = option(tuple(methods.METHODS), "Of these.")
+    methods: NameList = option(tuple(methods.METHODS), "All unless given.")
     seeds: NumberList = option(SEEDS, "One run each: 0,1,2.")
     lambdas: str = option(
         "profile",

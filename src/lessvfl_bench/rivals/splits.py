@@ -130,7 +130,8 @@ def by_correlation(
     tried = [way[i] for i in np.linspace(0, len(way) - 1, N_TRIED).round().astype(int)]
     scores = np.array([score(corr, owners) for owners in tried])
     target = beta * scores[0] + (1 - beta) * scores[-1]
-    return tried[int(np.abs(scores - target).argmin())]
+    nearest: Owners = tried[int(np.abs(scores - target).argmin())]
+    return nearest
 
 
 def score(corr: NDArray[Any], owners: Owners) -> float:

@@ -125,12 +125,15 @@ def verdicts(made: Sequence[RivalRow]) -> list[dict[str, Any]]:
 def behind(made: Sequence[RivalRow]) -> list[dict[str, Any]]:
     """Return, by place and column, the rival that is most ahead of the default.
 
-    Those alone that are beyond two standard errors.
+    Those alone that are beyond two standard errors. Who removed nothing keeps
+    everything, which counts for nothing.
     """
     worst: dict[tuple[str, str], dict[str, Any]] = {}
     for row in made:
         for key, gap in row["ahead"].items():
             if gap is None or gap["verdict"] != "behind":
+                continue
+            if key == "real_kept_share" and row["removed_share"] == 0:
                 continue
             place = (row["place"], key)
             if place not in worst or gap["mean"] < worst[place]["mean"]:
