@@ -58,6 +58,12 @@ BENCHMARKS = {
         "pages.equal:build_equal",
         "terminal:show_equal",
     ),
+    "rivals": Benchmark(
+        "rivals.run:Rivals",
+        "Compare all methods of selection across parties, the rivals' among them.",
+        "pages.rivals:build_rivals",
+        "terminal:show_rivals",
+    ),
     "shapes": Benchmark("shapes.run:Shapes", "Selection where the truth is known."),
     "support": Benchmark(
         "shapes.support:Support", "Support recovery beside other selectors."

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lessvfl_bench.pages import equal, peers
+from lessvfl_bench.pages import equal, peers, rivals
 from lessvfl_bench.pages.paper import entries
 
 # The measure of every table that stands for it in the terminal.
@@ -113,4 +113,33 @@ def show_equal(results: dict[str, Any]) -> None:
         console.print(sentence, highlight=False)
     for row in equal.factors(results):
         console.print(", ".join(f"{k} {v}" for k, v in row.items() if v))
+    console.print(f"{results['seconds']:.1f} s, {results['jobs']} at a time")
+
+
+def show_rivals(results: dict[str, Any]) -> None:
+    """Show a table a place, then what rivals are ahead in and what is revealed."""
+    console = Console()
+    for place in results["places"]:
+        rows = rivals.rows_of(results, place)
+        columns = [column for column in rivals.shown(rows) if column.narrow]
+        table = Table(title=place, title_justify="left", box=box.SIMPLE, padding=0)
+        table.add_column("method", no_wrap=True)
+        for column in columns:
+            table.add_column(column.narrow, justify="right", no_wrap=True)
+        for row in rows:
+            cells = (rivals.cell(row, column) for column in columns)
+            table.add_row(str(row["method"]), *cells)
+        console.print(table)
+    console.print(rivals.NARROW_LEGEND, highlight=False, style="dim")
+    if lines := rivals.behind(results, rivals.SCORED):
+        title = Text(f"Where {results['default']} is behind, and the best rival")
+        table = Table(*lines[0], title=title, title_justify="left", box=box.SIMPLE)
+        for line in lines:
+            table.add_row(*line.values())
+        console.print(table)
+    for sentence in rivals.refused(results):
+        console.print(f"Refused: {sentence}", highlight=False)
+    for line in rivals.revealed(results):
+        words = f"{line['method']} reveals {line['reveals']}."
+        console.print(words, highlight=False, style="dim")
     console.print(f"{results['seconds']:.1f} s, {results['jobs']} at a time")

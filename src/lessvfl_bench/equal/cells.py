@@ -27,6 +27,7 @@ from lessvfl_bench.paper import plan
 from lessvfl_bench.study import alone
 
 METHODS = ("plain", "group-lasso", "local-lasso", "less-vfl", methods.DEFAULT)
+LASSOS = ("group-lasso", "local-lasso", "less-vfl")  # those with a lambda
 TRANSPORTS = ("paper", "ours")
 STEPS = ("paper", "bits", "components", "ours")  # of the breakdown, each with the last
 SPURIOUS = 0.5
@@ -59,8 +60,8 @@ class Cell:
 
 def settings_of(cell: Cell, dataset: Dataset) -> Settings:
     """Return the settings of a cell: the transport's, and the method's own."""
-    own = cell.method == methods.DEFAULT
-    profile = "default" if own else "paper"
+    allowed = methods.get(cell.method).profiles
+    profile = "paper" if "paper" in allowed else "default"
     given = {**dataclasses.asdict(DataConfig()), **transport(cell.transport, dataset)}
     given |= dict(cell.lambdas)
     if cell.method == "group-lasso":  # as many epochs as the others in all
@@ -179,7 +180,7 @@ def server_lambdas(method: str, device: str) -> list[ServerLambdas]:
     A CPU tries them one by one, on all its cores; elsewhere a step costs about the same
     for one as for all. A method that has no lambda at all has an empty list.
     """
-    if method in ("plain", methods.DEFAULT):
+    if method not in LASSOS:
         return []
     grid = plan.published()["grid"]["lam_server"] if method == "less-vfl" else [None]
     return [(lam,) for lam in grid] if device == "cpu" else [tuple(grid)]

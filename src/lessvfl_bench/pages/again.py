@@ -11,10 +11,11 @@ from lessvfl.errors import RecordError
 from lessvfl_bench.pages.equal import build_equal
 from lessvfl_bench.pages.paper.page import build_bench
 from lessvfl_bench.pages.peers import build_peers
+from lessvfl_bench.pages.rivals import build_rivals
 from lessvfl_bench.pages.theory import build_theory
 
 PageBuilder = Callable[[Mapping[str, Any], Path], Path]
-MAY_BE_EMPTY = ("tables", "figures", "verdicts", "breakdown")
+MAY_BE_EMPTY = ("tables", "figures", "verdicts", "breakdown", "behind")
 
 
 def _needing(build_page: PageBuilder, *keys: str) -> Callable[[Path], Path]:
@@ -49,4 +50,5 @@ def _needing(build_page: PageBuilder, *keys: str) -> Callable[[Path], Path]:
 paper = _needing(build_bench, "seeds", "data", "tables", "figures")
 equal = _needing(build_equal, "seeds", "data", "rows", "verdicts", "breakdown")
 peers = _needing(build_peers, "seeds", "data", "methods", "results")
+rivals = _needing(build_rivals, "seeds", "places", "rows", "verdicts", "behind")
 theory = _needing(build_theory, "seeds", "n", "results")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lessvfl.report import figures, parts, tables
 from lessvfl.report.tables import plural
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from lessvfl_bench.pages import dots
 
 NAME = "peers"
 TITLES = {
@@ -48,13 +46,12 @@ NARROW_LEGEND = (
 )
 
 Result = Mapping[str, Any]
-Marks = Sequence[tuple[str, str, str, str]]  # key, title, colour, marker
-KEPT: Marks = (
+KEPT: dots.Marks = (
     ("removed_share", "spurious removed", figures.VERMILION, "o"),
     ("real_kept_share", "real kept", figures.BLUE, "s"),
     ("f1", "support F1", figures.GREEN, "D"),
 )
-SCORES: Marks = (
+SCORES: dots.Marks = (
     ("balanced_accuracy", "common model", figures.BLUE, "o"),
     ("own_balanced_accuracy", "own model", figures.ORANGE, "s"),
 )
@@ -164,43 +161,5 @@ def _section(key: str, name: str, rows: Sequence[Result]) -> dict[str, Any]:
     for row in rows:
         title, *values = cells(row)
         lines.append((title, values, row["skipped"] is not None))
-    return {"name": name, "rows": lines, "figures": _figures(key, rows)}
-
-
-def _figures(key: str, rows: Sequence[Result]) -> list[parts.Drawing]:
-    done = [row for row in rows if row["skipped"] is None]
-    drawn = []
-    for part, (title, caption, marks) in FIGURES.items() if done else ():
-        known = [mark for mark in marks if any(row[mark[0]] for row in done)]
-        said = []
-        for row in done:
-            shown = [(words, row[k]) for k, words, *_ in known if row[k] is not None]
-            means = (f"{words} {spread['mean']:.2f}" for words, spread in shown)
-            said.append(f"{title_of(row)}: {', '.join(means)}")
-        with figures.page_style():
-            ax = figures.new_axes(0.9 + 0.26 * len(done))
-            _dots(ax, done, known)
-            alt = "; ".join(said)
-            drawn.append(parts.figure(ax, f"{key}-{part}", title, caption, alt))
-    return drawn
-
-
-def _dots(ax: Axes, rows: Sequence[Result], marks: Marks) -> None:
-    """Draw a line for every method: marks, with a deviation to each side as a bar."""
-    look: Any = {"ms": 5, "lw": 1, "alpha": 0.85}
-    for index, (key, title, color, marker) in enumerate(marks):
-        lift = 0.16 * (index - (len(marks) - 1) / 2)  # no mark hides another
-        known = [(i, row[key]) for i, row in enumerate(rows) if row[key] is not None]
-        heights = [i + lift for i, _ in known]
-        means = [spread["mean"] for _, spread in known]
-        pairs = [(spread["mean"], spread["std"] or 0.0) for _, spread in known]
-        # A share ends at 0 and at 1.
-        reach = [[min(s, m) for m, s in pairs], [min(s, 1 - m) for m, s in pairs]]
-        look |= {"fmt": marker, "color": color, "label": title}
-        ax.errorbar(means, heights, xerr=reach, **look)
-    ax.set_yticks(range(len(rows)), [title_of(row) for row in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    figures.grid(ax)
-    place: Any = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0)}
-    place |= {"columnspacing": 1.0, "handletextpad": 0.3}
-    ax.legend(ncols=len(marks), frameon=False, **place)
+    done = [(title_of(row), row) for row in rows if row["skipped"] is None]
+    return {"name": name, "rows": lines, "figures": dots.draw(key, done, FIGURES)}

@@ -1,0 +1,1 @@
+"""Methods of feature selection across parties: ``lessvfl bench rivals``."""

@@ -1,0 +1,63 @@
+"""The columns of the comparison, and what every method reveals to whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class RivalColumn(NamedTuple):
+    """A number of a cell: its heads, how it is written, and which way is better."""
+
+    key: str
+    head: str
+    narrow: str  # in the terminal; nothing: not there
+    kind: str  # of lessvfl.report.tables
+    sign: int  # 1: more is better, -1: less is
+
+
+COLUMNS = (
+    RivalColumn("removed_share", "noise removed", "gone", "score", 1),
+    RivalColumn("real_kept_share", "real kept", "kept", "score", 1),
+    RivalColumn("f1", "support F1", "F1", "score", 1),
+    RivalColumn("balanced_accuracy", "balanced accuracy", "bal.", "score", 1),
+    RivalColumn("auc", "AUC", "AUC", "score", 1),
+    RivalColumn("r2", "R²", "R²", "score", 1),
+    RivalColumn("linear_balanced_accuracy", "linear, balanced", "lin.", "score", 1),
+    RivalColumn("linear_auc", "linear, AUC", "", "score", 1),
+    RivalColumn("linear_r2", "linear, R²", "lin. R²", "score", 1),
+    RivalColumn("boosted_balanced_accuracy", "boosted, balanced", "boost.", "score", 1),
+    RivalColumn("boosted_auc", "boosted, AUC", "", "score", 1),
+    RivalColumn("boosted_r2", "boosted, R²", "boost. R²", "score", 1),
+    RivalColumn("mib", "MiB", "MiB", "size", -1),
+    RivalColumn("mib_up", "up", "", "size", -1),
+    RivalColumn("mib_down", "down", "", "size", -1),
+    RivalColumn("rounds", "rounds", "", "count", -1),
+    RivalColumn("seconds", "seconds", "s", "size", -1),
+)
+
+# By method, besides what training on sends: embeddings of a party's rows up, their
+# gradients down, from which a party that is not honest can tell the labels.
+_TRAINING = "nothing besides training"
+REVEALED = {
+    "less-vfl-auto": "to the server: embeddings of some rows (stage 2)",
+    "less-vfl": "to the server: embeddings of all rows (stage 2)",
+    "local-lasso": _TRAINING,
+    "group-lasso": _TRAINING,
+    "plain": _TRAINING,
+    "mmvfl": (
+        "to a party: pseudo-labels, from which it reads the labels; to the server: "
+        "what each party's columns say of the class of every row"
+    ),
+    "dual-gates": (
+        "to a party: how many rows of every class its own bins have; to the server: "
+        "how many bins a party has, and embeddings of a longer training"
+    ),
+    "gini-filter": (
+        "to a party: how many rows of every class its own bins have; to the server: "
+        "how many bins a party has"
+    ),
+    "iv-filter": (
+        "to a party: how many rows of every class its own bins have; to the server: "
+        "how many bins a party has"
+    ),
+}
