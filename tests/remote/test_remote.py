@@ -362,6 +362,7 @@ def compare_one(numbers, own, expected):
         ("group-lasso", "default"),
         ("plain", "default"),
         ("mmvfl", "default"),
+        ("counterfactual", "default"),
         ("dual-gates", "default"),
         ("iv-filter", "default"),
     ],
@@ -807,6 +808,7 @@ def seed_at_hand(folder):
         ("less-vfl", (3, 1)),
         ("less-vfl-auto", (3, 1)),
         ("dual-gates", (0,)),
+        ("counterfactual", (0,)),
     ],
 )
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
@@ -879,6 +881,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("group-lasso", (0,)),
         ("less-vfl", (3, 1)),
         ("dual-gates", (0,)),
+        ("counterfactual", (0,)),
     ],
 )
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):

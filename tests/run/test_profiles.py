@@ -271,7 +271,11 @@ ELSEWHERE = [
     ("less-vfl-auto", "lam_server", "less-vfl"),
     ("less-vfl-auto", "party_epochs", "less-vfl, local-lasso"),
     ("group-lasso", "party_epochs", "less-vfl, local-lasso"),
-    ("group-lasso", "pretrain_epochs", "less-vfl-auto, less-vfl, local-lasso"),
+    (
+        "group-lasso",
+        "pretrain_epochs",
+        "less-vfl-auto, less-vfl, local-lasso, counterfactual",
+    ),
     ("plain", "lam_party", "less-vfl, local-lasso, group-lasso"),
 ]
 

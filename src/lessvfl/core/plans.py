@@ -425,6 +425,7 @@ class QueryPlan:
     stage: Stage
     n_queries: int  # the most
     n_values: float  # about a row, that a party shows at most
+    n_passes: float = 0  # embeddings of a row that it shows besides
 
 
 PartyPlan = TrainPlan | SelectPlan | ShadowPlan | QueryPlan  # what a party is asked for

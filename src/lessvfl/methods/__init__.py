@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lessvfl import settings
 from lessvfl.methods import (
+    counterfactual,
     dual_gates,
     gini_filter,
     group_lasso,
@@ -25,6 +26,7 @@ METHODS: dict[str, Method] = {
         group_lasso.METHOD,
         plain.METHOD,
         mmvfl.METHOD,
+        counterfactual.METHOD,
         dual_gates.METHOD,
         gini_filter.METHOD,
         iv_filter.METHOD,

@@ -151,8 +151,9 @@ def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
         n_passes += 1
     elif evaluation == "epochs":  # of training and test rows
         n_passes += 2 * (sum(math.ceil(n) for n in epochs) + len(plans))
-    queried = sum(plan.n_values for plan in plans if isinstance(plan, QueryPlan))
-    return size * n_passes + queried
+    queries = [plan for plan in plans if isinstance(plan, QueryPlan)]
+    n_passes += sum(plan.n_passes for plan in queries)
+    return size * n_passes + sum(plan.n_values for plan in queries)
 
 
 def _value(asked: Settings, name: str) -> Any:

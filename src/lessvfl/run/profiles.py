@@ -46,6 +46,7 @@ _WATCHED = {
 _DEFAULT: dict[str, dict[str, Any]] = {
     "less-vfl-auto": _WATCHED,
     "mmvfl": _WATCHED,
+    "counterfactual": _WATCHED,
     "dual-gates": _WATCHED,
     "gini-filter": _WATCHED,
     "iv-filter": _WATCHED,
