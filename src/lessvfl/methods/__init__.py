@@ -13,6 +13,7 @@ from lessvfl.methods import (
     local_lasso,
     mmvfl,
     plain,
+    vflfs,
 )
 from lessvfl.methods.base import Method
 
@@ -26,6 +27,7 @@ METHODS: dict[str, Method] = {
         plain.METHOD,
         mmvfl.METHOD,
         dual_gates.METHOD,
+        vflfs.METHOD,
         gini_filter.METHOD,
         iv_filter.METHOD,
     )

@@ -47,6 +47,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "less-vfl-auto": _WATCHED,
     "mmvfl": _WATCHED,
     "dual-gates": _WATCHED,
+    "vflfs": _WATCHED,
     "gini-filter": _WATCHED,
     "iv-filter": _WATCHED,
     "less-vfl": {
