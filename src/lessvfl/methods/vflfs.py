@@ -29,7 +29,15 @@ from lessvfl import settings
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import Batches, PartyPlan, QueryPlan, TrainPlan, take
+from lessvfl.core.plans import (
+    Batches,
+    PartyPlan,
+    QueryPlan,
+    RowOrder,
+    Rows,
+    TrainPlan,
+    take,
+)
 from lessvfl.core.protocol import Holder, QueryArrays, Selected
 from lessvfl.core.solve import Watch
 from lessvfl.core.stage import run_once
@@ -61,7 +69,8 @@ class Config(group_lasso.Config):
     def alone(self) -> TrainPlan:
         """Return how a party trains alone."""
         plan = self.plan(STAGE, self.own_epochs, self.lam_own)
-        return dataclasses.replace(plan, optimizer="adam", decay=0.0)
+        order: RowOrder = "shuffle" if self.row_order == "file" else self.row_order
+        return dataclasses.replace(plan, optimizer="adam", decay=0.0, row_order=order)
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
@@ -74,6 +83,7 @@ class AutoEncodingParty:
 
     def __init__(self, config: Config, own: Holder) -> None:
         self.own, self.config = own, config
+        self._alone = own.alone if config.own_rows == "all" else None
         self.losses: list[Tensor] = []  # (R,), of every epoch
 
     def answer(self, step: int, arrays: QueryArrays) -> Selected:
@@ -81,23 +91,26 @@ class AutoEncodingParty:
         self._train()
         return Selected(torch.ones_like(self.own.features.groups))
 
-    def _rows(self) -> Tensor:
-        """Return the rows to train on, (S, n, columns)."""
-        own = self.own
-        if own.alone is None or self.config.own_rows == "common":
-            return own.X
-        return torch.cat([own.X, own.alone], dim=1)
+    def _at(self, rows: Rows) -> Tensor:
+        """Return rows to train on: those in common, then those that it has alone."""
+        assert isinstance(rows, Tensor), "rows in random order"
+        X, n_common = self.own.X, self.own.X.shape[1]
+        if self._alone is None:
+            return take(X, rows)
+        common = take(X, rows.clamp(max=n_common - 1))
+        others = take(self._alone, (rows - n_common).clamp(min=0))
+        return torch.where((rows < n_common).unsqueeze(2), common, others)
 
     def _train(self) -> None:
         """Fit network and decoder to the party's columns, by proximal steps."""
-        own, plan, X = self.own, self.config.alone(), self._rows()
+        own, plan, X = self.own, self.config.alone(), self.own.X
         net, who = own.net, f"party '{own.party}'"
-        n_rows, n_columns = X.shape[1:]
+        n_rows = X.shape[1] + (0 if self._alone is None else self._alone.shape[1])
         name = (plan.stage, own.party)
         batches = Batches(n_rows, plan.batch_size, own.private, name, plan.row_order)
         membership = own.features.membership(X.dtype)
         encoder = PartyTraining(plan, net, batches, False, membership)
-        widths = (net.n_outputs, n_columns)
+        widths = (net.n_outputs, X.shape[2])
         where = (own.private, f"{own.party}, decoder", X.dtype, X.device)
         decoder = Training(
             plan, MLP.create(widths, "none", *where), batches, False, inputs=True
@@ -106,7 +119,7 @@ class AutoEncodingParty:
         net.train(True)
         losses: list[Tensor] = []
         for _, rows in encoder.batches_left:
-            x = take(X, rows)
+            x = self._at(rows)
             gap = decoder.passes.forward(encoder.passes.forward(x)) - x
             *grads, down = decoder.passes.back(gap * (2 / gap[0].numel()))
             encoder.update(encoder.passes.back(down), 1.0, encoder.shrink)
