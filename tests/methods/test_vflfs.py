@@ -105,7 +105,7 @@ def test_without_epochs_alone_it_is_group_lasso() -> None:
     same = {"lam_party": 2.0, "optimizer": "adamw", "learning_rate": 0.01}
     same |= {"bits": 8, "embedding_size": 4, "schedule": "constant"}
     same |= {"input_scale": 0.1, "weight_decay": 1.0, "overlap": 0.5}
-    same |= {"components_per_column": 0.25}
+    same |= {"components_per_column": 0.25, "train_optimizer": "adamw"}
     (own,) = simulate([0], own_epochs=0, **same)
     (lasso,) = simulate([0], "group-lasso", **same)
     assert own.numbers | {"seconds": {}} == lasso.numbers | {"seconds": {}}
