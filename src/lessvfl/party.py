@@ -79,6 +79,7 @@ class PartyData:
     must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
     cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # a table on disk has its own
     blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
+    alone: Tensor | None = None  # (S, n, columns), rows that no other party has
 
 
 class Party:
@@ -320,6 +321,7 @@ class Party:
             self.seeds,
             self._private,
             self._data.must_keep,
+            self._data.alone,
         )
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:

@@ -364,6 +364,7 @@ def compare_one(numbers, own, expected):
         ("mmvfl", "default"),
         ("counterfactual", "default"),
         ("dual-gates", "default"),
+        ("vflfs", "default"),
         ("iv-filter", "default"),
     ],
 )
@@ -1363,6 +1364,38 @@ def test_rows_in_any_order_are_aligned(tmp_path, monkeypatch, mode):
     for name, party in parties.items():  # the rows of the same people, in that order
         assert np.array_equal(party.state.rows.numeric, a_table(name, order).numeric)
     assert result.runs[0]["accuracy"]["final"] > 0.5
+
+
+@pytest.mark.parametrize("method", ["vflfs", "group-lasso"])
+def test_rows_outside_are_for_a_method_that_uses_them(tmp_path, method):
+    """They are encoded as the common rows are, and stay where they are."""
+    rows = {name: np.arange(5 * i, 140 + 5 * i) for i, name in enumerate(HELD)}
+    with a_hub() as hub:
+        parties = {
+            name: a_party(name, tmp_path, own, own, align="plain", id="who")
+            for name, own in rows.items()
+        }
+        sides = [Side(party, hub.port) for party in parties.values()]
+        for side in sides:
+            side.start()
+        config = server_config(tmp_path, method, align="plain", id="who")
+        ServerProcess(config, labels(ids=np.arange(150)), hub, a_status()).run()
+    for side in sides:
+        side.join(20)
+        assert side.error is None
+    for name, outside in (("clinic", slice(0, 5)), ("bank", slice(140, 145))):
+        alone = parties[name].state.run.party._holder().alone
+        if method == "group-lasso":
+            assert alone is None
+            continue
+        cells = np.float32(a_table(name, outside).numeric)
+        assert np.array_equal(alone[0].numpy(), cells)
+
+
+def test_the_overlap_is_found_and_not_set(tmp_path):
+    config = server_config(tmp_path, settings={"overlap": 0.5})
+    with a_hub() as hub, pytest.raises(ConfigError, match="found by their ids"):
+        ServerProcess(config, labels(), hub, a_status())
 
 
 def test_rows_that_are_not_aligned_end_the_run(tmp_path):

@@ -30,6 +30,7 @@ class Holder:
     seeds: tuple[int, ...]  # shared with everybody
     private: tuple[int, ...]  # of the party's own streams
     must_keep: Sequence[bool]  # features that may not be removed
+    alone: Tensor | None = None  # (S, n, columns), its rows that no other party has
 
     @property
     def n_replicas(self) -> int:

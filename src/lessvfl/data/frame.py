@@ -397,3 +397,9 @@ class DataConfig(Section):
         "rows that are copies of each other: split, held out and scrambled together, "
         "or as if they were different; or of all equal rows the first alone",
     )
+    overlap: float = setting(
+        a_float(0.0, 1.0, open_low=True),
+        1.0,
+        "share of the training rows that all parties have, drawn by the seed; of the "
+        "others each has its own columns alone, without labels",
+    )

@@ -50,6 +50,8 @@ class PartyTable:
     spurious: NDArray[np.bool_]  # (n_features,), True where planted
     significant: NDArray[np.bool_] | None  # (n_features,), where the truth is known
     encoding: Encoding  # how these rows came from its columns
+    # Training rows that no other party has, of which nobody knows the label.
+    X_alone: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def prepare(
     if config.equal_rows == "distinct":
         dataset = distinct(dataset, used, marks)
     blocks = find_blocks(dataset, config)
-    train, test, own = _rows(dataset, config, seed, in_order, blocks)
+    train, test, own, alone = _rows(dataset, config, seed, in_order, blocks)
     blanked = blank(train, marks), blank(test, marks)
     bounds = _bounds(*blanked, used) if config.scale == "global" else (0.0, 1.0)
     encodings, matrices, counts = [], [], CellCounts()
@@ -182,8 +184,9 @@ def prepare(
             groups=feature_of,
         )
         both, met = zip(*map(encoding.apply, (train, test)), strict=True)
+        others = () if alone is None else (encoding.apply(alone)[0],)
         encodings.append(encoding)
-        matrices.append(both)
+        matrices.append((*both, *others))
         counts = sum(met, counts)
     if config.scale != "none":
         _warn_constant(encodings)
@@ -213,11 +216,14 @@ def _planted(
     noise: str,
     seed: int,
 ) -> tuple[PartyTable, ...]:
-    """Put every party's table together: its rows of training and test, and noise."""
+    """Put every party's table together: its rows and noise.
+
+    Rows are those of training, of test, and those that it has alone, if there are any.
+    """
     parts = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
     spreads = [plant.spread_of(part, noise) for part in parts]
     tables = []
-    for encoding, pair, share in zip(encodings, matrices, shares, strict=True):
+    for encoding, own, share in zip(encodings, matrices, shares, strict=True):
         n_planted = int(share * len(encoding.columns) + 1e-9)
         planted = [f"spurious_{encoding.party}_{i}" for i in range(n_planted)]
         if taken := sorted(set(planted) & set(dataset.X.names)):
@@ -226,9 +232,9 @@ def _planted(
                 f"Got a column '{taken[0]}' in the table; rename it."
             )
         rng = np.random.default_rng(stream_seed(seed, "spurious", encoding.party))
-        X_train, X_test = (
+        X_train, X_test, *alone = (
             np.hstack([matrix, rng.normal(*spread, size=(len(matrix), n_planted))])
-            for matrix, spread in zip(pair, spreads, strict=True)
+            for matrix, spread in zip(own, spreads, strict=True)
         )
         whole, significant = encoding.with_planted(planted), None
         features = whole.features
@@ -238,7 +244,8 @@ def _planted(
             significant = np.array([f in matter for f in features], dtype=bool)
         spurious = np.arange(len(features)) >= len(encoding.features)
         shape = (features, whole.groups, spurious, significant)
-        tables.append(PartyTable(whole.party, X_train, X_test, *shape, whole))
+        rows = (whole.party, X_train, X_test)
+        tables.append(PartyTable(*rows, *shape, whole, *alone))
     return tuple(tables)
 
 
@@ -332,26 +339,45 @@ def _rows(
     seed: int,
     in_order: bool,
     blocks: Blocks | None,
-) -> tuple[Frame, Frame, LabelRows]:
-    """Return train and test tables with their labels."""
+) -> tuple[Frame, Frame, LabelRows, Frame | None]:
+    """Return train and test tables with their labels, and the rows parties have alone.
+
+    Those are None where all training rows are common.
+    """
     if dataset.X_test is not None and dataset.y_test is not None:
         own = LabelRows(dataset.y, dataset.y_test, dataset.weight)
         if blocks is not None:
             own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
             n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
             own = replace(own, n_blocks=n_blocks)
-        parts = dataset.X, dataset.X_test, own
+        X_train, X_test = dataset.X, dataset.X_test
     else:
         of_row = None if blocks is None else blocks.of_row
         train, test = split.split_rows(dataset, config, seed, in_order, of_row)
-        X = dataset.X
-        parts = X.take(train), X.take(test), label_rows(dataset, train, test, blocks)
-    if len(np.unique(parts[2].y_train)) < 2:
+        X_train, X_test = dataset.X.take(train), dataset.X.take(test)
+        own = label_rows(dataset, train, test, blocks)
+    alone = None
+    if config.overlap < 1:
+        common, others = split.common_rows(X_train.n_rows, config.overlap, seed)
+        alone = X_train.take(others) if len(others) else None
+        X_train, own = X_train.take(common), _some_rows(own, common)
+    if len(np.unique(own.y_train)) < 2:
+        mixes = "the setting split=stratified mixes the rows"
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
-            f"more. Got one; the setting split=stratified mixes the rows."
+            f"more. Got one; {mixes if alone is None else 'a larger overlap has more'}."
         )
-    return parts
+    return X_train, X_test, own, alone
+
+
+def _some_rows(own: LabelRows, rows: Places) -> LabelRows:
+    """Return the labels of some of the training rows."""
+    return replace(
+        own,
+        y_train=own.y_train[rows],
+        weight=None if own.weight is None else own.weight[rows],
+        blocks=some_blocks(own.blocks, rows),
+    )
 
 
 def _bounds(train: Frame, test: Frame, used: Collection[str]) -> tuple[float, float]:

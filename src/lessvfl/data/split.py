@@ -313,6 +313,19 @@ def split_rows(
     return (np.sort(train), np.sort(test)) if in_order else (train, test)
 
 
+def common_rows(n_rows: int, overlap: float, seed: int) -> tuple[Places, Places]:
+    """Return which training rows all parties have, and which each has alone.
+
+    >>> common, alone = common_rows(10, 0.3, seed=0)
+    >>> len(common), sorted([*common, *alone]) == [*range(10)]
+    (3, True)
+    """
+    rng = np.random.default_rng(stream_seed(seed, "overlap"))
+    order = rng.permutation(n_rows)
+    n_common = max(1, round(overlap * n_rows))
+    return np.sort(order[:n_common]), np.sort(order[n_common:])
+
+
 def _shuffle_split(
     n: int, n_train: int, classes: Places | None, state: np.random.RandomState
 ) -> tuple[Places, Places]:

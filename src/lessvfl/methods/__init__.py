@@ -14,6 +14,7 @@ from lessvfl.methods import (
     local_lasso,
     mmvfl,
     plain,
+    vflfs,
 )
 from lessvfl.methods.base import Method
 
@@ -28,6 +29,7 @@ METHODS: dict[str, Method] = {
         mmvfl.METHOD,
         counterfactual.METHOD,
         dual_gates.METHOD,
+        vflfs.METHOD,
         gini_filter.METHOD,
         iv_filter.METHOD,
     )

@@ -13,7 +13,7 @@ from lessvfl import algorithm, settings
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import TrainPlan
+from lessvfl.core.plans import PartyPlan, TrainPlan
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
 from lessvfl.terms import Observer
@@ -37,11 +37,15 @@ class Config(Joint):
         settings.one_of(*OPTIMIZERS), "adam", "optimiser of training after selection"
     )
 
-    def plans(self, n_parties: int) -> tuple[TrainPlan, TrainPlan]:
-        """Return the plans of both stages."""
+    def joint(self) -> tuple[TrainPlan, TrainPlan]:
+        """Return the plans of both stages of joint training."""
         lasso = self.plan("joint_lasso", self.joint_epochs, self.lam_party)
         train = self.plan("train", self.train_epochs)
         return lasso, dataclasses.replace(train, optimizer=self.train_optimizer)
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        return self.joint()
 
 
 def run(
@@ -53,7 +57,7 @@ def run(
     keeper: Keeper,
 ) -> Network:
     """Train with a proximal step after every step, then train on what is left."""
-    for plan in config.plans(len(parties.names)):
+    for plan in config.joint():
         algorithm.train_jointly(parties, fusion, labels, plan, observe, keeper)
     return fusion
 

@@ -28,7 +28,7 @@ from lessvfl.core.evidence import matches
 from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
-from lessvfl.remote.tables import NOT_THE_SERVERS, refuse_distinct
+from lessvfl.remote.tables import NOT_THE_SERVERS, refuse_whole_rows
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.record import RunRecord
@@ -73,7 +73,7 @@ def run_all(
     lines to show, `watch` with the server's status; `how` goes into the sides' configs.
     """
     experiment.check(job, seeds, target)
-    refuse_distinct(job.settings)
+    refuse_whole_rows(job.settings)
     if out is not None:
         folder.claim(out)
     with tempfile.TemporaryDirectory(prefix="lessvfl-try-") as scratch:

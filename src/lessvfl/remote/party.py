@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl import data
+from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.plans import PART, SECRET
 from lessvfl.data import Scratch, Table, are_all
@@ -371,7 +371,8 @@ class PartyProcess:
         on_disk = isinstance(table, data.StoredTable)
         if on_disk:
             self.status.do(f"encoding {plural(table.n_rows, 'row')} on disk")
-        x_train, x_test = encode(build, encoding, (train, test), self._scratch)
+        tables = (train, test, *self._rows_alone(agreed))
+        x_train, x_test, *alone = encode(build, encoding, tables, self._scratch)
         party = functools.partial(
             build.party,
             self.name,
@@ -381,6 +382,7 @@ class PartyProcess:
             self.status.observe,
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
             build.blocks([rows.blocks]),
+            *alone,
         )
         return Prepared(
             self.checker,
@@ -393,6 +395,14 @@ class PartyProcess:
             private,
             self._place(rows.seed),
         )
+
+    def _rows_alone(self, agreed: Agreement) -> list[Table]:
+        """Return the table of the rows not in common, where the method uses them."""
+        common = self._file(agreed).read().tensors.get("rows")
+        if common is None or not methods.get(agreed.settings.method).uses_alone:
+            return []
+        alone = np.setdiff1d(np.arange(self.own.whole.n_rows), common.numpy())
+        return [self.own.whole.take(alone)] if len(alone) else []
 
     def _place(self, seed: int) -> Path:
         """Return the folder of one seed."""

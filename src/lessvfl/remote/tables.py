@@ -260,13 +260,18 @@ def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
                 "config. Got it in the server's."
             )
     found = profiles.resolve(config.method, config.profile, dataset, config.settings)
-    refuse_distinct(found)
+    refuse_whole_rows(found)
     data.check_labels(dataset, found.labels)
     return found
 
 
-def refuse_distinct(settings: Settings) -> None:
+def refuse_whole_rows(settings: Settings) -> None:
     """Refuse a setting that needs whole rows, which no side sees."""
+    if settings.data.overlap < 1:
+        raise ConfigError(
+            "Between machines the 'overlap' setting must be 1: the rows that all "
+            f"parties have are found by their ids. Got {settings.data.overlap:g}."
+        )
     if settings.data.equal_rows == "distinct":
         raise ConfigError(
             "Between machines the 'equal_rows' setting must be together or apart: no "

@@ -196,15 +196,16 @@ class Builder:
         observe: Observer = lambda event: None,
         cut: Callable[[Tensor, Tensor], Tensor] = cut_columns,
         blocks: Tensor | None = None,
+        alone: Tensor | None = None,
     ) -> Party:
-        """Return a fresh party on its training and test rows."""
+        """Return a fresh party on training and test rows, and those it has alone."""
         config: Any = self.settings.config
         owner = torch.as_tensor(groups).to(self.device)
         must_keep = matches(config.pinned(), features)
         return Party(
             name,
             self.party_network(name, tables[0].shape[2]),
-            PartyData(*tables, owner, must_keep, cut, blocks),
+            PartyData(*tables, owner, must_keep, cut, blocks, alone),
             self.seeds,
             config.empty_party,
             observe,

@@ -48,6 +48,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "mmvfl": _WATCHED,
     "counterfactual": _WATCHED,
     "dual-gates": _WATCHED,
+    "vflfs": _WATCHED,
     "gini-filter": _WATCHED,
     "iv-filter": _WATCHED,
     "less-vfl": {

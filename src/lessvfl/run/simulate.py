@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from lessvfl import data, methods
 from lessvfl.core.device import resolve_device, threads_for
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
-from lessvfl.data import Dataset, Problem
+from lessvfl.data import Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.party import Outcome, Party
 from lessvfl.run import numbers, profiles
@@ -160,7 +162,10 @@ def simulate(
 
 def _signature(problem: Problem) -> tuple[Any, ...]:
     """Return what must be equal for runs to share a batch."""
-    tables = tuple((p.name, p.X_train.shape, p.features) for p in problem.parties)
+    tables = tuple(
+        (p.name, p.X_train.shape, p.features, np.shape(p.X_alone))
+        for p in problem.parties
+    )
     alone = problem.blocks is None
     return (*tables, problem.y_test.shape, problem.label_names, alone)
 
@@ -295,7 +300,14 @@ class _Batch:
             tables[0].features,
             self.recorder,
             blocks=self.labels.blocks,
+            alone=self._alone(tables),
         )
+
+    def _alone(self, tables: Sequence[PartyTable]) -> Tensor | None:
+        """Return the rows that a party has alone, where the method uses any."""
+        given = [table.X_alone for table in tables if table.X_alone is not None]
+        is_used = methods.get(self.job.settings.method).uses_alone
+        return self.build.rows(given) if given and is_used else None
 
     # ----------------------------------------------------------------------- collecting
 

@@ -1,0 +1,177 @@
+"""Group sparsity, and use of rows outside the intersection: after VFLFS.
+
+Feng, Expert Systems with Applications, 2022. Every party first trains its network
+alone, as the encoder of an auto-encoder of its own columns, on all its rows: those in
+common with other parties, and those that it has alone, which have no labels. The group
+lasso on its input weights holds there, and in the joint training that follows, on the
+rows in common (``group_lasso``); then training goes on with what is left.
+
+A reconstruction: the loss of the paper is not known to us. Decided here: the decoder is
+one linear layer from the embedding back to the columns, thrown away afterwards; its
+loss is the squared error, a mean over rows and columns; a proximal step follows every
+step of Adam, at the rate of joint training; no feature is removed before the joint
+training, where labels may bring one back; and rows outside the intersection are encoded
+by what was learnt on those in common, as in every method.
+
+Lambdas were chosen on generated tables. A step of Adam moves the weights of a column by
+at most the learning rate times the root of the first layer's width, 8 by default, and
+the proximal step takes the learning rate times lambda away: at a ``lam_party`` of 6 a
+feature stays if most steps pull it the same way, and from 8 on none does.
+
+Messages: a query without an array, which tells parties to begin, and an answer without
+one; then those of ``group-lasso``. What a party has alone shows in its embeddings only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lessvfl import settings
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
+from lessvfl.core.network import MLP, Network
+from lessvfl.core.plans import (
+    Batches,
+    PartyPlan,
+    QueryPlan,
+    RowOrder,
+    Rows,
+    TrainPlan,
+    take,
+)
+from lessvfl.core.protocol import Holder, QueryArrays, Selected
+from lessvfl.core.solve import OPTIMIZERS, Watch
+from lessvfl.core.stage import run_once
+from lessvfl.core.training import PartyTraining, Training
+from lessvfl.methods import group_lasso
+from lessvfl.methods.base import Lambda, Method, a_lambda
+from lessvfl.terms import Observer, Stage
+from lessvfl.wire.parties import Parties
+
+STAGE: Stage = "select_features"
+
+
+@dataclass(frozen=True)
+class Config(group_lasso.Config):
+    """Settings of group sparsity with rows outside the intersection."""
+
+    lam_party: Lambda = settings.setting(
+        a_lambda(), 6.0, "weight of the parties' group lasso in joint training"
+    )
+    joint_epochs: float = settings.setting(
+        settings.a_float(), 20, "epochs of joint proximal training"
+    )
+    train_optimizer: str = settings.setting(
+        settings.one_of(*OPTIMIZERS), "adamw", "optimiser of training after selection"
+    )
+    lam_own: float = settings.setting(
+        settings.a_float(), 0.2, "weight of the group lasso where parties train alone"
+    )
+    own_epochs: int = settings.setting(
+        settings.an_int(), 20, "epochs in which parties train alone; 0: group lasso"
+    )
+    own_rows: str = settings.setting(
+        settings.one_of("all", "common"),
+        "all",
+        "rows that parties train alone on: all they have, or those in common",
+    )
+
+    def alone(self) -> TrainPlan:
+        """Return how a party trains alone."""
+        plan = self.plan(STAGE, self.own_epochs, self.lam_own)
+        order: RowOrder = "shuffle" if self.row_order == "file" else self.row_order
+        return dataclasses.replace(plan, optimizer="adam", decay=0.0, row_order=order)
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        own = [QueryPlan(STAGE, 1, 0)] if self.own_epochs else []
+        return (*own, *self.joint())
+
+
+class AutoEncodingParty:
+    """A party that trains its network alone, on all its rows."""
+
+    def __init__(self, config: Config, own: Holder) -> None:
+        self.own, self.config = own, config
+        self._alone = own.alone if config.own_rows == "all" else None
+        self.losses: list[Tensor] = []  # (R,), of every epoch
+
+    def answer(self, step: int, arrays: QueryArrays) -> Selected:
+        """Train alone; keep all features."""
+        self._train()
+        return Selected(torch.ones_like(self.own.features.groups))
+
+    def _at(self, rows: Rows) -> Tensor:
+        """Return rows to train on: those in common, then those that it has alone."""
+        assert isinstance(rows, Tensor), "rows in random order"
+        X, n_common = self.own.X, self.own.X.shape[1]
+        if self._alone is None:
+            return take(X, rows)
+        common = take(X, rows.clamp(max=n_common - 1))
+        others = take(self._alone, (rows - n_common).clamp(min=0))
+        return torch.where((rows < n_common).unsqueeze(2), common, others)
+
+    def _train(self) -> None:
+        """Fit network and decoder to the party's columns, by proximal steps."""
+        own, plan, X = self.own, self.config.alone(), self.own.X
+        net, who = own.net, f"party '{own.party}'"
+        n_rows = X.shape[1] + (0 if self._alone is None else self._alone.shape[1])
+        name = (plan.stage, own.party)
+        batches = Batches(n_rows, plan.batch_size, own.private, name, plan.row_order)
+        membership = own.features.membership(X.dtype)
+        encoder = PartyTraining(plan, net, batches, False, membership)
+        widths = (net.n_outputs, X.shape[2])
+        where = (own.private, f"{own.party}, decoder", X.dtype, X.device)
+        decoder = Training(
+            plan, MLP.create(widths, "none", *where), batches, False, inputs=True
+        )
+        watch = Watch(plan.stage, [who])
+        net.train(True)
+        losses: list[Tensor] = []
+        for _, rows in encoder.batches_left:
+            x = self._at(rows)
+            gap = decoder.passes.forward(encoder.passes.forward(x)) - x
+            *grads, down = decoder.passes.back(gap * (2 / gap[0].numel()))
+            encoder.update(encoder.passes.back(down), 1.0, encoder.shrink)
+            decoder.update(grads, 1.0)
+            losses.append(gap.square().mean(dim=(1, 2)))
+            watch.add(losses[-1].sum().view(1))
+            if len(losses) == batches.n_per_epoch:
+                watch.check()
+                self.losses.append(torch.stack(losses).mean(dim=0))
+                losses.clear()
+        net.train(False)
+
+
+def run(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Config,
+    observe: Observer,
+    keeper: Keeper,
+) -> Network:
+    """Have every party train alone, then run group lasso."""
+
+    def train_alone() -> None:
+        parties.query_last(STAGE, 0, dict.fromkeys(parties.names, ()))
+
+    if config.own_epochs:
+        run_once(STAGE, 1, train_alone, fusion, observe, keeper)
+    return group_lasso.run(parties, fusion, labels, config, observe, keeper)
+
+
+METHOD = Method(
+    "vflfs",
+    "group lasso, started by auto-encoders of all rows that a party has",
+    "after Feng, Expert Systems with Applications, 2022 (VFLFS)",
+    Config,
+    run,
+    profiles=("default",),
+    protocol=AutoEncodingParty,
+    uses_alone=True,
+)
