@@ -17,6 +17,7 @@ from lessvfl.core.features import FeatureMap
 from lessvfl.core.flips import Changes
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP
+from lessvfl.core.plans import QueryPlan
 from lessvfl.core.protocol import Holder, Selected
 from lessvfl.errors import LessVFLWarning
 from lessvfl.methods import counterfactual
@@ -243,7 +244,9 @@ def test_a_step_more_is_in_a_party_s_budget() -> None:
         more = {"search_steps": n_steps}
         own = lessvfl.resolve("counterfactual", "default", dataset, more)
         values = policy.planned(own, size=7, n_parties=3, evaluation="end")
-        return own.config.plans(3)[1].n_queries, values
+        _, queries, *_ = own.config.plans(3)
+        assert isinstance(queries, QueryPlan)
+        return queries.n_queries, values
 
     (n_queries, n_values), (more_queries, more_values) = plans(4), plans(5)
     assert n_queries == 2 * 4 + 3

@@ -102,7 +102,11 @@ def test_rows_in_the_order_of_the_file_are_mixed_here() -> None:
 
 def test_without_epochs_alone_it_is_group_lasso() -> None:
     """To the bit, with the same network and the same steps."""
-    same = {"lam_party": 2.0, "optimizer": "adamw", "learning_rate": 0.01}
+    same: dict[str, Any] = {
+        "lam_party": 2.0,
+        "optimizer": "adamw",
+        "learning_rate": 0.01,
+    }
     same |= {"bits": 8, "embedding_size": 4, "schedule": "constant"}
     same |= {"input_scale": 0.1, "weight_decay": 1.0, "overlap": 0.5}
     same |= {"components_per_column": 0.25, "train_optimizer": "adamw"}
@@ -126,7 +130,7 @@ def test_nothing_is_sent_where_parties_train_alone() -> None:
 
 
 def test_a_batch_of_seeds_equals_each_alone() -> None:
-    own = {"overlap": 0.4, "schedule": "constant", "lam_party": 3.0}
+    own: dict[str, Any] = {"overlap": 0.4, "schedule": "constant", "lam_party": 3.0}
     together = simulate([0, 3], **own)
     for seed, run in zip([0, 3], together, strict=True):
         (alone,) = simulate([seed], **own)

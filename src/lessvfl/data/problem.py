@@ -243,9 +243,9 @@ def _planted(
             matter = {c.feature for c in encoding.columns if truth[c.name]}
             significant = np.array([f in matter for f in features], dtype=bool)
         spurious = np.arange(len(features)) >= len(encoding.features)
-        shape = (features, whole.groups, spurious, significant)
-        rows = (whole.party, X_train, X_test)
-        tables.append(PartyTable(*rows, *shape, whole, *alone))
+        about = (whole.groups, spurious, significant, whole, *alone)
+        table: Any = (whole.party, X_train, X_test, features, *about)
+        tables.append(PartyTable(*table))
     return tuple(tables)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,7 +162,7 @@ def simulate(
 def _signature(problem: Problem) -> tuple[Any, ...]:
     """Return what must be equal for runs to share a batch."""
     tables = tuple(
-        (p.name, p.X_train.shape, p.features, np.shape(p.X_alone))
+        (p.name, p.X_train.shape, p.features, getattr(p.X_alone, "shape", None))
         for p in problem.parties
     )
     alone = problem.blocks is None

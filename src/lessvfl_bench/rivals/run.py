@@ -13,19 +13,18 @@ from typing import Any, Self
 from lessvfl import __version__, methods
 from lessvfl_bench.equal import cells
 from lessvfl_bench.equal.run import DATA as EQUAL
-from lessvfl_bench.options import check_options
 from lessvfl_bench.rivals import places, splits, tables
 from lessvfl_bench.rivals.columns import REVEALED
 from lessvfl_bench.rivals.places import RivalCell, RivalPlace
 from lessvfl_bench.shapes import held_out, made
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
-    Asked,
     Call,
     NameList,
     NumberList,
     Repeated,
     Say,
+    check_options,
     gather,
     option,
     workers,
@@ -63,7 +62,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Rivals(Asked):
+class Rivals:
     """What to compare, and where."""
 
     data: NameList = option(("phishing", "rosmap"), "By name or file: phishing,digits.")
