@@ -42,7 +42,7 @@ from lessvfl.data import DataConfig, LabelConfig
 from lessvfl.data.sets.published import FACTS
 from lessvfl.data.sets.recipes import RECIPES
 from lessvfl.data.sets.synthetic import SyntheticConfig
-from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto
+from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto, vflfs
 from lessvfl.methods.base import Joint, PartySelection
 from lessvfl.remote.config import Common, PartyConfig, ServerConfig
 from lessvfl.run import profiles
@@ -297,6 +297,7 @@ def settings_table(section: type, *bases: type) -> str:
         (PartySelection, Joint),
         (less_vfl.Config, PartySelection),
         (group_lasso.Config, Joint),
+        (vflfs.Config, group_lasso.Config),
     ],
     ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",
 )
