@@ -63,6 +63,9 @@ def settings_of(cell: Cell, dataset: Dataset) -> Settings:
     allowed = methods.get(cell.method).profiles
     profile = "paper" if "paper" in allowed else "default"
     given = {**dataclasses.asdict(DataConfig()), **transport(cell.transport, dataset)}
+    if profile == "default" and cell.method != methods.DEFAULT:
+        # What a rival trains before it selects is part of its selection.
+        given = {k: v for k, v in given.items() if not k.startswith("pretrain_")}
     given |= dict(cell.lambdas)
     if cell.method == "group-lasso":  # as many epochs as the others in all
         epochs = given["train_epochs"]

@@ -48,10 +48,16 @@ REVEALED = {
         "to a party: pseudo-labels, from which it reads the labels; to the server: "
         "what each party's columns say of the class of every row"
     ),
+    "counterfactual": (
+        "to a party: what the model says of the rows searched, and which flipped; to "
+        "the server: how far a party can move the prediction of each, and embeddings "
+        "of the changed rows"
+    ),
     "dual-gates": (
         "to a party: how many rows of every class its own bins have; to the server: "
         "how many bins a party has, and embeddings of a longer training"
     ),
+    "vflfs": _TRAINING,
     "gini-filter": (
         "to a party: how many rows of every class its own bins have; to the server: "
         "how many bins a party has"
