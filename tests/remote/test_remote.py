@@ -810,6 +810,7 @@ def seed_at_hand(folder):
         ("less-vfl-auto", (3, 1)),
         ("dual-gates", (0,)),
         ("counterfactual", (0,)),
+        ("vflfs", (0,)),
     ],
 )
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
@@ -883,6 +884,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("less-vfl", (3, 1)),
         ("dual-gates", (0,)),
         ("counterfactual", (0,)),
+        ("vflfs", (0,)),
     ],
 )
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):

@@ -264,10 +264,10 @@ ELSEWHERE = [
     ("local-lasso", "lam_server", "less-vfl"),
     ("local-lasso", "server_epochs", "less-vfl"),
     ("local-lasso", "adaptive", "less-vfl"),
-    ("less-vfl", "joint_epochs", "group-lasso"),
+    ("less-vfl", "joint_epochs", "group-lasso, vflfs"),
     ("less-vfl", "shadow_share", "less-vfl-auto"),
     ("less-vfl", "second_look", "less-vfl-auto"),
-    ("less-vfl-auto", "lam_party", "less-vfl, local-lasso, group-lasso"),
+    ("less-vfl-auto", "lam_party", "less-vfl, local-lasso, group-lasso, vflfs"),
     ("less-vfl-auto", "lam_server", "less-vfl"),
     ("less-vfl-auto", "party_epochs", "less-vfl, local-lasso"),
     ("group-lasso", "party_epochs", "less-vfl, local-lasso"),
@@ -276,7 +276,7 @@ ELSEWHERE = [
         "pretrain_epochs",
         "less-vfl-auto, less-vfl, local-lasso, counterfactual",
     ),
-    ("plain", "lam_party", "less-vfl, local-lasso, group-lasso"),
+    ("plain", "lam_party", "less-vfl, local-lasso, group-lasso, vflfs"),
 ]
 
 

@@ -53,6 +53,11 @@ class PartyTable:
     # Training rows that no other party has, of which nobody knows the label.
     X_alone: Floats | None = None
 
+    @property
+    def n_alone(self) -> int:
+        """Return the number of training rows that no other party has."""
+        return 0 if self.X_alone is None else len(self.X_alone)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -243,9 +248,9 @@ def _planted(
             matter = {c.feature for c in encoding.columns if truth[c.name]}
             significant = np.array([f in matter for f in features], dtype=bool)
         spurious = np.arange(len(features)) >= len(encoding.features)
-        about = (whole.groups, spurious, significant, whole, *alone)
-        table: Any = (whole.party, X_train, X_test, features, *about)
-        tables.append(PartyTable(*table))
+        shape = (features, whole.groups, spurious, significant)
+        table = PartyTable(whole.party, X_train, X_test, *shape, whole)
+        tables.append(replace(table, X_alone=alone[0]) if alone else table)
     return tuple(tables)
 
 

@@ -162,8 +162,7 @@ def simulate(
 def _signature(problem: Problem) -> tuple[Any, ...]:
     """Return what must be equal for runs to share a batch."""
     tables = tuple(
-        (p.name, p.X_train.shape, p.features, getattr(p.X_alone, "shape", None))
-        for p in problem.parties
+        (p.name, p.X_train.shape, p.features, p.n_alone) for p in problem.parties
     )
     alone = problem.blocks is None
     return (*tables, problem.y_test.shape, problem.label_names, alone)
