@@ -42,7 +42,16 @@ from lessvfl.data import DataConfig, LabelConfig
 from lessvfl.data.sets.published import FACTS
 from lessvfl.data.sets.recipes import RECIPES
 from lessvfl.data.sets.synthetic import SyntheticConfig
-from lessvfl.methods import group_lasso, less_vfl, less_vfl_auto, vflfs
+from lessvfl.methods import (
+    counterfactual,
+    dual_gates,
+    filters,
+    group_lasso,
+    less_vfl,
+    less_vfl_auto,
+    mmvfl,
+    vflfs,
+)
 from lessvfl.methods.base import Joint, PartySelection
 from lessvfl.remote.config import Common, PartyConfig, ServerConfig
 from lessvfl.run import profiles
@@ -298,6 +307,11 @@ def settings_table(section: type, *bases: type) -> str:
         (less_vfl.Config, PartySelection),
         (group_lasso.Config, Joint),
         (vflfs.Config, group_lasso.Config),
+        (mmvfl.Config, Joint),
+        (counterfactual.Config, Joint),
+        (filters.Counted, Joint),
+        (filters.FilterConfig, filters.Counted),
+        (dual_gates.Config, filters.Counted),
     ],
     ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",
 )
