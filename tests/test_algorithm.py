@@ -15,12 +15,13 @@ from lessvfl import algorithm
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels, risk
 from lessvfl.core.network import MLP
+from lessvfl.core.party_data import PartyData
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import SelectPlan, TrainPlan, take
 from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import in_order
 from lessvfl.errors import DivergenceError
-from lessvfl.party import Party, PartyData
+from lessvfl.party import Party
 from lessvfl.terms import Event
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger

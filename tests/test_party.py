@@ -14,10 +14,11 @@ from torch.testing import assert_close
 
 from lessvfl.core import ending, evidence, plans, shadows, solve
 from lessvfl.core.network import MLP
+from lessvfl.core.party_data import PartyData
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
 from lessvfl.core.prox import GroupLasso
 from lessvfl.errors import ProtocolError
-from lessvfl.party import Party, PartyData
+from lessvfl.party import Party
 from lessvfl.wire.messages import (
     Begin,
     Block,

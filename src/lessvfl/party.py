@@ -6,8 +6,8 @@ is decided here; joint predictions are in ``remote/predict/party.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.keeper import fill, numbered
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network
+from lessvfl.core.party_data import Outcome, PartyData, Whole
 from lessvfl.core.plans import (
     Rows,
     SelectPlan,
@@ -39,47 +40,6 @@ from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
 
 TUPLES = ("lam", "gates")  # of a plan, which a file has as lists
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one replica of a party ends with."""
-
-    net: Network  # R = 1, cut to its own slots and outputs
-    kept: tuple[bool, ...]  # of every feature
-    importance: tuple[float, ...]  # norm of every feature's input weights
-    slots: tuple[bool, ...]  # kept places of the network it started with
-    outputs: tuple[bool, ...]
-    constant: Tensor | None  # (E_m,) of a party that kept nothing
-    frozen: bool  # it kept nothing and `net` is the pre-trained one
-    selection: dict[str, Any] | None = None  # how features were chosen by shadows
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A party as it was before it removed anything."""
-
-    net: Network
-    X_train: Tensor
-    X_test: Tensor
-
-
-def cut_columns(X: Tensor, used: Tensor) -> Tensor:
-    """Return the columns of a table (S, N, columns) that are in use, in memory."""
-    return X[:, :, used]
-
-
-@dataclass(frozen=True)
-class PartyData:
-    """What a party brings into a run; what it selects later is not in here."""
-
-    X_train: Tensor  # (S, N, columns); S = 1 (the same for all replicas) or S = R
-    X_test: Tensor
-    groups: Tensor  # (columns,), the feature of every column
-    must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
-    cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # a table on disk has its own
-    blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
-    alone: Tensor | None = None  # (S, n, columns), rows that no other party has
 
 
 class Party:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from lessvfl.core.network import MLP
+from lessvfl.core.party_data import PartyData
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
 from lessvfl.errors import ProtocolError
-from lessvfl.party import Party, PartyData
+from lessvfl.party import Party
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.messages import (

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
+from lessvfl.core.party_data import cut_columns
 from lessvfl.core.plans import PART, SECRET
 from lessvfl.data import Scratch, Table, are_all
 from lessvfl.errors import LessVFLError, PolicyError, ProtocolError
-from lessvfl.party import cut_columns
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state

@@ -22,9 +22,10 @@ from lessvfl.core.evidence import matches
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.core.party_data import PartyData, cut_columns
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
-from lessvfl.party import Party, PartyData, cut_columns
+from lessvfl.party import Party
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Observer, PartyId, Task
 

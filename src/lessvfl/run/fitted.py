@@ -21,9 +21,9 @@ from torch import Tensor
 from lessvfl.core.lifted import Factory
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import Network
+from lessvfl.core.party_data import Outcome
 from lessvfl.data import Encoding, Frame, Problem, frame_of
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.party import Outcome
 from lessvfl.run import network_files
 from lessvfl.run.network_files import EXTRAS, Shape, texts, whole
 from lessvfl.terms import PartyId, Task

@@ -22,9 +22,9 @@ from lessvfl import __version__
 from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.core.metrics import support_f1
+from lessvfl.core.party_data import Outcome
 from lessvfl.core.power import Sight, correlation_of
 from lessvfl.data import PartyTable, Problem, class_counts
-from lessvfl.party import Outcome
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import MEASURES, Event, Task
 from lessvfl.wire.ledger import Ledger

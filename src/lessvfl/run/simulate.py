@@ -18,9 +18,10 @@ from lessvfl import data, methods
 from lessvfl.core.device import resolve_device, threads_for
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
+from lessvfl.core.party_data import Outcome
 from lessvfl.data import Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError
-from lessvfl.party import Outcome, Party
+from lessvfl.party import Party
 from lessvfl.run import numbers, profiles
 from lessvfl.run.build import (
     Builder,

@@ -1,0 +1,52 @@
+"""What a party brings into a run, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lessvfl.core.network import Network
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one replica of a party ends with."""
+
+    net: Network  # R = 1, cut to its own slots and outputs
+    kept: tuple[bool, ...]  # of every feature
+    importance: tuple[float, ...]  # norm of every feature's input weights
+    slots: tuple[bool, ...]  # kept places of the network it started with
+    outputs: tuple[bool, ...]
+    constant: Tensor | None  # (E_m,) of a party that kept nothing
+    frozen: bool  # it kept nothing and `net` is the pre-trained one
+    selection: dict[str, Any] | None = None  # how features were chosen by shadows
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A party as it was before it removed anything."""
+
+    net: Network
+    X_train: Tensor
+    X_test: Tensor
+
+
+def cut_columns(X: Tensor, used: Tensor) -> Tensor:
+    """Return the columns of a table (S, N, columns) that are in use, in memory."""
+    return X[:, :, used]
+
+
+@dataclass(frozen=True)
+class PartyData:
+    """What a party brings into a run; what it selects later is not in here."""
+
+    X_train: Tensor  # (S, N, columns); S = 1 (the same for all replicas) or S = R
+    X_test: Tensor
+    groups: Tensor  # (columns,), the feature of every column
+    must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
+    cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # a table on disk has its own
+    blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
+    alone: Tensor | None = None  # (S, n, columns), rows that no other party has
