@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lessvfl.core.adam import Adam, Optimizer
+from lessvfl.core.adam import SGD, Adam, Optimizer
 from lessvfl.core.network import Network
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import (
@@ -41,7 +41,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
     "adagrad": lambda params, lr: torch.optim.Adagrad(params, lr=lr),
     "nadam": lambda params, lr: torch.optim.NAdam(params, lr=lr),
     "rmsprop": lambda params, lr: torch.optim.RMSprop(params, lr=lr),
-    "sgd": lambda params, lr: torch.optim.SGD(params, lr=lr),
+    "sgd": SGD,
 }
 
 
@@ -53,7 +53,7 @@ def optimizer_step(
 ) -> None:
     """Step along these gradients; `shrink` is the proximal step after it, if any."""
     grads = [grad.contiguous() for grad in grads]  # fused steps read memory in order
-    if isinstance(optimizer, Adam):
+    if isinstance(optimizer, Adam | SGD):
         optimizer.step(grads)
     else:
         for param, grad in zip(params, grads, strict=True):
