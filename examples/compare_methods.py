@@ -1,4 +1,4 @@
-"""All methods on one data set: what each keeps and what it sends.
+"""Our method and the paper's on one data set: what each keeps and what it sends.
 
 Run it: python examples/compare_methods.py
 """

@@ -78,7 +78,7 @@ def test_under_sharing_and_in_the_clear_gates_end_alike() -> None:
 
 def test_planted_noise_goes() -> None:
     dataset = data.load("breast-cancer")
-    few = {"train_epochs": 2, "start": "half"}
+    few = {"train_epochs": 2, "start": "half", "lam": 0.01}
     own = lessvfl.resolve("dual-gates", "default", dataset, few)
     job = lessvfl.Job(dataset, own, parties=3, spurious=1.0)
     (run,) = lessvfl.simulate(job, [0])

@@ -271,7 +271,7 @@ def odd_records():
         "shadows": real.shadows(),
         "group lasso": fake_record(method="group-lasso"),
         "plain": fake_record(method="plain"),
-        "many parties": fake_record(parties=many, n_planted=4),
+        "many parties": fake_record(parties=many, n_real=30, n_planted=32),
         "no test rows": fake_record(scored=False),
         "empty party": fake_record(mask_parties="first"),
         "nothing kept": fake_record(mask_parties="all", n_seeds=2),

@@ -83,7 +83,7 @@ def test_means_of_the_seed_table_walk_back_too(odd_records, pages):
 def test_every_feature_is_listed_once(odd_records, pages):
     record = odd_records["many parties"]
     rows = [a for tag, a in Reader(pages["many parties"]).tags if "data-state" in a]
-    assert len(rows) == 32 * 12
+    assert len(rows) == 32 * 62
     planted = [row for row in rows if row["data-kind"] == "planted"]
     assert len(planted) == record.runs[0]["spurious"]["planted"]
 

@@ -16,10 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.asymmetric.x25519 import (
-    X25519PrivateKey,
-    X25519PublicKey,
-)
 from torch import Tensor
 
 SMALL_BITS = 16
@@ -77,10 +73,16 @@ class Ring:
 
 
 class KeyPair:
-    """A side's key for one protocol; two sides derive a secret that none else has."""
+    """A side's key for one protocol; two sides derive a secret that none else has.
+
+    Its library is loaded when a key is made: who shares nothing does without it.
+    """
 
     def __init__(self) -> None:
-        self._own = X25519PrivateKey.generate()
+        from cryptography.hazmat.primitives.asymmetric import x25519
+
+        self._own = x25519.X25519PrivateKey.generate()
+        self._read = x25519.X25519PublicKey.from_public_bytes
 
     @property
     def public(self) -> bytes:
@@ -89,7 +91,7 @@ class KeyPair:
 
     def secret(self, other: bytes, *context: str | int) -> bytes:
         """Return the secret of both sides, for one purpose."""
-        shared = self._own.exchange(X25519PublicKey.from_public_bytes(other))
+        shared = self._own.exchange(self._read(other))
         return hashlib.sha256(shared + repr(context).encode()).digest()
 
 
