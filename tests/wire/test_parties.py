@@ -105,6 +105,10 @@ def test_a_reply_of_the_wrong_kind_names_the_party():
     parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger(1))
     with pytest.raises(ProtocolError, match="'a' must end the stage"):
         parties.descend(PLAN, 1, (0,), torch.zeros(1, 4, 6))
+    parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger(1))
+    nothing = {"a": (), "b": ()}
+    with pytest.raises(ProtocolError, match="'a' must answer a query"):
+        parties.query("select_features", 0, nothing, nothing)
 
 
 # ---------------------------------------------------------------------------- the bill
