@@ -8,14 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from lessvfl import settings
 from lessvfl.algorithm import Stages, train_jointly
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
-from lessvfl.core.plans import ROW_ORDERS, PartyPlan, RowOrder, SelectPlan, TrainPlan
+from lessvfl.core.plans import (
+    ROW_ORDERS,
+    PartyPlan,
+    QueryPlan,
+    RowOrder,
+    SelectPlan,
+    TrainPlan,
+)
 from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.core.stage import run_once
@@ -197,12 +202,13 @@ class PartySelection(Joint):
 RunMethod = Callable[[Parties, Network, Labels, Any, Observer, Keeper], Network]
 
 
-def then_train(
-    stage: Stage, select: Callable[[Parties, Labels, Any, torch.dtype], None]
+def follow_plans(
+    query: Callable[[Parties, Network, Labels, Any], None] | None = None,
 ) -> RunMethod:
-    """Return a method that selects by a protocol of its own, then trains on.
+    """Return a method that does what its plans say, one after the other.
 
-    `select` is given the number format of the networks, too.
+    `query` is the server's side of the method's own protocol; the others are joint
+    training.
     """
 
     def run(
@@ -213,11 +219,14 @@ def then_train(
         observe: Observer,
         keeper: Keeper,
     ) -> Network:
-        dtype = fusion.input_weights.dtype
-        own = functools.partial(select, parties, labels, config, dtype)
-        run_once(stage, 1, own, fusion, observe, keeper)
-        plan = config.plan("train", config.train_epochs)
-        train_jointly(parties, fusion, labels, plan, observe, keeper)
+        for plan in config.plans(len(parties.names)):
+            if isinstance(plan, TrainPlan):
+                train_jointly(parties, fusion, labels, plan, observe, keeper)
+            elif isinstance(plan, QueryPlan) and query is not None:
+                lead = functools.partial(query, parties, fusion, labels, config)
+                run_once(plan.stage, 1, lead, fusion, observe, keeper)
+            else:
+                raise TypeError(f"No way to follow {plan}")
         return fusion
 
     return run

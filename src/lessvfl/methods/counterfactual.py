@@ -33,26 +33,22 @@ features change.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lessvfl import settings
-from lessvfl.algorithm import train_jointly
 from lessvfl.core.flips import Changes, margins
-from lessvfl.core.keeper import Keeper
 from lessvfl.core.limits import best
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.passes import gradients
-from lessvfl.core.plans import QueryPlan, TrainPlan, sample_rows, take
+from lessvfl.core.plans import PartyPlan, QueryPlan, sample_rows, take
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
-from lessvfl.core.stage import run_once
 from lessvfl.errors import warn
-from lessvfl.methods.base import Joint, Method
-from lessvfl.terms import Observer, Stage
+from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties, concatenate
 
 STAGE: Stage = "select_features"
@@ -88,8 +84,8 @@ class Config(Joint):
         "features that each party keeps; none: by least_rate",
     )
 
-    def plans(self, n_parties: int) -> tuple[TrainPlan, QueryPlan, TrainPlan]:
-        """Return the plans of all stages."""
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
         n = self.search_steps + 1
         look = QueryPlan(STAGE, 2 * n + 1, n_values=n, n_passes=n)
         pretrain = self.plan("pretrain", self.pretrain_epochs)
@@ -172,29 +168,12 @@ def _largest(answers: dict[str, tuple[Tensor, ...]]) -> Tensor:
     return torch.stack([array for (array,) in answers.values()]).amax(dim=0)
 
 
-def run(
-    parties: Parties,
-    fusion: Network,
-    labels: Labels,
-    config: Config,
-    observe: Observer,
-    keeper: Keeper,
-) -> Network:
-    """Train jointly, search and select, then train on with what is left."""
-    pretrain, _, train = config.plans(len(parties.names))
-    train_jointly(parties, fusion, labels, pretrain, observe, keeper)
-    select = functools.partial(search, parties, fusion, labels, config)
-    run_once(STAGE, 1, select, fusion, observe, keeper)
-    train_jointly(parties, fusion, labels, train, observe, keeper)
-    return fusion
-
-
 METHOD = Method(
     "counterfactual",
     "features rated by changes that flip a prediction; then training on what is left",
     "after EVFL, Chen et al., 2022",
     Config,
-    run,
+    follow_plans(search),
     profiles=("default",),
     protocol=CounterfactualParty,
 )

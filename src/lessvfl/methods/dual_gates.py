@@ -19,27 +19,19 @@ on with what is left. Messages of training: those of ``group-lasso``.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lessvfl import settings
-from lessvfl.algorithm import train_jointly
 from lessvfl.core import binning
 from lessvfl.core.gates import HALF_OPEN
-from lessvfl.core.keeper import Keeper
-from lessvfl.core.losses import Labels
-from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, TrainPlan
 from lessvfl.core.protocol import Selected
-from lessvfl.core.stage import run_once
 from lessvfl.methods import filters
-from lessvfl.methods.base import Method
+from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import CountingParty
-from lessvfl.terms import Observer
-from lessvfl.wire.parties import Parties
 
 
 @dataclass(frozen=True)
@@ -98,31 +90,12 @@ class GateStart(CountingParty):
         return Selected(everything, gates=torch.stack(starts))
 
 
-def run(
-    parties: Parties,
-    fusion: Network,
-    labels: Labels,
-    config: Config,
-    observe: Observer,
-    keeper: Keeper,
-) -> Network:
-    """Start gates by Gini impurity, train with gates, then train on what is left."""
-    if config.start == "gini":
-        dtype = fusion.input_weights.dtype
-        count = functools.partial(filters.select, parties, labels, config, dtype)
-        run_once(filters.STAGE, 1, count, fusion, observe, keeper)
-    train_jointly(parties, fusion, labels, config.gated(), observe, keeper)
-    plan = config.plan("train", config.train_epochs)
-    train_jointly(parties, fusion, labels, plan, observe, keeper)
-    return fusion
-
-
 METHOD = Method(
     "dual-gates",
     "stochastic gates on features and components, started by Gini impurity",
     "after Li et al., INFOCOM 2023 (FedSDG-FS)",
     Config,
-    run,
+    follow_plans(filters.select),
     profiles=("default",),
     protocol=GateStart,
 )

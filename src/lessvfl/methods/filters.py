@@ -31,11 +31,12 @@ from torch import Tensor
 from lessvfl import settings
 from lessvfl.core import binning, sharing
 from lessvfl.core.losses import Labels
+from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
 from lessvfl.core.protocol import QueryArrays
 from lessvfl.core.sharing import Ring
 from lessvfl.errors import ConfigError
-from lessvfl.methods.base import Joint, then_train
+from lessvfl.methods.base import Joint
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
@@ -84,9 +85,7 @@ class FilterConfig(Counted):
     )
 
 
-def select(
-    parties: Parties, labels: Labels, config: Counted, dtype: torch.dtype
-) -> None:
+def select(parties: Parties, fusion: Network, labels: Labels, config: Counted) -> None:
     """Have classes counted by bin; every party selects."""
     if config.secret == "none":
         _send_labels(parties, labels)
@@ -162,6 +161,3 @@ def _count_shared(parties: Parties, labels: Labels) -> None:
 def _one_hot(labels: Labels, replica: int) -> Tensor:
     y, n_classes = binning.classes_of(labels, replica)
     return torch.nn.functional.one_hot(y, n_classes).cpu()
-
-
-run = then_train(STAGE, select)

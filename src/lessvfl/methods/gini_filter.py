@@ -11,7 +11,7 @@ import functools
 
 from lessvfl.core.binning import impurity_removed
 from lessvfl.methods import filters
-from lessvfl.methods.base import Method
+from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import FilterParty
 
 METHOD = Method(
@@ -19,7 +19,7 @@ METHOD = Method(
     "features by the Gini impurity of their bins, counted under sharing; then training",
     "after the eHealth filter (ICC 2022) of Castiglia et al., ICML 2023, Table 1",
     filters.FilterConfig,
-    filters.run,
+    follow_plans(filters.select),
     profiles=("default",),
     protocol=functools.partial(FilterParty, impurity_removed),
 )

@@ -9,15 +9,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lessvfl import algorithm, settings
-from lessvfl.core.keeper import Keeper
-from lessvfl.core.losses import Labels
-from lessvfl.core.network import Network
-from lessvfl.core.plans import PartyPlan, TrainPlan
+from lessvfl import settings
+from lessvfl.core.plans import PartyPlan
 from lessvfl.core.solve import OPTIMIZERS
-from lessvfl.methods.base import Joint, Lambda, Method, a_lambda
-from lessvfl.terms import Observer
-from lessvfl.wire.parties import Parties
+from lessvfl.methods.base import Joint, Lambda, Method, a_lambda, follow_plans
 
 
 @dataclass(frozen=True)
@@ -37,29 +32,11 @@ class Config(Joint):
         settings.one_of(*OPTIMIZERS), "adam", "optimiser of training after selection"
     )
 
-    def joint(self) -> tuple[TrainPlan, TrainPlan]:
-        """Return the plans of both stages of joint training."""
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
         lasso = self.plan("joint_lasso", self.joint_epochs, self.lam_party)
         train = self.plan("train", self.train_epochs)
         return lasso, dataclasses.replace(train, optimizer=self.train_optimizer)
-
-    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
-        """Return every plan that a party is sent in a run."""
-        return self.joint()
-
-
-def run(
-    parties: Parties,
-    fusion: Network,
-    labels: Labels,
-    config: Config,
-    observe: Observer,
-    keeper: Keeper,
-) -> Network:
-    """Train with a proximal step after every step, then train on what is left."""
-    for plan in config.joint():
-        algorithm.train_jointly(parties, fusion, labels, plan, observe, keeper)
-    return fusion
 
 
 METHOD = Method(
@@ -67,5 +44,5 @@ METHOD = Method(
     "joint training with a proximal step at every exchange, then training on",
     "Castiglia et al., ICML 2023, Eq. 2",
     Config,
-    run,
+    follow_plans(),
 )

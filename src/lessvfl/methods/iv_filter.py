@@ -11,7 +11,7 @@ import functools
 
 from lessvfl.core.binning import information_value
 from lessvfl.methods import filters
-from lessvfl.methods.base import Method
+from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import FilterParty
 
 METHOD = Method(
@@ -19,7 +19,7 @@ METHOD = Method(
     "features by the information value of their bins, counted under sharing",
     "weight of evidence and information value, as in FATE's feature binning",
     filters.FilterConfig,
-    filters.run,
+    follow_plans(filters.select),
     profiles=("default",),
     protocol=functools.partial(FilterParty, information_value),
 )

@@ -41,10 +41,11 @@ from lessvfl.core.limits import (
     split_rows,
 )
 from lessvfl.core.losses import Labels
+from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan, take
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.views import View, targets
-from lessvfl.methods.base import Joint, Method, then_train
+from lessvfl.methods.base import Joint, Method, follow_plans
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
@@ -141,10 +142,9 @@ class MmvflParty:
         return Selected(torch.stack(kept) | must)
 
 
-def select(
-    parties: Parties, labels: Labels, config: Config, dtype: torch.dtype
-) -> None:
+def select(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:
     """Alternate until the objective stands still, then choose the limit."""
+    dtype = fusion.input_weights.dtype
     Y = targets(labels, dtype)
     rows, used = (r.to(Y.device) for r in split_rows(Y.shape[1], labels.seeds))
     own, held, names = take(Y, used), take(Y, rows), parties.names
@@ -189,7 +189,7 @@ METHOD = Method(
     "sparse linear views that agree on pseudo-labels; then training on what is left",
     "after Feng and Yu, 2020 (arXiv 2001.11154)",
     Config,
-    then_train(STAGE, select),
+    follow_plans(select),
     profiles=("default",),
     protocol=MmvflParty,
 )

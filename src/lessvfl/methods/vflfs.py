@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from lessvfl import settings
-from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import (
@@ -46,11 +45,10 @@ from lessvfl.core.plans import (
 )
 from lessvfl.core.protocol import Holder, QueryArrays, Selected
 from lessvfl.core.solve import OPTIMIZERS, Watch
-from lessvfl.core.stage import run_once
 from lessvfl.core.training import PartyTraining, Training
 from lessvfl.methods import group_lasso
-from lessvfl.methods.base import Lambda, Method, a_lambda
-from lessvfl.terms import Observer, Stage
+from lessvfl.methods.base import Lambda, Method, a_lambda, follow_plans
+from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "select_features"
@@ -90,7 +88,7 @@ class Config(group_lasso.Config):
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
         own = [QueryPlan(STAGE, 1, 0)] if self.own_epochs else []
-        return (*own, *self.joint())
+        return (*own, *super().plans(n_parties))
 
 
 class AutoEncodingParty:
@@ -148,22 +146,11 @@ class AutoEncodingParty:
         net.train(False)
 
 
-def run(
-    parties: Parties,
-    fusion: Network,
-    labels: Labels,
-    config: Config,
-    observe: Observer,
-    keeper: Keeper,
-) -> Network:
-    """Have every party train alone, then run group lasso."""
-
-    def train_alone() -> None:
-        parties.query_last(STAGE, 0, dict.fromkeys(parties.names, ()))
-
-    if config.own_epochs:
-        run_once(STAGE, 1, train_alone, fusion, observe, keeper)
-    return group_lasso.run(parties, fusion, labels, config, observe, keeper)
+def train_alone(
+    parties: Parties, fusion: Network, labels: Labels, config: Config
+) -> None:
+    """Have every party train alone."""
+    parties.query_last(STAGE, 0, dict.fromkeys(parties.names, ()))
 
 
 METHOD = Method(
@@ -171,7 +158,7 @@ METHOD = Method(
     "group lasso, started by auto-encoders of all rows that a party has",
     "after Feng, Expert Systems with Applications, 2022 (VFLFS)",
     Config,
-    run,
+    follow_plans(train_alone),
     profiles=("default",),
     protocol=AutoEncodingParty,
     uses_alone=True,
