@@ -98,7 +98,8 @@ def test_rounds_end_at_the_minimum_of_the_whole_objective() -> None:
     config = mmvfl.Config(beta=2.0, zeta=3.0, eta=5.0, most_rounds=200, tolerance=0.0)
     loop = Loop({f"p{i}": a_party(f"p{i}", X, config) for i, X in enumerate(own)})
     labels = Labels(y.view(1, -1), "binary", (0,))
-    mmvfl.select(loop, labels, config, torch.float64)  # type: ignore[arg-type]
+    fusion = next(iter(loop.parties.values())).own.net  # for its number format
+    mmvfl.select(loop, fusion, labels, config)  # type: ignore[arg-type]
 
     _, used = limits.split_rows(N_ROWS, (0,))
     Y = views.targets(labels, torch.float64)[0, used[0]]
