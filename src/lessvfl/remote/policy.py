@@ -41,11 +41,17 @@ LIMITS: Mapping[str, Any] = {
     "train_epochs": 40,
     "party_epochs": 500,
     "joint_epochs": 500,
+    "gate_epochs": 500,
+    "own_epochs": 500,
     "refit_epochs": 100,
     "shadows": 1000,
+    "copies": 1000,
+    "bins": 100,
     "bits": 8,
     "learning_rate": 0.05,
     "pretrain_rate": 0.05,
+    "gate_rate": 0.05,
+    "search_step_size": 1.0,
 }
 
 # The least, and texts that are refused: below, or with these, a server sees a network
@@ -56,8 +62,13 @@ LEAST: Mapping[str, float] = {
     "input_scale": 0.01,
     "batch_size": 32,
     "pretrain_batch_size": 32,
+    "gate_batch_size": 32,
 }
-REFUSED: Mapping[str, str] = {"activation": "none", "optimizer": "sgd"}
+REFUSED: Mapping[str, str] = {
+    "activation": "none",
+    "optimizer": "sgd",
+    "train_optimizer": "sgd",
+}
 
 LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
 

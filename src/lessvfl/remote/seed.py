@@ -92,9 +92,12 @@ class SeedRun:
         elif isinstance(reply, messages.QueryReply):
             assert isinstance(message, messages.Query)
             done.n_answered = message.step + 1
-            real = (a.numel() for a in reply.arrays if a.is_floating_point())
-            self._count(message, sum(real) / self.prepared.rows.counts["train"])
+            real = sum(a.numel() for a in reply.arrays if a.is_floating_point())
+            if real:  # keys and shares are new every time, and tell nothing
+                self._count(message, real / self.prepared.rows.counts["train"])
         elif isinstance(reply, messages.Done):
+            if isinstance(message, messages.Select | messages.Query):
+                self._count(message, 0.0)  # it tells whether anything was kept
             done.n_answered = 0
             all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
             done.behind = all_over if all(reply.silent) else next_one
@@ -111,6 +114,8 @@ class SeedRun:
         asked: object = "the next batch"
         if isinstance(message, messages.Embed):
             asked = message
+        elif isinstance(message, messages.Select):
+            asked = "the selection"
         elif isinstance(message, messages.Query):
             asked = message.step
         when = (done.behind, done.step, asked)
