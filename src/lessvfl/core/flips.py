@@ -49,6 +49,7 @@ class Changes:
             self._membership = one_hot.to(X.dtype)
         self.delta = torch.zeros_like(X)
         self._slope = torch.zeros_like(X)  # of what is missing to a flip
+        self._largest = X.new_zeros(X.shape[:2])  # of a group, by rows
 
     def embed(self) -> Tensor:
         """Return the embeddings of the changed rows, (R, n, E)."""
@@ -57,10 +58,13 @@ class Changes:
     def slope(self, gradient: Tensor) -> Tensor:
         """Take a gradient by the embeddings; return the largest of a group, (R, n)."""
         self._slope = self._passes.back(gradient)[-1]
-        return self._norms(self._slope).amax(dim=2)
+        self._largest = self._norms(self._slope).amax(dim=2)
+        return self._largest
 
     def step(self, largest: Tensor, step_size: float, share: float) -> None:
         """Take a step; `largest` (R, n) is of all parties, 0 where a row is over."""
+        if bool(((largest > 0) & (largest < self._largest)).any()):
+            raise ValueError("a largest slope below its own")
         moves = (largest > 0).unsqueeze(2)
         slope = self._slope / torch.where(moves, largest.unsqueeze(2), 1.0)
         moved = self.delta - step_size * slope

@@ -4,7 +4,8 @@ One side holds B (N, T), the other Y (N, C); each learns a random share of B'Y, 
 shares add up to it in the ring of whole numbers mod 2^bits. A third side deals masks
 (Beaver, 1991): a for B, b for Y, and shares of a'b. What travels, B - a and Y - b, is
 uniformly random to who lacks the mask. Sides follow the protocol and are curious; the
-dealer must not tell either what it dealt to the other.
+dealer must not tell either what it dealt to the other. Who carries keys from one side
+to another must not swap them: nothing here says whose a key is.
 """
 
 from __future__ import annotations
@@ -89,8 +90,12 @@ class KeyPair:
         """Return what may be told."""
         return self._own.public_key().public_bytes_raw()
 
-    def secret(self, other: bytes, *context: str | int) -> bytes:
-        """Return the secret of both sides, for one purpose."""
+    def secret(self, other: bytes, *context: bytes | int) -> bytes:
+        """Return the secret of both sides, for one purpose.
+
+        What two sides use it for must differ in the context: by one secret they would
+        draw the same masks.
+        """
         shared = self._own.exchange(self._read(other))
         return hashlib.sha256(shared + repr(context).encode()).digest()
 

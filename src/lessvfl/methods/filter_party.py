@@ -15,17 +15,23 @@ from lessvfl.core.chance import keep_beyond_chance
 from lessvfl.core.plans import stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.sharing import KeyPair, Ring
-from lessvfl.methods.filters import SEED_BYTES, Counted, FilterConfig
+from lessvfl.methods.filters import MOST_CELLS, SEED_BYTES, Counted, FilterConfig
 
 KEY_BYTES = 32
 MOST_CLASSES = 1024
-MOST_CELLS = 1 << 28  # of the masks that a party deals to another, rows x bins
 BinScore = Callable[[Tensor, Tensor, int], Tensor]  # counts, owner of bins, n features
 
 
 def _check_range(what: str, low: int, high: int, most: int) -> None:
     if low < 0 or high > most:
         raise ValueError(f"{what} from {low} to {high}, of 0 to {most}")
+
+
+def _check_sizes(n_rows: int, n_bins: int, n_classes: int) -> None:
+    """Refuse tables (rows, bins), (rows, classes) or (bins, classes) too large."""
+    _check_range("bins", n_bins, n_bins, MOST_CELLS // n_rows)
+    most = min(MOST_CLASSES, MOST_CELLS // max(1, n_rows, n_bins))
+    _check_range("classes", n_classes, n_classes, most)
 
 
 class CountingParty(abc.ABC):
@@ -50,10 +56,13 @@ class CountingParty(abc.ABC):
         if self._secret == "none":
             expect(arrays, (R, n_rows))
             (labels,) = arrays
-            _check_range("classes", int(labels.min()), int(labels.max()), MOST_CLASSES)
+            most = min(MOST_CLASSES, MOST_CELLS // self._width)
+            _check_range("classes", int(labels.min()), int(labels.max()), most)
             return self.select([self._counted(r, y) for r, y in enumerate(labels)])
         match step:
             case 0:
+                expect(arrays)
+                _check_sizes(n_rows, self._width, 0)
                 width = torch.full((R, 1), self._width, dtype=torch.int32)
                 return sharing.from_bytes(self._key.public, R), width
             case 1:
@@ -61,6 +70,7 @@ class CountingParty(abc.ABC):
                 return self._deal(*arrays)
             case 2:
                 expect(arrays, (R, KEY_BYTES), (R, n_rows, -1))
+                _check_sizes(n_rows, self._width, arrays[1].shape[2])
                 return (self._mask(*arrays),)
         expect(arrays, (R, self._width, self._masked[0].shape[1]))
         return self.select(self._add_up(arrays[0]))
@@ -73,13 +83,13 @@ class CountingParty(abc.ABC):
         """Draw masks for another party and the server; return what the server gets."""
         n_rows, ring, R = self.own.X.shape[1], self._ring, self.own.n_replicas
         n_bins, n_classes = sizes[0].tolist()
-        _check_range("bins", n_bins, n_bins, MOST_CELLS // n_rows)
-        _check_range("classes", n_classes, n_classes, MOST_CLASSES)
+        _check_sizes(n_rows, n_bins, n_classes)
+        client, dealer = sharing.to_bytes(key), self._key.public
         seed = secrets.token_bytes(SEED_BYTES)
         shares = [
             sharing.deal(
                 ring,
-                self._key.secret(sharing.to_bytes(key), r),
+                self._key.secret(client, client, dealer, r),
                 seed + bytes([r]),
                 n_rows,
                 n_bins,
@@ -92,8 +102,8 @@ class CountingParty(abc.ABC):
     def _mask(self, key: Tensor, labels: Tensor) -> Tensor:
         """Take labels less their mask; return the bins of every row less theirs."""
         R, ring = self.own.n_replicas, self._ring
-        other = sharing.to_bytes(key)
-        self._seeds = [self._key.secret(other, r) for r in range(R)]
+        client, dealer = self._key.public, sharing.to_bytes(key)
+        self._seeds = [self._key.secret(dealer, client, dealer, r) for r in range(R)]
         self._masked = [ring.unpack(own) for own in labels]
         return torch.stack(
             [
@@ -117,6 +127,8 @@ class CountingParty(abc.ABC):
             counts = ring.reduce(own + ring.unpack(share))[: bins.n_bins]
             sizes = torch.bincount(bins.codes.flatten(), minlength=bins.n_bins)
             last = sizes - counts.sum(dim=1)  # the class that was not sent
+            if bool((last < 0).any()):
+                raise ValueError("more rows of a bin than it has")
             found.append(torch.cat([counts, last.unsqueeze(1)], dim=1))
         return found
 

@@ -3,9 +3,9 @@
 A filter scores every feature by how the classes fall into its bins (``core/binning``)
 and keeps those that score well; then training goes on with what is left. The counts
 are of the party's bins and the server's labels. With ``secret=sharing`` (Beaver's
-triples, ``core/sharing``; another party deals them) the server learns nothing but how
-many bins a party has, and a party the counts of its own bins. With ``secret=none`` a
-party is sent the labels.
+triples, ``core/sharing``; another party deals them) a server that carries keys as they
+are learns nothing but how many bins a party has, and a party the counts of its own
+bins, whose rows are its own choice. With ``secret=none`` a party is sent the labels.
 
 ==== ======================================== =========================================
 step down                                     up
@@ -35,13 +35,16 @@ from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
 from lessvfl.core.protocol import QueryArrays
 from lessvfl.core.sharing import Ring
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.methods.base import Joint
-from lessvfl.terms import Stage
+from lessvfl.terms import PartyId, Stage
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "select_features"
 SEED_BYTES = 32
+MOST_CELLS = (
+    1 << 28
+)  # of a table that a side holds: rows x bins, rows or bins x classes
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _count_shared(parties: Parties, labels: Labels) -> None:
     nothing: dict[str, QueryArrays] = dict.fromkeys(names, ())
     first = parties.query(STAGE, 0, nothing, dict.fromkeys(names, key_and_width))
     keys = {name: key for name, (key, _) in first.items()}
-    widths = {name: int(width[0, 0]) for name, (_, width) in first.items()}
+    widths = {name: _width(name, own, n_rows) for name, (_, own) in first.items()}
 
     sizes = {n: torch.tensor([[widths[n], n_classes]] * R).int() for n in names}
     dealt = parties.query(
@@ -156,6 +159,17 @@ def _count_shared(parties: Parties, labels: Labels) -> None:
         ]
         shares[name] = (ring.pack(torch.stack(own)),)
     parties.query_last(STAGE, 3, shares)
+
+
+def _width(name: PartyId, told: Tensor, n_rows: int) -> int:
+    """Return how many bins a party has, if a dealer can deal masks for so many."""
+    width, most = int(told[0, 0]), MOST_CELLS // n_rows
+    if not 0 < width <= most:
+        raise ProtocolError(
+            f"Party '{name}' must have 1 to {most:,} bins in all, with {n_rows:,} rows "
+            f"of each. Got {width:,}: fewer 'bins' make fewer."
+        )
+    return width
 
 
 def _one_hot(labels: Labels, replica: int) -> Tensor:

@@ -97,22 +97,22 @@ class MmvflParty:
             View(X, groups, n_groups, config.beta, config.zeta)
             for X in take(own.X, used).expand(own.n_replicas, -1, -1)
         ]
-        self._largest: list[float] = []  # norm of any feature of any party
+        self._n_targets = -1  # columns of Z, the same in every round; -1: any
+        self._largest: list[float] = []  # norm of any feature of any party; the end
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Solve for W_k and Z_k; predict rows held out; or select by a limit."""
         R, n_used = self.own.n_replicas, self._views[0].X.shape[0]
-        if len(arrays) == 1 and arrays[0].dim() == 3:
-            expect(arrays, (R, n_used, -1))
+        if self._largest:
+            expect(arrays, (R, 1))
+            return self._select(arrays[0][:, 0].tolist())
+        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 3):
+            expect(arrays, (R, n_used, self._n_targets))
+            self._n_targets = arrays[0].shape[2]
             return self._solve(arrays[0])
         expect(arrays, (R, 1))
-        (array,) = arrays
-        if array.is_floating_point() and step > 0:
-            self._largest = array[:, 0].tolist()
-            return (self._predict(),)
-        if not self._largest:
-            raise ValueError("the end before rows held out were predicted")
-        return self._select(array[:, 0].tolist())
+        self._largest = arrays[0][:, 0].tolist()
+        return (self._predict(),)
 
     def _solve(self, Z: Tensor) -> QueryArrays:
         self._views = [v.solved(z) for v, z in zip(self._views, Z, strict=True)]
@@ -132,6 +132,8 @@ class MmvflParty:
         return torch.stack(found)
 
     def _select(self, places: list[int]) -> Selected:
+        if not all(place in range(N_LIMITS) for place in places):
+            raise ValueError(f"limits {places} of 0 to {N_LIMITS - 1}")
         must, keep = self.own.features.groups_of(self.own.must_keep), self.config.keep
         kept = [
             above(view.norms, most, place) if keep is None else best(view.norms, keep)

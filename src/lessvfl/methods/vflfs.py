@@ -43,7 +43,7 @@ from lessvfl.core.plans import (
     TrainPlan,
     take,
 )
-from lessvfl.core.protocol import Holder, QueryArrays, Selected
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.solve import OPTIMIZERS, Watch
 from lessvfl.core.training import PartyTraining, Training
 from lessvfl.methods import group_lasso
@@ -101,6 +101,7 @@ class AutoEncodingParty:
 
     def answer(self, step: int, arrays: QueryArrays) -> Selected:
         """Train alone; keep all features."""
+        expect(arrays)
         self._train()
         return Selected(torch.ones_like(self.own.features.groups))
 
