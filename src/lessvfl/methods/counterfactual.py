@@ -28,7 +28,8 @@ even the largest of all parties, 0     embeddings of the changed rows: what chan
 ==== ================================= ==============================================
 
 S is ``search_steps``. With ``keep`` a party selects at step 2S+1. No message says which
-features change.
+features change. All go at full precision; with gradients of its choice a server sees
+what single features do to a row's embedding.
 """
 
 from __future__ import annotations

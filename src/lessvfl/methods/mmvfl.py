@@ -21,7 +21,10 @@ but 1
 last  which limit                       nothing: the party selects
 ===== ================================= ==============================================
 
-A party reads the labels off Z; the server learns each party's prediction of every row.
+A party reads the labels off Z, and what the other parties predict, in sum; the server
+learns each party's prediction of every row. Where neighbouring limits differ by one
+feature it learns that column, times a number. With a Z of its choice a server sees the
+space of a party's columns.
 """
 
 from __future__ import annotations

@@ -45,13 +45,15 @@ REVEALED = {
     "group-lasso": _TRAINING,
     "plain": _TRAINING,
     "mmvfl": (
-        "to a party: pseudo-labels, from which it reads the labels; to the server: "
-        "what each party's columns say of the class of every row"
+        "to a party: pseudo-labels, from which it reads the labels, and what the other "
+        "parties' columns say of every row, in sum; to the server: what each party's "
+        "columns say of the class of every row, and some single columns of rows held "
+        "out, each times a number"
     ),
     "counterfactual": (
-        "to a party: what the model says of the rows searched, and which flipped; to "
-        "the server: how far a party can move the prediction of each, and embeddings "
-        "of the changed rows"
+        "to a party: what the model says of the rows searched, which flipped, and how "
+        "far another party can move each; to the server: how far a party can move the "
+        "prediction of each, and embeddings of the changed rows"
     ),
     "dual-gates": (
         "to a party: how many rows of every class its own bins have; to the server: "
