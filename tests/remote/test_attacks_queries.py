@@ -27,11 +27,12 @@ from lessvfl.party import Party
 from lessvfl.remote.policy import Policy
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder
+from lessvfl.terms import Stage
 from lessvfl.wire.messages import Done, Query, QueryReply, Select
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
-STAGE = "select_features"
+STAGE: Stage = "select_features"
 ASKING = [name for name, method in methods.METHODS.items() if method.protocol]
 N, N_COLUMNS = 120, 4
 RING = Ring.for_counts(N)
