@@ -1,0 +1,188 @@
+"""Gradients as whole numbers, and their sums by node and bin.
+
+A gradient is a multiple of a unit, a power of two. Sums of whole numbers are exact in
+float64 up to 2^53: they are the same in any order, over any split of the columns,
+under additive sharing, and after the sums of one child were subtracted from those of
+its parent. Of a row three things are summed by bin: gradient (or Q of them), hessian,
+and 1. The hessian and the 1 travel in one float64, and with the gradient in a complex
+number, so that one pass sums them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Sums = NDArray[np.float64]  # whole numbers: Q gradients, then the hessian, then rows
+RowIds = NDArray[np.int64]
+CellCodes = NDArray[np.uint8]  # (F, N), the bin of every cell
+
+CHUNK = 1 << 15  # rows that are summed in one float64
+HESSIAN_BITS = 20
+ONE_ROW = float(1 << 36)  # a row beside hessians: more than a chunk of them adds up to
+BLOCK_CELLS = 1 << 20  # cells that are summed at once
+EXACT_BITS = 52  # of whole numbers in float64
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Gradients (K, Q, N) and hessians (K, N) of K trees as multiples of units."""
+
+    gradient: Sums
+    hessian: Sums
+    gradient_unit: NDArray[np.float64]  # (K,)
+    hessian_unit: NDArray[np.float64]  # (K,)
+
+    @classmethod
+    def of(
+        cls,
+        gradient: NDArray[np.float64],
+        hessian: NDArray[np.float64],
+        bits: int,
+        generator: torch.Generator,
+    ) -> FixedPoint:
+        """Round to numbers of 32, 16 or 8 bits; less than 32 up or down by chance.
+
+        A value between two numbers then goes up as often as it is near the upper one:
+        no sum has a bias.
+        """
+        n_rows = hessian.shape[1]
+        most = min(bits - 1, EXACT_BITS - max(1, n_rows - 1).bit_length())
+        g_unit = _units(np.abs(gradient).max(axis=(1, 2)), most)
+        h_unit = _units(hessian.max(axis=1), min(bits - 1, HESSIAN_BITS))
+        g = gradient / g_unit[:, None, None]
+        h = hessian / h_unit[:, None]
+        if bits < 32:
+            g += torch.rand(g.shape, generator=generator, dtype=torch.double).numpy()
+            h += torch.rand(h.shape, generator=generator, dtype=torch.double).numpy()
+        else:
+            g, h = g + 0.5, h + 0.5
+        return cls(np.floor(g), np.floor(h), g_unit, h_unit)
+
+    @property
+    def n_gradients(self) -> int:
+        """Return how many gradients a row has in one tree, Q."""
+        return self.gradient.shape[1]
+
+    def packed(self) -> NDArray[np.complex128]:
+        """Return complex numbers (P, K x N) that :func:`sum_by_bin` sums."""
+        g, h = self.gradient, self.hessian
+        n_trees, n_gradients, n_rows = g.shape
+        packed = np.zeros((n_gradients // 2 + 1, n_trees, n_rows), dtype=np.complex128)
+        packed[0].real, packed[0].imag = g[:, 0], h + ONE_ROW
+        for place in range(1, n_gradients):
+            pair = packed[(place + 1) // 2]
+            part = pair.real if place % 2 else pair.imag
+            part[:] = g[:, place]
+        return packed.reshape(len(packed), -1)
+
+    def total(self, tree: int, rows: RowIds) -> Sums:
+        """Return the sums over some rows, (Q + 2,)."""
+        g = np.take(self.gradient[tree], rows, axis=1).sum(axis=1)
+        return np.array([*g, np.take(self.hessian[tree], rows).sum(), len(rows)])
+
+
+def _units(largest: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+    """Return powers of two of which `largest` are at most 2^bits - 1."""
+    at_least = np.where(largest > 0, largest, 1.0) / (2**bits - 1)
+    mantissa, exponent = np.frexp(at_least)
+    return np.ldexp(1.0, exponent - (mantissa == 0.5))
+
+
+def sum_by_bin(
+    codes: CellCodes,
+    width: int,
+    packed: NDArray[np.complex128],
+    n_gradients: int,
+    nodes: Sequence[tuple[int, RowIds]],
+) -> Sums:
+    """Return the sums of every node (tree, rows), (Q + 2, nodes, F, width).
+
+    `codes` are below `width`. Nodes with few rows are summed together.
+    """
+    n_columns, n_rows = codes.shape
+    sums = np.zeros((n_gradients + 2, len(nodes), n_columns, width))
+    for first, last, part in _batches([len(rows) for _, rows in nodes]):
+        some = nodes[first:last]
+        each = [own[part] for _, own in some]
+        rows = np.concatenate(each)
+        lengths = [len(own) for own in each]
+        trees = np.repeat([tree * n_rows for tree, _ in some], lengths)
+        values = torch.from_numpy(np.take(packed, trees + rows, axis=1))
+        slots = torch.from_numpy(np.repeat(np.arange(len(some)) * width, lengths))
+        block = max(1, BLOCK_CELLS // max(1, len(rows)))
+        for start in range(0, n_columns, block):
+            own = codes[start : start + block]
+            if len(rows) < n_rows:
+                own = np.take(own, rows, axis=1)
+            index = torch.from_numpy(own).long()
+            if len(some) > 1:
+                index += slots
+            found = torch.zeros(
+                (len(values), len(index), len(some) * width), dtype=torch.complex128
+            )
+            for pair, value in zip(found, values, strict=True):
+                pair.scatter_add_(1, index, value.expand(index.shape))
+            _unpack(found.numpy(), sums[:, first:last, start : start + block])
+    return sums
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int, slice]]:
+    """Yield nodes, from one to before another, and which of their rows to sum."""
+    first, total = 0, 0
+    for place, size in enumerate(sizes):
+        if total and total + size > CHUNK:
+            yield first, place, slice(None)
+            first, total = place, 0
+        if size > CHUNK:
+            for begin in range(0, size, CHUNK):
+                yield place, place + 1, slice(begin, begin + CHUNK)
+            first = place + 1
+        else:
+            total += size
+    if total:
+        yield first, len(sizes), slice(None)
+
+
+def _unpack(found: NDArray[np.complex128], sums: Sums) -> None:
+    """Add sums of complex numbers (P, F, nodes x width) to (Q + 2, nodes, F, width)."""
+    n_pairs, n_columns, _ = found.shape
+    shape = (n_pairs, n_columns, sums.shape[1], sums.shape[3])
+    parts = found.reshape(shape).transpose(0, 2, 1, 3)
+    n_rows = np.floor(parts[0].imag / ONE_ROW)
+    sums[0] += parts[0].real
+    sums[-2] += parts[0].imag - n_rows * ONE_ROW
+    sums[-1] += n_rows
+    for place in range(1, len(sums) - 2):
+        pair = parts[(place + 1) // 2]
+        sums[place] += pair.real if place % 2 else pair.imag
+
+
+@dataclass(frozen=True)
+class PackedSums:
+    """Sums in fewer bits: whole numbers of `bits` bits, and what each stands for."""
+
+    levels: NDArray[np.signedinteger]  # (Q + 2, nodes, bins)
+    units: NDArray[np.float64]  # (Q + 2, nodes, 1), powers of two
+
+    def sums(self) -> Sums:
+        """Return what the levels stand for."""
+        return np.asarray(self.levels * self.units)
+
+
+def pack(sums: Sums, bits: int) -> PackedSums:
+    """Round the sums of every node to 32, 16 or 8 bits; those that fit stay exact.
+
+    >>> pack(np.array([[[3.0, -100.0]], [[1000.0, 7.0]]]), 8).sums()
+    array([[[   3., -100.]],
+    <BLANKLINE>
+           [[1000.,    8.]]])
+    """
+    largest = np.abs(sums).max(axis=2, keepdims=True, initial=0)
+    units = np.maximum(1.0, _units(largest, bits - 1))
+    levels = np.rint(sums / units).astype(np.dtype(f"int{bits}"))
+    return PackedSums(levels, units)
