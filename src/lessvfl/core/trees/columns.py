@@ -158,7 +158,8 @@ class ColumnHolder:
     def goes_left(self, codes: CellCodes, rule: int, rows: RowIds) -> Truths:
         """Return which of some rows (in bins, of any table) a rule sends left."""
         own = self.rules[rule]
-        return own.left.take(codes[own.column].take(rows))
+        left: Truths = own.left.take(codes[own.column].take(rows))
+        return left
 
     def keep(self, rules: Iterable[int]) -> None:
         """Forget all other rules."""

@@ -188,9 +188,8 @@ class EnsembleGrower:
             return rows
         n = max(1, round(self.settings.row_share * len(rows)))
         generator = stream(self.settings.seed, "rows", name)
-        return rows[
-            torch.randperm(len(rows), generator=generator)[:n].sort()[0].numpy()
-        ]
+        drawn = torch.randperm(len(rows), generator=generator)[:n].sort().values
+        return np.take(rows, drawn.numpy())
 
     def _used(self, name: int) -> list[Truths]:
         """Draw the columns (F,) of every party that a round may use."""

@@ -127,8 +127,7 @@ class _Search:
         self.smoothing = rules.category_smoothing * per_unit
         self.min_hessian = np.maximum(1.0, rules.min_hessian * per_unit)
         with np.errstate(divide="ignore", invalid="ignore"):
-            squares = np.square(totals[:-2]).sum(axis=0)
-            self.before = squares / (totals[-2] + self.l2[:, 0])  # (nodes,)
+            self.before = _squares(totals) / (totals[-2] + self.l2[:, 0])  # (nodes,)
 
     def gain(self, node: int, found: NDArray[np.float64]) -> float:
         unit = self.units.gradient[node] ** 2 / self.units.hessian[node]
@@ -185,7 +184,15 @@ class _Search:
         fits = (left[-1] >= self.min_rows) & (right[-1] >= self.min_rows)
         fits &= (left[-2] >= self.min_hessian) & (right[-2] >= self.min_hessian)
         with np.errstate(divide="ignore", invalid="ignore"):
-            gains = np.square(left[:-2]).sum(axis=0) / (left[-2] + self.l2)
-            gains += np.square(right[:-2]).sum(axis=0) / (right[-2] + self.l2)
+            gains: NDArray[np.float64] = _squares(left) / (left[-2] + self.l2)
+            gains += _squares(right) / (right[-2] + self.l2)
         gains[~fits] = -np.inf
         return gains
+
+
+def _squares(sums: Sums) -> NDArray[np.float64]:
+    """Return the sum of the squares of all gradients."""
+    found: NDArray[np.float64] = np.square(sums[0])
+    for gradient in sums[1:-2]:
+        found += np.square(gradient)
+    return found

@@ -66,7 +66,7 @@ class FixedPoint:
     @property
     def n_gradients(self) -> int:
         """Return how many gradients a row has in one tree, Q."""
-        return self.gradient.shape[1]
+        return int(self.gradient.shape[1])
 
     def packed(self) -> NDArray[np.complex128]:
         """Return complex numbers (P, K x N) that :func:`sum_by_bin` sums."""
@@ -90,7 +90,7 @@ def _units(largest: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
     """Return powers of two of which `largest` are at most 2^bits - 1."""
     at_least = np.where(largest > 0, largest, 1.0) / (2**bits - 1)
     mantissa, exponent = np.frexp(at_least)
-    return np.ldexp(1.0, exponent - (mantissa == 0.5))
+    return np.asarray(np.ldexp(1.0, exponent - (mantissa == 0.5)))
 
 
 def sum_by_bin(

@@ -48,13 +48,15 @@ class TreeTargets:
 
     def start(self, rows: RowIds) -> RowValues:
         """Return the best raw prediction for all of some rows, (K,)."""
-        shares = np.average(self._columns()[:, rows], axis=1, weights=self.weight[rows])
+        labels, weight = self._columns()[:, rows], self.weight[rows]
+        shares: RowValues = (labels * weight).sum(axis=1) / weight.sum()
         if self.task == "regression":
             return shares
         shares = np.clip(shares, LEAST_SHARE, 1 - LEAST_SHARE)
         if self.task == "binary":
-            return np.log(shares / (1 - shares))
-        return np.log(shares) - np.log(shares).mean()
+            shares = shares / (1 - shares)
+        logs: RowValues = np.log(shares)
+        return logs if self.task == "binary" else logs - logs.mean()
 
     def gradients(self, z: RowValues) -> tuple[RowValues, RowValues]:
         """Return dL/dz and d²L/dz² at raw predictions z (K, N), (K, N) each."""
@@ -87,4 +89,5 @@ class TreeTargets:
         """Return labels as (K, N): values, 0/1, or 1 for the class of a row."""
         if self.task != "multiclass":
             return self.y[None]
-        return (self.y == np.arange(self.n_classes)[:, None]).astype(np.float64)
+        own: RowValues = (self.y == np.arange(self.n_classes)[:, None]).astype(float)
+        return own
