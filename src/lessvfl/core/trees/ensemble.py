@@ -18,7 +18,7 @@ from lessvfl.core.trees.holders import RowRouter, TreeHolders, Truths
 from lessvfl.core.trees.sums import FixedPoint, RowIds
 from lessvfl.core.trees.targets import RowValues, TreeTargets
 from lessvfl.core.trees.tree import LEAF, SplitTree, route
-from lessvfl.terms import Task
+from lessvfl.terms import Task, stream_seed
 
 SMALLEST_GAIN = 1e-7  # of a held-out loss, to count as one
 
@@ -172,14 +172,15 @@ class EnsembleGrower:
         self, g: RowValues, h: RowValues, rows: Sequence[RowIds], name: int
     ) -> GrowingRows:
         settings = self.settings
-        chance = stream(settings.seed, "gradients", name)
+        places = range(len(rows))
+        names = [(name + i, 0) if self.forest else (name, i) for i in places]
+        seeds = [stream_seed(settings.seed, "tree", *own) for own in names]
         for own, of_tree, chosen in zip(g, h, rows, strict=True):
             if len(chosen) < len(of_tree):  # nobody sees labels of other rows
                 rest = np.ones(len(of_tree), dtype=np.bool_)
                 rest[chosen] = False
                 own[:, rest], of_tree[rest] = 0.0, 0.0
-        values = FixedPoint.of(g, h, settings.bits, chance)
-        seeds = [settings.seed * 1_000_003 + name * 1009 + i for i in range(len(rows))]
+        values = FixedPoint.of(g, h, settings.bits, seeds)
         return GrowingRows(values, rows, self._used(name), settings.node_share, seeds)
 
     def _sampled(self, rows: RowIds, name: int) -> RowIds:

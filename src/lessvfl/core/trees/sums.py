@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lessvfl.core.plans import stream
+
 Sums = NDArray[np.float64]  # whole numbers: Q gradients, then the hessian, then rows
 RowIds = NDArray[np.int64]
 CellCodes = NDArray[np.uint8]  # (F, N), the bin of every cell
@@ -42,13 +44,13 @@ class FixedPoint:
         cls,
         gradient: NDArray[np.float64],
         hessian: NDArray[np.float64],
-        bits: int,
-        generator: torch.Generator,
+        bits: int = 32,
+        seeds: Sequence[int] = (),
     ) -> FixedPoint:
         """Round to numbers of 32, 16 or 8 bits; less than 32 up or down by chance.
 
         A value between two numbers then goes up as often as it is near the upper one:
-        no sum has a bias.
+        no sum has a bias. Chance has a seed for every tree.
         """
         n_rows = hessian.shape[1]
         most = min(bits - 1, EXACT_BITS - max(1, n_rows - 1).bit_length())
@@ -56,11 +58,14 @@ class FixedPoint:
         h_unit = _units(hessian.max(axis=1), min(bits - 1, HESSIAN_BITS))
         g = gradient / g_unit[:, None, None]
         h = hessian / h_unit[:, None]
-        if bits < 32:
-            g += torch.rand(g.shape, generator=generator, dtype=torch.double).numpy()
-            h += torch.rand(h.shape, generator=generator, dtype=torch.double).numpy()
-        else:
-            g, h = g + 0.5, h + 0.5
+        if bits == 32:
+            return cls(np.rint(g), np.rint(h), g_unit, h_unit)
+        for seed, *both in zip(seeds, g, h, strict=True):
+            generator = stream(seed, "round")
+            for own in both:
+                own += torch.rand(
+                    own.shape, generator=generator, dtype=torch.double
+                ).numpy()
         return cls(np.floor(g), np.floor(h), g_unit, h_unit)
 
     @property
@@ -107,28 +112,32 @@ def sum_by_bin(
     n_columns, n_rows = codes.shape
     sums = np.zeros((n_gradients + 2, len(nodes), n_columns, width))
     for first, last, part in _batches([len(rows) for _, rows in nodes]):
-        some = nodes[first:last]
-        each = [own[part] for _, own in some]
-        rows = np.concatenate(each)
-        lengths = [len(own) for own in each]
-        trees = np.repeat([tree * n_rows for tree, _ in some], lengths)
-        values = torch.from_numpy(np.take(packed, trees + rows, axis=1))
-        slots = torch.from_numpy(np.repeat(np.arange(len(some)) * width, lengths))
-        block = max(1, BLOCK_CELLS // max(1, len(rows)))
+        each = [(tree, own[part]) for tree, own in nodes[first:last]]
+        rows = np.concatenate([own for _, own in each])
+        lengths = [len(own) for _, own in each]
+        offsets = np.repeat([tree * n_rows for tree, _ in each], lengths)
+        values = torch.from_numpy(np.take(packed, offsets + rows, axis=1))
+        slots = torch.from_numpy(np.repeat(np.arange(len(each)) * width, lengths))
+        block = max(1, BLOCK_CELLS // len(rows))
         for start in range(0, n_columns, block):
             own = codes[start : start + block]
-            if len(rows) < n_rows:
+            if not _is_everyone(rows, n_rows):
                 own = np.take(own, rows, axis=1)
             index = torch.from_numpy(own).long()
-            if len(some) > 1:
+            if len(each) > 1:
                 index += slots
             found = torch.zeros(
-                (len(values), len(index), len(some) * width), dtype=torch.complex128
+                (len(values), len(index), len(each) * width), dtype=torch.complex128
             )
             for pair, value in zip(found, values, strict=True):
                 pair.scatter_add_(1, index, value.expand(index.shape))
             _unpack(found.numpy(), sums[:, first:last, start : start + block])
     return sums
+
+
+def _is_everyone(rows: RowIds, n_rows: int) -> bool:
+    """Tell whether rows are all there are, in order."""
+    return len(rows) == n_rows and bool((np.diff(rows) == 1).all())
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int, slice]]:
