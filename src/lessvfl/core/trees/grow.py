@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -65,7 +65,7 @@ class _Node:
     rows: RowIds  # that are grown on; then those that are not
     n_rows: int  # of the former
     total: Sums  # (Q + 2,)
-    sums: list[Sums] = field(default_factory=list)  # (Q + 2, T) of every party
+    sums: Sequence[Sums] = ()  # (Q + 2, T) of every party
     split: Chosen | None = None
     rule: int = -1
     children: tuple[_Node, ...] = ()
@@ -176,7 +176,7 @@ class _Growth:
         both = [np.concatenate(pair, axis=1) for pair in zip(found, rest, strict=True)]
         self._choose([*smaller, *larger], both)
         for node in nodes:
-            node.sums = []
+            node.sums = ()
 
     def _cut(self, node: _Node, chosen: Chosen) -> Cut:
         """Give numbers to a rule and to the children that it makes."""
@@ -235,7 +235,7 @@ class _Growth:
         )
         for place, (node, split) in enumerate(zip(fits, chosen, strict=True)):
             node.split = split
-            node.sums = [own[:, place] for own in sums] if split else []
+            node.sums = [own[:, place] for own in sums] if split else ()
 
     def _allowed(self, nodes: Sequence[_Node]) -> list[Truths] | None:
         """Draw the columns that every node may use, (nodes, F) of every party."""

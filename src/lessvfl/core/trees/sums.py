@@ -87,8 +87,8 @@ class FixedPoint:
 
     def total(self, tree: int, rows: RowIds) -> Sums:
         """Return the sums over some rows, (Q + 2,)."""
-        g = np.take(self.gradient[tree], rows, axis=1).sum(axis=1)
-        return np.array([*g, np.take(self.hessian[tree], rows).sum(), len(rows)])
+        each = [*self.gradient[tree], self.hessian[tree]]
+        return np.array([*(own.take(rows).sum() for own in each), len(rows)])
 
 
 def _units(largest: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
@@ -117,15 +117,13 @@ def sum_by_bin(
         lengths = [len(own) for _, own in each]
         offsets = np.repeat([tree * n_rows for tree, _ in each], lengths)
         values = torch.from_numpy(np.take(packed, offsets + rows, axis=1))
-        slots = torch.from_numpy(np.repeat(np.arange(len(each)) * width, lengths))
+        slots = np.repeat(np.arange(len(each)) * width, lengths)
         block = max(1, BLOCK_CELLS // len(rows))
         for start in range(0, n_columns, block):
             own = codes[start : start + block]
             if not _is_everyone(rows, n_rows):
                 own = np.take(own, rows, axis=1)
-            index = torch.from_numpy(own).long()
-            if len(each) > 1:
-                index += slots
+            index = torch.from_numpy(np.add(own, slots))
             found = torch.zeros(
                 (len(values), len(index), len(each) * width), dtype=torch.complex128
             )
@@ -160,15 +158,16 @@ def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int, slice]]:
 def _unpack(found: NDArray[np.complex128], sums: Sums) -> None:
     """Add sums of complex numbers (P, F, nodes x width) to (Q + 2, nodes, F, width)."""
     n_pairs, n_columns, _ = found.shape
-    shape = (n_pairs, n_columns, sums.shape[1], sums.shape[3])
-    parts = found.reshape(shape).transpose(0, 2, 1, 3)
-    n_rows = np.floor(parts[0].imag / ONE_ROW)
-    sums[0] += parts[0].real
-    sums[-2] += parts[0].imag - n_rows * ONE_ROW
+    shape = (n_pairs, n_columns, sums.shape[1], sums.shape[3], 2)
+    parts = found.view(np.float64).reshape(shape).transpose(0, 4, 2, 1, 3)
+    first, second, *others = parts.reshape(2 * n_pairs, *sums.shape[1:])
+    n_rows = np.floor(second / ONE_ROW)
+    sums[0] += first
     sums[-1] += n_rows
-    for place in range(1, len(sums) - 2):
-        pair = parts[(place + 1) // 2]
-        sums[place] += pair.real if place % 2 else pair.imag
+    n_rows *= ONE_ROW
+    sums[-2] += second - n_rows
+    for own, other in zip(sums[1:-2], others, strict=False):
+        own += other
 
 
 @dataclass(frozen=True)
