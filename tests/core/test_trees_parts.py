@@ -171,8 +171,9 @@ def test_sums_in_fewer_bits(bits: int) -> None:
 def test_gradients_are_those_of_autograd(task: Any) -> None:
     rng = np.random.default_rng(0)
     y = rng.normal(size=20) if task == "regression" else rng.integers(0, 3, 20)
-    y = y > 1 if task == "binary" else y
-    targets = TreeTargets.of(y, task, rng.uniform(0.5, 2, 20))
+    y01 = y > 1
+    weight = rng.uniform(0.5, 2, 20)
+    targets = TreeTargets.of(y01 if task == "binary" else y, task, weight)
     z = torch.tensor(rng.normal(size=(targets.n_outputs, 20)), requires_grad=True)
     own = torch.from_numpy(targets.y)
     if task == "regression":

@@ -97,7 +97,9 @@ class RowRouter(Protocol):
 class TreeHolders(Protocol):
     """Those who hold the columns of the training rows."""
 
-    layouts: Sequence[BinLayout]  # of every party
+    @property
+    def layouts(self) -> Sequence[BinLayout]:
+        """Return what is known of every party's columns."""
 
     def begin(self, values: FixedPoint, used: Sequence[Truths]) -> None:
         """Take the gradients of trees that grow next, and columns that they may use."""
