@@ -49,7 +49,8 @@ bench/test_equal bench/test_grid bench/test_paper bench/test_paper_page bench/te
 bench/test_studies bench/test_theory cli/test_bad_input cli/test_check cli/test_cli
 cli/test_faults cli/test_json cli/test_model cli/test_results
 conformance/test_transports core/test_evidence core/test_linear core/test_losses
-core/test_metrics corpus/test_corpus data/test_leaks data/test_stored
+core/test_metrics core/test_trees_sklearn corpus/test_corpus data/test_leaks
+data/test_stored
 methods/test_behaviour methods/test_less_vfl_auto methods/test_methods remote/test_align
 remote/test_attacks remote/test_faults remote/test_identity remote/test_kit
 remote/test_nvflare remote/test_predict remote/test_predict_docs remote/test_remote

@@ -1,0 +1,280 @@
+"""Growth of trees: level by level, or by best gain with as few exchanges.
+
+By best gain, always the leaf that gains most is split next. Asked for one at a time,
+that would be an exchange for every split. Instead nodes are split together that would
+be chosen if no node yet to come gained more; then the order of choices is gone through
+again with what came up, until it holds nothing new. Splits that others have overtaken
+are forgotten. The tree is the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from lessvfl.core.plans import stream
+from lessvfl.core.trees import splits
+from lessvfl.core.trees.holders import Cut, NodeRows, TreeHolders, Truths
+from lessvfl.core.trees.splits import Chosen, NodeUnits, SplitRules
+from lessvfl.core.trees.sums import FixedPoint, RowIds, Sums
+from lessvfl.core.trees.tree import LEAF, SplitTree
+
+
+@dataclass(frozen=True)
+class GrowthLimits:
+    """How far a tree grows."""
+
+    max_leaf_nodes: int | None = 31
+    max_depth: int | None = None
+    order: Literal["depth", "gain"] = "depth"  # which leaf is split next
+    split: SplitRules = SplitRules()
+
+
+@dataclass(frozen=True)
+class GrowingRows:
+    """What trees that grow at once are grown on."""
+
+    values: FixedPoint  # of K trees
+    rows: Sequence[RowIds]  # of each tree; the others are only sent to their leaves
+    used: Sequence[Truths]  # columns (F,) of every party that may be split
+    node_share: float = 1.0  # of those, how many a node may use, by chance
+    seeds: Sequence[int] = ()  # of every tree, for that
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tree, its leaves' numbers by row, and what rows sum up to in them."""
+
+    tree: SplitTree  # without values
+    leaves: RowIds  # (N,)
+    sums: Sums  # (nodes, Q + 2)
+
+
+@dataclass(eq=False)
+class _Node:
+    """A node while its tree grows."""
+
+    tree: int
+    number: int
+    depth: int
+    rows: RowIds  # that are grown on; then those that are not
+    n_rows: int  # of the former
+    total: Sums  # (Q + 2,)
+    sums: Sequence[Sums] = ()  # (Q + 2, T) of every party
+    split: Chosen | None = None
+    rule: int = -1
+    children: tuple[_Node, ...] = ()
+
+
+def grow(
+    holders: TreeHolders,
+    given: GrowingRows,
+    limits: GrowthLimits,
+    first_rules: Sequence[int],
+) -> tuple[list[Grown], list[int]]:
+    """Grow K trees at once, with two exchanges a level.
+
+    Rules are numbered by party from `first_rules` on; the numbers that come next are
+    returned, too.
+    """
+    holders.begin(given.values, given.used)
+    growth = _Growth(holders, given, limits, list(first_rules))
+    while picked := [node for root in growth.roots for node in growth.to_split(root)]:
+        growth.split(picked)
+    return [growth.finish(root) for root in growth.roots], growth.next_rule
+
+
+class _Growth:
+    """Trees that grow at once."""
+
+    def __init__(
+        self,
+        holders: TreeHolders,
+        given: GrowingRows,
+        limits: GrowthLimits,
+        next_rule: list[int],
+    ) -> None:
+        self.holders, self.given, self.limits = holders, given, limits
+        self.next_rule = next_rule
+        both = zip(holders.layouts, given.used, strict=True)
+        self.layouts = [layout.only(used) for layout, used in both]
+        self.columns = [np.flatnonzero(used) for used in given.used]
+        self.n_nodes = [1] * len(given.rows)
+        self.is_full = [False] * len(given.rows)
+        self.roots = [self._root(tree, rows) for tree, rows in enumerate(given.rows)]
+        whole = [root for root in self.roots if self._may_split(root)]
+        self._choose(whole, self._sums(whole))
+
+    def _root(self, tree: int, rows: RowIds) -> _Node:
+        rest = np.ones(self.given.values.hessian.shape[1], dtype=np.bool_)
+        rest[rows] = False
+        everyone = np.concatenate([rows, np.flatnonzero(rest)])
+        total = self.given.values.total(tree, rows)
+        return _Node(tree, 0, 0, everyone, len(rows), total)
+
+    def _may_split(self, node: _Node) -> bool:
+        """Tell whether a node's sums are worth asking for."""
+        deepest, least = self.limits.max_depth, self.limits.split.min_samples_leaf
+        if self.is_full[node.tree] or node.n_rows < 2 * max(1, least):
+            return False
+        return deepest is None or node.depth < deepest
+
+    def to_split(self, root: _Node) -> list[_Node]:
+        """Return the nodes to be split next.
+
+        By best gain, at most half of the splits that are left: later ones are the
+        likelier to be overtaken.
+        """
+        picked, most = self._picked(root), self.limits.max_leaf_nodes
+        new = [node for node in picked if not node.children]
+        if most is None:
+            return new
+        if self.limits.order == "depth":
+            self.is_full[root.tree] = len(picked) + 1 >= most
+            return new
+        left = most - 1 - (len(picked) - len(new))
+        return new[: max(1, left // 2)]
+
+    def _picked(self, root: _Node) -> list[_Node]:
+        """Return the nodes that are split in the end, by all that is known so far."""
+        most = self.limits.max_leaf_nodes
+        picked: list[_Node] = []
+        heap = [self._priority(root, root.split)] if root.split else []
+        while heap and (most is None or len(picked) + 1 < most):
+            node = heapq.heappop(heap)[-1]
+            picked.append(node)
+            for child in node.children:
+                if child.split:
+                    heapq.heappush(heap, self._priority(child, child.split))
+        return picked
+
+    def _priority(self, node: _Node, split: Chosen) -> tuple[int, float, int, _Node]:
+        depth = node.depth if self.limits.order == "depth" else 0
+        return depth, -split.gain, node.number, node
+
+    def split(self, nodes: Sequence[_Node]) -> None:
+        """Have the rows of nodes divided, and look for splits of their children."""
+        cuts = [self._cut(node, node.split) for node in nodes if node.split]
+        parents = []
+        for node, cut, left in zip(nodes, cuts, self.holders.split(cuts), strict=True):
+            node.children, node.rule = self._children(node, cut, left), cut.rule
+            if any(self._may_split(child) for child in node.children):
+                parents.append(node)
+        smaller = [min(node.children, key=_size) for node in parents]
+        larger = [max(node.children, key=_size) for node in parents]
+        found = self._sums(smaller)
+        rest = [
+            np.stack([node.sums[party] for node in parents], axis=1) - own
+            for party, own in enumerate(found)
+            if parents
+        ]
+        both = [np.concatenate(pair, axis=1) for pair in zip(found, rest, strict=True)]
+        self._choose([*smaller, *larger], both)
+        for node in nodes:
+            node.sums = ()
+
+    def _cut(self, node: _Node, chosen: Chosen) -> Cut:
+        """Give numbers to a rule and to the children that it makes."""
+        owner, first = chosen.owner, self.n_nodes[node.tree]
+        self.n_nodes[node.tree] += 2
+        rule = self.next_rule[owner]
+        self.next_rule[owner] += 1
+        return Cut(
+            node.tree,
+            node.number,
+            (first, first + 1),
+            owner,
+            rule,
+            int(self.columns[owner][chosen.column]),
+            chosen.left(),
+            node.rows,
+        )
+
+    def _children(self, node: _Node, cut: Cut, left: Truths) -> tuple[_Node, _Node]:
+        n_left = int(np.count_nonzero(left[: node.n_rows]))
+        rows = node.rows.compress(left), node.rows.compress(~left)
+        sizes = n_left, node.n_rows - n_left
+        small = int(sizes[1] < sizes[0])
+        own = self.given.values.total(node.tree, rows[small][: sizes[small]])
+        totals = (own, node.total - own) if small == 0 else (node.total - own, own)
+        first, second = (
+            _Node(node.tree, cut.children[i], node.depth + 1, rows[i], sizes[i], total)
+            for i, total in enumerate(totals)
+        )
+        return first, second
+
+    def _sums(self, nodes: Sequence[_Node]) -> list[Sums]:
+        """Ask for the sums of some nodes, (Q + 2, nodes, T) of every party."""
+        if not nodes:
+            return []
+        asked = [NodeRows(n.tree, n.number, n.rows[: n.n_rows]) for n in nodes]
+        return self.holders.histograms(asked)
+
+    def _choose(self, nodes: Sequence[_Node], sums: Sequence[Sums]) -> None:
+        """Choose the splits of those nodes that may be split."""
+        places = [i for i, node in enumerate(nodes) if self._may_split(node)]
+        if not places:
+            return
+        fits = [nodes[i] for i in places]
+        if len(places) < len(nodes):
+            sums = [own[:, places] for own in sums]
+        trees = [node.tree for node in fits]
+        values = self.given.values
+        chosen = splits.choose(
+            sums,
+            self.layouts,
+            np.stack([node.total for node in fits], axis=1),
+            NodeUnits(values.gradient_unit[trees], values.hessian_unit[trees]),
+            self.limits.split,
+            self._allowed(fits),
+        )
+        for place, (node, split) in enumerate(zip(fits, chosen, strict=True)):
+            node.split = split
+            node.sums = [own[:, place] for own in sums] if split else ()
+
+    def _allowed(self, nodes: Sequence[_Node]) -> list[Truths] | None:
+        """Draw the columns that every node may use, (nodes, F) of every party."""
+        if self.given.node_share >= 1:
+            return None
+        widths = [layout.n_columns for layout in self.layouts]
+        n_used = max(1, round(self.given.node_share * sum(widths)))
+        allowed = np.zeros((len(nodes), sum(widths)), dtype=np.bool_)
+        for own, node in zip(allowed, nodes, strict=True):
+            drawn = stream(self.given.seeds[node.tree], "node columns", node.number)
+            own[torch.randperm(sum(widths), generator=drawn)[:n_used].numpy()] = True
+        return np.split(allowed, np.cumsum(widths)[:-1], axis=1)
+
+    def finish(self, root: _Node) -> Grown:
+        """Return the tree of all splits that hold, nodes numbered anew."""
+        inner = set(map(id, self._picked(root)))
+        nodes, leaves = [root], np.zeros(len(root.rows), dtype=np.int64)
+        children = []
+        for place, node in enumerate(nodes):  # which grows on the way
+            if id(node) in inner:
+                children.append((len(nodes), len(nodes) + 1))
+                nodes += node.children
+            else:
+                children.append((LEAF, LEAF))
+                leaves[node.rows] = place
+        held = [node.split if id(node) in inner else None for node in nodes]
+        columns = [int(self.columns[s.owner][s.column]) if s else LEAF for s in held]
+        both = zip(nodes, held, strict=True)
+        tree = SplitTree(
+            np.array(children, dtype=np.int32),
+            np.array([s.owner if s else LEAF for s in held], dtype=np.int32),
+            np.array(columns, dtype=np.int32),
+            np.array([n.rule if s else LEAF for n, s in both], dtype=np.int32),
+            np.array([s.gain if s else 0.0 for s in held]),
+            np.array([node.n_rows for node in nodes]),
+            np.zeros((len(nodes), len(root.total) - 2)),
+        )
+        return Grown(tree, leaves, np.stack([node.total for node in nodes]))
+
+
+def _size(node: _Node) -> tuple[int, int]:
+    return node.n_rows, node.number

@@ -1,0 +1,82 @@
+"""A tree as a value, and the way of rows through trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.core.trees.holders import Routed, RowRouter
+from lessvfl.core.trees.sums import RowIds
+
+LEAF = -1
+
+
+@dataclass(frozen=True)
+class SplitTree:
+    """Nodes of a tree, node 0 its root; a rule is a number that its owner knows."""
+
+    children: NDArray[np.int32]  # (nodes, 2), left and right; LEAF at leaves
+    owner: NDArray[np.int32]  # (nodes,), the party that splits; LEAF at leaves
+    column: NDArray[np.int32]  # (nodes,), of its owner
+    rule: NDArray[np.int32]  # (nodes,), by which its owner keeps it
+    gain: NDArray[np.float64]  # (nodes,), 0 at leaves
+    n_rows: NDArray[np.int64]  # (nodes,), that it was grown on
+    value: NDArray[np.float64]  # (nodes, Q), of rows that end here; 0 elsewhere
+
+    @property
+    def n_leaves(self) -> int:
+        """Return the number of leaves."""
+        return int((self.owner == LEAF).sum())
+
+    @property
+    def depth(self) -> int:
+        """Return the most splits that a row passes."""
+        depth = np.zeros(len(self.owner), dtype=np.int64)
+        for node, below in enumerate(self.children):  # children come after parents
+            if self.owner[node] != LEAF:
+                depth[below] = depth[node] + 1
+        return int(depth.max())
+
+
+def route(trees: Sequence[SplitTree], router: RowRouter, n_rows: int) -> RowIds:
+    """Return the leaf of every row in every tree, (trees, N).
+
+    One exchange a level serves all trees.
+    """
+    leaves = np.zeros((len(trees), n_rows), dtype=np.int64)
+    everyone = np.arange(n_rows)
+    here = [(place, 0, everyone) for place in range(len(trees))]
+    while here:
+        inner = []
+        for place, node, rows in here:
+            if trees[place].owner[node] == LEAF:
+                leaves[place, rows] = node
+            elif len(rows):
+                inner.append((place, node, rows))
+        asked = [
+            Routed(int(trees[t].owner[node]), int(trees[t].rule[node]), rows)
+            for t, node, rows in inner
+        ]
+        answers = router.route(asked) if asked else []
+        here = []
+        for (place, node, rows), left in zip(inner, answers, strict=True):
+            first, second = trees[place].children[node].tolist()
+            here.append((place, first, rows.compress(left)))
+            here.append((place, second, rows.compress(~left)))
+    return leaves
+
+
+def gains(trees: Sequence[SplitTree], widths: Sequence[int]) -> list[list[float]]:
+    """Return what the splits of every column gained in all, by party.
+
+    `widths` are the numbers of columns that parties have.
+    """
+    found = [np.zeros(width) for width in widths]
+    for tree in trees:
+        for owner, own in enumerate(found):
+            nodes = tree.owner == owner
+            np.add.at(own, tree.column[nodes], tree.gain[nodes])
+    return [own.tolist() for own in found]

@@ -1,0 +1,335 @@
+"""Trees across parties: by definition on tiny tables, and parties against one."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lessvfl.core.trees.columns import (
+    ColumnHolder,
+    LocalHolders,
+    LocalRows,
+)
+from lessvfl.core.trees.ensemble import (
+    EnsembleGrower,
+    EnsembleState,
+    TreeEnsemble,
+    TreeSettings,
+    fit,
+)
+from lessvfl.core.trees.grow import GrowthLimits
+from lessvfl.core.trees.holders import NodeRows
+from lessvfl.core.trees.splits import Chosen, NodeUnits, SplitRules, choose
+from lessvfl.core.trees.sums import FixedPoint
+from lessvfl.core.trees.targets import TreeTargets
+from lessvfl.core.trees.tree import LEAF, SplitTree, gains, route
+
+Table = NDArray[np.float64]
+NO_LIMITS = SplitRules(min_samples_leaf=1, min_hessian=0.0, category_smoothing=0.0)
+SMALL = GrowthLimits(max_leaf_nodes=6, split=NO_LIMITS)
+
+
+def numbers(n_rows: int = 40, n_columns: int = 4, seed: int = 0) -> Table:
+    return np.random.default_rng(seed).normal(size=(n_rows, n_columns))
+
+
+def with_gaps(X: Table, share: float = 0.2, seed: int = 1) -> Table:
+    """Return a table with some cells missing, in all columns but the last."""
+    gaps = np.random.default_rng(seed).random(X.shape) < share
+    gaps[:, -1] = False
+    return np.where(gaps, np.nan, X)
+
+
+def holders_of(
+    X: Table, *sizes: int, n_bins: int = 64, categorical: tuple[int, ...] = ()
+) -> LocalHolders:
+    """Divide columns among parties, of these sizes, in order."""
+    ends = np.cumsum(sizes or [X.shape[1]])
+    starts = [0, *ends[:-1]]
+    parties = []
+    for start, end in zip(starts, ends, strict=True):
+        own = [c - start for c in categorical if start <= c < end]
+        parties.append(ColumnHolder.of(X[:, start:end], n_bins, own))
+    return LocalHolders(parties)
+
+
+def tables_of(holders: LocalHolders, X: Table) -> LocalRows:
+    ends = np.cumsum([layout.n_columns for layout in holders.layouts])
+    return LocalRows.of(holders.parties, np.split(X, ends[:-1], axis=1))
+
+
+def grown(
+    holders: LocalHolders, targets: TreeTargets, forest: bool = False, **changed: Any
+) -> TreeEnsemble:
+    given = {"n_trees": 3, "limits": SMALL} | changed
+    settings = TreeSettings(**given)
+    return fit(EnsembleGrower(holders, targets, settings, forest=forest))
+
+
+def exact(g: Table, h: Table) -> FixedPoint:
+    return FixedPoint.of(g[None, None], h[None])
+
+
+# ------------------------------------------------------------------------- brute force
+
+
+def score(g: Table, h: Table, rows: NDArray[np.bool_], l2: float) -> float:
+    return float(g[rows].sum() ** 2 / (h[rows].sum() + l2))
+
+
+def sides(x: Table, is_category: bool) -> list[NDArray[np.bool_]]:
+    """Return every way to divide rows by a column: all thresholds, or all subsets.
+
+    Missing cells go to either side; of categories they are one more.
+    """
+    values = np.unique(x[~np.isnan(x)])
+    absent = np.isnan(x)
+    found = []
+    if is_category:
+        parts = [x == value for value in values]
+        parts += [absent] if absent.any() else []
+        for n in range(1, len(parts)):
+            for some in itertools.combinations(parts, n):
+                found.append(np.any(some, axis=0))
+    else:
+        below = [x <= value for value in values]
+        found += below + [own | absent for own in below]
+    return [own for own in found if 0 < own.sum() < len(x)]
+
+
+def brute_force(
+    X: Table, g: Table, h: Table, l2: float, categorical: tuple[int, ...]
+) -> tuple[float, set[tuple[bool, ...]]]:
+    """Return the best gain of all splits, and who goes left in those that have it."""
+    everyone = np.ones(len(g), dtype=bool)
+    tried = [
+        (score(g, h, own, l2) + score(g, h, ~own, l2) - score(g, h, everyone, l2), own)
+        for column in range(X.shape[1])
+        for own in sides(X[:, column], column in categorical)
+    ]
+    best = max(gain for gain, _ in tried)
+    return best, {tuple(own.tolist()) for gain, own in tried if gain > best - 1e-6}
+
+
+def best_split(
+    holders: LocalHolders, values: FixedPoint, rules: SplitRules
+) -> Chosen | None:
+    rows = np.arange(values.hessian.shape[1])
+    used = [np.ones(layout.n_columns, dtype=bool) for layout in holders.layouts]
+    holders.begin(values, used)
+    sums = holders.histograms([NodeRows(0, 0, rows)])
+    units = NodeUnits(values.gradient_unit, values.hessian_unit)
+    total = values.total(0, rows)[:, None]
+    (chosen,) = choose(sums, holders.layouts, total, units, rules)
+    return chosen
+
+
+def goes_left(holders: LocalHolders, chosen: Chosen) -> tuple[bool, ...]:
+    codes = holders.parties[chosen.owner].codes[chosen.column]
+    return tuple(chosen.left()[codes].tolist())
+
+
+@pytest.mark.parametrize("categorical", [(), (0, 2)])
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_split_is_the_best_of_all(
+    seed: int, gaps: bool, categorical: tuple[int, ...]
+) -> None:
+    """An exhaustive search over thresholds, subsets, and sides of missing cells."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (14, 4)).astype(float)
+    X[:, 1] = rng.normal(size=14)
+    X = with_gaps(X) if gaps else X
+    g, h = rng.normal(size=14), rng.uniform(0.1, 1, 14)
+    values = exact(g, h)
+    g, h = values.gradient[0, 0], values.hessian[0]  # in whole numbers, as they are
+    g, h = g * values.gradient_unit[0], h * values.hessian_unit[0]
+    l2 = 0.0 if categorical else 0.5
+    holders = holders_of(X, 2, 2, categorical=categorical)
+    chosen = best_split(holders, values, replace(NO_LIMITS, l2=l2))
+    assert chosen is not None
+    gain, best = brute_force(X, g, h, l2, categorical)
+    assert chosen.gain == pytest.approx(gain, rel=1e-9)
+    left = goes_left(holders, chosen)
+    assert left in best or tuple(not own for own in left) in best
+
+
+def test_a_whole_tree_is_that_of_brute_force() -> None:
+    """Depth by depth, every node splits its rows in the best way; leaves are -G/H."""
+    X, y = numbers(30, 3), numbers(30, 1, seed=5)[:, 0]
+    holders = holders_of(X, 1, 2)
+    limits = GrowthLimits(None, max_depth=3, split=NO_LIMITS)
+    ensemble = grown(holders, TreeTargets.of(y, "regression"), n_trees=1, limits=limits)
+    ((tree,),) = ensemble.trees
+    g = y.mean() - y
+    rows = {0: np.ones(30, dtype=bool)}
+    leaves = route([tree], holders, 30)[0]
+    for node, (first, second) in enumerate(tree.children.tolist()):
+        own = rows[node]
+        if tree.owner[node] == LEAF:
+            assert np.array_equal(own, leaves == node)
+            assert tree.value[node, 0] == pytest.approx(-0.1 * g[own].mean(), abs=1e-6)
+            continue
+        gain, best = brute_force(X[own], g[own], np.ones(own.sum()), 0.0, ())
+        assert tree.gain[node] == pytest.approx(gain, abs=1e-5)
+        owner = holders.parties[tree.owner[node]]
+        where = np.flatnonzero(own)
+        left = owner.goes_left(owner.codes, int(tree.rule[node]), where)
+        assert tuple(left.tolist()) in best
+        rows[first], rows[second] = np.zeros((2, 30), dtype=bool)
+        rows[first][where[left]], rows[second][where[~left]] = True, True
+
+
+@pytest.mark.parametrize("order", ["depth", "gain"])
+def test_limits_hold_in_every_leaf(order: Any) -> None:
+    X, y = numbers(300), numbers(300, 1, seed=5)[:, 0] > 0.3
+    targets = TreeTargets.of(y, "binary")
+    rules = SplitRules(min_samples_leaf=15, min_hessian=4.0, min_gain=0.2)
+    holders = holders_of(X)
+    ensemble = grown(holders, targets, limits=GrowthLimits(9, 4, order, rules))
+    z = np.full((1, 300), ensemble.start[0])
+    for (tree,) in ensemble.trees:
+        assert 2 < tree.n_leaves <= 9
+        assert tree.depth <= 4
+        is_leaf = tree.owner == LEAF
+        assert tree.gain[~is_leaf].min() > 0.2
+        leaves = route([tree], holders, 300)[0]
+        sizes = np.bincount(leaves, minlength=len(is_leaf))[is_leaf]
+        assert np.array_equal(sizes, tree.n_rows[is_leaf])
+        assert sizes.min() >= 15
+        _, h = targets.gradients(z)
+        assert np.bincount(leaves, h[0])[is_leaf].min() >= 4.0 - 1e-3
+        z = z + tree.value[leaves].T
+
+
+def test_the_best_gain_is_split_next() -> None:
+    """As if leaves were split one by one, although several are asked for at once."""
+    X, y = numbers(400), numbers(400, 1, seed=5)[:, 0]
+    y = y + 3 * (X[:, 0] > 1) * X[:, 1] * (X[:, 2] > 0)
+
+    def tree_of(n_leaves: int) -> SplitTree:
+        limits = GrowthLimits(n_leaves, order="gain", split=SplitRules())
+        targets = TreeTargets.of(y, "regression")
+        return grown(holders_of(X), targets, n_trees=1, limits=limits).trees[0][0]
+
+    trees = [tree_of(n) for n in range(1, 16)]
+    for tree, larger in itertools.pairwise(trees):
+        new = [*larger.gain]
+        for gain in tree.gain:
+            new.remove(gain)
+        (last,) = [gain for gain in new if gain]  # one more, and no other has changed
+        assert tree.n_leaves + 1 == larger.n_leaves
+        assert last > 0
+    by_depth = grown(
+        holders_of(X),
+        TreeTargets.of(y, "regression"),
+        n_trees=1,
+        limits=GrowthLimits(15, split=SplitRules()),
+    )
+    assert trees[-1].gain.sum() >= by_depth.trees[0][0].gain.sum()
+    assert trees[-1].depth > by_depth.trees[0][0].depth
+
+
+# ------------------------------------------------------------------ parties and one
+
+
+def facts(ensemble: TreeEnsemble, *sizes: int) -> list[list[Any]]:
+    """Return all about trees but rules; columns are numbered over all parties."""
+    starts = np.cumsum([0, *sizes])
+    return [
+        [
+            tree.children.tolist(),
+            tree.gain.tolist(),
+            tree.value.tolist(),
+            tree.n_rows.tolist(),
+            np.where(
+                tree.owner == LEAF, LEAF, tree.column + starts[tree.owner]
+            ).tolist(),
+        ]
+        for tree in itertools.chain(*ensemble.trees)
+    ]
+
+
+TABLE = with_gaps(
+    np.column_stack(
+        [
+            np.random.default_rng(3).integers(0, 6, 200),
+            numbers(200, 3),
+            np.random.default_rng(4).integers(0, 3, 200),
+            numbers(200, 1, seed=7),
+        ]
+    )
+)
+NOISE = numbers(200, 1, seed=9)[:, 0]
+SCORE = np.nan_to_num(TABLE[:, 1] + (TABLE[:, 0] == 2)) + 0.5 * NOISE
+LABELS = {
+    "binary": SCORE > 0.3,
+    "multiclass": np.digitize(SCORE, [-0.5, 0.5]),
+    "regression": SCORE,
+}
+
+
+@pytest.mark.parametrize("task", LABELS)
+@pytest.mark.parametrize("forest", [False, True])
+@pytest.mark.parametrize("order", ["depth", "gain"])
+def test_several_holders_grow_the_trees_of_one(
+    task: Any, forest: bool, order: Any
+) -> None:
+    targets = TreeTargets.of(LABELS[task], task)
+    settings = {
+        "limits": GrowthLimits(12, order=order, split=SplitRules(5)),
+        "n_trees": 4,
+        "row_share": 0.8,
+        "column_share": 0.9,
+        "node_share": 0.7,
+        "bits": 16,
+        "seed": 11,
+    }
+    sizes = (2, 1, 3)
+    own = holders_of(TABLE, categorical=(0, 4))
+    several = holders_of(TABLE, *sizes, categorical=(0, 4))
+    first = grown(own, targets, forest, **settings)
+    second = grown(several, targets, forest, **settings)
+    assert facts(first, 6) == facts(second, *sizes)  # to the bit
+    new = with_gaps(TABLE[::-1], seed=3)
+    z = first.raw(tables_of(own, new), 200)
+    assert np.array_equal(z, second.raw(tables_of(several, new), 200))
+    (by_one,) = gains(list(itertools.chain(*first.trees)), [6])
+    by_several = gains(list(itertools.chain(*second.trees)), sizes)
+    assert by_one == list(itertools.chain(*by_several))
+
+
+def test_a_party_without_columns_is_no_obstacle() -> None:
+    targets = TreeTargets.of(LABELS["binary"], "binary")
+    one = grown(holders_of(TABLE), targets)
+    assert facts(one, 6) == facts(grown(holders_of(TABLE, 0, 6), targets), 0, 6)
+
+
+def test_owners_keep_rules_that_trees_use_and_no_other() -> None:
+    holders = holders_of(TABLE, 3, 3)
+    limits = GrowthLimits(8, order="gain", split=SplitRules(5))
+    ensemble = grown(holders, TreeTargets.of(SCORE, "regression"), limits=limits)
+    for place, party in enumerate(holders.parties):
+        used = [t.rule[t.owner == place].tolist() for (t,) in ensemble.trees]
+        assert sorted(party.rules) == sorted(itertools.chain(*used))
+
+
+def test_an_ensemble_goes_on_from_a_state() -> None:
+    def grower() -> EnsembleGrower:
+        targets = TreeTargets.of(LABELS["multiclass"], "multiclass")
+        settings = TreeSettings(n_trees=4, limits=SMALL, row_share=0.5, held_out=0.2)
+        return EnsembleGrower(holders_of(TABLE, 3, 3), targets, settings)
+
+    seen: list[EnsembleState] = []
+    whole = fit(first := grower(), seen.append)
+    second = grower()
+    second.holders = first.holders  # with the rules so far
+    state = seen[1]
+    while not second.is_over(state):
+        state = second.step(state)
+    assert facts(whole, 3, 3) == facts(second.finish(state), 3, 3)
