@@ -35,6 +35,7 @@ from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol, Selected
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
+from lessvfl.core.trees.networks import Splits
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
@@ -266,11 +267,22 @@ class Party:
             return messages.QueryReply(request.stage, tuple(answer))
         self._protocol = None
         self._gate_start = answer.gates
-        if not bool(answer.groups.all()):
+        if answer.net is not None:
+            slots = self.features.keep(answer.groups).slots
+            self._replace(answer.net.narrow(slots), answer.groups)
+        elif not bool(answer.groups.all()):
             self._substitute.freeze(self.net, self.X_train, self.X_test)
             self._remove(answer.groups)
             self._has_selected = True
         return self._done(request.stage)
+
+    def _replace(self, net: Network, groups: Tensor) -> None:
+        """Go on with another network, cut to these groups (R, n_groups)."""
+        self._outputs = torch.ones_like(net.output_mask)
+        self._widths = (net.n_outputs,) * net.n_replicas
+        self._substitute = Substitute(self._substitute.kind, net)
+        self.features, self.net = self.features.keep(groups), net
+        self._cut_columns()
 
     def _holder(self) -> Holder:
         return Holder(
@@ -328,6 +340,10 @@ class Party:
         """Cut out of network and columns what is not among these (R, n_groups)."""
         self.features = self.features.keep(groups)
         self.net = self.net.narrow(slots=self.features.slots)
+        self._cut_columns()
+
+    def _cut_columns(self) -> None:
+        """Cut the columns that no replica keeps, and learn who keeps nothing."""
         used = self.features.columns
         self.X_train = self._data.cut(self.X_train, used)
         self.X_test = self._data.cut(self.X_test, used)
@@ -449,6 +465,8 @@ class Party:
             tensors["groups"] = self.features.groups.to(torch.uint8)
         if self._gate_start is not None:
             tensors["gate_start"] = self._gate_start
+        if isinstance(self.net, Splits):
+            tensors |= {f"splits.{name}": t for name, t in self.net.state().items()}
         if (training := self._training) is not None:
             values |= {"plan": asdict(training.plan), "step": training.step}
             tensors |= training.tensors()
@@ -468,7 +486,14 @@ class Party:
             self._substitute.freeze(self.net, self.X_train, self.X_test)
         if values["looks_again"]:
             self._whole = Whole(self.net, self.X_train, self.X_test)
-        if "groups" in tensors:
+        splits = {
+            name.removeprefix("splits."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("splits.")
+        }
+        if splits:
+            self._replace(Splits.of_state(splits), tensors["groups"].bool())
+        elif "groups" in tensors:
             self._remove(tensors["groups"].bool())
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()

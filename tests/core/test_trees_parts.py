@@ -12,7 +12,6 @@ from tests.core.test_trees import Table, holders_of, numbers, with_gaps
 
 from lessvfl.core.trees import sums
 from lessvfl.core.trees.columns import ColumnBins, ColumnHolder, PartyRule
-from lessvfl.core.trees.encoded import TreeColumn, table_of, tree_columns
 from lessvfl.core.trees.holders import NodeRows
 from lessvfl.core.trees.sums import FixedPoint, pack
 from lessvfl.core.trees.targets import TreeTargets
@@ -205,33 +204,3 @@ def test_the_start_has_no_gradient(task: Any) -> None:
 
 def test_a_start_from_one_class_is_finite() -> None:
     assert np.isfinite(TreeTargets.of(np.ones(4), "binary").start(np.arange(4))).all()
-
-
-# ---------------------------------------------------------------------- encoded columns
-
-
-def test_columns_of_networks_become_columns_of_trees() -> None:
-    """A number; one with a mark; a category; a date; a number and a truth value."""
-    number = np.array([0.5, -1.0, 2.0, 0.0])
-    mark = np.array([0.0, 0.0, 1.0, 1.0])
-    filled = np.array([3.0, 4.0, 0.0, 0.0])
-    one_hot = np.eye(3)[[0, 2, 1, 0]]
-    one_hot[3] = 0  # a category never seen
-    X = np.column_stack([number, filled, mark, one_hot, number, filled, number, mark])
-    features = [0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
-    columns = tree_columns(X, features)
-    assert columns == [
-        TreeColumn(0, (0,)),
-        TreeColumn(1, (1,), 2),
-        TreeColumn(2, (3, 4, 5)),
-        TreeColumn(3, (6,)),
-        TreeColumn(3, (7,)),
-        TreeColumn(4, (8,)),
-        TreeColumn(4, (9,)),
-    ]
-    assert [column.is_category for column in columns].count(True) == 1
-    table = table_of(columns, X)
-    gap = np.nan
-    assert np.array_equal(table[:, 1], [3, 4, gap, gap], equal_nan=True)
-    assert np.array_equal(table[:, 2], [0, 2, 1, gap], equal_nan=True)
-    assert table_of([], X).shape == (4, 0)

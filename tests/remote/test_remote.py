@@ -55,6 +55,11 @@ from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Select
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
 SHORT: dict[str, Any] = {  # each method takes what it reads
+    "trees": 2,
+    "select_trees": 3,
+    "tree_depth": 2,
+    "least_rows": 5,
+    "copies": 20,
     "scale": "none",
     "batch_size": 40,
     "train_epochs": 3,
@@ -366,6 +371,8 @@ def compare_one(numbers, own, expected):
         ("dual-gates", "default"),
         ("vflfs", "default"),
         ("iv-filter", "default"),
+        ("vertical-boost", "default"),
+        ("vertical-forest", "default"),
     ],
 )
 def test_the_same_bits_and_the_same_bill(whole, method, profile):
@@ -811,6 +818,7 @@ def seed_at_hand(folder):
         ("dual-gates", (0,)),
         ("counterfactual", (0,)),
         ("vflfs", (0,)),
+        ("vertical-boost", (0,)),
     ],
 )
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
@@ -885,6 +893,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("dual-gates", (0,)),
         ("counterfactual", (0,)),
         ("vflfs", (0,)),
+        ("vertical-boost", (0,)),
     ],
 )
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):

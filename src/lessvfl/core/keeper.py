@@ -45,6 +45,13 @@ class Keeper:
     def note(self, stage: Stage, found: Tensor, params: Sequence[Tensor]) -> None:
         """Learn what a stage of the server's own has found."""
 
+    def store(self, stage: Stage, made: Mapping[str, Tensor]) -> None:
+        """Learn that a stage is over, and what it made in the place of a network."""
+
+    def made_by(self, stage: Stage) -> Mapping[str, Tensor] | None:
+        """Return what a stage that is over has made, None where it is not over."""
+        return None
+
     def put_back(self, params: Sequence[Tensor]) -> None:
         """Put saved values into the server's network."""
 

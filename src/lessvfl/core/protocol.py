@@ -49,6 +49,7 @@ class Selected:
     groups: Tensor  # (R, n_groups), True: kept
     reports: tuple[dict[str, Any], ...] = ()  # of every replica
     gates: Tensor | None = None  # (R, n_groups), where gates on them start
+    net: Network | None = None  # of all columns, in the place of the party's own
 
 
 def expect(arrays: QueryArrays, *shapes: tuple[int, ...]) -> None:

@@ -14,6 +14,8 @@ from lessvfl.methods import (
     local_lasso,
     mmvfl,
     plain,
+    vertical_boost,
+    vertical_forest,
     vflfs,
 )
 from lessvfl.methods.base import Method
@@ -32,6 +34,8 @@ METHODS: dict[str, Method] = {
         vflfs.METHOD,
         gini_filter.METHOD,
         iv_filter.METHOD,
+        vertical_boost.METHOD,
+        vertical_forest.METHOD,
     )
 }
 DEFAULT = less_vfl_auto.METHOD.name  # where no method is named

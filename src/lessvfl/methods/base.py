@@ -245,6 +245,7 @@ class Method:
     behaviour: int = 1  # raised by hand with what it does: tables of before are stale
     # A party's side of a protocol of the method's own, where it has one.
     protocol: Callable[[Any, Holder], PartyProtocol] | None = None
+    one_by_one: bool = False  # whether replicas are runs of their own
     uses_alone: bool = False  # whether a party trains on rows that no other party has
 
     def protocol_of(self, config: Joint) -> NewProtocol | None:

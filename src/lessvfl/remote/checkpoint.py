@@ -65,7 +65,7 @@ def _checksum(values: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         checksum.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        checksum.update(tensor.flatten().view(torch.uint8).numpy().data)
+        checksum.update(tensor.numpy().reshape(-1).view(np.uint8).data)
     return checksum.hexdigest()
 
 
@@ -117,6 +117,7 @@ class Checkpoints(Keeper):
     resent: Callable[[], int] = lambda: 0  # the bytes that were sent again
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
+    _made: dict[str, Tensor] = field(default_factory=dict)  # in the place of a network
     _params: Sequence[Tensor] = ()
     _is_back: bool = True  # the network has the values of the checkpoint, or later
     _optimizer: Optimizer | None = None
@@ -130,6 +131,7 @@ class Checkpoints(Keeper):
         tensors, values = self.saved.tensors, self.saved.values
         self._behind = list(values["behind"])
         self._found = _below("found.", tensors)
+        self._made = _below("made.", tensors)
         self.server.restore(values["server"], _below("constant.", tensors))
         self.recorder.restore(values["recorder"])
         torch.set_rng_state(tensors["rng"])
@@ -203,6 +205,16 @@ class Checkpoints(Keeper):
         self._behind.append(stage)
         self._save(stage, 1)
 
+    def store(self, stage: Stage, made: Mapping[str, Tensor]) -> None:
+        """Save what a stage has made in the place of a network."""
+        self.saved, self._is_back = None, True
+        self._made, self._params, self._optimizer = dict(made), (), None
+        self.reached(stage, 1, 1)
+
+    def made_by(self, stage: Stage) -> Mapping[str, Tensor] | None:
+        """Return what a stage that is over has made."""
+        return self._made if stage in self._behind else None
+
     def _save(self, stage: Stage, step: int) -> None:
         if not self._is_back:
             raise RecordError(
@@ -213,6 +225,7 @@ class Checkpoints(Keeper):
         self.save_parties(tag)
         tensors = numbered("fusion", self._params)
         tensors |= {f"found.{name}": t for name, t in self._found.items()}
+        tensors |= {f"made.{name}": t for name, t in self._made.items()}
         tensors |= {f"constant.{name}": t for name, t in self.server.constants.items()}
         tensors["rng"] = torch.get_rng_state()
         is_over = stage in self._behind

@@ -20,9 +20,12 @@ from torch import Tensor
 
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
+from lessvfl.core.trees.networks import Splits, TreeSum
 from lessvfl.errors import ConfigError, LessVFLError, RecordError
 from lessvfl.run.record import dumps, write_atomically
 
+# Trees in the place of networks, at a party and at the server.
+GROWN: dict[str, type[Splits | TreeSum]] = {"splits": Splits, "trees": TreeSum}
 # A party's mean embedding and constant, by its place, beside the fusion network.
 EXTRAS = {"means": "~mean.", "constants": "~constant."}
 
@@ -36,6 +39,7 @@ class Shape:
     factory: str | None  # where a module comes from; "given" if from Python
     slots: tuple[bool, ...] | None  # kept slots and outputs of a module
     outputs: tuple[bool, ...] | None
+    kind: str = "layers"  # or one of GROWN, whose weights say all
 
     @classmethod
     def of(
@@ -51,6 +55,10 @@ class Shape:
         `slots` and `outputs` are what is kept of the network it started as, which took
         `n_inputs` columns.
         """
+        for kind, grown in GROWN.items():
+            if isinstance(net, grown):
+                ends = (net.input_weights.shape[2], net.n_outputs)
+                return cls(ends, "none", None, None, None, kind)
         if isinstance(net, MLP):
             widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
             return cls(widths, net.activation, None, None, None)
@@ -63,7 +71,11 @@ class Shape:
         Of a module, whose weights its own code makes, as many inputs and outputs as the
         file lists; the code is to say what they need.
         """
-        if self.factory is None:
+        if self.kind in GROWN:
+            net = GROWN[self.kind].of_state(state)
+            if self.widths != (net.input_weights.shape[2], net.n_outputs):
+                raise ValueError("widths that are not those of the trees")
+        elif self.factory is None:
             expected: dict[str, tuple[Any, ...]] = {}
             for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
                 expected[f"layer{layer}.weight"] = (n_out, n_in)
@@ -152,6 +164,8 @@ def read(
         owner = "the server"
         if name == "party.json":
             owner = f"party '{texts([about['name']])[0]}'"
+    if shape.kind in GROWN:
+        return about, GROWN[shape.kind].of_state(state), shape, extra
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
     net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
     with whole(folder, name):

@@ -25,7 +25,7 @@ from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import MLP, Network
 from lessvfl.data import EncodedColumn, Encoding
 from lessvfl.data.encode import codes_of
-from lessvfl.errors import NetworkError
+from lessvfl.errors import ConfigError, NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package
 
@@ -255,7 +255,11 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
     if isinstance(net, Lifted):
         model = _traced(net, n_columns, graph.owner)
         return graph.cast(graph.inline(model, graph.cast(x, np.float32)), dtype)
-    assert isinstance(net, MLP)
+    if not isinstance(net, MLP):
+        raise ConfigError(
+            f"The export of {graph.owner} must be in the format safetensors: ONNX "
+            "graphs are written of networks, not of trees. Got onnx."
+        )
     layers = list(zip(net.weights, net.biases, strict=True))
     if net.is_linear:  # one product, in the order of sums that the network has
         whole = net.collapse()

@@ -143,7 +143,9 @@ def simulate(
         raise ConfigError("At least one seed must be given. Got none.")
     problems = {seed: job.problem(seed) for seed in {r.seed: None for r in replicas}}
     batches: dict[Any, list[int]] = {}
-    alone = job.settings.config.schedule == "watched"  # each ends in its own time
+    method = methods.get(job.settings.method)
+    ends_alone = job.settings.config.schedule == "watched"  # each in its own time
+    alone = ends_alone or method.one_by_one
     for index, replica in enumerate(replicas):
         key = (_signature(problems[replica.seed]), index if alone else None)
         batches.setdefault(key, []).append(index)

@@ -92,6 +92,7 @@ class Parties:
     constants: dict[PartyId, Tensor] = field(init=False)  # of silent parties
     _masks: dict[PartyId, Tensor] = field(init=False)  # components of every replica
     components: dict[PartyId, Tensor] = field(init=False)  # of those at the start
+    _described: dict[PartyId, int] = field(init=False)  # sizes at the start
 
     def __post_init__(self) -> None:
         """Check that versions and numbers of rows agree."""
@@ -128,6 +129,7 @@ class Parties:
             for name, size in self.sizes.items()
         }
         self.components = dict(self._masks)
+        self._described = dict(self.sizes)
 
     def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
         """Start a stage of training; return the first batch's blocks (R, b, E_m).
@@ -260,6 +262,14 @@ class Parties:
             answers[name] = reply.arrays
         return answers
 
+    def resize(self, sizes: Mapping[PartyId, int]) -> None:
+        """Learn that parties have other components from the end of a stage on."""
+        for name, size in sizes.items():
+            self.sizes[name] = size
+            self._widths[name] = (size,) * self.ledger.n_replicas
+            every = torch.ones(self.ledger.n_replicas, size, dtype=torch.bool)
+            self._masks[name] = self.components[name] = every
+
     def query_last(
         self, stage: Stage, step: int, arrays: Mapping[PartyId, Sequence[Tensor]]
     ) -> None:
@@ -273,6 +283,7 @@ class Parties:
     def state(self) -> dict[str, Any]:
         """Return what changes in a run as plain values, without the constants."""
         return {
+            "described": self._described,
             "sizes": self.sizes,
             "widths": {name: list(some) for name, some in self._widths.items()},
             "silent": {name: list(some) for name, some in self._silent.items()},
@@ -285,10 +296,10 @@ class Parties:
         self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
     ) -> None:
         """Restore what :meth:`state` returned."""
-        for name, (first, *_) in state["components"].items():
-            if len(first) != self.sizes[name]:
+        for name, size in state["described"].items():
+            if size != self.sizes[name]:
                 raise ProtocolError(
-                    f"Party '{name}' must have {plural(len(first), 'component')}, as "
+                    f"Party '{name}' must have {plural(size, 'component')}, as "
                     f"before the break. Got {self.sizes[name]}."
                 )
         self.sizes = dict(state["sizes"])

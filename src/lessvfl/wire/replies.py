@@ -69,7 +69,9 @@ class ReplyRules:
                 return sum(dtype.itemsize * math.prod(size) for dtype, size in formats)
             case _:
                 return most_bytes(request, self._offer)
-        return ENDS + n_rows * self.embedding_size * self.dtype.itemsize
+        own = 0 if self.server is None else self.server.sizes[party]
+        size = max(self.embedding_size, own)  # trees have more than they started with
+        return ENDS + n_rows * size * self.dtype.itemsize
 
     def complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply to this request; None: nothing."""

@@ -1,0 +1,315 @@
+"""Trees in the place of networks: a party says what its splits say, the server sums up.
+
+A party's embedding of a row has a component for each of its splits, 1 where it sends
+the row left. The server's network follows the splits of every tree to a leaf. So trees
+are scored, stored and predicted with as networks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lessvfl.core.passes import Passes
+from lessvfl.core.trees.cells import CellColumns
+from lessvfl.core.trees.columns import ColumnBins, PartyRule
+from lessvfl.core.trees.ensemble import TreeEnsemble
+from lessvfl.core.trees.tree import LEAF
+
+HALF = 0.5  # of a component, above which a row goes left
+LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
+
+
+class _Grown:
+    """What both sides have in common: one replica, nothing to train."""
+
+    weights: Tensor  # (1, 1, inputs), what splits gained, by input
+
+    @property
+    def n_replicas(self) -> int:
+        """Return R, which is 1."""
+        return 1
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column: itself."""
+        return torch.arange(self.weights.shape[2], device=self.weights.device)
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return what splits gained, (1, 1, columns)."""
+        return self.weights
+
+    def parameters(self) -> list[Tensor]:
+        """Return nothing: trees are grown, not trained."""
+        return []
+
+    def train(self, mode: bool) -> None:
+        """Do nothing."""
+
+    def passes(self, inputs: bool = False) -> Passes:
+        """Refuse: there is no way back through a tree."""
+        raise TypeError("Trees have no gradients")
+
+    def redrawn(self, seeds: tuple[int, ...], name: str) -> None:
+        """Return nothing: there are no weights to draw."""
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse: trees of another shape are another network."""
+        raise TypeError("Trees are read by of_state")
+
+    def replica(self, index: int) -> Self:
+        """Return itself, the one replica."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Splits(_Grown):
+    """The splits that a party owns, as a network of its encoded columns."""
+
+    cells: CellColumns
+    bins: ColumnBins
+    rules: tuple[PartyRule, ...]
+    weights: Tensor
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the number of splits; a party without any says 0 of every row."""
+        return max(1, len(self.rules))
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return that all are there, (1, n_outputs)."""
+        size = (1, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.weights.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map encoded rows (1, n, columns) to 1 where a split sends a row left."""
+        codes = self.bins.codes(self.cells.cells(x[0].cpu().numpy()))
+        said = np.zeros((len(x[0]), self.n_outputs), dtype=np.float32)
+        for place, rule in enumerate(self.rules):
+            said[:, place] = rule.left[codes[rule.column]]
+        return torch.from_numpy(said).to(self.weights).unsqueeze(0)
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Splits:
+        """Cut encoded columns (1, columns) that no split needs."""
+        if slots is None:
+            return self
+        left = slots[0].cpu().numpy()
+        cells, whole = self.cells.only(left)
+        place = np.cumsum(whole) - 1
+        if not all(whole[rule.column] for rule in self.rules):
+            raise ValueError("a split needs a column that is cut")
+        bins = self.bins
+        return Splits(
+            cells,
+            ColumnBins(
+                tuple(e for e, on in zip(bins.ends, whole, strict=True) if on),
+                bins.categorical[whole],
+                bins.missing[whole],
+            ),
+            tuple(replace(r, column=int(place[r.column])) for r in self.rules),
+            self.weights[:, :, slots[0]],
+        )
+
+    def astype(self, dtype: torch.dtype) -> Splits:
+        """Return the same, its answers in another number format."""
+        return replace(self, weights=self.weights.to(dtype))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all of it as tensors."""
+        rules, bins, cells = self.rules, self.bins, self.cells
+        left = [torch.from_numpy(rule.left) for rule in rules]
+        n_left = [len(own) for own in left]
+        arrays = {
+            "sources": cells.sources,
+            "flags": cells.flags,
+            "middles": cells.middles,
+            "groups": cells.groups,
+            "ends": np.concatenate([*bins.ends, np.zeros(0)]),
+            "n_ends": np.array([len(own) for own in bins.ends], dtype=np.int64),
+            "categorical": bins.categorical,
+            "missing": bins.missing,
+            "columns": np.array([rule.column for rule in rules], dtype=np.int64),
+            "n_left": np.array(n_left, dtype=np.int64),
+        }
+        found = {
+            name: torch.from_numpy(np.ascontiguousarray(a))
+            for name, a in arrays.items()
+        }
+        none = torch.zeros(0, dtype=torch.bool)
+        return {**found, "left": torch.cat([*left, none]), "weights": self.weights[0]}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor]) -> Splits:
+        """Return what :meth:`state` gave; refuse what does not fit together."""
+        own = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        n_columns, n_cells = own["weights"].shape[1], len(own["flags"])
+        cells = CellColumns(own["sources"], own["flags"], own["middles"], own["groups"])
+        bins = ColumnBins(
+            tuple(_parts(own["ends"], own["n_ends"])),
+            own["categorical"],
+            own["missing"],
+        )
+        left = _parts(own["left"], own["n_left"])
+        both = zip(own["columns"].tolist(), left, strict=True)
+        rules = tuple(PartyRule(column, part) for column, part in both)
+        sizes = {len(own[name]) for name in ("sources", "groups", "n_ends", "missing")}
+        _check(sizes <= {n_cells} and len(own["categorical"]) == n_cells)
+        _check(len(own["middles"]) == n_columns)
+        for name in ("sources", "flags"):
+            _check_places(own[name], -1, n_columns)
+        _check_places(own["columns"], 0, n_cells)
+        _check((bins.categorical == cells.categorical).all())
+        expected = bins.n_values[own["columns"]] + 1
+        _check((own["n_left"] == expected).all())
+        return cls(cells, bins, rules, state["weights"].unsqueeze(0))
+
+
+@dataclass(frozen=True, eq=False)
+class TreeSum(_Grown):
+    """Trees of the server: what a row's splits lead to, summed up over trees."""
+
+    children: Tensor  # (nodes, 2), left and right; a leaf is its own child
+    components: Tensor  # (nodes,), of the embedding that a node asks
+    values: Tensor  # (nodes, K), 0 but at leaves
+    roots: Tensor  # (trees,)
+    start: Tensor  # (K,)
+    shares: Tensor  # (), 1 where values are shares of classes in a forest, 2 amounts
+    weights: Tensor
+
+    @classmethod
+    def of(
+        cls, trees: TreeEnsemble, rules: Sequence[Sequence[int]], like: Tensor
+    ) -> TreeSum:
+        """Take over an ensemble; components are the rules of one party after another.
+
+        A party without rules has one component, too.
+        """
+        sizes = [max(1, len(own)) for own in rules]
+        starts = np.cumsum(sizes) - sizes
+        place = [
+            {rule: int(start) + i for i, rule in enumerate(own)}
+            for own, start in zip(rules, starts, strict=True)
+        ]
+        children, components, values, roots = [], [], [], []
+        gains = np.zeros(sum(sizes))
+        n_nodes, n_outputs = 0, len(trees.start)
+        for some in trees.trees:
+            for output, tree in enumerate(some):
+                nodes = np.arange(len(tree.owner))
+                is_leaf = tree.owner == LEAF
+                below = np.where(is_leaf[:, None], nodes[:, None], tree.children)
+                asked = [
+                    0 if owner == LEAF else place[owner][rule]
+                    for owner, rule in zip(tree.owner, tree.rule, strict=True)
+                ]
+                np.add.at(gains, asked, np.where(is_leaf, 0.0, tree.gain))
+                said = tree.value
+                if len(some) > 1:  # a tree for every output
+                    said = np.zeros((len(nodes), n_outputs))
+                    said[:, output] = tree.value[:, 0]
+                children.append(below + n_nodes)
+                components.append(np.array(asked, dtype=np.int64))
+                values.append(said)
+                roots.append(n_nodes)
+                n_nodes += len(nodes)
+        none = np.zeros((0, 2), dtype=np.int64)
+        shares = 0 if not trees.is_mean else 2 if trees.task == "regression" else 1
+        device = like.device
+        return cls(
+            torch.from_numpy(np.concatenate([none, *children])).to(device),
+            torch.from_numpy(np.concatenate([none[:, 0], *components])).to(device),
+            torch.from_numpy(np.concatenate([np.zeros((0, n_outputs)), *values])).to(
+                device
+            ),
+            torch.tensor(roots, dtype=torch.long, device=device),
+            torch.from_numpy(trees.start.copy()).to(device),
+            torch.tensor(shares, device=device),
+            torch.from_numpy(gains).to(like).view(1, 1, -1),
+        )
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the number of raw predictions of a row."""
+        return len(self.start)
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return that all are there, (1, n_outputs)."""
+        size = (1, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.weights.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map what splits say (1, n, components) to raw predictions (1, n, K)."""
+        h, n_trees = x[0], len(self.roots)
+        z = self.start.expand(len(h), -1).clone()
+        node = self.roots.expand(len(h), -1)
+        while True:
+            goes_right = h.gather(1, self.components[node]) <= HALF
+            below = self.children[node, goes_right.long()]
+            if bool((below == node).all()):
+                break
+            node = below
+        for tree in range(n_trees):
+            z += self.values[node[:, tree]]
+        if self.shares:
+            z /= max(1, n_trees)
+        if self.shares == 1:
+            z = z.clamp(LEAST_SHARE, 1 - LEAST_SHARE)
+            z = z.logit() if self.n_outputs == 1 else z.log()
+        return z.to(self.weights.dtype).unsqueeze(0)
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> TreeSum:
+        """Return itself: all components are of splits in use."""
+        return self
+
+    def astype(self, dtype: torch.dtype) -> TreeSum:
+        """Return the same, its answers in another number format."""
+        return replace(self, weights=self.weights.to(dtype))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all of it as tensors."""
+        names = ("children", "components", "values", "roots", "start", "shares")
+        found = {name: getattr(self, name) for name in names}
+        return {**found, "weights": self.weights[0]}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor]) -> TreeSum:
+        """Return what :meth:`state` gave; refuse what does not fit together."""
+        own = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        n_nodes, n_components = len(own["values"]), own["weights"].shape[1]
+        _check(own["children"].shape == (n_nodes, 2))
+        _check(own["components"].shape == (n_nodes,))
+        _check(own["values"].shape[1:] == own["start"].shape)
+        _check_places(own["roots"], 0, n_nodes)
+        _check_places(own["components"], 0, n_components)
+        _check_places(own["children"], 0, n_nodes)
+        ahead = own["children"] - np.arange(n_nodes)[:, None]
+        is_leaf = (ahead == 0).all(axis=1)
+        _check(bool(((ahead > 0).all(axis=1) | is_leaf).all()))  # no way back: it ends
+        more = {**state, "weights": state["weights"].unsqueeze(0)}
+        return cls(**more)
+
+
+def _parts(values: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    _check(bool((sizes >= 0).all()) and int(sizes.sum()) == len(values))
+    return np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else []
+
+
+def _check(fits: bool | np.bool_) -> None:
+    if not fits:
+        raise ValueError("arrays of trees that do not fit together")
+
+
+def _check_places(values: np.ndarray, least: int, end: int) -> None:
+    _check(not values.size or (values.min() >= least and values.max() < end))

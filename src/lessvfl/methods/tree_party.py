@@ -1,0 +1,216 @@
+"""A party's side of trees: its columns in bins, sums, splits, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl.core.chance import MOST_PASS
+from lessvfl.core.plans import stream
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
+from lessvfl.core.trees.cells import CellColumns
+from lessvfl.core.trees.columns import ColumnHolder
+from lessvfl.core.trees.holders import Cut, NodeRows, Truths
+from lessvfl.core.trees.networks import Splits
+from lessvfl.core.trees.sums import RowIds
+from lessvfl.methods.tree_queries import (
+    Phase,
+    TreeQuery,
+    read_flags,
+    read_values,
+    sums_format,
+    write_flags,
+)
+from lessvfl.methods.trees import TreeConfig
+
+TreeAnswer = tuple[Tensor, ...] | Selected
+TreeAnswerer = Callable[[list[int], QueryArrays], TreeAnswer]
+NOTHING = -1  # that is no kind of query
+
+
+class TreeParty:
+    """A party while trees grow."""
+
+    def __init__(self, config: TreeConfig, own: Holder) -> None:
+        self.own, self.config = own, config
+        X = own.columns(0).cpu().numpy()
+        self._n_rows = len(X)
+        self._cells = CellColumns.fit(X, own.features.column_groups.cpu().numpy())
+        self._table = self._cells.cells(X)
+        self._kept = np.ones(own.features.n_groups, dtype=np.bool_)
+        self._phase = Phase.SELECT
+        self._holder: ColumnHolder | None = None
+        self._rows: dict[tuple[int, int], tuple[RowIds, int]] = {}  # of every node
+        self._answers: dict[
+            TreeQuery, Callable[[list[int], QueryArrays], TreeAnswer]
+        ] = {
+            TreeQuery.START: self._start,
+            TreeQuery.LAYOUT: self._layout,
+            TreeQuery.BEGIN: self._begin,
+            TreeQuery.SUMS: self._sum,
+            TreeQuery.SPLIT: self._split,
+            TreeQuery.END: self._end,
+        }
+
+    def answer(self, step: int, arrays: QueryArrays) -> TreeAnswer:
+        """TreeAnswer one query."""
+        expect(arrays[:1], (1, -1))
+        kind, *numbers = arrays[0][0].tolist() or [NOTHING]
+        if kind != TreeQuery.START and self._holder is None:
+            raise ValueError("a query before the start")
+        try:
+            return self._answers[TreeQuery(kind)](numbers, arrays[1:])
+        except LookupError:
+            raise ValueError("nodes, columns or bins that are not there") from None
+
+    def _start(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Put the columns of a phase into bins; say how many they are."""
+        expect(arrays)
+        (phase,) = numbers
+        self._phase = Phase(phase)
+        table, config = self._table, self.config
+        self._columns = np.flatnonzero(self._kept[self._cells.groups])
+        if self._phase is Phase.SELECT:
+            copies = map(self._scrambled, range(config.copies))
+            table = np.concatenate([table, *copies], axis=1)
+            self._columns = np.tile(self._columns, 1 + config.copies)
+        else:
+            table = table[:, self._columns]
+        has_no_order = np.flatnonzero(self._cells.categorical[self._columns])
+        self._holder = ColumnHolder.of(table, config.bins, has_no_order.tolist())
+        return (torch.tensor([[len(self._columns)]], dtype=torch.int32),)
+
+    def _scrambled(self, copy: int) -> NDArray[np.float64]:
+        """Return a copy of all columns, the rows of each in an order of their own."""
+        own = self._table.copy()
+        for column in range(own.shape[1]):
+            name = ("scrambled columns", self.own.party, copy, column)
+            random = stream(self.own.private[0], *name)
+            order = torch.randperm(self._n_rows, generator=random)
+            own[:, column] = own[order.numpy(), column]
+        return own
+
+    @property
+    def _at_work(self) -> ColumnHolder:
+        assert self._holder is not None
+        return self._holder
+
+    def _layout(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        expect(arrays)
+        layout = self._at_work.bins.layout
+        flags = layout.missing + 2 * layout.categorical.astype(np.uint8)
+        return (
+            torch.from_numpy(layout.sizes).int().unsqueeze(0),
+            torch.from_numpy(flags.astype(np.uint8)).unsqueeze(0),
+        )
+
+    def _begin(self, nodes: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Take gradients; return the sums of whole trees."""
+        expect(arrays, (1, -1), (1, -1, -1, self._n_rows))
+        flags, values = arrays
+        self._values = read_values(values)
+        n_trees = len(self._values.hessian)
+        sizes = [self._n_rows] * n_trees + [len(self._columns)]
+        *inside, used = read_flags(flags, sizes)
+        self._at_work.begin(self._values, used)
+        self._rows = {}
+        for tree, is_in in enumerate(inside):
+            rows = np.concatenate([np.flatnonzero(is_in), np.flatnonzero(~is_in)])
+            self._rows[tree, 0] = rows, int(is_in.sum())
+        return self._sums_of(nodes)
+
+    def _sum(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Learn which rows went left; return the sums of new nodes."""
+        expect(arrays, (1, -1))
+        n_cuts, *rest = numbers
+        cuts = _in_rows(rest[: 4 * n_cuts], 4)
+        sizes = [len(self._rows[tree, node][0]) for tree, node, _, _ in cuts]
+        flags = read_flags(arrays[0], sizes)
+        for (tree, node, left, right), own in zip(cuts, flags, strict=True):
+            rows, n_in = self._rows[tree, node]
+            n_left = int(own[:n_in].sum())
+            self._rows[tree, left] = rows[own], n_left
+            self._rows[tree, right] = rows[~own], n_in - n_left
+        return self._sums_of(rest[4 * n_cuts :])
+
+    def _sums_of(self, nodes: list[int]) -> TreeAnswer:
+        asked = []
+        for tree, node in _in_rows(nodes, 2):
+            rows, n_in = self._rows[tree, node]
+            asked.append(NodeRows(tree, node, rows[:n_in]))
+        sums = torch.from_numpy(self._at_work.histograms(asked))
+        return (sums.to(sums_format(self._values)).unsqueeze(0),)
+
+    def _split(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Remember splits of its own columns; return which rows go left."""
+        expect(arrays, (1, -1))
+        cuts, n_values = _in_rows(numbers, 4), self._at_work.bins.n_values
+        if any(min(cut) < 0 for cut in cuts):
+            raise ValueError("a split of something below 0")
+        bins = read_flags(arrays[0], [int(n_values[cut[3]]) + 1 for cut in cuts])
+        found: list[Truths] = []
+        for (tree, node, rule, column), left in zip(cuts, bins, strict=True):
+            rows, _ = self._rows[tree, node]
+            cut = Cut(tree, node, (0, 0), 0, rule, column, left, rows)
+            found.append(self._at_work.split(cut))
+        return (write_flags(found),)
+
+    def _end(self, rules: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Keep the features that gained more than copies; at last use the trees."""
+        expect(arrays, (1, 0), (1, len(rules)))
+        gains = arrays[1][0].double().numpy()
+        holder = self._at_work
+        holder.keep(rules)
+        gained = np.zeros(len(self._columns))
+        np.add.at(gained, [holder.rules[rule].column for rule in rules], gains)
+        if self._phase is Phase.SELECT:
+            must = self.own.features.groups_of(self.own.must_keep).cpu().numpy()
+            self._kept = self._beyond_copies(gained) | must
+            return ()
+        return self._grown(rules, gained)
+
+    def _beyond_copies(self, gained: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return the features that gained so much that few copies did."""
+        n_groups, config = len(self._kept), self.config
+        by_copy = gained.reshape(1 + config.copies, -1)
+        sums = np.zeros((len(by_copy), n_groups))
+        np.add.at(sums.T, self._cells.groups, by_copy.T)
+        own, copies = sums[0], np.sort(sums[1:], axis=None)
+        order = np.argsort(-own, kind="stable")
+        above = len(copies) - np.searchsorted(copies, own[order])
+        n_false = (above + 1) / config.copies
+        fits = n_false <= config.false_share * np.arange(1, n_groups + 1)
+        fits &= above <= MOST_PASS * len(copies)
+        fits &= own[order] > 0
+        kept = np.zeros(n_groups, dtype=np.bool_)
+        if fits.any():
+            kept[order[: int(np.flatnonzero(fits)[-1]) + 1]] = True
+        return kept
+
+    def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
+        """Return the splits as a network, and the features that they are of."""
+        used = np.zeros(len(self._kept), dtype=np.bool_)
+        used[self._cells.groups[self._columns[gained > 0]]] = True
+        weights = np.zeros(len(self._cells.middles))
+        first = self._cells.sources[self._columns, 0]
+        weights[first] = gained
+        holder, X = self._at_work, self.own.X
+        splits = Splits(
+            self._cells.of_columns(self._columns),
+            holder.bins,
+            tuple(holder.rules[rule] for rule in rules),
+            torch.from_numpy(weights).to(X).view(1, 1, -1),
+        )
+        groups = torch.from_numpy(used).to(X.device).unsqueeze(0)
+        return Selected(groups, net=splits)
+
+
+def _in_rows(numbers: list[int], width: int) -> list[list[int]]:
+    """Return numbers in rows of some width."""
+    if len(numbers) % width:
+        raise ValueError(f"{len(numbers)} numbers in rows of {width}")
+    return [numbers[i : i + width] for i in range(0, len(numbers), width)]

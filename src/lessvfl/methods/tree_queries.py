@@ -1,0 +1,222 @@
+"""The messages in which trees are grown, as the label holder sends them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lessvfl.core.trees.ensemble import TreeEnsemble
+from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Truths
+from lessvfl.core.trees.sums import FixedPoint, Sums
+from lessvfl.terms import Stage
+from lessvfl.wire.messages import ArrayFormat
+from lessvfl.wire.parties import Parties
+
+STAGE: Stage = "train"
+MOST_EXACT = 1 << 31  # of a whole number in 32 bits
+
+
+class QueryParts(NamedTuple):
+    """What a query sends beside its kind."""
+
+    numbers: Sequence[int] = ()
+    flags: Sequence[Truths] | None = None
+    values: Tensor | None = None
+
+
+class Phase(enum.IntEnum):
+    """Which trees grow: those that select, beside copies, or those that stay."""
+
+    SELECT = 0
+    TRAIN = 1
+
+
+class TreeQuery(enum.IntEnum):
+    """What a query asks for; its first array says it."""
+
+    START = 0
+    LAYOUT = 1
+    BEGIN = 2
+    SUMS = 3
+    SPLIT = 4
+    END = 5
+
+
+class QueriedHolders:
+    """Parties behind messages, as those who grow trees see them."""
+
+    def __init__(self, parties: Parties) -> None:
+        self.parties, self._step = parties, 0
+        self.layouts: list[BinLayout] = []
+        self._is_new = False  # trees of which parties do not know yet
+        self._cuts: list[tuple[Cut, Truths]] = []  # that parties do not know of yet
+
+    def start(self, phase: Phase) -> None:
+        """Begin a phase: learn how many bins the columns of every party have."""
+        n_parties = len(self.parties.names)
+        one = [[(torch.int32, (1, 1))]] * n_parties
+        first = self._ask(TreeQuery.START, [QueryParts([phase])] * n_parties, one)
+        widths = [int(own[0][0, 0]) for own in first]
+        formats = [
+            [(torch.int32, (1, width)), (torch.uint8, (1, width))] for width in widths
+        ]
+        self.layouts = []
+        for sizes, flags in self._ask(
+            TreeQuery.LAYOUT, [QueryParts()] * n_parties, formats
+        ):
+            kinds = flags[0].numpy()
+            self.layouts.append(
+                BinLayout(sizes[0].long().numpy(), kinds % 2 > 0, kinds > 1)
+            )
+
+    def begin(self, values: FixedPoint, used: Sequence[Truths]) -> None:
+        """Remember what trees are grown on; it travels with what is asked first."""
+        self._values, self._used = values, used
+        self._is_new, self._cuts = True, []
+
+    def histograms(self, nodes: Sequence[NodeRows]) -> list[Sums]:
+        """TreeQuery every party for its sums, (Q + 2, nodes, bins in use)."""
+        asked = [number for node in nodes for number in (node.tree, node.node)]
+        own: list[QueryParts]
+        if self._is_new:
+            kind, values = TreeQuery.BEGIN, write_values(self._values)
+            inside = _inside(self._values, nodes)
+            own = [QueryParts(asked, [*inside, used], values) for used in self._used]
+        else:
+            kind = TreeQuery.SUMS
+            cuts = [i for c, _ in self._cuts for i in (c.tree, c.node, *c.children)]
+            left = [np.concatenate([flags for _, flags in self._cuts])]
+            both = [len(self._cuts), *cuts, *asked]
+            own = [QueryParts(both, left)] * len(self._used)
+        self._is_new, self._cuts = False, []
+        dtype = sums_format(self._values)
+        shape = (1, self._values.n_gradients + 2, len(nodes))
+        formats = [
+            [(dtype, (*shape, layout.only(columns).n_bins))]
+            for layout, columns in zip(self.layouts, self._used, strict=True)
+        ]
+        answers = self._ask(kind, own, formats)
+        return [sums[0].double().numpy() for (sums,) in answers]
+
+    def split(self, cuts: Sequence[Cut]) -> list[Truths]:
+        """TreeQuery the owner of every cut which rows go left."""
+        owners = range(len(self.layouts))
+        by_owner = [[cut for cut in cuts if cut.owner == m] for m in owners]
+        own: list[QueryParts] = []
+        formats = []
+        for some in by_owner:
+            table = [i for c in some for i in (c.tree, c.node, c.rule, c.column)]
+            own.append(QueryParts(table, [cut.left for cut in some]))
+            n_rows = sum(len(cut.rows) for cut in some)
+            formats.append([(torch.uint8, (1, -(-n_rows // 8)))])
+        found: dict[int, Truths] = {}
+        answers = self._ask(TreeQuery.SPLIT, own, formats)
+        for some, (packed,) in zip(by_owner, answers, strict=True):
+            flags = read_flags(packed, [len(cut.rows) for cut in some])
+            found |= {id(cut): own for cut, own in zip(some, flags, strict=True)}
+        answered = [found[id(cut)] for cut in cuts]
+        self._cuts += zip(cuts, answered, strict=True)
+        return answered
+
+    def keep(self, rules: Sequence[Sequence[int]]) -> None:
+        """Remember which rules stay; the end of a phase tells parties."""
+        self.rules = [list(own) for own in rules]
+
+    def end(self, trees: TreeEnsemble, is_last: bool) -> None:
+        """Tell every party which of its splits stay, and what they gained."""
+        gains: list[dict[int, float]] = [{} for _ in self.rules]
+        for tree in (tree for some in trees.trees for tree in some):
+            for node in np.flatnonzero(tree.owner >= 0):
+                gains[tree.owner[node]][int(tree.rule[node])] = float(tree.gain[node])
+        own: list[QueryParts] = [
+            QueryParts(rules, [], torch.tensor([[of[r] for r in rules]]).double())
+            for rules, of in zip(self.rules, gains, strict=True)
+        ]
+        if not is_last:
+            self._ask(TreeQuery.END, own, [[]] * len(own))
+            return
+        names = self.parties.names
+        both = zip(names, self.rules, strict=True)
+        self.parties.resize({name: max(1, len(rules)) for name, rules in both})
+        arrays = [_arrays(TreeQuery.END, sent) for sent in own]
+        last = dict(zip(names, arrays, strict=True))
+        self.parties.query_last(STAGE, self._step, last)
+
+    def _ask(
+        self,
+        kind: TreeQuery,
+        own: Sequence[QueryParts],
+        formats: Sequence[Sequence[ArrayFormat]],
+    ) -> list[tuple[Tensor, ...]]:
+        names = self.parties.names
+        sent = {n: _arrays(kind, some) for n, some in zip(names, own, strict=True)}
+        expects = dict(zip(names, formats, strict=True))
+        answers = self.parties.query(STAGE, self._step, sent, expects)
+        self._step += 1
+        return [answers[name] for name in names]
+
+
+def _arrays(kind: TreeQuery, sent: QueryParts) -> tuple[Tensor, ...]:
+    """Return a query as arrays: whole numbers, flags in bits, and values if any."""
+    found = [torch.tensor([[kind, *sent.numbers]], dtype=torch.int32)]
+    if sent.flags is not None:
+        found.append(write_flags(sent.flags))
+    if sent.values is not None:
+        found.append(sent.values)
+    return tuple(found)
+
+
+def sums_format(values: FixedPoint) -> torch.dtype:
+    """Return the format in which sums of whole numbers are exact."""
+    n_rows = values.hessian.shape[1]
+    largest = max(np.abs(values.gradient).max(), values.hessian.max(), 1)
+    return torch.int32 if largest * n_rows < MOST_EXACT else torch.float64
+
+
+def write_values(values: FixedPoint) -> Tensor:
+    """Return gradients and hessians, (1, K, Q + 1, N); short ones from 0 on."""
+    both = np.concatenate([values.gradient, values.hessian[:, None]], axis=1)
+    largest = np.abs(both).max(initial=0)
+    for own in (np.uint8, np.uint16):
+        middle = np.iinfo(own).max // 2 + 1
+        if largest < middle:
+            return torch.from_numpy((both + middle).astype(own)).unsqueeze(0)
+    return torch.from_numpy(both.astype(np.int32)).unsqueeze(0)
+
+
+def read_values(sent: Tensor) -> FixedPoint:
+    """Return what :func:`write_values` wrote, without units."""
+    both = sent[0].numpy()
+    if both.dtype.kind == "u":
+        both = both.astype(np.float64) - (np.iinfo(both.dtype).max // 2 + 1)
+    ones = np.ones(len(both))
+    own = both.astype(np.float64)
+    return FixedPoint(own[:, :-1], own[:, -1], ones, ones)
+
+
+def write_flags(flags: Sequence[Truths]) -> Tensor:
+    """Return flags one after the other as bits, (1, bytes)."""
+    every = np.concatenate([np.zeros(0, dtype=np.bool_), *flags])
+    return torch.from_numpy(np.packbits(every)).unsqueeze(0)
+
+
+def read_flags(packed: Tensor, sizes: Sequence[int]) -> list[Truths]:
+    """Return flags of these sizes, as :func:`write_flags` wrote them."""
+    own, n = packed.flatten().numpy(), sum(sizes)
+    if own.dtype != np.uint8 or len(own) != -(-n // 8):
+        raise ValueError(f"{len(own)} bytes of {n} flags")
+    every = np.unpackbits(own, count=n).astype(np.bool_)
+    return np.split(every, np.cumsum(sizes)[:-1]) if sizes else []
+
+
+def _inside(values: FixedPoint, nodes: Sequence[NodeRows]) -> list[Truths]:
+    """Return which rows are grown on, by tree."""
+    inside = np.zeros(values.hessian.shape, dtype=np.bool_)
+    for node in nodes:
+        inside[node.tree, node.rows] = True
+    return list(inside)

@@ -1,0 +1,155 @@
+"""What methods of trees share: settings, and the label holder's side of the protocol.
+
+Trees are grown across parties (``core/trees``). The label holder sends gradients and
+hessians, parties sum them by bin, the label holder chooses splits, and the owner of a
+split's column says which rows go left and keeps the threshold. First a few trees see
+scrambled copies of every party's columns, too, and a party keeps what gains more; then
+the trees that stay are grown on what is left.
+
+======= ========================================= ======================================
+query   down                                      up
+======= ========================================= ======================================
+start   which of the two phases                   how many columns
+layout  nothing                                   bins of every column; whether it has
+                                                  missing cells, and an order
+begin   gradient and hessian of every row, which  sums of both, and rows, by bin of
+        rows and columns are in use               every column
+sums    which rows went left at new splits, all   the same of new nodes
+        parties'
+split   own columns, and bins that go left        which rows of those nodes go left
+end     which splits stay, and what they gained   nothing: the party selects
+======= ========================================= ======================================
+
+Gradients are labels to whoever reads them, and every party learns which rows share a
+node. A label holder who follows this learns sums by bin, of columns without a name; one
+who sends numbers of its own instead of gradients can read every row's bins off them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lessvfl import settings
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
+from lessvfl.core.network import Network
+from lessvfl.core.plans import PartyPlan, QueryPlan
+from lessvfl.core.trees.ensemble import (
+    EnsembleGrower,
+    EnsembleState,
+    TreeSettings,
+    fit,
+)
+from lessvfl.core.trees.grow import GrowthLimits
+from lessvfl.core.trees.networks import TreeSum
+from lessvfl.core.trees.splits import SplitRules
+from lessvfl.core.trees.targets import TreeTargets
+from lessvfl.methods.base import Joint, RunMethod
+from lessvfl.methods.tree_queries import STAGE, Phase, QueriedHolders
+from lessvfl.terms import Event, Observer
+from lessvfl.wire.parties import Parties
+
+MOST_CLASSES = 32  # that a party's budget is planned for, a tree each
+PASSES = 3  # over training and test rows in which splits are shown
+
+
+@dataclass(frozen=True)
+class TreeConfig(Joint):
+    """Settings of trees. Those of networks and their training are not read."""
+
+    trees: int = settings.setting(settings.an_int(1), 100, "trees, or rounds of them")
+    leaves: int = settings.setting(settings.an_int(2), 31, "the most leaves of a tree")
+    tree_depth: int = settings.setting(
+        settings.an_int(1), 6, "the most splits on the way to a leaf"
+    )
+    bins: int = settings.setting(settings.an_int(2), 64, "the most bins of a column")
+    least_rows: int = settings.setting(
+        settings.an_int(1), 20, "the fewest rows of a leaf"
+    )
+    l2: float = settings.setting(settings.a_float(), 0.0, "added to hessians in leaves")
+    row_share: float = settings.setting(
+        settings.a_float(0.0, 1.0, open_low=True), 1.0, "rows that a round sees"
+    )
+    column_share: float = settings.setting(
+        settings.a_float(0.0, 1.0, open_low=True), 1.0, "columns that a round may use"
+    )
+    gradient_bits: int = settings.setting(
+        settings.one_int_of(8, 16, 32), 16, "bits of a gradient on its way"
+    )
+    select_trees: int = settings.setting(
+        settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
+    )
+    copies: int = settings.setting(
+        settings.an_int(1), 3, "scrambled copies of every column beside them"
+    )
+    false_share: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.2,
+        "the largest estimated share of useless features among those kept",
+    )
+
+    def growth(self, phase: Phase, seed: int) -> TreeSettings:
+        """Return how the trees of a phase grow."""
+        return TreeSettings(
+            n_trees=self.select_trees if phase is Phase.SELECT else self.trees,
+            learning_rate=self.learning_rate,
+            limits=GrowthLimits(
+                self.leaves,
+                self.tree_depth,
+                "depth",
+                SplitRules(min_samples_leaf=self.least_rows, l2=self.l2),
+            ),
+            row_share=self.row_share,
+            column_share=self.column_share,
+            bits=self.gradient_bits,
+            seed=seed,
+        )
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        n_queries = 6 + (self.select_trees + self.trees) * (2 * self.tree_depth + 1)
+        n_splits = self.trees * (min(self.leaves, 2**self.tree_depth) - 1)
+        return (QueryPlan(STAGE, n_queries, PASSES * n_splits * MOST_CLASSES),)
+
+
+def grow_trees(forest: bool) -> RunMethod:
+    """Return a method that selects by gain, then grows trees on what is left."""
+
+    def run(
+        parties: Parties,
+        fusion: Network,
+        labels: Labels,
+        config: TreeConfig,
+        observe: Observer,
+        keeper: Keeper,
+    ) -> Network:
+        made = keeper.made_by(STAGE)
+        if made is not None:
+            return TreeSum.of_state(made)
+        holders, own = QueriedHolders(parties), labels.of(0)
+        weight = None if own.weight is None else own.weight[0].double().cpu().numpy()
+        y = own.y[0].double().cpu().numpy()
+        targets = TreeTargets.of(y, labels.task, weight)
+        phases = list(Phase) if config.select_trees else [Phase.TRAIN]
+        n_trees, n_before = config.select_trees + config.trees, 0
+        keeper.put_back(fusion.parameters())
+        keeper.reached(STAGE, 0, n_trees)
+        observe(Event(STAGE, 0, n_trees))
+        for phase in phases:
+            holders.start(phase)
+            growth = config.growth(phase, labels.seeds[0])
+            grower = EnsembleGrower(holders, targets, growth, forest=forest)
+
+            def grown(state: EnsembleState, n_before: int = n_before) -> None:
+                if n_before + len(state.trees) < n_trees:
+                    observe(Event(STAGE, n_before + len(state.trees), n_trees))
+
+            trees = fit(grower, grown)
+            holders.end(trees, phase is Phase.TRAIN)
+            n_before += growth.n_trees
+        found = TreeSum.of(trees, holders.rules, fusion.input_weights)
+        observe(Event(STAGE, n_trees, n_trees, found))
+        keeper.store(STAGE, found.state())
+        return found
+
+    return run
