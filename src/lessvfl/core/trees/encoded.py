@@ -35,10 +35,10 @@ class TreeColumn:
         if self.is_category:
             own = X[:, self.places]
             return np.where(own.any(axis=1), own.argmax(axis=1), np.nan)
-        own = X[:, self.places[0]].astype(np.float64)
+        number: NDArray[np.float64] = X[:, self.places[0]].astype(np.float64)
         if self.mark is None:
-            return own
-        return np.where(X[:, self.mark] == 1, np.nan, own)
+            return number
+        return np.where(X[:, self.mark] == 1, np.nan, number)
 
 
 def tree_columns(X: CellValues, features: Sequence[int]) -> list[TreeColumn]:
