@@ -66,7 +66,7 @@ def tables_of(holders: LocalHolders, X: Table) -> LocalRows:
 def grown(
     holders: LocalHolders, targets: TreeTargets, forest: bool = False, **changed: Any
 ) -> TreeEnsemble:
-    given = {"n_trees": 3, "limits": SMALL} | changed
+    given: dict[str, Any] = {"n_trees": 3, "limits": SMALL} | changed
     settings = TreeSettings(**given)
     return fit(EnsembleGrower(holders, targets, settings, forest=forest))
 
