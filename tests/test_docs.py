@@ -50,6 +50,8 @@ from lessvfl.methods import (
     less_vfl,
     less_vfl_auto,
     mmvfl,
+    trees,
+    vertical_forest,
     vflfs,
 )
 from lessvfl.methods.base import Joint, PartySelection
@@ -312,6 +314,8 @@ def settings_table(section: type, *bases: type) -> str:
         (filters.Counted, Joint),
         (filters.FilterConfig, filters.Counted),
         (dual_gates.Config, filters.Counted),
+        (trees.TreeConfig, Joint),
+        (vertical_forest.Config, trees.TreeConfig),
     ],
     ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",
 )

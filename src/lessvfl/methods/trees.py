@@ -58,6 +58,11 @@ class TreeConfig(Joint):
     """Settings of trees. Those of networks and their training are not read."""
 
     trees: int = settings.setting(settings.an_int(1), 100, "trees, or rounds of them")
+    shrinkage: float = settings.setting(
+        settings.a_float(0.0, 1.0, open_low=True),
+        0.1,
+        "share of a boosted tree's correction that counts",
+    )
     leaves: int = settings.setting(settings.an_int(2), 31, "the most leaves of a tree")
     tree_depth: int = settings.setting(
         settings.an_int(1), 6, "the most splits on the way to a leaf"
@@ -92,7 +97,7 @@ class TreeConfig(Joint):
         """Return how the trees of a phase grow."""
         return TreeSettings(
             n_trees=self.select_trees if phase is Phase.SELECT else self.trees,
-            learning_rate=self.learning_rate,
+            learning_rate=self.shrinkage,
             limits=GrowthLimits(
                 self.leaves,
                 self.tree_depth,

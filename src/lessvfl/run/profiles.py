@@ -51,8 +51,8 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "vflfs": _WATCHED,
     "gini-filter": _WATCHED,
     "iv-filter": _WATCHED,
-    "vertical-boost": _SMALL,
-    "vertical-forest": _SMALL,
+    "vertical-boost": _WATCHED,
+    "vertical-forest": _WATCHED,
     "less-vfl": {
         **_SMALL,
         **_STEPS,

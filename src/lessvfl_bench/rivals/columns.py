@@ -38,6 +38,11 @@ COLUMNS = (
 # By method, besides what training on sends: embeddings of a party's rows up, their
 # gradients down, from which a party that is not honest can tell the labels.
 _TRAINING = "nothing besides training"
+_TREES = (
+    "to a party: gradients of every row, from which it reads the labels, and which "
+    "rows share a node; to the server: sums of gradients by bin, and which rows a "
+    "split sends where"
+)
 REVEALED = {
     "less-vfl-auto": "to the server: embeddings of some rows (stage 2)",
     "less-vfl": "to the server: embeddings of all rows (stage 2)",
@@ -68,4 +73,6 @@ REVEALED = {
         "to a party: how many rows of every class its own bins have; to the server: "
         "how many bins a party has"
     ),
+    "vertical-boost": _TREES,
+    "vertical-forest": _TREES,
 }
