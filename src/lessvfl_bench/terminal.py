@@ -131,12 +131,17 @@ def show_rivals(results: dict[str, Any]) -> None:
             table.add_row(str(row["method"]), *cells)
         console.print(table)
     console.print(rivals.NARROW_LEGEND, highlight=False, style="dim")
-    if lines := rivals.behind(results, rivals.SCORED):
-        title = Text(f"Where {results['default']} is behind, and the best rival")
-        table = Table(*lines[0], title=title, title_justify="left", box=box.SIMPLE)
-        for line in lines:
-            table.add_row(*line.values())
-        console.print(table)
+    behind = f"Where {results['default']} is behind, and the best rival"
+    for title, lines in (
+        (rivals.PUBLISHED_TITLE, rivals.published_table(results)),
+        (behind, rivals.behind(results, rivals.SCORED)),
+    ):
+        if lines:
+            table = Table(*lines[0], title=Text(title), title_justify="left")
+            table.box = box.SIMPLE
+            for line in lines:
+                table.add_row(*line.values())
+            console.print(table)
     for sentence in rivals.refused(results):
         console.print(f"Refused: {sentence}", highlight=False)
     for line in rivals.revealed(results):

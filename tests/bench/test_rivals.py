@@ -19,7 +19,7 @@ from lessvfl.run import profiles, simulate
 from lessvfl_bench.equal import cells
 from lessvfl_bench.pages import again
 from lessvfl_bench.pages import rivals as page
-from lessvfl_bench.rivals import places, run, splits, tables
+from lessvfl_bench.rivals import places, published, run, splits, tables
 from lessvfl_bench.rivals.columns import COLUMNS, REVEALED
 from lessvfl_bench.rivals.places import RivalCell, RivalPlace
 from lessvfl_bench.rivals.run import Rivals
@@ -159,11 +159,13 @@ def test_what_every_method_reveals_is_said() -> None:
 
 def test_a_size_has_what_is_not_named() -> None:
     usual, full, smoke = Rivals.of(), Rivals.of(full=True), Rivals.of(smoke=True)
-    assert len(full.places()) > 50 > len(usual.places()) > len(smoke.places()) == 2
+    assert len(full.places()) > 50 > len(usual.places()) > len(smoke.places()) == 3
     assert set(usual.places()) <= set(full.places())
     assert full.seeds == (0, 1, 2, 3, 4)
     assert full.methods == usual.methods == tuple(methods.METHODS)
     assert Rivals.of(data=("digits",)).places() == [RivalPlace("digits")]
+    (alone,) = Rivals.of(published=("pcmac",)).places()
+    assert (alone.title, alone.kind) == ("pcmac: as in FedSDG-FS", published.KIND)
     (alone,) = Rivals.of(
         splits=("correlation:1",), split_data=("digits",), split_parties=(2,)
     ).places()
@@ -290,6 +292,95 @@ def test_seeds_that_one_lacks_are_left_out() -> None:
     assert rows[1]["balanced_accuracy"] == pytest.approx(0.8)
 
 
+# -- the published table ---------------------------------------------------------------
+
+
+def test_every_row_is_tested_in_one_of_five_folds() -> None:
+    dataset = table(203)
+    folds = [published.fold(dataset, seed) for seed in range(5)]
+    tested = np.concatenate([one.X_test.numeric for one in folds])  # type: ignore[union-attr]
+    assert sorted(map(tuple, tested)) == sorted(map(tuple, dataset.X.numeric))
+    for one in folds:
+        assert one.X.n_rows + len(one.y_test) == 203  # type: ignore[arg-type]
+        assert one.y_test.mean() == pytest.approx(dataset.y.mean(), abs=0.03)  # type: ignore[union-attr]
+    again = published.fold(dataset, 5)
+    assert not np.array_equal(again.y_test, folds[0].y_test)  # type: ignore[arg-type]
+
+
+def test_folds_of_amounts_are_refused() -> None:
+    amounts = data.from_arrays([[i] for i in range(9)], range(9), task="regression")
+    with pytest.raises(ConfigError, match="must have classes"):
+        published.fold(amounts, 0)
+
+
+@quiet
+def test_the_published_setting_has_random_halves_and_no_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def simulated(job: Any, seeds: Any) -> Any:
+        seen.append((job, *seeds))
+        raise ConfigError("Enough.")
+
+    monkeypatch.setattr(simulate, "simulate", simulated)
+    place = RivalPlace("breast-cancer", is_published=True)
+    places.run(RivalCell(place, "gini-filter", title="gini-filter, half"), 3, None)
+    ((job, seed),) = seen
+    parties = job.problem(seed).parties
+    assert seed == 3
+    assert [len(party.features) for party in parties] == [15, 15]
+    assert {name for p in parties for name in p.features} == set(job.dataset.X.names)
+    assert job.problem(4).parties[0].features != parties[0].features
+    assert job.settings.config.keep == 7
+    assert len(job.problem(seed).y_test) == pytest.approx(569 / 5, abs=1)
+
+
+@quiet
+def test_the_lambda_that_keeps_about_the_published_share_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The more lambda, the less is kept: 25 features less 100,000 lambda."""
+    given, simulated = simulate.simulate, []
+
+    def keep_some(job: Any, seeds: Any) -> Any:
+        lam = job.settings.config.lam
+        simulated.append(lam)
+        plain = profiles.resolve("plain", "default", job.dataset, {"train_epochs": 1})
+        (done,) = given(dataclasses.replace(job, settings=plain), seeds)
+        names = [name for party in done.problem.parties for name in party.features]
+        kept = {"all": {"kept": names[: 25 - round(lam * 1e5)]}}
+        return [dataclasses.replace(done, numbers={**done.numbers, "features": kept})]
+
+    monkeypatch.setattr(simulate, "simulate", keep_some)
+    place = RivalPlace("breast-cancer", is_published=True)
+    found = places.run(
+        RivalCell(place, "dual-gates", title="dual-gates, share"), 0, None
+    )
+    assert simulated == list(published.COLUMNS["dual-gates, share"].tried)
+    assert found["n_kept"] == 25 - 10  # of 30: the half
+    assert found["kept_share"] == 0.5
+    assert 0 <= found["accuracy"] <= 1
+
+
+def test_published_numbers_stand_beside_ours() -> None:
+    place = RivalPlace("pcmac", is_published=True)
+    runs = [
+        {"refused": None, "accuracy": accuracy, "kept_share": 0.5}
+        for accuracy in (0.88, 0.90)
+    ]
+    cell = RivalCell(place, "gini-filter", title="gini-filter, half")
+    rows = tables.rows([RivalRuns(cell, runs)], "less-vfl-auto")
+    assert page.published_table({"rows": rows}) == [
+        {
+            "method": "gini-filter, half",
+            "there": "MS-GINI",
+            "pcmac, there": "90.2 / 0.50",
+            "pcmac, here": "89.0 ± 1.4 / 0.50",
+        }
+    ]
+
+
 # -- the command -----------------------------------------------------------------------
 
 
@@ -351,9 +442,10 @@ def test_command(run_cli: Cli, tmp_path: Path, monkeypatch: Any) -> None:
 def test_the_smallest_size_needs_no_data_set(run_cli: Cli) -> None:
     done = run_cli("bench", "rivals", "--smoke", "--methods", "plain,gini-filter")
     assert done.code == 0, done.err
-    assert "4 of 4" in done.err
+    assert "6 of 6" in done.err
     assert "breast-cancer: importance:1, 2 parties" in done.out
     assert "shape: u-shapes, 300 rows" in done.out
+    assert "Table III of FedSDG-FS, there and here" in done.out
     assert "gini-filter reveals to a party" in done.out
 
 

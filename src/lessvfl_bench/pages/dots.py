@@ -13,6 +13,20 @@ if TYPE_CHECKING:
 Marks = Sequence[tuple[str, str, str, str]]  # key, title, colour, marker
 DotLine = tuple[str, Mapping[str, Any]]  # a method's title; mean and std by key
 DotFigures = Mapping[str, tuple[str, str, Marks]]  # title, caption, marks by name
+KEPT: Marks = (
+    ("removed_share", "noise removed", figures.VERMILION, "o"),
+    ("real_kept_share", "real kept", figures.BLUE, "s"),
+    ("f1", "support F1", figures.GREEN, "D"),
+)
+
+
+def kept_and_scores(scores: Marks, caption: str) -> DotFigures:
+    """Return the figures of what methods kept, and of their scores."""
+    kept = "Noise should go; real features need not all stay. Bars are deviations."
+    return {
+        "kept": ("What was kept", kept, KEPT),
+        "score": ("Balanced accuracy on test rows", caption, scores),
+    }
 
 
 def draw(key: str, lines: Sequence[DotLine], wanted: DotFigures) -> list[parts.Drawing]:

@@ -21,7 +21,7 @@ TITLES = {
     "random-forest": "Random forest",
 }
 COLUMNS = (  # key of a result, head of its column, in a narrow table, kind of number
-    ("removed_share", "spurious removed", "gone", "score"),
+    ("removed_share", "noise removed", "gone", "score"),
     ("real_kept_share", "real kept", "kept", "score"),
     ("f1", "support F1", "F1", "score"),
     ("accuracy", "accuracy", "acc.", "score"),
@@ -46,27 +46,13 @@ NARROW_LEGEND = (
 )
 
 Result = Mapping[str, Any]
-KEPT: dots.Marks = (
-    ("removed_share", "spurious removed", figures.VERMILION, "o"),
-    ("real_kept_share", "real kept", figures.BLUE, "s"),
-    ("f1", "support F1", figures.GREEN, "D"),
-)
 SCORES: dots.Marks = (
     ("balanced_accuracy", "common model", figures.BLUE, "o"),
     ("own_balanced_accuracy", "own model", figures.ORANGE, "s"),
 )
-FIGURES = {  # title, caption, marks
-    "kept": (
-        "What was kept",
-        "Spurious features should go; real ones need not all stay.",
-        KEPT,
-    ),
-    "score": (
-        "Balanced accuracy on test rows",
-        "Of one common model on the columns kept, and of the method's own.",
-        SCORES,
-    ),
-}
+FIGURES = dots.kept_and_scores(
+    SCORES, "Of one common model on the columns kept, and of the method's own."
+)
 
 
 def build_peers(results: Mapping[str, Any], folder: Path) -> Path:

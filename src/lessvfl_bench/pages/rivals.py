@@ -9,13 +9,16 @@ from typing import Any
 from lessvfl.report import figures, parts, tables
 from lessvfl.report.tables import MISSING, plural
 from lessvfl_bench.pages import dots
+from lessvfl_bench.rivals import published
 from lessvfl_bench.rivals.columns import COLUMNS, RivalColumn
 
 NAME = "rivals"
+HARD_SPACE = "\N{NO-BREAK SPACE}"
 LEGEND = (
     "Means over seeds, on test rows. All methods of a table have the bits, components, "
     "rows of a step and epochs of less-vfl-auto, as far as they have any. Of a shape "
-    "noise are its useless features; elsewhere noise is planted. To remove everything "
+    "noise are its useless features; elsewhere noise is planted, but for published "
+    "settings. To remove everything "
     "is best in one column and to keep everything in the next: read them together. "
     "Linear and boosted are models on the pooled columns kept, for judging alone: a "
     "standardised logistic regression (ridge for amounts) and "
@@ -40,34 +43,28 @@ BEHIND_LEGEND = (
     "By place and column the rival that is most ahead of {}, beyond two standard "
     "errors: by how much, paired by seed, ± its standard error."
 )
+PUBLISHED_LEGEND = (
+    "Accuracy in % / share of the features kept, as published by Li et al., INFOCOM "
+    "2023, Table III (there), and run in its setting (here): two parties, random "
+    "halves of the columns, five folds of which each seed is one, no planted noise; "
+    "means ± standard deviations over {}. Half: about half of the features stay, as "
+    "there. Share: with the lambda of a few that keeps about the published share."
+)
+PUBLISHED_TITLE = "Table III of FedSDG-FS, there and here"
 REVEALED_LEGEND = (
     "Besides what training on sends: embeddings of a party's rows up, their gradients "
     "down."
 )
 HEADS = {column.key: column.head for column in COLUMNS}
 SCORED = [column.key for column in COLUMNS if column.kind == "score"]
-KEPT: dots.Marks = (
-    ("removed_share", "noise removed", figures.VERMILION, "o"),
-    ("real_kept_share", "real kept", figures.BLUE, "s"),
-    ("f1", "support F1", figures.GREEN, "D"),
-)
 SCORES: dots.Marks = (
     ("balanced_accuracy", "own model", figures.ORANGE, "s"),
     ("linear_balanced_accuracy", "linear on kept", figures.BLUE, "o"),
     ("boosted_balanced_accuracy", "boosted on kept", figures.GREEN, "D"),
 )
-FIGURES = {  # title, caption, marks
-    "kept": (
-        "What was kept",
-        "Noise should go; real features need not all stay. Bars are deviations.",
-        KEPT,
-    ),
-    "score": (
-        "Balanced accuracy on test rows",
-        "Of the method's own model, and of two on the pooled columns kept.",
-        SCORES,
-    ),
-}
+FIGURES = dots.kept_and_scores(
+    SCORES, "Of the method's own model, and of two on the pooled columns kept."
+)
 
 RivalResults = Mapping[str, Any]
 PlaceRow = Mapping[str, Any]
@@ -128,8 +125,9 @@ def _gap(gap: Mapping[str, Any] | None) -> str:
     if gap is None:
         return MISSING
     decimals = 3 if abs(gap["mean"]) < 10 else 1
-    text = f"{gap['mean']:+.{decimals}f} ± {gap['error']:.{decimals}f}"
-    return text if gap["verdict"] == "equal" else f"{text} *"
+    star = "" if gap["verdict"] == "equal" else f"{HARD_SPACE}*"
+    error = f"{HARD_SPACE}{gap['error']:.{decimals}f}"
+    return f"{gap['mean']:+.{decimals}f} ±{error}{star}"
 
 
 def counts(results: RivalResults) -> dict[str, list[dict[str, str]]]:
@@ -169,6 +167,43 @@ def behind(
     ]
 
 
+def published_table(results: RivalResults) -> list[dict[str, str]]:
+    """Return FedSDG-FS's Table III, with what was run beside it, as text."""
+    rows = {
+        (row["data"], row["method"]): row
+        for row in results["rows"]
+        if row["kind"] == published.KIND and row["refused"] is None
+    }
+    lines = []
+    for title, column in published.COLUMNS.items():
+        line = {"method": title, "there": column.title or MISSING}
+        for name in dict.fromkeys(data for data, _ in rows):
+            line[f"{name}, there"] = MISSING
+            if name in column.numbers:
+                line[f"{name}, there"] = "{:.1f} / {:.2f}".format(*column.numbers[name])
+            row = rows.get((name, title))
+            line[f"{name}, here"] = MISSING if row is None else _accuracy_and_share(row)
+        if any(method == title for _, method in rows):
+            lines.append(line)
+    return lines
+
+
+def _accuracy_and_share(row: PlaceRow) -> str:
+    by_seed, texts = row["by_seed"], []
+    for key, factor, decimals in (("accuracy", 100, 1), ("kept_share", 1, 2)):
+        found = tables.spread(by_seed[key])
+        assert found is not None, "a run that was not refused"
+        text = f"{factor * found.mean:.{decimals}f}"
+        spread = f" ± {factor * found.std:.{decimals}f}" if found.std else ""
+        texts.append(text + spread)
+    return " / ".join(texts)
+
+
+def published_legend(results: RivalResults) -> str:
+    """Return what the published table is about."""
+    return PUBLISHED_LEGEND.format(plural(len(results["seeds"]), "fold"))
+
+
 def refused(results: RivalResults) -> list[str]:
     """Return what methods refused."""
     return [
@@ -197,6 +232,9 @@ def markdown(results: RivalResults) -> str:
     if results["behind"]:
         text += [f"## Where {default} is not the best\n"]
         text += [f"{BEHIND_LEGEND.format(default)}\n", *_table(behind(results)), ""]
+    if lines := published_table(results):
+        text += [f"## {PUBLISHED_TITLE}\n", f"{published_legend(results)}\n"]
+        text += [*_table(lines), ""]
     for place in results["places"]:
         rows = rows_of(results, place)
         if rows:
@@ -210,8 +248,7 @@ def markdown(results: RivalResults) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(r.values()) for r in rows)]
-    return (f"| {' | '.join(line)} |" for line in lines)
+    return parts.markdown_table(rows[0], (row.values() for row in rows))
 
 
 def _lines(results: RivalResults) -> Iterator[list[Any]]:
@@ -246,13 +283,16 @@ def _page(results: RivalResults) -> str:
         behind=behind(results),
         behind_legend=BEHIND_LEGEND.format(default),
         ahead_legend=AHEAD_LEGEND.format(default),
+        published=published_table(results),
+        published_title=PUBLISHED_TITLE,
+        published_legend=published_legend(results),
         places=[
             _section(results, f"place{index}", place)
             for index, place in enumerate(results["places"])
             if rows_of(results, place)
         ],
         refused=refused(results),
-        revealed=revealed(results),
+        revealed=[list(line.values()) for line in revealed(results)],
         revealed_legend=REVEALED_LEGEND,
         footer=f"Made from {NAME}.json with lessvfl {results['lessvfl']}; every number "
         "is in it.",
@@ -272,7 +312,7 @@ def _section(results: RivalResults, key: str, place: str) -> dict[str, Any]:
 def _spreads(row: PlaceRow) -> dict[str, Mapping[str, float | None] | None]:
     """Return mean and deviation of the numbers that figures show."""
     found: dict[str, Mapping[str, float | None] | None] = {}
-    for key, *_ in (*KEPT, *SCORES):
+    for key, *_ in (*dots.KEPT, *SCORES):
         spread = tables.spread(row["by_seed"][key])
         found[key] = None if spread is None else spread._asdict()
     return found

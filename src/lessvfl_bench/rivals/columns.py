@@ -19,6 +19,8 @@ COLUMNS = (
     RivalColumn("removed_share", "noise removed", "gone", "score", 1),
     RivalColumn("real_kept_share", "real kept", "kept", "score", 1),
     RivalColumn("f1", "support F1", "F1", "score", 1),
+    RivalColumn("kept_share", "features kept", "kept", "score", -1),
+    RivalColumn("accuracy", "accuracy", "acc.", "score", 1),
     RivalColumn("balanced_accuracy", "balanced accuracy", "bal.", "score", 1),
     RivalColumn("auc", "AUC", "AUC", "score", 1),
     RivalColumn("r2", "R²", "R²", "score", 1),

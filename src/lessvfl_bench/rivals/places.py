@@ -31,7 +31,7 @@ from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job
 from lessvfl_bench.equal import cells
 from lessvfl_bench.peers.run import COMMON_C
-from lessvfl_bench.rivals import splits
+from lessvfl_bench.rivals import published, splits
 from lessvfl_bench.shapes import held_out, models
 from lessvfl_bench.shapes.made import KnownTable
 from lessvfl_bench.shapes.run import BY_SHARES, kept_of, recovery
@@ -46,18 +46,24 @@ TINY = 1e-300  # where a probability is none
 
 @dataclass(frozen=True)
 class RivalPlace:
-    """Where methods are compared: a data set as it lies, split anew, or a shape."""
+    """Where methods are compared.
+
+    A data set as it lies, split anew, or as in a published table; or a shape.
+    """
 
     data: str
     split: str = ""  # as in importance:0.1
     n_parties: int = 0  # of a split
     is_shape: bool = False
+    is_published: bool = False
 
     @property
     def kind(self) -> str:
         """Return what sort of place it is."""
         if self.is_shape:
             return "shapes"
+        if self.is_published:
+            return published.KIND
         return "splits" if self.split else "data sets"
 
     @property
@@ -65,6 +71,8 @@ class RivalPlace:
         """Return what tables call it."""
         if self.is_shape:
             return f"shape: {self.data}"
+        if self.is_published:
+            return f"{self.data}: as in FedSDG-FS"
         if self.split:
             return f"{self.data}: {self.split}, {self.n_parties} parties"
         return self.data
@@ -72,11 +80,20 @@ class RivalPlace:
 
 @dataclass(frozen=True)
 class RivalCell:
-    """A method at a place, with lambdas where some were chosen for it."""
+    """A method at a place, with lambdas where some were chosen for it.
+
+    Beside a published table it may stand more than once, each time by another title.
+    """
 
     place: RivalPlace
     method: str
     lambdas: tuple[tuple[str, float], ...] = ()
+    title: str = ""  # where not the method's name
+
+    @property
+    def name(self) -> str:
+        """Return what tables call it."""
+        return self.title or self.method
 
     @property
     def about(self) -> dict[str, Any]:
@@ -85,6 +102,7 @@ class RivalCell:
             "place": self.place.title,
             "behaviour": f"{self.method}={methods.get(self.method).behaviour}",
             "lambdas": dict(self.lambdas),
+            **({"title": self.title} if self.title else {}),
         }
 
 
@@ -103,6 +121,8 @@ def _scene(place: RivalPlace, seed: int, folder: Path | None) -> _Scene:
         shape = held_out.make(place.data, seed)
         return _Scene(shape.dataset, shape.sizes, 0.0, shape)
     dataset = data.load(place.data, data_dir=folder)
+    if place.is_published:
+        return _Scene(published.fold(dataset, seed), published.N_PARTIES, 0.0, None)
     if place.split:
         dealt = splits.parties_of(dataset, place.split, place.n_parties, seed)
         return _Scene(dataset, dealt, SPURIOUS, None)
@@ -113,6 +133,8 @@ def settings_of(cell: RivalCell, dataset: Dataset, is_rare: bool = False) -> Set
     """Return a method's settings at the transport of ``less-vfl-auto``."""
     like = cells.Cell(dataset.name, "ours", cell.method, cell.lambdas)
     own = cells.settings_of(like, dataset)
+    if cell.place.is_published:
+        return replace(own, data=replace(own.data, columns="random"))
     if not is_rare:
         return own
     return replace(own, labels=replace(own.labels, **BY_SHARES))
@@ -126,21 +148,19 @@ def run(cell: RivalCell, seed: int, folder: Path | None) -> dict[str, Any]:
     """
     scene = _scene(cell.place, seed, folder)
     is_rare = scene.shape is not None and scene.shape.is_rare
-    own = settings_of(cell, scene.dataset, is_rare)
-    job = Job(scene.dataset, own, scene.parties, scene.spurious)
     try:
-        (done,) = simulate.simulate(job, [seed])
+        done = _simulate(cell, scene, seed, is_rare)
     except ConfigError as error:
         return {"refused": str(error)}
     numbers, took = done.numbers, done.numbers["seconds"]
-    features = numbers["features"].values()
-    kept = {name for party in features for name in party["kept"]}
+    kept = _kept(done)
     sent = numbers["communication"]
     return {
         "refused": None,
         "n_kept": len(kept),
         "n_features": done.problem.n_features,
         **_selection(done, scene.shape),
+        **(_published(done) if cell.place.is_published else {}),
         **{name: numbers.get(name) and numbers[name]["final"] for name in SCORES},
         **judge(done.problem, kept, is_rare),
         "mib": sum(sent["payload_bytes"].values()) / MIB,
@@ -148,6 +168,39 @@ def run(cell: RivalCell, seed: int, folder: Path | None) -> dict[str, Any]:
         "mib_down": sent["payload_bytes"]["down"] / MIB,
         "rounds": sent["rounds"],
         "seconds": took["total"] - took.get("evaluate", 0.0),
+    }
+
+
+def _simulate(cell: RivalCell, scene: _Scene, seed: int, is_rare: bool) -> simulate.Run:
+    """Run a method; for a published table perhaps with several settings, of which one.
+
+    That is chosen by how many features are kept, and its bill is its own alone.
+    """
+
+    def run_with(lambdas: tuple[tuple[str, float], ...]) -> simulate.Run:
+        own = settings_of(replace(cell, lambdas=lambdas), scene.dataset, is_rare)
+        job = Job(scene.dataset, own, scene.parties, scene.spurious)
+        (done,) = simulate.simulate(job, [seed])
+        return done
+
+    if not cell.place.is_published:
+        return run_with(cell.lambdas)
+    column = published.COLUMNS[cell.name]
+    share = column.share(cell.place.data)
+    runs = map(run_with, column.settings(scene.dataset))
+    return min(runs, key=lambda done: abs(_published(done)["kept_share"] - share))
+
+
+def _kept(done: simulate.Run) -> set[str]:
+    parties = done.numbers["features"].values()
+    return {name for party in parties for name in party["kept"]}
+
+
+def _published(done: simulate.Run) -> dict[str, float]:
+    """Return what the published table has of a method."""
+    return {
+        "kept_share": len(_kept(done)) / done.problem.n_features,
+        "accuracy": done.numbers["accuracy"]["final"],
     }
 
 

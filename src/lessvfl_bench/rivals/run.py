@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Self
 from lessvfl import __version__, methods
 from lessvfl_bench.equal import cells
 from lessvfl_bench.equal.run import DATA as EQUAL
-from lessvfl_bench.rivals import places, splits, tables
+from lessvfl_bench.rivals import places, published, splits, tables
 from lessvfl_bench.rivals.columns import REVEALED
 from lessvfl_bench.rivals.places import RivalCell, RivalPlace
 from lessvfl_bench.shapes import held_out, made
@@ -47,6 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "data": DATA,
         "shapes": tuple(made.SHAPES),
         "splits": SPLITS,
+        "published": tuple(published.GATES),
         "seeds": (0, 1, 2, 3, 4),
         "lambdas": "grid",
     },
@@ -56,6 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "splits": ("importance:1",),
         "split_data": ("breast-cancer",),
         "split_parties": (2,),
+        "published": ("breast-cancer",),
         "seeds": (0,),
     },
 }
@@ -72,6 +74,11 @@ class Rivals:
     )
     split_data: NameList = option(("phishing", "mfeat"), "Data sets that are.")
     split_parties: NumberList = option((2, 4, 8), "To how many parties.")
+    published: NameList = option(
+        (),
+        "Data sets in the setting of FedSDG-FS's Table III, beside its numbers: "
+        "pcmac,isolet1; a seed is a fold.",
+    )
     methods: NameList = option(tuple(methods.METHODS), "All unless given.")
     seeds: NumberList = option(SEEDS, "One run each: 0,1,2.")
     lambdas: str = option(
@@ -88,12 +95,13 @@ class Rivals:
     def of(cls, **given: Any) -> Self:
         """Return what was given, the rest by size.
 
-        Data, shapes or splits named alone ask for nothing else.
+        Data, shapes, splits or published ones named alone ask for nothing else.
         """
         size = next((s for s in ("smoke", "full") if given.get(s)), "usual")
         start = dict(SIZES[size])
-        if any(given.get(name) for name in ("data", "shapes", "splits")):
-            start |= {"data": (), "shapes": (), "splits": ()}
+        what = ("data", "shapes", "splits", "published")
+        if any(given.get(name) for name in what):
+            start |= dict.fromkeys(what, ())
         return cls(**{**start, **given})
 
     def places(self) -> list[RivalPlace]:
@@ -106,6 +114,7 @@ class Rivals:
                 for split in self.splits
                 for n in self.split_parties
             ),
+            *(RivalPlace(name, is_published=True) for name in self.published),
             *(RivalPlace(name, is_shape=True) for name in self.shapes),
         ]
 
@@ -171,7 +180,9 @@ class _Bench:
         own = self.rivals
         if own.lambdas == "profile":
             return {}
-        names = dict.fromkeys(p.data for p in own.places() if not p.is_shape)
+        names = dict.fromkeys(
+            p.data for p in own.places() if not p.is_shape and not p.is_published
+        )
         need = [
             (cells.Cell(name, "ours", method), lams)
             for name in names
@@ -200,11 +211,17 @@ class _Bench:
         """Run every method at every place with every seed."""
         own = self.rivals
 
-        def cell_of(place: RivalPlace, method: str) -> RivalCell:
-            known = {} if place.is_shape else chosen.get((place.data, method), {})
-            return RivalCell(place, method, tuple(known.items()))
+        def cells_of(place: RivalPlace) -> Iterator[RivalCell]:
+            if place.is_published:
+                for title, column in published.COLUMNS.items():
+                    if column.method in own.methods:
+                        yield RivalCell(place, column.method, title=title)
+                return
+            for method in own.methods:
+                known = {} if place.is_shape else chosen.get((place.data, method), {})
+                yield RivalCell(place, method, tuple(known.items()))
 
-        asked = [cell_of(p, method) for p in own.places() for method in own.methods]
+        asked = [cell for place in own.places() for cell in cells_of(place)]
         todo = [(cell, seed) for cell in asked for seed in own.seeds]
 
         def record(cell: RivalCell, seed: int) -> tuple[str, dict[str, Any]]:

@@ -34,19 +34,18 @@ def rows(found: Sequence[RivalRuns], default: str) -> list[RivalRow]:
     made = []
     for place in dict.fromkeys(one.cell.place for one in found):
         own = [one for one in found if one.cell.place == place]
-        ours = next((one for one in own if one.cell.method == default), None)
+        ours = next((one for one in own if one.cell.name == default), None)
         best = {column.key: _best(own, column) for column in COLUMNS}
         made += [
             {
                 "place": place.title,
+                "data": place.data,
                 "kind": place.kind,
-                "method": one.cell.method,
+                "method": one.cell.name,
                 "refused": next((r["refused"] for r in one.runs if r["refused"]), None),
                 "lambdas": dict(one.cell.lambdas),
                 **{column.key: _mean(one.by_seed(column)) for column in COLUMNS},
-                "best": [
-                    key for key, names in best.items() if one.cell.method in names
-                ],
+                "best": [key for key, names in best.items() if one.cell.name in names],
                 "error": {c.key: _error(one.by_seed(c)) for c in COLUMNS},
                 "ahead": {c.key: _ahead(ours, one, c) for c in COLUMNS},
                 "by_seed": {c.key: one.by_seed(c) for c in COLUMNS},
@@ -75,14 +74,14 @@ def _best(own: Sequence[RivalRuns], column: RivalColumn) -> set[str]:
     That is within two standard errors of the difference, paired by seed. Nothing is
     best where all are the same.
     """
-    means = {one.cell.method: _mean(one.by_seed(column)) for one in own}
+    means = {one.cell.name: _mean(one.by_seed(column)) for one in own}
     known = {
         name: column.sign * mean for name, mean in means.items() if mean is not None
     }
     if len(set(known.values())) < 2:
         return set()
     first = max(known, key=lambda name: known[name])
-    values = {one.cell.method: one.by_seed(column) for one in own}
+    values = {one.cell.name: one.by_seed(column) for one in own}
     gaps = {name: _gap(values[first], values[name], column.sign) for name in known}
     return {
         name
