@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +23,10 @@ from lessvfl.core.trees.ensemble import (
     TreeSettings,
     fit,
 )
-from lessvfl.core.trees.grow import GrowthLimits
+from lessvfl.core.trees.grow import GrowingRows, GrowthLimits, grow
 from lessvfl.core.trees.holders import NodeRows
 from lessvfl.core.trees.splits import Chosen, NodeUnits, SplitRules, choose
-from lessvfl.core.trees.sums import FixedPoint
+from lessvfl.core.trees.sums import FixedPoint, Sums
 from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.core.trees.tree import LEAF, SplitTree, gains, route
 
@@ -159,6 +160,36 @@ def test_the_split_is_the_best_of_all(
     assert left in best or tuple(not own for own in left) in best
 
 
+@pytest.mark.parametrize("sizes", [(2,), (1, 1)])
+def test_of_equal_gains_the_first_column_wins(sizes: tuple[int, ...]) -> None:
+    """Also where its missing cells go left, and those of a later column right."""
+    x = np.array([0.0, 1.0, 2.0, 3.0, np.nan, np.nan])
+    g = np.array([-1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
+    holders = holders_of(np.column_stack([x, -x]), *sizes)
+    chosen = best_split(holders, exact(g, np.ones(6)), NO_LIMITS)
+    assert chosen is not None
+    assert (chosen.owner, chosen.column) == (0, 0)
+    assert goes_left(holders, chosen) == (True, True, False, False, True, True)
+
+
+def test_what_a_node_has_not_goes_where_most_rows_go() -> None:
+    """Categories, and missing cells, that other rows than those of the node have."""
+    X = np.array([[0.0], [0.0], [0.0], [1.0], [2.0], [np.nan]])
+    holders = holders_of(X, categorical=(0,))
+    for sign in (1.0, -1.0):
+        values = exact(sign * np.array([-1.0, -1.0, -1.0, 1.0, 0.0, 0.0]), np.ones(6))
+        rows = np.arange(4)
+        holders.begin(values, [np.ones(1, dtype=bool)])
+        sums = holders.histograms([NodeRows(0, 0, rows)])
+        units = NodeUnits(values.gradient_unit, values.hessian_unit)
+        total = values.total(0, rows)[:, None]
+        (chosen,) = choose(sums, holders.layouts, total, units, NO_LIMITS)
+        assert chosen is not None
+        left = chosen.left()
+        assert left[0] != left[1]
+        assert left.tolist() == [left[0], not left[0], left[0], left[0]]
+
+
 def test_a_whole_tree_is_that_of_brute_force() -> None:
     """Depth by depth, every node splits its rows in the best way; leaves are -G/H."""
     X, y = numbers(30, 3), numbers(30, 1, seed=5)[:, 0]
@@ -218,6 +249,18 @@ def test_the_best_gain_is_split_next() -> None:
         return grown(holders_of(X), targets, n_trees=1, limits=limits).trees[0][0]
 
     trees = [tree_of(n) for n in range(1, 16)]
+    n_asked = 0
+
+    class Counting(LocalHolders):
+        def histograms(self, nodes: Sequence[NodeRows]) -> list[Sums]:
+            nonlocal n_asked
+            n_asked += 1
+            return super().histograms(nodes)
+
+    limits = GrowthLimits(15, order="gain", split=SplitRules())
+    targets = TreeTargets.of(y, "regression")
+    grown(Counting(holders_of(X).parties), targets, n_trees=1, limits=limits)
+    assert n_asked <= trees[-1].depth + 3 < 14  # splits
     for tree, larger in itertools.pairwise(trees):
         new = [*larger.gain]
         for gain in tree.gain:
@@ -302,6 +345,27 @@ def test_several_holders_grow_the_trees_of_one(
     (by_one,) = gains(list(itertools.chain(*first.trees)), [6])
     by_several = gains(list(itertools.chain(*second.trees)), sizes)
     assert by_one == list(itertools.chain(*by_several))
+
+
+def test_trees_of_a_forest_do_not_depend_on_how_many_grow_at_once() -> None:
+    targets = TreeTargets.of(LABELS["multiclass"], "multiclass")
+    settings: dict[str, Any] = {"n_trees": 5, "bits": 8, "node_share": 0.5}
+    first, second, third = (
+        grown(holders_of(TABLE, 3, 3), targets, True, at_once=n, seed=seed, **settings)
+        for n, seed in ((1, 0), (3, 0), (3, 1))
+    )
+    assert facts(first, 3, 3) == facts(second, 3, 3)
+    assert facts(first, 3, 3) != facts(third, 3, 3)
+
+
+def test_trees_draw_columns_of_nodes_by_their_own_seeds() -> None:
+    y = np.stack([SCORE, SCORE])[:, None]
+    values, rows = FixedPoint.of(-y, np.ones((2, 200))), [np.arange(200)] * 2
+    used = [np.ones(6, dtype=bool)]
+    for seeds, alike in (((1, 1), True), ((1, 2), False)):
+        given = GrowingRows(values, rows, used, 0.4, seeds)
+        (one, other), _ = grow(holders_of(TABLE), given, SMALL, (0,))
+        assert np.array_equal(one.tree.column, other.tree.column) == alike
 
 
 def test_a_party_without_columns_is_no_obstacle() -> None:

@@ -105,6 +105,8 @@ def test_sums_are_those_of_a_loop(
     nodes = [NodeRows(place % 2, place, own) for place, own in enumerate(rows)]
     found = holder.histograms(nodes)
     assert np.array_equal(found, by_loop(holder, values, nodes))
+    mixed = [NodeRows(0, 0, rng.permutation(50))]
+    assert np.array_equal(holder.histograms(mixed), by_loop(holder, values, mixed))
     assert np.array_equal(
         found[:, 3, : holder.bins.layout.sizes[0]].sum(axis=1), values.total(1, rows[3])
     )

@@ -2,8 +2,9 @@
 
 The label holder has gradients and hessians of its loss (``targets``), rounds them to
 whole numbers (``sums``), chooses splits from sums by bin (``splits``), and grows trees
-(``grow``) into an ensemble (``boost``, ``forest``). A party has its columns in bins
-(``columns``): it sums by bin, says which rows a split sends left, and keeps thresholds
-and sets of categories to itself. What one asks of the other is in ``holders``; a tree
-(``tree``) names the party of a split and the number that the party knows its rule by.
+(``grow``) into a boosted ensemble or a forest (``ensemble``). A party has its columns
+(``encoded``) in bins (``columns``): it sums by bin, says which rows a split sends left,
+and keeps thresholds and sets of categories to itself. What one asks of the other is in
+``holders``. A tree (``tree``) names the party of a split and the number by which the
+party knows its rule.
 """
