@@ -24,7 +24,7 @@ from lessvfl.core.trees.ensemble import (
     fit,
 )
 from lessvfl.core.trees.grow import GrowingRows, GrowthLimits, grow
-from lessvfl.core.trees.holders import NodeRows
+from lessvfl.core.trees.holders import BinLayout, NodeRows
 from lessvfl.core.trees.splits import Chosen, NodeUnits, SplitRules, choose
 from lessvfl.core.trees.sums import FixedPoint, Sums
 from lessvfl.core.trees.targets import TreeTargets
@@ -123,15 +123,16 @@ def best_split(
     rows = np.arange(values.hessian.shape[1])
     used = [np.ones(layout.n_columns, dtype=bool) for layout in holders.layouts]
     holders.begin(values, used)
-    sums = holders.histograms([NodeRows(0, 0, rows)])
+    sums = np.concatenate(holders.histograms([NodeRows(0, 0, rows)]), axis=2)
     units = NodeUnits(values.gradient_unit, values.hessian_unit)
     total = values.total(0, rows)[:, None]
-    (chosen,) = choose(sums, holders.layouts, total, units, rules)
+    layout = BinLayout.joined(holders.layouts)
+    (chosen,) = choose(sums, layout, total, units, rules)
     return chosen
 
 
 def goes_left(holders: LocalHolders, chosen: Chosen) -> tuple[bool, ...]:
-    codes = holders.parties[chosen.owner].codes[chosen.column]
+    codes = np.concatenate([party.codes for party in holders.parties])[chosen.column]
     return tuple(chosen.left()[codes].tolist())
 
 
@@ -168,7 +169,7 @@ def test_of_equal_gains_the_first_column_wins(sizes: tuple[int, ...]) -> None:
     holders = holders_of(np.column_stack([x, -x]), *sizes)
     chosen = best_split(holders, exact(g, np.ones(6)), NO_LIMITS)
     assert chosen is not None
-    assert (chosen.owner, chosen.column) == (0, 0)
+    assert chosen.column == 0
     assert goes_left(holders, chosen) == (True, True, False, False, True, True)
 
 
@@ -180,10 +181,10 @@ def test_what_a_node_has_not_goes_where_most_rows_go() -> None:
         values = exact(sign * np.array([-1.0, -1.0, -1.0, 1.0, 0.0, 0.0]), np.ones(6))
         rows = np.arange(4)
         holders.begin(values, [np.ones(1, dtype=bool)])
-        sums = holders.histograms([NodeRows(0, 0, rows)])
+        (sums,) = holders.histograms([NodeRows(0, 0, rows)])
         units = NodeUnits(values.gradient_unit, values.hessian_unit)
         total = values.total(0, rows)[:, None]
-        (chosen,) = choose(sums, holders.layouts, total, units, NO_LIMITS)
+        (chosen,) = choose(sums, holders.layouts[0], total, units, NO_LIMITS)
         assert chosen is not None
         left = chosen.left()
         assert left[0] != left[1]
@@ -372,6 +373,16 @@ def test_a_party_without_columns_is_no_obstacle() -> None:
     targets = TreeTargets.of(LABELS["binary"], "binary")
     one = grown(holders_of(TABLE), targets)
     assert facts(one, 6) == facts(grown(holders_of(TABLE, 0, 6), targets), 0, 6)
+
+
+@pytest.mark.parametrize("n_columns", [0, 6])
+def test_without_columns_or_with_few_rows_a_tree_is_a_leaf(n_columns: int) -> None:
+    X, targets = TABLE[:30, :n_columns], TreeTargets.of(SCORE[:30], "regression")
+    rules = SplitRules(min_samples_leaf=16 if n_columns else 1)
+    ensemble = grown(holders_of(X), targets, limits=GrowthLimits(split=rules))
+    assert [tree.n_leaves for (tree,) in ensemble.trees] == [1, 1, 1]
+    z = ensemble.raw(holders_of(X), 30)
+    assert np.allclose(z, SCORE[:30].mean(), atol=1e-6)
 
 
 def test_owners_keep_rules_that_trees_use_and_no_other() -> None:

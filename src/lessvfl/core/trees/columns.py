@@ -130,7 +130,7 @@ class ColumnHolder:
 
     def begin(self, values: FixedPoint, used: Truths) -> None:
         """Take gradients, and which columns (F,) may be used."""
-        self._packed, self._n_gradients = values.packed(), values.n_gradients
+        self._packed, self._n_gradients = values.packed, values.n_gradients
         self._codes = self.codes if used.all() else self.codes[used]
         layout = self.bins.layout.only(used)
         self._width = int(layout.sizes.max(initial=1))

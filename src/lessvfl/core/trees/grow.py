@@ -19,7 +19,7 @@ import torch
 
 from lessvfl.core.plans import stream
 from lessvfl.core.trees import splits
-from lessvfl.core.trees.holders import Cut, NodeRows, TreeHolders, Truths
+from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, TreeHolders, Truths
 from lessvfl.core.trees.splits import Chosen, NodeUnits, SplitRules
 from lessvfl.core.trees.sums import FixedPoint, RowIds, Sums
 from lessvfl.core.trees.tree import LEAF, SplitTree
@@ -65,7 +65,7 @@ class _Node:
     rows: RowIds  # that are grown on; then those that are not
     n_rows: int  # of the former
     total: Sums  # (Q + 2,)
-    sums: Sequence[Sums] = ()  # (Q + 2, T) of every party
+    sums: Sums | None = None  # (Q + 2, T), while it may be split
     split: Chosen | None = None
     rule: int = -1
     children: tuple[_Node, ...] = ()
@@ -102,13 +102,18 @@ class _Growth:
         self.holders, self.given, self.limits = holders, given, limits
         self.next_rule = next_rule
         both = zip(holders.layouts, given.used, strict=True)
-        self.layouts = [layout.only(used) for layout, used in both]
-        self.columns = [np.flatnonzero(used) for used in given.used]
+        self.layout = BinLayout.joined([own.only(used) for own, used in both])
+        self.columns = [  # the party of each, and its place there
+            (owner, int(column))
+            for owner, used in enumerate(given.used)
+            for column in np.flatnonzero(used)
+        ]
         self.n_nodes = [1] * len(given.rows)
         self.is_full = [False] * len(given.rows)
         self.roots = [self._root(tree, rows) for tree, rows in enumerate(given.rows)]
         whole = [root for root in self.roots if self._may_split(root)]
-        self._choose(whole, self._sums(whole))
+        if whole:
+            self._choose(whole, self._sums(whole))
 
     def _root(self, tree: int, rows: RowIds) -> _Node:
         rest = np.ones(self.given.values.hessian.shape[1], dtype=np.bool_)
@@ -165,22 +170,21 @@ class _Growth:
             node.children, node.rule = self._children(node, cut, left), cut.rule
             if any(self._may_split(child) for child in node.children):
                 parents.append(node)
-        smaller = [min(node.children, key=_size) for node in parents]
-        larger = [max(node.children, key=_size) for node in parents]
-        found = self._sums(smaller)
-        rest = [
-            np.stack([node.sums[party] for node in parents], axis=1) - own
-            for party, own in enumerate(found)
-            if parents
-        ]
-        both = [np.concatenate(pair, axis=1) for pair in zip(found, rest, strict=True)]
-        self._choose([*smaller, *larger], both)
+        if parents:
+            smaller = [min(node.children, key=_size) for node in parents]
+            larger = [max(node.children, key=_size) for node in parents]
+            whole = [node.sums for node in parents if node.sums is not None]
+            found = self._sums(smaller)
+            rest = np.stack(whole, axis=1) - found
+            both = np.concatenate([found, rest], axis=1)
+            self._choose([*smaller, *larger], both)
         for node in nodes:
-            node.sums = ()
+            node.sums = None
 
     def _cut(self, node: _Node, chosen: Chosen) -> Cut:
         """Give numbers to a rule and to the children that it makes."""
-        owner, first = chosen.owner, self.n_nodes[node.tree]
+        owner, column = self.columns[chosen.column]
+        first = self.n_nodes[node.tree]
         self.n_nodes[node.tree] += 2
         rule = self.next_rule[owner]
         self.next_rule[owner] += 1
@@ -190,7 +194,7 @@ class _Growth:
             (first, first + 1),
             owner,
             rule,
-            int(self.columns[owner][chosen.column]),
+            column,
             chosen.left(),
             node.rows,
         )
@@ -208,46 +212,42 @@ class _Growth:
         )
         return first, second
 
-    def _sums(self, nodes: Sequence[_Node]) -> list[Sums]:
-        """Ask for the sums of some nodes, (Q + 2, nodes, T) of every party."""
-        if not nodes:
-            return []
+    def _sums(self, nodes: Sequence[_Node]) -> Sums:
+        """Ask for the sums of some nodes, (Q + 2, nodes, T), parties side by side."""
         asked = [NodeRows(n.tree, n.number, n.rows[: n.n_rows]) for n in nodes]
-        return self.holders.histograms(asked)
+        found = self.holders.histograms(asked)
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=2)
 
-    def _choose(self, nodes: Sequence[_Node], sums: Sequence[Sums]) -> None:
+    def _choose(self, nodes: Sequence[_Node], sums: Sums) -> None:
         """Choose the splits of those nodes that may be split."""
         places = [i for i, node in enumerate(nodes) if self._may_split(node)]
-        if not places:
-            return
         fits = [nodes[i] for i in places]
         if len(places) < len(nodes):
-            sums = [own[:, places] for own in sums]
+            sums = sums[:, places]
         trees = [node.tree for node in fits]
         values = self.given.values
         chosen = splits.choose(
             sums,
-            self.layouts,
+            self.layout,
             np.stack([node.total for node in fits], axis=1),
             NodeUnits(values.gradient_unit[trees], values.hessian_unit[trees]),
             self.limits.split,
             self._allowed(fits),
         )
         for place, (node, split) in enumerate(zip(fits, chosen, strict=True)):
-            node.split = split
-            node.sums = [own[:, place] for own in sums] if split else ()
+            node.split, node.sums = split, sums[:, place] if split else None
 
-    def _allowed(self, nodes: Sequence[_Node]) -> list[Truths] | None:
-        """Draw the columns that every node may use, (nodes, F) of every party."""
+    def _allowed(self, nodes: Sequence[_Node]) -> Truths | None:
+        """Draw the columns that every node may use, (nodes, F)."""
         if self.given.node_share >= 1:
             return None
-        widths = [layout.n_columns for layout in self.layouts]
-        n_used = max(1, round(self.given.node_share * sum(widths)))
-        allowed = np.zeros((len(nodes), sum(widths)), dtype=np.bool_)
+        n_columns = len(self.columns)
+        n_used = max(1, round(self.given.node_share * n_columns))
+        allowed = np.zeros((len(nodes), n_columns), dtype=np.bool_)
         for own, node in zip(allowed, nodes, strict=True):
             drawn = stream(self.given.seeds[node.tree], "node columns", node.number)
-            own[torch.randperm(sum(widths), generator=drawn)[:n_used].numpy()] = True
-        return np.split(allowed, np.cumsum(widths)[:-1], axis=1)
+            own[torch.randperm(n_columns, generator=drawn)[:n_used].numpy()] = True
+        return allowed
 
     def finish(self, root: _Node) -> Grown:
         """Return the tree of all splits that hold, nodes numbered anew."""
@@ -262,12 +262,12 @@ class _Growth:
                 children.append((LEAF, LEAF))
                 leaves[node.rows] = place
         held = [node.split if id(node) in inner else None for node in nodes]
-        columns = [int(self.columns[s.owner][s.column]) if s else LEAF for s in held]
+        at = [self.columns[s.column] if s else (LEAF, LEAF) for s in held]
         both = zip(nodes, held, strict=True)
         tree = SplitTree(
             np.array(children, dtype=np.int32),
-            np.array([s.owner if s else LEAF for s in held], dtype=np.int32),
-            np.array(columns, dtype=np.int32),
+            np.array([owner for owner, _ in at], dtype=np.int32),
+            np.array([column for _, column in at], dtype=np.int32),
             np.array([n.rule if s else LEAF for n, s in both], dtype=np.int32),
             np.array([s.gain if s else 0.0 for s in held]),
             np.array([node.n_rows for node in nodes]),

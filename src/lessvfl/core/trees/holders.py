@@ -50,9 +50,16 @@ class BinLayout:
 
     def only(self, used: Truths) -> BinLayout:
         """Return the layout of some columns, (F,)."""
-        if used.all():
-            return self
         return BinLayout(self.sizes[used], self.missing[used], self.categorical[used])
+
+    @classmethod
+    def joined(cls, layouts: Sequence[BinLayout]) -> BinLayout:
+        """Return the layout of all columns of several parties."""
+        return cls(
+            np.concatenate([own.sizes for own in layouts]),
+            np.concatenate([own.missing for own in layouts]),
+            np.concatenate([own.categorical for own in layouts]),
+        )
 
 
 @dataclass(frozen=True)

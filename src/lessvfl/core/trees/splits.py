@@ -9,7 +9,6 @@ wins, then missing cells on the right, then the first bin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,14 +34,13 @@ class Chosen:
     """The best split of one node."""
 
     gain: float
-    owner: int
-    column: int  # of the owner, among those in use
+    column: int  # among those in use, of all parties
     cuts: _Cuts
     node: int  # by its place among nodes that were looked at
 
     def left(self) -> Truths:
         """Return which bins go left, (values + 1,)."""
-        return self.cuts.left(self.node)
+        return self.cuts.left(self.node, self.column)
 
 
 @dataclass(frozen=True)
@@ -54,48 +52,42 @@ class NodeUnits:
 
 
 def choose(
-    histograms: Sequence[Sums],
-    layouts: Sequence[BinLayout],
+    sums: Sums,
+    layout: BinLayout,
     totals: Sums,
     units: NodeUnits,
     rules: SplitRules,
-    allowed: Sequence[Truths] | None = None,
+    allowed: Truths | None = None,
 ) -> list[Chosen | None]:
     """Return the best split of every node, None where none gains.
 
-    `histograms` (Q + 2, nodes, T) are of every party, `totals` (Q + 2, nodes) of nodes,
-    `allowed` (nodes, F) says which columns of a party a node may use.
+    `sums` (Q + 2, nodes, T) are by bin, of all parties side by side, `totals` (Q + 2,
+    nodes) of nodes, and `allowed` (nodes, F) says which columns a node may use.
     """
-    found: list[Chosen | None] = [None] * totals.shape[1]
-    best = np.full(totals.shape[1], -np.inf)
-    search = _Search(totals, units, rules)
-    for owner, (sums, layout) in enumerate(zip(histograms, layouts, strict=True)):
-        if not layout.n_bins:
-            continue
-        own = None if allowed is None else allowed[owner]
-        cuts = search.over(sums, layout, own)
-        for node in np.flatnonzero(cuts.gain > best).tolist():
-            best[node] = cuts.gain[node]
-            column = int(layout.column_of[cuts.place[node]])
-            found[node] = Chosen(search.gain(node, best), owner, column, cuts, node)
-    return [one if one and one.gain > rules.min_gain else None for one in found]
+    if not layout.n_bins:
+        return [None] * totals.shape[1]
+    cuts = _Search(totals, units, rules).over(sums, layout, allowed)
+    both = zip(cuts.gain.tolist(), layout.column_of[cuts.place].tolist(), strict=True)
+    return [
+        Chosen(gain, column, cuts, node) if gain > rules.min_gain else None
+        for node, (gain, column) in enumerate(both)
+    ]
 
 
 @dataclass(frozen=True)
 class _Cuts:
-    """The best cut of every node at one party."""
+    """The best cut of every node."""
 
-    gain: NDArray[np.float64]  # (nodes,), in units of the node
+    gain: NDArray[np.float64]  # (nodes,)
     place: NDArray[np.int64]  # (nodes,), the last bin that goes left, of all T
     missing_left: Truths  # (nodes,)
     layout: BinLayout
     sums: Sums  # (Q + 2, nodes, T), as they came
     order: NDArray[np.int64] | None  # (nodes, T), which bin is where; None: as they are
 
-    def left(self, node: int) -> Truths:
+    def left(self, node: int, column: int) -> Truths:
         """Return which bins of the column go left, (values + 1,)."""
         layout, place = self.layout, int(self.place[node])
-        column = int(layout.column_of[place])
         start, size = int(layout.starts[column]), int(layout.sizes[column])
         n_values = size - int(layout.missing[column])
         sums = self.sums[:, node, start : start + size]
@@ -129,12 +121,8 @@ class _Search:
         with np.errstate(divide="ignore", invalid="ignore"):
             self.before = _squares(totals) / (totals[-2] + self.l2[:, 0])  # (nodes,)
 
-    def gain(self, node: int, found: NDArray[np.float64]) -> float:
-        unit = self.units.gradient[node] ** 2 / self.units.hessian[node]
-        return float((found[node] - self.before[node]) * unit)
-
     def over(self, sums: Sums, layout: BinLayout, allowed: Truths | None) -> _Cuts:
-        """Return the best cuts at one party."""
+        """Return the best cut of every node."""
         order = self._order(sums, layout) if layout.categorical.any() else None
         ordered = sums if order is None else np.take_along_axis(sums, order[None], 2)
         running = np.cumsum(ordered, axis=2)
@@ -161,6 +149,8 @@ class _Search:
             missing_left = (other > gain) | ((other == gain) & sooner)
             gain = np.where(missing_left, other, gain)
             place = np.where(missing_left, bins[at], place)
+        unit = np.square(self.units.gradient) / self.units.hessian
+        gain = (gain - self.before) * unit
         return _Cuts(gain, place, missing_left, layout, sums, order)
 
     def _order(self, sums: Sums, layout: BinLayout) -> NDArray[np.int64]:

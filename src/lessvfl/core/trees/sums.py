@@ -10,6 +10,7 @@ number, so that one pass sums them all.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,7 @@ class FixedPoint:
         """Return how many gradients a row has in one tree, Q."""
         return int(self.gradient.shape[1])
 
+    @functools.cached_property
     def packed(self) -> NDArray[np.complex128]:
         """Return complex numbers (P, K x N) that :func:`sum_by_bin` sums."""
         g, h = self.gradient, self.hessian
