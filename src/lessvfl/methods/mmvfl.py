@@ -36,11 +36,12 @@ from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core.limits import (
-    HELD_OUT,
+    MOST_CLASSES,
     N_LIMITS,
+    N_VALUES,
     above,
+    at_limits,
     best,
-    choose_limit,
     split_rows,
 )
 from lessvfl.core.losses import Labels
@@ -49,11 +50,11 @@ from lessvfl.core.plans import PartyPlan, QueryPlan, take
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.views import View, targets
 from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.methods.held_out import choose_together
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "select_features"
-MOST_CLASSES = 32  # that a party's budget is planned for
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Config(Joint):
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        n_values = (self.most_rounds + HELD_OUT * N_LIMITS) * MOST_CLASSES
+        n_values = self.most_rounds * MOST_CLASSES + N_VALUES
         solve = QueryPlan(STAGE, self.most_rounds + 2, n_values)
         return solve, *super().plans(n_parties)
 
@@ -129,7 +130,7 @@ class MmvflParty:
         found = []
         for X, view, most in zip(self._held, self._views, self._largest, strict=True):
             assert view.W is not None
-            masks = [above(view.norms, most, i)[view.groups] for i in range(N_LIMITS)]
+            masks = at_limits(view.norms, most)[:, view.groups]
             cut = [X @ (view.W * mask.unsqueeze(1)) for mask in masks]
             found.append(torch.cat(cut, dim=1))
         return torch.stack(found)
@@ -170,13 +171,13 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
             break
         before = now
 
-    sent = dict.fromkeys(names, (largest,))
-    predictions = dict.fromkeys(names, ((dtype, (R, held.shape[1], N_LIMITS * C)),))
-    answers = parties.query(STAGE, step + 1, sent, predictions)
-    mean = torch.stack([array for (array,) in answers.values()]).mean(dim=0)
-    errors = mean.view(R, -1, N_LIMITS, C) - held.unsqueeze(2)
-    choice = choose_limit(errors.square().sum(dim=3))
-    parties.query_last(STAGE, step + 2, dict.fromkeys(names, (choice,)))
+    def losses(said: list[Tensor]) -> Tensor:
+        mean = torch.stack(said).mean(dim=0)
+        errors = mean.view(R, -1, N_LIMITS, C) - held.unsqueeze(2)
+        return errors.square().sum(dim=3)
+
+    predictions = (dtype, (R, held.shape[1], N_LIMITS * C))
+    choose_together(parties, STAGE, step + 1, largest, predictions, losses)
 
 
 def _objective(apart: Tensor, off: Tensor, config: Config) -> float:

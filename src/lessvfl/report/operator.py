@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lessvfl import terms
 from lessvfl.report import page, parts, sentences, tables
+from lessvfl.report.ratings import rating_card
 from lessvfl.report.tables import at, number, plural
 from lessvfl.report.verdicts import (
     FEATURES_NAME,
@@ -252,6 +253,7 @@ def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> 
         banner=page.banner(record),
         lists=lists,
         cautions=[*dwarfing(record), *cautions(record)] if found else [],
+        rating=rating_card(record),
         revealed=revealed(record, since),
         sent=[
             {
