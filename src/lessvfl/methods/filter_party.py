@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -23,16 +25,24 @@ class FilterParty(CountingParty):
         self.config, self._measure = config, measure
         self._must = own.features.groups_of(own.must_keep).cpu()
         self._counts: list[Tensor] = []  # of every replica, (n_bins, C)
-        self._scores: list[Tensor] = []  # (G,)
+        self._scores: list[Tensor] = []  # (G,), by which features are compared
         self._largest: list[float] = []  # score of any feature of any party
 
     def counted(self, counts: list[Tensor]) -> QueryArrays | Selected:
-        """Rate features; select, or tell the largest score to choose a limit."""
+        """Rate features; select, or tell the largest score to choose a limit.
+
+        A limit is on what scores have beyond the mean of those with scrambled labels: a
+        feature with many bins has a large score by chance.
+        """
         both = zip(counts, self.bins, strict=True)
         self._counts = counts
         self._scores = [self._measure.scores(table, bins) for table, bins in both]
         keep = self.config.keep
         if self.config.holds_out:
+            for r, scores in enumerate(self._scores):
+                scramble = self._scramble(r)
+                copies = [scramble() for _ in range(self.config.copies)]
+                self._scores[r] = scores - torch.stack(copies).mean(dim=0)
             largest = [scores.amax() for scores in self._scores]
             return (torch.stack(largest).view(-1, 1).to(self.own.X.dtype),)
         if keep is not None:
@@ -46,11 +56,15 @@ class FilterParty(CountingParty):
 
     def go_on(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Say what features above every limit say of rows held out; then select."""
+        if not self.config.holds_out:
+            return super().go_on(step, arrays)
         expect(arrays, (self.own.n_replicas, 1))
         values = arrays[0][:, 0].tolist()
         if step == 0:
             self._largest = values
             return (self.hide(torch.stack([self._say(r) for r in range(len(values))])),)
+        if not self._largest:
+            raise ValueError("the end before rows held out were told of")
         chosen = zip(self._scores, self._largest, values, strict=True)
         return self._selected([limits.above(*own) for own in chosen])
 
@@ -75,8 +89,13 @@ class FilterParty(CountingParty):
         return Selected(kept, ratings)
 
     def _beyond_chance(self, r: int) -> tuple[Tensor, float]:
-        bins, own, table = self.bins[r], self.own, self._counts[r]
-        total = table[bins.owner == 0].sum(dim=0)
+        copies, most = self.config.copies, self.config.false_share
+        return keep_beyond_chance(self._scores[r], self._scramble(r), copies, most)
+
+    def _scramble(self, r: int) -> Callable[[], Tensor]:
+        """Return a function that returns the scores of all features by chance."""
+        bins, own = self.bins[r], self.own
+        total = self._counts[r][bins.owner == 0].sum(dim=0)
         classes = torch.arange(len(total)).repeat_interleave(total)
         random = stream(own.private[r], "scrambled labels", own.party)
 
@@ -84,5 +103,4 @@ class FilterParty(CountingParty):
             order = torch.randperm(len(classes), generator=random)
             return self._measure.scores(bins.counts(classes[order], len(total)), bins)
 
-        copies, most = self.config.copies, self.config.false_share
-        return keep_beyond_chance(self._scores[r], scramble, copies, most)
+        return scramble
