@@ -85,10 +85,10 @@ def test_by_rows_held_out_sharing_and_the_clear_keep_the_same(
 
 def test_rows_held_out_keep_what_matters() -> None:
     """Also beside a category of many levels, whose score is large by chance."""
-    rng, n = np.random.default_rng(0), 2000
+    rng, n = np.random.default_rng(0), 4000
     table = pd.DataFrame({f"x{i}": rng.normal(size=n) for i in range(7)})
     table["street"] = np.char.add("no. ", rng.integers(0, 50, n).astype(str))
-    y = (table.x0 + table.x5 + 0.5 * rng.normal(size=n) > 0).astype(int)
+    y = (table.x0 + table.x5 + 5 * rng.normal(size=n) > 0).astype(int)
     dataset = data.from_arrays(table, y)
     own = lessvfl.resolve(
         "iv-filter", "default", dataset, FEW | {"how_many": "held-out"}
