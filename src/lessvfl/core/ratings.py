@@ -18,7 +18,7 @@ from lessvfl.core.features import FeatureMap
 Rating = dict[str, Any]  # of one replica
 
 
-class Measure(NamedTuple):
+class BinMeasure(NamedTuple):
     """What features are rated by: what each of their bins adds to it."""
 
     name: str
@@ -38,7 +38,7 @@ def rating(measure: str, scores: Tensor, features: FeatureMap) -> Rating:
 
 
 def rating_by_bins(
-    measure: Measure,
+    measure: BinMeasure,
     counts: Tensor,
     bins: Bins,
     features: FeatureMap,

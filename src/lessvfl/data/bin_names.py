@@ -12,7 +12,7 @@ import numpy as np
 from lessvfl.data.column import EncodedColumn
 from lessvfl.data.encode import Encoding
 
-Range = Sequence[float | None]  # from a value on and below another; None: no end
+Ends = Sequence[float | None]  # from a value on and below another; None: no end
 MISSING, OTHER = "missing", "other"  # an empty cell; a category that is too rare
 PARTS = ("day", "month", "weekday")  # of a date, before the date itself
 PRECISION = 2.0**-23  # of an encoded value, of its size
@@ -27,7 +27,7 @@ class BinName(NamedTuple):
 
 
 def bin_name(
-    encoding: Encoding, columns: Sequence[int], ranges: Mapping[int, Range]
+    encoding: Encoding, columns: Sequence[int], ranges: Mapping[int, Ends]
 ) -> BinName:
     """Name a bin by the ranges of encoded columns, by their place in the encoding.
 
@@ -52,7 +52,7 @@ def _places(encoding: Encoding) -> Iterator[tuple[EncodedColumn, range]]:
         before += column.width
 
 
-def _of_column(column: EncodedColumn, ranges: Sequence[Range]) -> BinName:
+def _of_column(column: EncodedColumn, ranges: Sequence[Ends]) -> BinName:
     """Name a bin of one source column by the ranges of its encoded ones."""
     if column.flag:
         *ranges, flag = ranges
@@ -101,7 +101,7 @@ def _shortest(value: float, *ends: float) -> str:
     return repr(next(near, value))
 
 
-def _of_date(column: EncodedColumn, ranges: Sequence[Range]) -> BinName:
+def _of_date(column: EncodedColumn, ranges: Sequence[Ends]) -> BinName:
     """Name a bin of a date by ranges of day, month, weekday and the date itself."""
     texts, place = [], []
     for (low, high), (shift, scale), what in zip(

@@ -12,7 +12,7 @@ from lessvfl.core.binning import log_odds
 from lessvfl.core.chance import keep_beyond_chance
 from lessvfl.core.plans import stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
-from lessvfl.core.ratings import Measure, rating_by_bins
+from lessvfl.core.ratings import BinMeasure, rating_by_bins
 from lessvfl.methods.counting_party import CountingParty
 from lessvfl.methods.filters import FilterConfig
 
@@ -20,7 +20,7 @@ from lessvfl.methods.filters import FilterConfig
 class FilterParty(CountingParty):
     """A party in the stage of a filter."""
 
-    def __init__(self, measure: Measure, config: FilterConfig, own: Holder) -> None:
+    def __init__(self, measure: BinMeasure, config: FilterConfig, own: Holder) -> None:
         super().__init__(config, own)
         self.config, self._measure = config, measure
         self._must = own.features.groups_of(own.must_keep).cpu()

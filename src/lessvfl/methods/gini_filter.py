@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 
 from lessvfl.core.binning import impurity_removed
-from lessvfl.core.ratings import Measure
+from lessvfl.core.ratings import BinMeasure
 from lessvfl.methods import filters
 from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import FilterParty
 
-MEASURE = Measure("Gini impurity removed", impurity_removed)
+MEASURE = BinMeasure("Gini impurity removed", impurity_removed)
 
 METHOD = Method(
     "gini-filter",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 
 from lessvfl.core.binning import information
-from lessvfl.core.ratings import Measure
+from lessvfl.core.ratings import BinMeasure
 from lessvfl.methods import filters
 from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import FilterParty
 
-MEASURE = Measure("information value", information, has_woe=True)
+MEASURE = BinMeasure("information value", information, has_woe=True)
 
 METHOD = Method(
     "iv-filter",
