@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lessvfl.data import Encoding, bin_name, frame_of
+from lessvfl.data import BinNames, Encoding, frame_of
 
 
 def encoded(groups=None, **columns):
@@ -23,7 +23,7 @@ def name_of(encoding, row, columns=None):
     """Name the bin whose ranges are the values of one row."""
     columns = range(len(row)) if columns is None else columns
     ranges = {i: (row[i], row[i]) for i in columns if row[i] != 0}
-    return bin_name(encoding, columns, ranges)
+    return BinNames(encoding).name(columns, ranges)
 
 
 def test_ends_of_a_number_are_those_of_the_table():
@@ -31,9 +31,9 @@ def test_ends_of_a_number_are_those_of_the_table():
     ages = np.array([18.0, 25.0, 0.0, 40.0, 64.25] * 8)
     encoding, cells = encoded(age=ages)
     low, high = cells[0, 0], cells[1, 0]
-    assert bin_name(encoding, [0], {0: (low, high)}).text == "[18.0, 25.0)"
-    assert bin_name(encoding, [0], {0: (None, low)}).text == "(-inf, 18.0)"
-    assert bin_name(encoding, [0], {0: (cells[4, 0], None)}).text == "[64.25, inf)"
+    assert BinNames(encoding).name([0], {0: (low, high)}).text == "[18.0, 25.0)"
+    assert BinNames(encoding).name([0], {0: (None, low)}).text == "(-inf, 18.0)"
+    assert BinNames(encoding).name([0], {0: (cells[4, 0], None)}).text == "[64.25, inf)"
     assert [name_of(encoding, row).text for row in cells[:3]] == [
         "18.0",
         "25.0",

@@ -17,6 +17,7 @@ import lessvfl
 from lessvfl import data
 from lessvfl.core import limits, sharing
 from lessvfl.core.limits import split_rows
+from lessvfl.core.plans import QueryPlan
 from lessvfl.core.sharing import Ring
 from lessvfl.errors import ConfigError
 from lessvfl.methods.filter_party import FilterParty
@@ -151,10 +152,13 @@ def test_a_party_plans_what_it_shows_of_rows_held_out() -> None:
         more = {"how_many": "held-out", "secret": secret}
         own = lessvfl.resolve("iv-filter", "default", dataset, more)
         query, *_ = own.config.plans(3)
+        assert isinstance(query, QueryPlan)
         shown[secret] = (query.n_queries, query.n_values)
     assert shown == {"sharing": (6, 0), "none": (3, pytest.approx(0.2 * 12 * 32))}
     own = lessvfl.resolve("iv-filter", "default", dataset, more | {"keep": 3})
-    assert own.config.plans(3)[0].n_queries == 1
+    query, *_ = own.config.plans(3)
+    assert isinstance(query, QueryPlan)
+    assert query.n_queries == 1
 
 
 @pytest.fixture

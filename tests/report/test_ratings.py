@@ -18,12 +18,18 @@ def rated(odd_records):
     return rated_record(odd_records["shadows"])
 
 
+def card_of(record):
+    card = rating_card(record)
+    assert card is not None
+    return card
+
+
 def words_of(record):
     return "|".join(Reader(report.page(record)).words)
 
 
 def test_the_page_has_every_bin_of_a_feature(rated):
-    card = rating_card(rated)
+    card = card_of(rated)
     assert card.title == "Information value of your features"
     assert card.sentences[0].startswith("Of seed 0. No message tells these numbers")
     first = card.features[0]
@@ -44,7 +50,7 @@ def test_the_page_has_every_bin_of_a_feature(rated):
 
 def test_of_more_classes_every_one_has_a_column(odd_records):
     record = rated_record(odd_records["shadows"], n_classes=3)
-    line = rating_card(record).features[0].bins[0]
+    line = card_of(record).features[0].bins[0]
     assert [name for name in line if name.startswith("WOE")] == [
         "WOE 0",
         "WOE 1",
@@ -87,7 +93,7 @@ def test_no_spreadsheet_computes_the_name_of_a_category(odd_records):
 def test_what_the_page_has_no_room_for_is_in_the_file(rated, monkeypatch):
     monkeypatch.setattr(ratings, "MOST_FEATURES", 1)
     monkeypatch.setattr(ratings, "MOST_BINS", 1)
-    card = rating_card(rated)
+    card = card_of(rated)
     assert [one.feature for one in card.features] == ["age"]
     assert card.features[0].n_more == 1
     assert card.sentences[-1].endswith("has all of them, also of 1 more feature.")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from lessvfl.core.binning import Bins, by_feature, weight_of_evidence
@@ -52,9 +53,9 @@ def rating_by_bins(
     n, sizes = len(bins.sizes), bins.sizes.tolist()
     woe, _ = weight_of_evidence(counts, bins.owner, n)
     split = zip(
-        counts.split(sizes),
-        woe[:, 1 if counts.shape[1] == 2 else 0 :].split(sizes),
-        measure.parts(counts, bins.owner, n).split(sizes),
+        torch.split(counts, sizes),
+        torch.split(woe[:, 1 if counts.shape[1] == 2 else 0 :], sizes),
+        torch.split(measure.parts(counts, bins.owner, n), sizes),
         bins.ranges,
         strict=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import NamedTuple
 
@@ -26,30 +26,34 @@ class BinName(NamedTuple):
     place: tuple[float, ...]
 
 
-def bin_name(
-    encoding: Encoding, columns: Sequence[int], ranges: Mapping[int, Ends]
-) -> BinName:
-    """Name a bin by the ranges of encoded columns, by their place in the encoding.
+class BinNames:
+    """Names the bins of a party's features."""
 
-    `columns` are all that make up the feature; those without a range are 0.
-    """
-    own = [
-        (column, [ranges.get(place, (0.0, 0.0)) for place in places])
-        for column, places in _places(encoding)
-        if places[0] in set(columns)
-    ]
-    named = [(column.name, *_of_column(column, found)) for column, found in own]
-    several = len(named) > 1  # columns that are one feature
-    texts = [f"{name}: {text}" if several else text for name, text, _ in named]
-    return BinName("; ".join(texts), tuple(p for *_, place in named for p in place))
+    def __init__(self, encoding: Encoding) -> None:
+        self._source: list[tuple[EncodedColumn, range]] = []  # of each encoded column
+        for column in encoding.columns:
+            before = len(self._source)
+            places = range(before, before + column.width)
+            self._source += [(column, places)] * column.width
 
+    def name(self, columns: Sequence[int], ranges: Mapping[int, Ends]) -> BinName:
+        """Name a bin by the ranges of encoded columns, by their place in the encoding.
 
-def _places(encoding: Encoding) -> Iterator[tuple[EncodedColumn, range]]:
-    """Yield every source column with the places of its encoded ones."""
-    before = 0
-    for column in encoding.columns:
-        yield column, range(before, before + column.width)
-        before += column.width
+        `columns` are all that make up the feature; those without a range are 0.
+        """
+        own = {
+            self._source[column][1].start: self._source[column] for column in columns
+        }
+        named = [
+            (
+                column.name,
+                *_of_column(column, [ranges.get(i, (0.0, 0.0)) for i in places]),
+            )
+            for column, places in own.values()
+        ]
+        several = len(named) > 1  # columns that are one feature
+        texts = [f"{name}: {text}" if several else text for name, text, _ in named]
+        return BinName("; ".join(texts), tuple(p for *_, place in named for p in place))
 
 
 def _of_column(column: EncodedColumn, ranges: Sequence[Ends]) -> BinName:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -77,9 +77,10 @@ class FilterParty(CountingParty):
         return torch.stack(sums).permute(2, 1, 0).flatten(1)
 
     def _selected(
-        self, chosen: list[Tensor], false: list[float] | None = None
+        self, chosen: list[Tensor], shares: Sequence[float | None] = ()
     ) -> Selected:
-        shares = false or [None] * len(chosen)
+        """Keep these features (G,) of every replica, of which `shares` are useless."""
+        shares = shares or [None] * len(chosen)
         own = zip(self._counts, self.bins, shares, strict=True)
         ratings = tuple(
             rating_by_bins(self._measure, table, bins, self.own.features, share)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lessvfl.core.party_data import Outcome
-from lessvfl.data import Encoding, bin_name
+from lessvfl.data import BinNames, Encoding
 
 
 def ratings_of(encoding: Encoding, outcome: Outcome) -> dict[str, Any] | None:
@@ -22,23 +22,24 @@ def ratings_of(encoding: Encoding, outcome: Outcome) -> dict[str, Any] | None:
         for name, score in zip(encoding.features, found["scores"], strict=True)
     ]
     if "bins" in found:
+        names = BinNames(encoding)
         for one, table in zip(features, found["bins"], strict=True):
-            one["bins"] = _bins(encoding, table)
+            one["bins"] = _bins(names, table)
     ordered = sorted(features, key=lambda one: -one["score"])
     shared = {key: found.get(key) for key in ("measure", "false_share")}
     return {**shared, "features": ordered}
 
 
-def _bins(encoding: Encoding, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _bins(names: BinNames, table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the bins of one feature: numbers upwards, missing cells last."""
-    names = [
-        bin_name(encoding, table["columns"], {c: ends for c, *ends in ranges})
+    named = [
+        names.name(table["columns"], {c: ends for c, *ends in ranges})
         for ranges in table["ranges"]
     ]
     found = []
-    for place in sorted(range(len(names)), key=lambda i: names[i].place):
+    for place in sorted(range(len(named)), key=lambda i: named[i].place):
         counts = table["counts"][place]
-        line = {"bin": names[place].text, "rows": sum(counts), "classes": counts}
+        line = {"bin": named[place].text, "rows": sum(counts), "classes": counts}
         if "woe" in table:
             line["woe"] = table["woe"][place]
         found.append({**line, "part": table["parts"][place]})
