@@ -91,7 +91,7 @@ def _shown(one: Mapping[str, Any], kept: frozenset[str]) -> RatedFeature:
 def _text(cell: str | int | float) -> str:
     if isinstance(cell, str):
         return cell
-    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:z.3f}"
 
 
 def _cells(bin_: Mapping[str, Any]) -> dict[str, str | int | float]:
