@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,12 @@ def above(scores: Tensor, largest: float, place: int) -> Tensor:
 def at_limits(scores: Tensor, largest: float) -> Tensor:
     """Return which features reach every limit, (N_LIMITS, G)."""
     return torch.stack([above(scores, largest, place) for place in range(N_LIMITS)])
+
+
+def check_places(places: Sequence[int]) -> None:
+    """Refuse places of limits that there are none of with a ValueError."""
+    if not all(place in range(N_LIMITS) for place in places):
+        raise ValueError(f"limits {list(places)} of 0 to {N_LIMITS - 1}")
 
 
 def best(scores: Tensor, keep: int) -> Tensor:

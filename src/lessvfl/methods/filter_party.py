@@ -60,11 +60,12 @@ class FilterParty(CountingParty):
             return super().go_on(step, arrays)
         expect(arrays, (self.own.n_replicas, 1))
         values = arrays[0][:, 0].tolist()
-        if step == 0:
+        if step == 0 and not self._largest:
             self._largest = values
             return (self.hide(torch.stack([self._say(r) for r in range(len(values))])),)
-        if not self._largest:
-            raise ValueError("the end before rows held out were told of")
+        if step == 0 or not self._largest:
+            raise ValueError("rows held out, of which is told once, before the end")
+        limits.check_places(values)
         chosen = zip(self._scores, self._largest, values, strict=True)
         return self._selected([limits.above(*own) for own in chosen])
 
