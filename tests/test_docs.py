@@ -44,6 +44,7 @@ from lessvfl.data.sets.recipes import RECIPES
 from lessvfl.data.sets.synthetic import SyntheticConfig
 from lessvfl.methods import (
     counterfactual,
+    counting,
     dual_gates,
     filters,
     group_lasso,
@@ -311,9 +312,9 @@ def settings_table(section: type, *bases: type) -> str:
         (vflfs.Config, group_lasso.Config),
         (mmvfl.Config, Joint),
         (counterfactual.Config, Joint),
-        (filters.Counted, Joint),
-        (filters.FilterConfig, filters.Counted),
-        (dual_gates.Config, filters.Counted),
+        (counting.Counted, Joint),
+        (filters.FilterConfig, counting.Counted),
+        (dual_gates.Config, counting.Counted),
         (trees.TreeConfig, Joint),
         (vertical_forest.Config, trees.TreeConfig),
     ],

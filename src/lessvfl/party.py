@@ -32,6 +32,7 @@ from lessvfl.core.plans import (
     take,
 )
 from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol, Selected
+from lessvfl.core.ratings import Rating
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
@@ -83,6 +84,7 @@ class Party:
         self._new_protocol = protocol  # of a method that has its own
         self._protocol: PartyProtocol | None = None  # in a stage of queries
         self._gate_start: Tensor | None = None  # (R, n_groups), where gates start
+        self._ratings: list[Rating] = []  # of every replica, for the party's own eyes
 
     @property
     def blocks(self) -> Tensor | None:
@@ -267,6 +269,7 @@ class Party:
             return messages.QueryReply(request.stage, tuple(answer))
         self._protocol = None
         self._gate_start = answer.gates
+        self._ratings = list(answer.ratings)
         if answer.net is not None:
             slots = self.features.keep(answer.groups).slots
             self._replace(answer.net.narrow(slots), answer.groups)
@@ -432,7 +435,7 @@ class Party:
             constant = substitute.constant[replica, net.output_mask[replica]]
         what = f"The weights of the features of party '{self.name}'"
         importance = finite(what, self.features.importance(self.net, replica))
-        reports = self._shadows.reports
+        reports, ratings = self._shadows.reports, self._ratings
         return Outcome(
             net.replica(replica),
             tuple(self.kept[replica].tolist()),
@@ -442,6 +445,7 @@ class Party:
             constant,
             pretrained is not None,
             reports[replica] if reports else None,
+            ratings[replica] if ratings else None,
         )
 
     # ---------------------------------------------------------------------------- state
@@ -452,6 +456,7 @@ class Party:
         values: dict[str, Any] = {
             "widths": list(self._widths),
             "has_selected": self._has_selected,
+            "ratings": self._ratings,
             **how,
             "plan": None,
         }
@@ -498,6 +503,7 @@ class Party:
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()
         self._gate_start = tensors.get("gate_start")
+        self._ratings = list(values["ratings"])
         if values["plan"] is not None:
             plan = values["plan"]
             own = {k: None if plan[k] is None else tuple(plan[k]) for k in TUPLES}

@@ -55,6 +55,25 @@ def test_categories_and_missing_cells_are_bins_of_their_own() -> None:
     assert second[1] == second[3] == second[4]
 
 
+def test_every_row_is_within_the_ranges_of_its_bin() -> None:
+    """Of many values from one on and below the next, of few the value itself."""
+    X, _ = table(200)
+    X[:, 1] = X[:, 1].round()
+    X[:80, 2] = X[:, 2].min()  # so many that the first end is the least value
+    bins = bin_features(X, torch.tensor([0, 1, 1]), 2, 8)
+    for feature, columns in enumerate(([0], [1, 2])):
+        codes = bins.codes[feature] - bins.codes[feature].min()
+        for place, column in enumerate(columns):
+            low, high = bins.ranges[feature][codes, place].T
+            x = X[:, column]
+            is_within = (low <= x) & ((x < high) | (low == high))
+            assert is_within.all()
+            assert torch.equal(low == high, torch.full_like(x, column == 1).bool())
+    low, high = bins.ranges[0][:, 0].T
+    assert torch.equal(low[1:], high[:-1])
+    assert (low[0], high[-1]) == (-torch.inf, torch.inf)
+
+
 def test_counts_are_those_of_a_loop() -> None:
     X, y = table(60)
     bins = bins_of(X, 4)
@@ -71,7 +90,8 @@ def test_gini_is_that_of_a_tree_with_the_same_bins() -> None:
     """Scikit-learn's tree of one one-hot feature removes the same impurity."""
     X, y = table()
     bins = bins_of(X, 4)
-    found = binning.impurity_removed(bins.counts(y, 2), bins.owner, 3)
+    parts = binning.impurity_removed(bins.counts(y, 2), bins.owner, 3)
+    found = binning.by_feature(parts, bins.owner, 3)
     p = torch.bincount(y).double() / len(y)
     before = float(1 - p.square().sum())
     for feature in range(3):
@@ -93,9 +113,9 @@ def test_information_value_is_the_textbook_sum() -> None:
     share, other = events / events.sum(), others / others.sum()
     iv = ((share - other) * (share / other).log()).sum()
     owner = torch.zeros(2, dtype=torch.long)
-    found = binning.information_value(counts, owner, 1)
+    found = binning.information(counts, owner, 1).sum()
     assert float(found) == pytest.approx(float(iv), rel=1e-12)
-    swapped = binning.information_value(counts.flip(1), owner, 1)
+    swapped = binning.information(counts.flip(1), owner, 1).sum()
     assert float(swapped) == pytest.approx(float(iv), rel=1e-12)  # it has no direction
 
 
@@ -108,11 +128,26 @@ def test_of_many_classes_it_is_each_against_the_others() -> None:
     for c in range(3):
         others = counts.sum(dim=1) - counts[:, c] + binning.SMOOTHING
         two = torch.stack([others, counts[:, c]], dim=1)
-        alone = binning.information_value(two, owner, 1)
+        alone = binning.information(two, owner, 1).sum()
         mean += float(alone) * float(counts[:, c].sum() / total)
     # The sums of others differ by the little that is added to each of them.
-    found = float(binning.information_value(counts, owner, 1))
+    found = float(binning.information(counts, owner, 1).sum())
     assert found == pytest.approx(mean, rel=0.02)
+
+
+def test_what_bins_say_of_a_class_by_hand() -> None:
+    """Of two classes WOE; of three what a product of shares says, by Bayes."""
+    counts = torch.tensor([[40, 10], [20, 30], [0, 0]])
+    owner = torch.zeros(3, dtype=torch.long)
+    woe, _ = binning.weight_of_evidence(counts, owner, 1)
+    said = binning.log_odds(counts, owner, 1)
+    assert said[:2, 0].tolist() == pytest.approx(woe[:2, 1].tolist())
+    assert said[2, 0] == 0  # no row says anything of it
+    three = torch.tensor([[4, 1, 2], [2, 6, 3]])
+    shares = (three + 0.5) / (three + 0.5).sum(dim=0)
+    found = binning.log_odds(three, owner[:2], 1).softmax(dim=1)
+    expected = shares / shares.sum(dim=1, keepdim=True)
+    assert torch.allclose(found, expected.double())
 
 
 def test_chance_keeps_the_share_of_noise_that_it_states() -> None:

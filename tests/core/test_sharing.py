@@ -74,3 +74,20 @@ def test_a_mask_is_of_its_seed_alone() -> None:
 def test_rings_hold_counts() -> None:
     assert Ring.for_counts(65_535).bits == 16
     assert Ring.for_counts(65_536).bits == 32
+
+
+def test_hidden_numbers_are_known_in_their_sum_alone() -> None:
+    """Three sides in a ring, each subtracts what the one before it adds."""
+    generator = torch.Generator().manual_seed(0)
+    values = [100 * torch.randn(300, 40, generator=generator) for _ in range(3)]
+    seeds = [b"first", b"second", b"third"]
+    sent = [sharing.hidden(own, seeds[i], seeds[i - 1]) for i, own in enumerate(values)]
+    for part in sent:
+        cells = (sharing.SUMS.unpack(part) >> 24).flatten().numpy()
+        observed = np.bincount(cells, minlength=256)
+        assert float(stats.chisquare(observed).pvalue) > 1e-4
+    total = torch.stack([sharing.rounded(own.double()) for own in values]).sum(dim=0)
+    assert torch.equal(sharing.revealed_sum(sent), total)
+    assert torch.allclose(
+        sharing.revealed_sum(sent), torch.stack(values).sum(dim=0).double(), atol=1e-3
+    )

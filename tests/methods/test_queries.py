@@ -81,6 +81,26 @@ def test_classes_beyond_reason_are_refused() -> None:
         ask(a_party("gini-filter", secret="none"), 0, labels)
 
 
+@pytest.mark.parametrize("method", ["gini-filter", "dual-gates"])
+def test_no_query_comes_after_the_last(method: str) -> None:
+    """Unless rows are held out; then a limit comes after the largest score."""
+    party = a_party(method)
+    ask(party, 0)
+    with pytest.raises(ProtocolError, match=r"step 4. Got a query beyond the last"):
+        ask(party, 4, torch.ones(1, 1))
+    if method == "gini-filter":
+        party = a_party(method, secret="none", how_many="held-out")
+        reply = ask(party, 0, torch.tensor([[0, 1] * 16], dtype=torch.int32))
+        assert isinstance(reply, messages.QueryReply)
+        with pytest.raises(ProtocolError, match=r"step 2. Got rows held out.* once"):
+            ask(party, 2, torch.ones(1, 1))
+        ask(party, 1, torch.ones(1, 1))
+        with pytest.raises(ProtocolError, match=r"step 1. Got rows held out.* once"):
+            ask(party, 1, torch.full((1, 1), 0.1))  # limits between the others
+        with pytest.raises(ProtocolError, match=r"limits \[99\] of 0 to 11"):
+            ask(party, 2, torch.full((1, 1), 99, dtype=torch.int32))
+
+
 def test_a_party_runs_no_rival_unless_its_operator_allows_it_by_name() -> None:
     assert Policy().methods == (methods.DEFAULT,)
     assert not set(ASKING) & set(Policy().methods)

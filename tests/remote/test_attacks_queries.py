@@ -21,8 +21,9 @@ from lessvfl.core import sharing
 from lessvfl.core.limits import N_LIMITS, split_rows
 from lessvfl.core.sharing import KeyPair, Ring
 from lessvfl.errors import PolicyError, ProtocolError
-from lessvfl.methods import filter_party
-from lessvfl.methods.filter_party import CountingParty, FilterParty
+from lessvfl.methods import counting_party
+from lessvfl.methods.counting_party import CountingParty
+from lessvfl.methods.filter_party import FilterParty
 from lessvfl.party import Party
 from lessvfl.remote.policy import Policy
 from lessvfl.run import profiles
@@ -195,7 +196,7 @@ def test_no_table_of_a_dealer_is_beyond_reason(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
     """Neither rows x bins, nor rows x classes."""
-    monkeypatch.setattr(filter_party, "MOST_CELLS", 80 * N)
+    monkeypatch.setattr(counting_party, "MOST_CELLS", 80 * N)
     side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public, 1)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="from 90 to 90, of 0 to 80"):
@@ -203,7 +204,7 @@ def test_no_table_of_a_dealer_is_beyond_reason(
 
 
 def test_nor_are_bins_and_classes_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filter_party, "MOST_CELLS", 200 * N)
+    monkeypatch.setattr(counting_party, "MOST_CELLS", 200 * N)
     side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public, 1)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="classes from 150 to 150, of 0 to 120"):
@@ -213,7 +214,7 @@ def test_nor_are_bins_and_classes_of_few_rows(monkeypatch: pytest.MonkeyPatch) -
 def test_a_party_with_more_bins_than_can_be_dealt_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(filter_party, "MOST_CELLS", 30 * N)
+    monkeypatch.setattr(counting_party, "MOST_CELLS", 30 * N)
     with pytest.raises(ProtocolError, match="bins from 40 to 40, of 0 to 30"):
         ask(a_side("gini-filter"), 0)
 
@@ -377,14 +378,14 @@ def test_a_party_with_bins_of_one_row_reads_every_label(
 ) -> None:
     """Under sharing nobody else sees what a party's bins are."""
     found: list[Tensor] = []
-    select = FilterParty.select
+    counted = FilterParty.counted
 
     def curious(party: FilterParty, counts: list[Tensor]) -> Any:
         if party.own.party == "party0":
             found.append(counts[0][party.bins[0].codes[0]].argmax(dim=1))
-        return select(party, counts)
+        return counted(party, counts)
 
-    monkeypatch.setattr(FilterParty, "select", curious)
+    monkeypatch.setattr(FilterParty, "counted", curious)
     run = simulate("gini-filter", bins=1000)
     assert found[0].tolist() == run.problem.y_train.astype(int).tolist()
 

@@ -373,6 +373,7 @@ def compare_one(numbers, own, expected):
         ("iv-filter", "default"),
         ("vertical-boost", "default"),
         ("vertical-forest", "default"),
+        ("gini-filter", "default"),
     ],
 )
 def test_the_same_bits_and_the_same_bill(whole, method, profile):
@@ -391,6 +392,46 @@ def test_the_same_bits_and_the_same_bill(whole, method, profile):
             assert bill["socket"][stage][way] > bill["frames"][stage][way] > paid[way]
     assert {"align", "around"} <= bill["socket"].keys()
     assert bill["resent_bytes"] == 0
+
+
+@pytest.mark.parametrize("secret", ["sharing", "none"])
+def test_rows_held_out_say_the_same_between_machines(tmp_path, secret):
+    """Also how every party rated its features, after a break, and in no other place."""
+    own = {"how_many": "held-out", "secret": secret}
+    record, wrote = run_all(tmp_path, "iv-filter", own=own, dies_at={"clinic": 16})
+    given = own_settings("iv-filter") | own
+    resolved = profiles.resolve("iv-filter", "default", a_dataset(), given)
+    job = simulate.Job(a_dataset(), resolved, parties=HELD, device="cpu")
+    (expected,) = simulate.simulate(job, [0])
+    compare(record, wrote, expected.numbers)
+    for name, party in wrote.items():
+        assert party.runs[0]["ratings"] == {name: expected.ratings[name]}
+
+
+def test_rates_stay_with_their_owner(whole):
+    """The server's folder has no bin and no rate, another party's has no bin."""
+    run = whole("iv-filter")
+    for name, party in run.own.items():
+        features = party.runs[0]["ratings"][name]["features"]
+        lines = [line for one in features for line in one["bins"]]
+        bins = {line["bin"] for line in lines if len(line["bin"]) > 6}
+        rates = {str(x) for line in lines for x in (*line["woe"], line["part"])}
+        rates |= {str(one["score"]) for one in features}
+        assert min(len(bins), len(rates)) > 20
+        folder = run.folder / name
+        report.build(folder)
+        of_owner = (folder / "record.jsonl").read_text()
+        assert all(text in of_owner for text in bins | rates)
+        assert all(one in (folder / "ratings.csv").read_text() for one in bins)
+        for path in run.folder.rglob("*"):
+            if path.is_dir() or folder in path.parents:
+                continue
+            secret = bins | rates if run.folder / "server" in path.parents else bins
+            found = path.read_bytes()
+            assert not any(text.encode() in found for text in secret), path
+    report.build(run.folder / "server")
+    assert not list((run.folder / "server").rglob("ratings.csv"))
+    assert "ratings" not in run.record.runs[0]
 
 
 def test_parties_know_the_share_of_positives_only_where_the_server_tells(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -100,3 +101,36 @@ def server_record(
     first_line["data"] = whole.header["data"] | unknown
     known = [{p: n for p, n in run["features"].items() if n} for run in runs]
     return RunRecord(first_line, runs, "complete", consensus=consensus(known))
+
+
+def rated_record(
+    whole: RunRecord, n_classes: int = 2, bins: bool = True, **header: Any
+) -> RunRecord:
+    """Return what a party knows whose method rated two of its features."""
+    found = party_record(whole, **header)
+    for run in found.runs:
+        names = run["features"]["bank"]
+        (old, gone), new = (names["kept"][0], names["removed"][0]), ("age", "colour")
+        names["kept"][0], names["removed"][0] = new
+        for how in (run["importance"], run.get("selection") or {}):
+            text = json.dumps(how.get("bank"))
+            for a, b in zip((old, gone), new, strict=True):
+                text = text.replace(json.dumps(a), json.dumps(b))
+            how["bank"] = json.loads(text)
+        counts = [1000, *[200] * (n_classes - 1)]
+        woe = [-0.2513] * (1 if n_classes == 2 else n_classes)
+        line = {"rows": 1200, "classes": counts, "woe": woe, "part": 0.0123}
+        tables = {"age": ["[18.0, 25.0)", "missing"], "colour": ["a " * 40, "red"]}
+        rates = [
+            {
+                "feature": name,
+                "score": score,
+                **(
+                    {"bins": [{"bin": b, **line} for b in tables[name]]} if bins else {}
+                ),
+            }
+            for name, score in (("age", 0.4123), ("colour", 0.05))
+        ]
+        shared = {"measure": "information value", "false_share": 0.12}
+        run["ratings"] = {"bank": {**shared, "features": rates}}
+    return found

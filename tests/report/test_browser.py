@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.report.sides import party_record, server_record
+from tests.report.sides import party_record, rated_record, server_record
 
 from lessvfl import report
 
@@ -39,6 +39,8 @@ const look = (frame) => {
     width: view.innerWidth,
     scroll: doc.documentElement.scrollWidth,
     scripts: doc.scripts.length,
+    bins: Array.from(doc.querySelectorAll(".bins[open] .scroll"),
+                     (part) => part.scrollWidth - part.clientWidth),
     drawings: Array.from(doc.querySelectorAll("svg"),
                          (svg) => svg.getBoundingClientRect().width),
   };
@@ -109,6 +111,7 @@ def told(tmp_path_factory, pages, make_record, odd_records):
             *((case, pages[case]) for case in CASES),
             ("compare", compared),
             ("party", report.page(party_record(odd_records["shadows"]))),
+            ("rated", report.page(rated_record(odd_records["shadows"]))),
             ("server", report.page(server_record(odd_records["shadows"]))),
         ]
     }
@@ -144,11 +147,16 @@ def told(tmp_path_factory, pages, make_record, odd_records):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_scrolls_sideways(told, width):
-    assert told.keys() == {*CASES, "compare", "party", "server"}
+    assert told.keys() == {*CASES, "compare", "party", "rated", "server"}
     for name, found in told.items():
         seen = found[str(width)]
         assert seen["width"] == width
         assert seen["scroll"] <= width, name
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_bins_of_two_classes_fit_the_page(told, width):
+    assert told["rated"][str(width)]["bins"] == [0]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -7,7 +7,7 @@ a number with a mark where it is missing) has the bins that these make together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,10 +20,15 @@ TARGET_BINS = 4  # of amounts, which have no classes
 
 @dataclass(frozen=True)
 class Bins:
-    """The bin of every row in every feature, bins numbered over all features."""
+    """The bin of every row in every feature, bins numbered over all features.
+
+    A bin is a range of each encoded column of its feature: from a value on and below
+    another, or one value alone, where both are equal.
+    """
 
     codes: Tensor  # (G, N), int64
     sizes: Tensor  # (G,), how many bins each feature has
+    ranges: tuple[Tensor, ...]  # of every feature (bins, its columns, 2)
 
     @property
     def n_bins(self) -> int:
@@ -35,6 +40,10 @@ class Bins:
         """Return the feature of every bin, (n_bins,)."""
         features = torch.arange(len(self.sizes), device=self.sizes.device)
         return features.repeat_interleave(self.sizes)
+
+    def take(self, rows: Tensor) -> Bins:
+        """Return the same bins of some rows (n,)."""
+        return replace(self, codes=self.codes[:, rows])
 
     def counts(self, y: Tensor, n_classes: int) -> Tensor:
         """Return the rows of every class (N,) in every bin, (n_bins, C)."""
@@ -54,36 +63,53 @@ def bin_features(X: Tensor, groups: Tensor, n_groups: int, most: int) -> Bins:
 
     A column with up to `most` values has a bin for each.
     """
-    codes, sizes, before = [], [], 0
+    codes, sizes, ranges, before = [], [], [], 0
     for group in range(n_groups):
         code = torch.zeros(X.shape[0], dtype=torch.long, device=X.device)
+        columns = {}  # and the ranges of their bins
         for column in (groups == group).nonzero().flatten().tolist():
-            own = _codes(X[:, column].contiguous(), most)
+            own, columns[column] = _codes(X[:, column].contiguous(), most)
             code = code * (int(own.max()) + 1) + own
             _, code = torch.unique(code, return_inverse=True)
+        size = int(code.max()) + 1
+        any_row = torch.empty(size, dtype=torch.long, device=X.device)
+        any_row[code] = torch.arange(len(code), device=X.device)
         codes.append(code + before)
-        sizes.append(int(code.max()) + 1)
-        before += sizes[-1]
-    return Bins(torch.stack(codes), torch.tensor(sizes, device=X.device))
+        sizes.append(size)
+        held = [own[_place(X[any_row, c], own)] for c, own in columns.items()]
+        ranges.append(torch.stack(held, dim=1))
+        before += size
+    counted = torch.tensor(sizes, device=X.device)
+    return Bins(torch.stack(codes), counted, tuple(ranges))
 
 
-def _codes(x: Tensor, most: int) -> Tensor:
-    """Return the bin of every value of a column, (N,), from 0 on without gaps."""
+def _codes(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return the bin of every value (N,), from 0 on without gaps, and their ranges."""
     code: Tensor
     values, code = torch.unique(x, return_inverse=True)
-    if len(values) > most:
-        shares = torch.arange(1, most, device=x.device) / most
-        ends = torch.unique(x.sort().values[(shares * len(x)).long()])
-        parts = torch.bucketize(x, ends, right=True)
-        _, code = torch.unique(parts, return_inverse=True)
-    return code
+    if len(values) <= most:
+        return code, torch.stack([values, values], dim=1)
+    shares = torch.arange(1, most, device=x.device) / most
+    ends = torch.unique(x.sort().values[(shares * len(x)).long()])
+    parts, code = torch.unique(
+        torch.bucketize(x, ends, right=True), return_inverse=True
+    )
+    beyond = ends.new_full((1,), torch.inf)
+    ends = torch.cat([-beyond, ends, beyond])
+    return code, torch.stack([ends[parts], ends[parts + 1]], dim=1)
+
+
+def _place(x: Tensor, ranges: Tensor) -> Tensor:
+    """Return in which range, of those that values have, each of them is."""
+    starts = ranges[:, 0].contiguous()
+    return torch.searchsorted(starts, x.contiguous(), right=True) - 1
 
 
 def classes_of(labels: Labels, replica: int) -> tuple[Tensor, int]:
     """Return the class of every row (N,) and how many there are; amounts in bins."""
     y = labels.of(replica).y[0]
     if labels.task == "regression":
-        y = _codes(y, TARGET_BINS)
+        y, _ = _codes(y, TARGET_BINS)
         return y, int(y.max()) + 1
     y = y.long()
     return y, 2 if labels.task == "binary" else int(labels.y.max()) + 1
@@ -96,35 +122,38 @@ def impurity(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
     """
     sizes = counts.sum(dim=-1)  # (..., n_bins)
     squares = counts.double().square().sum(dim=-1) / sizes.clamp_min(1)
-    n_rows = _by_feature(sizes, owner, n_features)
-    return _by_feature(sizes - squares, owner, n_features) / n_rows
+    n_rows = by_feature(sizes, owner, n_features)
+    return by_feature(sizes - squares, owner, n_features) / n_rows
 
 
 def impurity_removed(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
-    """Return the share of Gini impurity that the bins of each feature remove.
+    """Return what every bin removes of the Gini impurity of all rows, (..., n_bins).
 
-    0 where classes are as mixed within bins as they are in all, 1 where every bin has
-    one class.
+    Together the bins of a feature remove 0 of it where classes are as mixed within bins
+    as they are in all, and 1 where every bin has one class.
     """
-    total = _by_feature(counts.double(), owner, n_features, dim=-2)  # (..., G, C)
-    shares = total / total.sum(dim=-1, keepdim=True)
-    before = 1 - shares.square().sum(dim=-1)
-    return 1 - impurity(counts, owner, n_features) / before.clamp_min(1e-12)
+    sizes = counts.sum(dim=-1).double()  # (..., n_bins)
+    own = 1 - (counts / sizes.clamp_min(1).unsqueeze(-1)).square().sum(dim=-1)
+    total = by_feature(counts.double(), owner, n_features, dim=-2)  # (..., G, C)
+    n_rows = total.sum(dim=-1)
+    before = 1 - (total / n_rows.unsqueeze(-1)).square().sum(dim=-1)
+    share = sizes / n_rows[..., owner]
+    return share * (1 - own / before.clamp_min(1e-12)[..., owner])
 
 
-def information_value(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
-    """Return the information value of each feature, (..., n_features).
+def information(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
+    """Return what every bin adds to the information value of its feature, (..., B).
 
-    Of two classes it is the sum over bins of (share of events - share of non-events) x
-    WOE. Of more it is the mean of each class against the others, by their shares.
+    Of two classes it is (share of events - share of non-events) x WOE. Of more it is
+    the mean of each class against the others, by their shares.
     """
     woe, gap = weight_of_evidence(counts, owner, n_features)
-    values = _by_feature(woe * gap, owner, n_features, dim=-2)  # (..., G, C)
+    parts = woe * gap  # (..., B, C)
     if counts.shape[-1] == 2:
-        return values[..., 1]
-    total = _by_feature(counts.double(), owner, n_features, dim=-2)
+        return parts[..., 1]
+    total = by_feature(counts.double(), owner, n_features, dim=-2)
     shares = total / total.sum(dim=-1, keepdim=True)
-    return (values * shares).sum(dim=-1)
+    return (parts * shares[..., owner, :]).sum(dim=-1)
 
 
 def weight_of_evidence(
@@ -137,13 +166,26 @@ def weight_of_evidence(
     """
     own = counts.double() + SMOOTHING
     others = own.sum(dim=-1, keepdim=True) - own
-    total = _by_feature(own, owner, n_features, dim=-2)[..., owner, :]
-    rest = _by_feature(others, owner, n_features, dim=-2)[..., owner, :]
+    total = by_feature(own, owner, n_features, dim=-2)[..., owner, :]
+    rest = by_feature(others, owner, n_features, dim=-2)[..., owner, :]
     share, other = own / total, others / rest
     return (share / other).log(), share - other
 
 
-def _by_feature(values: Tensor, owner: Tensor, n: int, dim: int = -1) -> Tensor:
+def log_odds(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
+    """Return what being in a bin says of the class, (n_bins, C), 0 without a row.
+
+    The logarithm of the share of the class's rows in the bin, less its mean over
+    classes; of two classes the difference of both, which is WOE, (n_bins, 1).
+    """
+    own = counts.double() + SMOOTHING
+    share = (own / by_feature(own, owner, n_features, dim=0)[owner]).log()
+    two = counts.shape[1] == 2
+    said = share[:, 1:] - share[:, :1] if two else share - share.mean(1, keepdim=True)
+    return said * (counts.sum(dim=1, keepdim=True) > 0)
+
+
+def by_feature(values: Tensor, owner: Tensor, n: int, dim: int = -1) -> Tensor:
     """Add up what bins have, by feature, along one axis."""
     shape = list(values.shape)
     shape[dim] = n

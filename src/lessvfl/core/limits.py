@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,10 @@ from lessvfl.core.plans import sample_rows
 
 N_LIMITS = 12  # the largest score, and half of the limit before
 HELD_OUT, MOST_HELD_OUT = 0.2, 1000  # share of the rows, and the most, that decide
+MOST_CLASSES = 32  # that a party's budget is planned for
+N_VALUES = HELD_OUT * N_LIMITS * MOST_CLASSES  # about a row, that a party shows for it
 ROUNDING = 1e-6
+N_FACTORS = 8  # of what features say together: 1, and half of the one before
 
 
 def split_rows(n_rows: int, seeds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -22,6 +27,17 @@ def split_rows(n_rows: int, seeds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 def above(scores: Tensor, largest: float, place: int) -> Tensor:
     """Return which features (G,) reach a limit, by its place from the largest on."""
     return scores >= largest * 0.5**place * (1 - ROUNDING)
+
+
+def at_limits(scores: Tensor, largest: float) -> Tensor:
+    """Return which features reach every limit, (N_LIMITS, G)."""
+    return torch.stack([above(scores, largest, place) for place in range(N_LIMITS)])
+
+
+def check_places(places: Sequence[int]) -> None:
+    """Refuse places of limits that there are none of with a ValueError."""
+    if not all(place in range(N_LIMITS) for place in places):
+        raise ValueError(f"limits {list(places)} of 0 to {N_LIMITS - 1}")
 
 
 def best(scores: Tensor, keep: int) -> Tensor:
@@ -43,3 +59,25 @@ def choose_limit(losses: Tensor) -> Tensor:
     near = gap.mean(dim=1) <= error
     place: Tensor = near.int().argmax(dim=1, keepdim=True)
     return place.int()
+
+
+def class_losses(said: Tensor, y: Tensor, counted: Tensor, n_classes: int) -> Tensor:
+    """Return how far what bins say together is from the class of rows, (n, limits).
+
+    `said` (n, limits x C) are sums of ``binning.log_odds``, `y` (n,) classes, `counted`
+    those of the rows that bins were counted of. Features that depend on each other say
+    the same more than once, so that the sum counts by the factor, the same for all
+    rows, with which it fits best.
+    """
+    prior = torch.bincount(counted, minlength=n_classes).clamp_min(1).double().log()
+    said = said.double().view(len(y), N_LIMITS, -1)
+    if said.shape[2] == 1:  # of two classes one against the other
+        said = torch.nn.functional.pad(said, (1, 0))
+    said = torch.nn.functional.pad(said, (0, n_classes - said.shape[2]))
+    factors = 0.5 ** torch.arange(N_FACTORS).double().view(-1, 1, 1)
+    found = []
+    for own in said.unbind(dim=1):
+        z = prior + own * factors  # (factors, n, C)
+        losses = z.logsumexp(dim=2) - z[:, torch.arange(len(y)), y]
+        found.append(losses[losses.mean(dim=1).argmin()])
+    return torch.stack(found, dim=1)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lessvfl.core.network import Network
+from lessvfl.core.ratings import Rating
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Outcome:
     constant: Tensor | None  # (E_m,) of a party that kept nothing
     frozen: bool  # it kept nothing and `net` is the pre-trained one
     selection: dict[str, Any] | None = None  # how features were chosen by shadows
+    rating: Rating | None = None  # of all features, by a method's own protocol
 
 
 @dataclass(frozen=True)

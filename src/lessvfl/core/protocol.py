@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.network import Network
+from lessvfl.core.ratings import Rating
 from lessvfl.terms import PartyId
 
 QueryArrays = Sequence[Tensor]  # each with a first axis R
@@ -47,7 +48,7 @@ class Selected:
     """The end of a protocol: what a party keeps, and why, for its own eyes."""
 
     groups: Tensor  # (R, n_groups), True: kept
-    reports: tuple[dict[str, Any], ...] = ()  # of every replica
+    ratings: tuple[Rating, ...] = ()  # of every replica
     gates: Tensor | None = None  # (R, n_groups), where gates on them start
     net: Network | None = None  # of all columns, in the place of the party's own
 

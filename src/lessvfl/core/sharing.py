@@ -21,6 +21,7 @@ from torch import Tensor
 
 SMALL_BITS = 16
 EXACT = 2**53  # whole numbers up to here are exact in float64
+FRACTION = 1 << 12  # of a whole number, to which real ones are rounded
 COLUMNS = 1 << 24  # cells of a table that are multiplied at a time
 
 
@@ -71,6 +72,9 @@ class Ring:
         if len(left) << 2 * self.bits < EXACT:
             return self.reduce((left.double().T @ right.double()).long())
         return self.reduce(left.T @ right)  # beyond 2^63 it wraps, which is the same
+
+
+SUMS = Ring(32)  # of real numbers
 
 
 class KeyPair:
@@ -130,6 +134,28 @@ def share_of_right(
 ) -> Tensor:
     """Return the share of the side that holds Y: what was dealt, and (B - a)'Y."""
     return ring.reduce(dealt + ring.product(masked_left, right))
+
+
+def rounded(values: Tensor) -> Tensor:
+    """Return real numbers as those that can be hidden: multiples of a fraction."""
+    return (values * FRACTION).round() / FRACTION
+
+
+def hidden(values: Tensor, more: bytes, less: bytes) -> Tensor:
+    """Return real numbers as they travel, with a mask added and one subtracted.
+
+    Where sides stand in a ring, and each subtracts what the one before it adds, the
+    masks cancel in the sum over all sides, and nobody can tell any part of it.
+    """
+    whole = (values * FRACTION).round().long()
+    masks = SUMS.draw(more, "sum", *values.shape) - SUMS.draw(less, "sum", *whole.shape)
+    return SUMS.pack(SUMS.reduce(whole + masks))
+
+
+def revealed_sum(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of real numbers that were hidden, of all sides."""
+    total = SUMS.reduce(torch.stack([SUMS.unpack(part) for part in parts]).sum(dim=0))
+    return SUMS.pack(total).double() / FRACTION
 
 
 def to_bytes(values: Tensor) -> bytes:

@@ -3,6 +3,7 @@
 The names imported here are those that other rooms use.
 """
 
+from lessvfl.data.bin_names import BinNames
 from lessvfl.data.blocks import Blocks, equal_rows, find_blocks
 from lessvfl.data.column import Column, EncodedColumn, Finding
 from lessvfl.data.columns import changes, infer_columns, left_out_sentences, usable

@@ -47,8 +47,10 @@ from lessvfl.core.network import Network
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import PartyPlan, QueryPlan, sample_rows, take
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
+from lessvfl.core.ratings import rating
 from lessvfl.errors import warn
 from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.methods.held_out import largest_of
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -127,8 +129,9 @@ class CounterfactualParty:
         return self._selected(torch.stack(chosen))
 
     def _selected(self, chosen: Tensor) -> Selected:
-        must = self.own.features.groups_of(self.own.must_keep)
-        return Selected(chosen | must, tuple({"rates": r.tolist()} for r in self.rates))
+        features = self.own.features
+        ratings = tuple(rating("rate of change", own, features) for own in self.rates)
+        return Selected(chosen | features.groups_of(self.own.must_keep), ratings)
 
 
 def search(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:
@@ -149,7 +152,7 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
         down = passes.back(*gradients(missing.sum(), [z]))[-1]
         own = zip(names, torch.split(down, sizes, dim=2), strict=True)
         sent = {name: (gradient.contiguous(),) for name, gradient in own}
-        largest = _largest(parties.query(STAGE, step, sent, slopes))
+        largest = largest_of(parties.query(STAGE, step, sent, slopes))
         sent = dict.fromkeys(names, (largest * (missing.detach() > 0),))
         found = parties.query(STAGE, step + 1, sent, embeddings)
         z = passes.forward(concatenate([h for (h,) in found.values()]))
@@ -160,13 +163,9 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
     sent = dict.fromkeys(names, (flipped.to(torch.uint8),))
     if config.keep is None:
         rates = dict.fromkeys(names, ((dtype, (R, 1)),))
-        largest = _largest(parties.query(STAGE, last, sent, rates))
+        largest = largest_of(parties.query(STAGE, last, sent, rates))
         sent, last = dict.fromkeys(names, (largest,)), last + 1
     parties.query_last(STAGE, last, sent)
-
-
-def _largest(answers: dict[str, tuple[Tensor, ...]]) -> Tensor:
-    return torch.stack([array for (array,) in answers.values()]).amax(dim=0)
 
 
 METHOD = Method(

@@ -4,7 +4,7 @@ Li et al., INFOCOM 2023 (arXiv 2302.10417): every feature has a gate at its part
 component one at the server (``core/gates``); they are trained with the networks, at the
 price lambda x (sum of the chances that gates are open), and what is shut at the end is
 removed. Gates start at 1 / Gini impurity of their feature, which costs a count of
-classes by bin (``methods/filters``: its messages, and what they reveal).
+classes by bin (``methods/counting``: its messages, and what they reveal).
 
 Decided here: sigma, which the paper does not say; a lambda of 0.003, the best of four
 on generated tables by the F1 of what is kept, since with the 0.1 that it reports nearly
@@ -29,13 +29,13 @@ from lessvfl.core import binning
 from lessvfl.core.gates import HALF_OPEN
 from lessvfl.core.plans import PartyPlan, TrainPlan
 from lessvfl.core.protocol import Selected
-from lessvfl.methods import filters
+from lessvfl.methods import counting
 from lessvfl.methods.base import Method, follow_plans
-from lessvfl.methods.filter_party import CountingParty
+from lessvfl.methods.counting_party import CountingParty
 
 
 @dataclass(frozen=True)
-class Config(filters.Counted):
+class Config(counting.Counted):
     """Settings of gates on features and components."""
 
     lam: float = settings.setting(
@@ -79,7 +79,7 @@ class Config(filters.Counted):
 class GateStart(CountingParty):
     """A party that learns where its gates start."""
 
-    def select(self, counts: list[Tensor]) -> Selected:
+    def counted(self, counts: list[Tensor]) -> Selected:
         """Keep all features; start their gates at 1 / Gini, with a mean of a half."""
         starts = []
         for bins, table in zip(self.bins, counts, strict=True):
@@ -95,7 +95,7 @@ METHOD = Method(
     "stochastic gates on features and components, started by Gini impurity",
     "after Li et al., INFOCOM 2023 (FedSDG-FS)",
     Config,
-    follow_plans(filters.select),
+    follow_plans(counting.select),
     profiles=("default",),
     protocol=GateStart,
 )

@@ -10,9 +10,12 @@ from __future__ import annotations
 import functools
 
 from lessvfl.core.binning import impurity_removed
+from lessvfl.core.ratings import BinMeasure
 from lessvfl.methods import filters
 from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import FilterParty
+
+MEASURE = BinMeasure("Gini impurity removed", impurity_removed)
 
 METHOD = Method(
     "gini-filter",
@@ -21,5 +24,5 @@ METHOD = Method(
     filters.FilterConfig,
     follow_plans(filters.select),
     profiles=("default",),
-    protocol=functools.partial(FilterParty, impurity_removed),
+    protocol=functools.partial(FilterParty, MEASURE),
 )

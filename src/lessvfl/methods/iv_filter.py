@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 
-from lessvfl.core.binning import information_value
+from lessvfl.core.binning import information
+from lessvfl.core.ratings import BinMeasure
 from lessvfl.methods import filters
 from lessvfl.methods.base import Method, follow_plans
 from lessvfl.methods.filter_party import FilterParty
+
+MEASURE = BinMeasure("information value", information, has_woe=True)
 
 METHOD = Method(
     "iv-filter",
@@ -21,5 +24,5 @@ METHOD = Method(
     filters.FilterConfig,
     follow_plans(filters.select),
     profiles=("default",),
-    protocol=functools.partial(FilterParty, information_value),
+    protocol=functools.partial(FilterParty, MEASURE),
 )

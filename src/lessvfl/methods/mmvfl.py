@@ -35,25 +35,18 @@ import torch
 from torch import Tensor
 
 from lessvfl import settings
-from lessvfl.core.limits import (
-    HELD_OUT,
-    N_LIMITS,
-    above,
-    best,
-    choose_limit,
-    split_rows,
-)
+from lessvfl.core import limits
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan, take
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.views import View, targets
 from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.methods.held_out import choose_together
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "select_features"
-MOST_CLASSES = 32  # that a party's budget is planned for
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ class Config(Joint):
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        n_values = (self.most_rounds + HELD_OUT * N_LIMITS) * MOST_CLASSES
+        n_values = self.most_rounds * limits.MOST_CLASSES + limits.N_VALUES
         solve = QueryPlan(STAGE, self.most_rounds + 2, n_values)
         return solve, *super().plans(n_parties)
 
@@ -93,7 +86,9 @@ class MmvflParty:
 
     def __init__(self, config: Config, own: Holder) -> None:
         self.own, self.config = own, config
-        held, used = (r.to(own.X.device) for r in split_rows(own.X.shape[1], own.seeds))
+        held, used = (
+            r.to(own.X.device) for r in limits.split_rows(own.X.shape[1], own.seeds)
+        )
         self._held = take(own.X, held).expand(own.n_replicas, -1, -1)
         groups, n_groups = own.features.column_groups, own.features.n_groups
         self._views = [
@@ -129,17 +124,18 @@ class MmvflParty:
         found = []
         for X, view, most in zip(self._held, self._views, self._largest, strict=True):
             assert view.W is not None
-            masks = [above(view.norms, most, i)[view.groups] for i in range(N_LIMITS)]
+            masks = limits.at_limits(view.norms, most)[:, view.groups]
             cut = [X @ (view.W * mask.unsqueeze(1)) for mask in masks]
             found.append(torch.cat(cut, dim=1))
         return torch.stack(found)
 
     def _select(self, places: list[int]) -> Selected:
-        if not all(place in range(N_LIMITS) for place in places):
-            raise ValueError(f"limits {places} of 0 to {N_LIMITS - 1}")
+        limits.check_places(places)
         must, keep = self.own.features.groups_of(self.own.must_keep), self.config.keep
         kept = [
-            above(view.norms, most, place) if keep is None else best(view.norms, keep)
+            limits.above(view.norms, most, place)
+            if keep is None
+            else limits.best(view.norms, keep)
             for view, most, place in zip(
                 self._views, self._largest, places, strict=True
             )
@@ -151,7 +147,7 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
     """Alternate until the objective stands still, then choose the limit."""
     dtype = fusion.input_weights.dtype
     Y = targets(labels, dtype)
-    rows, used = (r.to(Y.device) for r in split_rows(Y.shape[1], labels.seeds))
+    rows, used = (r.to(Y.device) for r in limits.split_rows(Y.shape[1], labels.seeds))
     own, held, names = take(Y, used), take(Y, rows), parties.names
     R, n_rows, C = own.shape
     one = (dtype, (R, 1))
@@ -170,13 +166,13 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
             break
         before = now
 
-    sent = dict.fromkeys(names, (largest,))
-    predictions = dict.fromkeys(names, ((dtype, (R, held.shape[1], N_LIMITS * C)),))
-    answers = parties.query(STAGE, step + 1, sent, predictions)
-    mean = torch.stack([array for (array,) in answers.values()]).mean(dim=0)
-    errors = mean.view(R, -1, N_LIMITS, C) - held.unsqueeze(2)
-    choice = choose_limit(errors.square().sum(dim=3))
-    parties.query_last(STAGE, step + 2, dict.fromkeys(names, (choice,)))
+    def losses(said: list[Tensor]) -> Tensor:
+        mean = torch.stack(said).mean(dim=0)
+        errors = mean.view(R, -1, limits.N_LIMITS, C) - held.unsqueeze(2)
+        return errors.square().sum(dim=3)
+
+    predictions = (dtype, (R, held.shape[1], limits.N_LIMITS * C))
+    choose_together(parties, STAGE, step + 1, largest, predictions, losses)
 
 
 def _objective(apart: Tensor, off: Tensor, config: Config) -> float:

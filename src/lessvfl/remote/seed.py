@@ -31,6 +31,7 @@ from lessvfl.run.build import Builder
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
 from lessvfl.run.profiles import Settings
+from lessvfl.run.ratings import ratings_of
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.terms import Event
@@ -209,6 +210,7 @@ class SeedRun:
         return {
             "seed": own.rows.seed,
             **party_numbers(encoding.features, outcome, own.rows.share),
+            "ratings": ratings_of(encoding, outcome),
             "rows": own.rows.counts,
             "components": {
                 "kept": fitted.n_components,

@@ -10,6 +10,7 @@ from typing import Any
 from lessvfl.errors import RecordError
 from lessvfl.report import operator, parts
 from lessvfl.report.page import run_page
+from lessvfl.report.ratings import RATINGS_NAME, ratings_csv
 from lessvfl.report.verdicts import FEATURES_NAME, features_csv
 from lessvfl.run.record import FILE_NAME, RunRecord, read_journal, unwritten
 
@@ -32,7 +33,8 @@ def build(folder: Path) -> Path:
     -------
     Path
         ``report.html`` in that folder; of a benchmark its page. ``features.csv`` is
-        there, too, if the record names features.
+        there, too, if the record names features, and ``ratings.csv`` if it is that of a
+        party whose method rates them.
 
     Raises
     ------
@@ -55,10 +57,12 @@ def build(folder: Path) -> Path:
     path = folder / REPORT_NAME
     journal = read_journal(folder)
     try:
-        if features := features_csv(record):
-            parts.write(folder / FEATURES_NAME, features)
-        else:
-            (folder / FEATURES_NAME).unlink(missing_ok=True)
+        lists = {FEATURES_NAME: features_csv, RATINGS_NAME: ratings_csv}
+        for name, make in lists.items():
+            if text := make(record):
+                parts.write(folder / name, text)
+            else:
+                (folder / name).unlink(missing_ok=True)
         parts.write(path, page(record, journal))
     except Exception as error:  # whatever it is, the run is there
         raise unwritten(folder, "The report", error) from error

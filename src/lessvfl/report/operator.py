@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lessvfl import terms
 from lessvfl.report import page, parts, sentences, tables
+from lessvfl.report.ratings import rating_card
 from lessvfl.report.tables import at, number, plural
 from lessvfl.report.verdicts import (
     FEATURES_NAME,
@@ -160,6 +161,10 @@ def _told(record: RunRecord) -> Iterator[str]:
     if (how := ALIGNED.get(str(header.get("align")))) is not None:
         yield f"by the alignment: {how}"
     yield from _embeddings(record, party)
+    answers = _paid(record, "answer")
+    if n_bytes := sum(answers.values()):
+        what = f"answers in its own protocol, {terms.bytes_text(n_bytes)}"
+        yield f"to the method's selection: {what} (docs/rivals.md)"
     empty = [not tables.revealed(run)[party]["kept"] for run in record.runs]
     if any(empty):
         n_empty = f" in {sum(empty)} of {len(empty)} runs" if len(empty) > 1 else ""
@@ -170,7 +175,8 @@ def _told(record: RunRecord) -> Iterator[str]:
         case "counts":
             yield "how many features were kept and removed in every run"
         case _:
-            yield f"of the selection: nothing{' else' * any(empty)}"
+            told = any(empty) or any(answers)
+            yield f"of the selection: nothing{' else' * told}"
     yield "your name, versions, kind of device, and a digest of your network"
 
 
@@ -185,12 +191,8 @@ def _predicted(since: Mapping[str, Any]) -> Iterator[str]:
 def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     """Yield which embeddings were sent what for, in how many bits, and their bytes."""
     config, paid = record.header.get("config") or {}, Counter[str]()
-    for run in record.runs:
-        for line in run.get("bill") or []:
-            if line["kind"] == "embedding":
-                stage = line["stage"]
-                what_for = stage if stage in ("embed", "evaluate") else "train"
-                paid[what_for] += line["payload_bytes"]
+    for stage, n_bytes in _paid(record, "embedding").items():
+        paid[stage if stage in ("embed", "evaluate") else "train"] += n_bytes
     n_train, n_test = (
         int(number(record.runs[0], "rows", rows) or 0) for rows in ("train", "test")
     )
@@ -220,6 +222,16 @@ def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     ):
         n_values = len(shown) * values.mean
         yield f"in all {n_values:.0f} values about a row of {n} encoded columns"
+
+
+def _paid(record: RunRecord, kind: str) -> Counter[str]:
+    """Return the bytes of one kind of message in all runs, by stage."""
+    paid = Counter[str]()
+    for run in record.runs:
+        for line in run.get("bill") or []:
+            if line["kind"] == kind:
+                paid[line["stage"]] += line["payload_bytes"]
+    return paid
 
 
 def _width(record: RunRecord, party: str) -> str:
@@ -252,6 +264,7 @@ def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> 
         banner=page.banner(record),
         lists=lists,
         cautions=[*dwarfing(record), *cautions(record)] if found else [],
+        rating=rating_card(record),
         revealed=revealed(record, since),
         sent=[
             {

@@ -6,9 +6,10 @@ from typing import Literal, NamedTuple
 
 from lessvfl.terms import Reason, SelectionRule
 
-# Reasons of those without shadows: of the methods with lambdas, of plain, and of a
-# server with shadows, whom a party tells names of features and no reasons.
-Unmeasured = Literal["group lasso", "no selection", "not revealed"]
+# Reasons of those without shadows: of the methods with lambdas, of rivals with a rule
+# of their own, of plain, and of a server with shadows, whom a party tells names of
+# features and no reasons.
+Unmeasured = Literal["group lasso", "own rule", "no selection", "not revealed"]
 AnyReason = Reason | Unmeasured
 
 
@@ -45,6 +46,11 @@ SAID: dict[AnyReason, Said] = {
         "the group lasso set its weights to zero",
         "has weights that the group lasso set to zero",
         "have weights that the group lasso set to zero",
+    ),
+    "own rule": Said(
+        "removed by the method's own rule",
+        "was removed by the method's own rule",
+        "were removed by the method's own rule",
     ),
     "no selection": Said("the method removes nothing"),
     "not revealed": Said(

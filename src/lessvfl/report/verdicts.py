@@ -16,6 +16,7 @@ from lessvfl.run.record import RunRecord
 FEATURES_NAME = "features.csv"
 COLUMNS = ("party", "feature", "verdict", "kept", "why", "strength", "pair", "share")
 NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
+OWN_RULES = ("mmvfl", "counterfactual", "dual-gates", "gini-filter", "iv-filter")
 DWARFS = 3.0  # times the next feature's strength, or the mark
 LEAKS = 0.5  # strength as a correlation from which such a feature is suspicious
 SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
@@ -122,6 +123,8 @@ class FeatureVerdict(NamedTuple):
         if self.why == "group lasso" and self.is_kept:
             norm = "" if self.norm is None else f" (norm {self.norm:.3f})"
             return f"the group lasso kept its weights{norm}"
+        if self.why == "own rule" and self.is_kept:
+            return "kept by the method's own rule"
         said = SAID[self.why].words
         if self.verdict == UNDECIDED and self.why in ("weak", "chance"):
             said += f"; may have a correlation of {self.at_most:.2f}"
@@ -134,6 +137,8 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     without: AnyReason = "group lasso"
     if method == "plain":
         without = "no selection"
+    elif method in OWN_RULES:
+        without = "own rule"
     elif (record.side, method) == ("server", "less-vfl-auto"):
         without = "not revealed"
     by_feature: dict[tuple[str, str], list[Strength]] = {}

@@ -325,7 +325,7 @@ def party_numbers(
 
 def alone(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run as one party knows it, in the form of the contract."""
-    by_name = ("importance", "selection", "components")
+    by_name = ("importance", "selection", "ratings", "components")
     rest = ("kept", "removed", *by_name)
     return {
         "seed": own["seed"],

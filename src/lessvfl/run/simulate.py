@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from lessvfl.run.build import (
 )
 from lessvfl.run.fitted import FittedModel, FittedParty
 from lessvfl.run.profiles import Settings
+from lessvfl.run.ratings import ratings_of
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Event, Progress, Stage
 from lessvfl.wire.inprocess import InProcess
@@ -106,12 +107,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: its numbers (the JSON contract), its model and its bill."""
+    """One finished run: its numbers (the JSON contract), its model and its bill.
+
+    `ratings` are by party how it rated its own features, which between machines its own
+    record has and no other (`docs/json.md`); empty with a method that rates none.
+    """
 
     numbers: dict[str, Any]
     model: FittedModel
     problem: Problem
     bill: list[dict[str, str | int]]
+    ratings: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
 
 def simulate(
@@ -322,6 +328,10 @@ class _Batch:
             table.name: numbers.party_numbers(table.features, outcome, share)
             for table, outcome in zip(problem.parties, outcomes, strict=True)
         }
+        rated = {
+            table.name: ratings_of(table.encoding, outcome)
+            for table, outcome in zip(problem.parties, outcomes, strict=True)
+        }
         seed = self.replicas[r].seed
         of_server = numbers.server_numbers(seed, r, server, self.recorder.recorded(r))
         return Run(
@@ -329,6 +339,7 @@ class _Batch:
             self._model(fusion.replica(r), problem, outcomes),
             problem,
             server.ledger.lines(r),
+            {name: found for name, found in rated.items() if found is not None},
         )
 
     def _model(

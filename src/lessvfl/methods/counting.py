@@ -1,0 +1,166 @@
+"""Classes counted by bin, under sharing or in the clear: the server's side.
+
+The counts are of a party's bins (``core/binning``) and the server's labels. With
+``secret=sharing`` (Beaver's triples, ``core/sharing``; another party deals them) a
+server that carries keys as they are learns nothing but how many bins a party has, and a
+party the counts of its own bins, whose rows are its own choice. With ``secret=none`` a
+party is sent the labels.
+
+==== ======================================== =========================================
+step down                                     up
+==== ======================================== =========================================
+0    nothing                                  a public key; how many bins
+1    key and number of bins of whom it deals  the seed of the server's mask, a share of
+     for, number of classes                   the product of the masks
+2    the dealer's key, labels less their mask bins of every row less their mask
+3    the server's share of the counts         nothing: the party selects
+==== ======================================== =========================================
+
+In the clear step 0 has the labels, and a party selects at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lessvfl import settings
+from lessvfl.core import binning, limits, sharing
+from lessvfl.core.losses import Labels
+from lessvfl.core.network import Network
+from lessvfl.core.plans import PartyPlan, QueryPlan
+from lessvfl.core.protocol import QueryArrays
+from lessvfl.core.sharing import Ring
+from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.methods.base import Joint
+from lessvfl.terms import PartyId, Stage
+from lessvfl.wire.parties import Parties
+
+STAGE: Stage = "select_features"
+SEED_BYTES = 32
+MOST_CELLS = 1 << 28  # of a side's table: rows x bins, rows or bins x classes
+N_COUNTING = {"sharing": 4, "none": 1}  # queries until a party has its counts
+
+
+@dataclass(frozen=True)
+class Counted(Joint):
+    """Settings of whoever counts classes by bin."""
+
+    bins: int = settings.setting(
+        settings.an_int(2), 10, "bins of a number; up to as many values have one each"
+    )
+    secret: Literal["sharing", "none"] = settings.setting(
+        settings.one_of("sharing", "none"),
+        "sharing",
+        "how classes are counted by bin: under additive sharing, or by a party that is "
+        "sent the labels",
+    )
+
+    @property
+    def holds_out(self) -> bool:
+        """Tell whether some rows are not counted, by which something is decided."""
+        return False
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        n_queries = N_COUNTING[self.secret] + 2 * self.holds_out
+        shows = self.holds_out and self.secret == "none"
+        count = QueryPlan(STAGE, n_queries, limits.N_VALUES if shows else 0)
+        return count, *super().plans(n_parties)
+
+
+def select(parties: Parties, fusion: Network, labels: Labels, config: Counted) -> None:
+    """Have classes counted by bin; every party selects by its counts."""
+    y, n_classes = classes_of(labels)
+    sent = count(parties, y, n_classes, config.secret)
+    parties.query_last(STAGE, N_COUNTING[config.secret] - 1, sent)
+
+
+def classes_of(labels: Labels) -> tuple[Tensor, int]:
+    """Return the classes of all rows, (R, N), and how many there are."""
+    found = [binning.classes_of(labels, r) for r in range(len(labels.seeds))]
+    return torch.stack([y for y, _ in found]).cpu(), max(n for _, n in found)
+
+
+def count(
+    parties: Parties, y: Tensor, n_classes: int, secret: str
+) -> dict[str, QueryArrays]:
+    """Return what tells every party the counts of its bins, for rows of classes y."""
+    if secret == "none":
+        return dict.fromkeys(parties.names, (y.to(torch.int32),))
+    if len(parties.names) == 1:
+        raise ConfigError(
+            "The 'secret' setting must be none with one party: sharing takes another "
+            f"party to deal masks. Got '{secret}'."
+        )
+    return _count_shared(parties, torch.nn.functional.one_hot(y, n_classes))
+
+
+def _count_shared(parties: Parties, labels: Tensor) -> dict[str, QueryArrays]:
+    """Lead every party and its dealer, the next one, to the server's shares of counts.
+
+    `labels` (R, n, C) are 1 in the class of a row; the last follows from the others.
+    """
+    names, Y = parties.names, labels[:, :, :-1]
+    R, n_rows, n_classes = Y.shape
+    ring = Ring.for_counts(n_rows)
+    dealer = dict(zip(names, [*names[1:], names[0]], strict=True))
+    client = {other: name for name, other in dealer.items()}
+
+    key_and_width = ((torch.uint8, (R, SEED_BYTES)), (torch.int32, (R, 1)))
+    nothing: dict[str, QueryArrays] = dict.fromkeys(names, ())
+    first = parties.query(STAGE, 0, nothing, dict.fromkeys(names, key_and_width))
+    keys = {name: key for name, (key, _) in first.items()}
+    widths = {name: _width(name, own, n_rows) for name, (_, own) in first.items()}
+
+    sizes = {n: torch.tensor([[widths[n], n_classes]] * R).int() for n in names}
+    dealt = parties.query(
+        STAGE,
+        1,
+        {name: (keys[client[name]], sizes[client[name]]) for name in names},
+        {
+            name: (
+                (torch.uint8, (R, SEED_BYTES)),
+                (ring.dtype, (R, widths[client[name]], n_classes)),
+            )
+            for name in names
+        },
+    )
+
+    seeds = {name: sharing.to_bytes(dealt[dealer[name]][0]) for name in names}
+    masked = {
+        name: [sharing.masked(ring, seed + bytes([r]), own) for r, own in enumerate(Y)]
+        for name, seed in seeds.items()
+    }
+    sent = {name: ring.pack(torch.stack(some)) for name, some in masked.items()}
+    rows = parties.query(
+        STAGE,
+        2,
+        {name: (keys[dealer[name]], sent[name]) for name in names},
+        {name: ((ring.dtype, (R, n_rows, widths[name])),) for name in names},
+    )
+
+    shares: dict[str, QueryArrays] = {}
+    for name in names:
+        own = [
+            sharing.share_of_right(ring, ring.unpack(part), ring.unpack(left), right)
+            for part, left, right in zip(
+                dealt[dealer[name]][1], rows[name][0], Y, strict=True
+            )
+        ]
+        shares[name] = (ring.pack(torch.stack(own)),)
+    return shares
+
+
+def _width(name: PartyId, told: Tensor, n_rows: int) -> int:
+    """Return how many bins a party has, if a dealer can deal masks for so many."""
+    width, most = int(told[0, 0]), MOST_CELLS // n_rows
+    if not 0 < width <= most:
+        raise ProtocolError(
+            f"Party '{name}' must have 1 to {most:,} bins in all, with {n_rows:,} rows "
+            f"of each. Got {width:,}: fewer 'bins' make fewer."
+        )
+    return width

@@ -1,0 +1,46 @@
+"""How a party rated its features, in the units of its own table, for its eyes alone.
+
+It goes into the party's own record, and from there to its page and a file beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lessvfl.core.party_data import Outcome
+from lessvfl.data import BinNames, Encoding
+
+
+def ratings_of(encoding: Encoding, outcome: Outcome) -> dict[str, Any] | None:
+    """Return the rates of features by name, and their bins; None where are no rates."""
+    found = outcome.rating
+    if found is None:
+        return None
+    features = [
+        {"feature": name, "score": score}
+        for name, score in zip(encoding.features, found["scores"], strict=True)
+    ]
+    if "bins" in found:
+        names = BinNames(encoding)
+        for one, table in zip(features, found["bins"], strict=True):
+            one["bins"] = _bins(names, table)
+    ordered = sorted(features, key=lambda one: -one["score"])
+    shared = {key: found.get(key) for key in ("measure", "false_share")}
+    return {**shared, "features": ordered}
+
+
+def _bins(names: BinNames, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the bins of one feature: numbers upwards, missing cells last."""
+    named = [
+        names.name(table["columns"], {c: ends for c, *ends in ranges})
+        for ranges in table["ranges"]
+    ]
+    found = []
+    for place in sorted(range(len(named)), key=lambda i: named[i].place):
+        counts = table["counts"][place]
+        line = {"bin": named[place].text, "rows": sum(counts), "classes": counts}
+        if "woe" in table:
+            line["woe"] = table["woe"][place]
+        found.append({**line, "part": table["parts"][place]})
+    return found
