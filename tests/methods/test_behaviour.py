@@ -28,6 +28,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "less-vfl": {"party_epochs": 30, "server_epochs": 30},
     "local-lasso": {"party_epochs": 30},
     "group-lasso": {"joint_epochs": 5, "lam_party": 25.0},
+    "vertical-boost": {"trees": 5, "select_trees": 5},
+    "vertical-forest": {"trees": 5, "select_trees": 5},
 }
 Record = dict[str, Any]
 

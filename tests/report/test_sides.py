@@ -189,8 +189,8 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
             ["a"],
             ["b", "c"],
             None,
-            "Not needed by this model: 2 of your 3 features; they have weights that "
-            "the group lasso set to zero",
+            "Not needed by this model: 2 of your 3 features; they are below what the "
+            "method keeps",
         ),
     ],
 )

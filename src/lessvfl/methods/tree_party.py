@@ -12,6 +12,7 @@ from torch import Tensor
 from lessvfl.core.chance import MOST_PASS
 from lessvfl.core.plans import stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
+from lessvfl.core.ratings import rating
 from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnHolder
 from lessvfl.core.trees.holders import Cut, NodeRows, Truths
@@ -193,8 +194,8 @@ class TreeParty:
 
     def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
         """Return the splits as a network, and the features that they are of."""
-        used = np.zeros(len(self._kept), dtype=np.bool_)
-        used[self._cells.groups[self._columns[gained > 0]]] = True
+        by_group = np.zeros(len(self._kept))
+        np.add.at(by_group, self._cells.groups[self._columns], gained)
         weights = np.zeros(len(self._cells.middles))
         first = self._cells.sources[self._columns, 0]
         weights[first] = gained
@@ -205,8 +206,9 @@ class TreeParty:
             tuple(holder.rules[rule] for rule in rules),
             torch.from_numpy(weights).to(X).view(1, 1, -1),
         )
-        groups = torch.from_numpy(used).to(X.device).unsqueeze(0)
-        return Selected(groups, net=splits)
+        gains = torch.from_numpy(by_group).to(X.device)
+        told = rating("gain", gains, self.own.features)
+        return Selected((gains > 0).unsqueeze(0), (told,), net=splits)
 
 
 def _in_rows(numbers: list[int], width: int) -> list[list[int]]:

@@ -47,11 +47,7 @@ SAID: dict[AnyReason, Said] = {
         "has weights that the group lasso set to zero",
         "have weights that the group lasso set to zero",
     ),
-    "own rule": Said(
-        "removed by the method's own rule",
-        "was removed by the method's own rule",
-        "were removed by the method's own rule",
-    ),
+    "own rule": _being("below what the method keeps"),
     "no selection": Said("the method removes nothing"),
     "not revealed": Said(
         "its party did not say",

@@ -16,7 +16,7 @@ from lessvfl.run.record import RunRecord
 FEATURES_NAME = "features.csv"
 COLUMNS = ("party", "feature", "verdict", "kept", "why", "strength", "pair", "share")
 NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
-OWN_RULES = ("mmvfl", "counterfactual", "dual-gates", "gini-filter", "iv-filter")
+BY_LASSO = ("less-vfl", "local-lasso", "group-lasso", "vflfs")
 DWARFS = 3.0  # times the next feature's strength, or the mark
 LEAKS = 0.5  # strength as a correlation from which such a feature is suspicious
 SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
@@ -134,11 +134,9 @@ class FeatureVerdict(NamedTuple):
 def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     """List every feature that the record tells of: kept ones first, strongest first."""
     method = record.header.get("method")
-    without: AnyReason = "group lasso"
+    without: AnyReason = "group lasso" if method in BY_LASSO else "own rule"
     if method == "plain":
         without = "no selection"
-    elif method in OWN_RULES:
-        without = "own rule"
     elif (record.side, method) == ("server", "less-vfl-auto"):
         without = "not revealed"
     by_feature: dict[tuple[str, str], list[Strength]] = {}
