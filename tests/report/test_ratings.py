@@ -119,7 +119,7 @@ def test_a_rival_has_a_rule_of_its_own(rated):
         del run["selection"]
     told = words_of(rated)
     assert "kept by the method's own rule" in told
-    assert "removed by the method's own rule" in told
+    assert "below what the method keeps" in told
     assert "group lasso" not in told
     line = {"direction": "up", "stage": "select_features", "kind": "answer"}
     rated.runs[0]["bill"].append({"party": "bank", **line, "payload_bytes": 2000})
