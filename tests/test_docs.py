@@ -52,6 +52,7 @@ from lessvfl.methods import (
     less_vfl_auto,
     mmvfl,
     trees,
+    vertical_boost,
     vertical_forest,
     vflfs,
 )
@@ -316,6 +317,7 @@ def settings_table(section: type, *bases: type) -> str:
         (filters.FilterConfig, counting.Counted),
         (dual_gates.Config, counting.Counted),
         (trees.TreeConfig, Joint),
+        (vertical_boost.BoostConfig, trees.TreeConfig),
         (vertical_forest.Config, trees.TreeConfig),
     ],
     ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",

@@ -128,6 +128,42 @@ def test_what_is_kept_is_what_splits_use() -> None:
     assert sum(len(party.kept) for party in run.model.parties) > 0
 
 
+def test_rows_held_out_say_when_to_stop() -> None:
+    X = np.random.default_rng(0).normal(size=(200, 4))
+    y = (X[:, 0] + np.random.default_rng(1).normal(size=200) > 0).astype(int)
+    own = {"trees": 60, "select_trees": 0, "shrinkage": 0.5, "least_rows": 5}
+    n_trees = []
+    for more in ({"held_out": 0.3, "patience": 3}, {}):
+        run = ran(data.from_arrays(X, y), "vertical-boost", **own, **more)
+        fusion: Any = run.model.fusion
+        n_trees.append(len(fusion.roots))
+    assert n_trees[0] < 20
+    assert n_trees[1] == 60
+
+
+def test_the_leaf_that_gains_most_is_split_first() -> None:
+    """By level a tree of 4 leaves splits both children of its root."""
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    signs = np.sign(X).T
+    y = np.where(X[:, 0] < 0, 20 + signs[1] / 9, np.where(X[:, 1] < 0, 0, 3 * signs[2]))
+    own = {"trees": 1, "select_trees": 0, "leaves": 4, "tree_depth": 3}
+    depth = {}
+    for order in ("depth", "gain"):
+        run = ran(data.from_arrays(X, y), "vertical-boost", **own, order=order)
+        fusion: Any = run.model.fusion
+        below = fusion.children.numpy()
+        assert np.sum(below[:, 0] == np.arange(len(below))) == 4
+        depth[order] = _depth(below, 0)
+    assert depth == {"depth": 2, "gain": 3}
+
+
+def _depth(children: Any, node: int) -> int:
+    left, right = children[node]
+    if left == node:
+        return 0
+    return 1 + max(_depth(children, left), _depth(children, right))
+
+
 def test_planted_noise_goes() -> None:
     dataset = data.load("breast-cancer")
     own = profiles.resolve("vertical-boost", "default", dataset, {"trees": 2})

@@ -28,6 +28,7 @@ who sends numbers of its own instead of gradients can read every row's bins off 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lessvfl import settings
 from lessvfl.core.keeper import Keeper
@@ -58,16 +59,16 @@ class TreeConfig(Joint):
     """Settings of trees. Those of networks and their training are not read."""
 
     trees: int = settings.setting(settings.an_int(1), 100, "trees, or rounds of them")
-    shrinkage: float = settings.setting(
-        settings.a_float(0.0, 1.0, open_low=True),
-        0.1,
-        "share of a boosted tree's correction that counts",
-    )
     leaves: int = settings.setting(settings.an_int(2), 31, "the most leaves of a tree")
     tree_depth: int = settings.setting(
         settings.an_int(1), 6, "the most splits on the way to a leaf"
     )
     bins: int = settings.setting(settings.an_int(2), 64, "the most bins of a column")
+    order: Literal["depth", "gain"] = settings.setting(
+        settings.one_of("depth", "gain"),
+        "depth",
+        "which leaf is split next: a level's together, or the one that gains most",
+    )
     least_rows: int = settings.setting(
         settings.an_int(1), 20, "the fewest rows of a leaf"
     )
@@ -97,11 +98,10 @@ class TreeConfig(Joint):
         """Return how the trees of a phase grow."""
         return TreeSettings(
             n_trees=self.select_trees if phase is Phase.SELECT else self.trees,
-            learning_rate=self.shrinkage,
             limits=GrowthLimits(
                 self.leaves,
                 self.tree_depth,
-                "depth",
+                self.order,
                 SplitRules(min_samples_leaf=self.least_rows, l2=self.l2),
             ),
             row_share=self.row_share,
@@ -112,9 +112,12 @@ class TreeConfig(Joint):
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        n_queries = 6 + (self.select_trees + self.trees) * (2 * self.tree_depth + 1)
-        n_splits = self.trees * (min(self.leaves, 2**self.tree_depth) - 1)
-        return (QueryPlan(STAGE, n_queries, PASSES * n_splits * MOST_CLASSES),)
+        n_splits = min(self.leaves, 2**self.tree_depth) - 1
+        n_exchanges = self.tree_depth if self.order == "depth" else n_splits
+        n_queries = 6 + (self.select_trees + self.trees) * (2 * n_exchanges + 1)
+        return (
+            QueryPlan(STAGE, n_queries, PASSES * self.trees * n_splits * MOST_CLASSES),
+        )
 
 
 def grow_trees(forest: bool) -> RunMethod:
