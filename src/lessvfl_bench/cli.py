@@ -71,6 +71,9 @@ BENCHMARKS = {
     "verdicts": Benchmark(
         "studies.verdicts:Verdicts", "Needed or not, and with ten times the rows."
     ),
+    "trees": Benchmark(
+        "studies.trees:TreeComparison", "Boosted trees beside scikit-learn's, pooled."
+    ),
     "alignment": Benchmark(
         "studies.alignment:Alignment", "Bytes and seconds of aligning rows."
     ),

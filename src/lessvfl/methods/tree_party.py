@@ -133,9 +133,9 @@ class TreeParty:
         flags = read_flags(arrays[0], sizes)
         for (tree, node, left, right), own in zip(cuts, flags, strict=True):
             rows, n_in = self._rows[tree, node]
-            n_left = int(own[:n_in].sum())
-            self._rows[tree, left] = rows[own], n_left
-            self._rows[tree, right] = rows[~own], n_in - n_left
+            n_left = int(np.count_nonzero(own[:n_in]))
+            self._rows[tree, left] = rows.compress(own), n_left
+            self._rows[tree, right] = rows.compress(~own), n_in - n_left
         return self._sums_of(rest[4 * n_cuts :])
 
     def _sums_of(self, nodes: list[int]) -> TreeAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -174,8 +175,7 @@ def _arrays(kind: TreeQuery, sent: QueryParts) -> tuple[Tensor, ...]:
 def sums_format(values: FixedPoint) -> torch.dtype:
     """Return the format in which sums of whole numbers are exact."""
     n_rows = values.hessian.shape[1]
-    largest = max(np.abs(values.gradient).max(), values.hessian.max(), 1)
-    return torch.int32 if largest * n_rows < MOST_EXACT else torch.float64
+    return torch.int32 if values.largest * n_rows < MOST_EXACT else torch.float64
 
 
 def write_values(values: FixedPoint) -> Tensor:
@@ -210,8 +210,9 @@ def read_flags(packed: Tensor, sizes: Sequence[int]) -> list[Truths]:
     own, n = packed.flatten().numpy(), sum(sizes)
     if own.dtype != np.uint8 or len(own) != -(-n // 8):
         raise ValueError(f"{len(own)} bytes of {n} flags")
-    every = np.unpackbits(own, count=n).astype(np.bool_)
-    return np.split(every, np.cumsum(sizes)[:-1]) if sizes else []
+    every = np.unpackbits(own, count=n).view(np.bool_)
+    ends = itertools.accumulate(sizes)
+    return [every[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def _inside(values: FixedPoint, nodes: Sequence[NodeRows]) -> list[Truths]:

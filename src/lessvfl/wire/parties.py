@@ -47,8 +47,8 @@ def _line_of_arrays(
     live: tuple[bool, ...],
 ) -> BillLine:
     """Return the line of arrays (R, ...) as they are."""
-    n_bytes = sum(a[0].numel() * a.element_size() for a in arrays)
-    n_values = sum(a[0].numel() for a in arrays)
+    n_bytes = sum(array.nbytes for array in arrays) // len(live)
+    n_values = sum(array.numel() for array in arrays) // len(live)
     paid, values = (tuple(n * on for on in live) for n in (n_bytes, n_values))
     return BillLine(party, direction, stage, kind, paid, values)
 

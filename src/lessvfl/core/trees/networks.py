@@ -21,6 +21,7 @@ from lessvfl.core.trees.columns import ColumnBins, PartyRule
 from lessvfl.core.trees.ensemble import TreeEnsemble
 from lessvfl.core.trees.tree import LEAF
 
+ROWS = 1024  # that go down trees at a time
 HALF = 0.5  # of a component, above which a row goes left
 LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
@@ -91,10 +92,10 @@ class Splits(_Grown):
     def __call__(self, x: Tensor) -> Tensor:
         """Map encoded rows (1, n, columns) to 1 where a split sends a row left."""
         codes = self.bins.codes(self.cells.cells(x[0].cpu().numpy()))
-        said = np.zeros((len(x[0]), self.n_outputs), dtype=np.float32)
-        for place, rule in enumerate(self.rules):
-            said[:, place] = rule.left[codes[rule.column]]
-        return torch.from_numpy(said).to(self.weights).unsqueeze(0)
+        said = np.zeros((self.n_outputs, len(x[0])), dtype=np.bool_)
+        for own, rule in zip(said, self.rules, strict=False):
+            np.take(rule.left, codes[rule.column], out=own)
+        return torch.from_numpy(said).T.to(self.weights).unsqueeze(0)
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
@@ -249,23 +250,27 @@ class TreeSum(_Grown):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map what splits say (1, n, components) to raw predictions (1, n, K)."""
-        h, n_trees = x[0], len(self.roots)
-        z = self.start.expand(len(h), -1).clone()
-        node = self.roots.expand(len(h), -1)
-        while True:
-            goes_right = h.gather(1, self.components[node]) <= HALF
-            below = self.children[node, goes_right.long()]
-            if bool((below == node).all()):
-                break
-            node = below
-        for tree in range(n_trees):
-            z += self.values[node[:, tree]]
+        z = torch.cat([self._sum(rows > HALF) for rows in x[0].split(ROWS)])
         if self.shares:
-            z /= max(1, n_trees)
+            z /= max(1, len(self.roots))
         if self.shares == 1:
             z = z.clamp(LEAST_SHARE, 1 - LEAST_SHARE)
             z = z.logit() if self.n_outputs == 1 else z.log()
         return z.to(self.weights.dtype).unsqueeze(0)
+
+    def _sum(self, goes_left: Tensor) -> Tensor:
+        """Return what the leaves of rows (n, components) sum up to, (n, K)."""
+        z = self.start.expand(len(goes_left), -1).clone()
+        node = self.roots.expand(len(goes_left), -1)
+        while True:
+            goes_right = ~goes_left.gather(1, self.components[node])
+            below = self.children[node, goes_right.long()]
+            if bool((below == node).all()):
+                break
+            node = below
+        for leaves in node.T:
+            z += self.values[leaves]
+        return z
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None

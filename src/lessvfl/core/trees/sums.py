@@ -75,6 +75,11 @@ class FixedPoint:
         return int(self.gradient.shape[1])
 
     @functools.cached_property
+    def largest(self) -> float:
+        """Return the largest absolute value, at least 1."""
+        return float(max(np.abs(self.gradient).max(), self.hessian.max(), 1))
+
+    @functools.cached_property
     def packed(self) -> NDArray[np.complex128]:
         """Return complex numbers (P, K x N) that :func:`sum_by_bin` sums."""
         g, h = self.gradient, self.hessian
