@@ -155,7 +155,9 @@ class QueriedHolders:
         formats: Sequence[Sequence[ArrayFormat]],
     ) -> list[tuple[Tensor, ...]]:
         names = self.parties.names
-        sent = {n: _arrays(kind, some) for n, some in zip(names, own, strict=True)}
+        once = {id(some): some for some in own}  # what all are sent is written once
+        arrays = {key: _arrays(kind, some) for key, some in once.items()}
+        sent = {name: arrays[id(some)] for name, some in zip(names, own, strict=True)}
         expects = dict(zip(names, formats, strict=True))
         answers = self.parties.query(STAGE, self._step, sent, expects)
         self._step += 1
