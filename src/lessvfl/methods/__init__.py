@@ -14,6 +14,7 @@ from lessvfl.methods import (
     local_lasso,
     mmvfl,
     plain,
+    pso_trees,
     vertical_boost,
     vertical_forest,
     vflfs,
@@ -36,6 +37,7 @@ METHODS: dict[str, Method] = {
         iv_filter.METHOD,
         vertical_boost.METHOD,
         vertical_forest.METHOD,
+        pso_trees.METHOD,
     )
 }
 DEFAULT = less_vfl_auto.METHOD.name  # where no method is named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 
 import numpy as np
@@ -26,17 +27,18 @@ from lessvfl.methods.tree_queries import (
     sums_format,
     write_flags,
 )
-from lessvfl.methods.trees import TreeConfig
+from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
 TreeAnswer = tuple[Tensor, ...] | Selected
 TreeAnswerer = Callable[[list[int], QueryArrays], TreeAnswer]
+Places = NDArray[np.int64]
 NOTHING = -1  # that is no kind of query
 
 
-class TreeParty:
-    """A party while trees grow."""
+class GrowingParty(abc.ABC):
+    """A party while trees grow; methods say which columns, and which are kept."""
 
-    def __init__(self, config: TreeConfig, own: Holder) -> None:
+    def __init__(self, config: GrowthConfig, own: Holder) -> None:
         self.own, self.config = own, config
         X = own.columns(0).cpu().numpy()
         self._n_rows = len(X)
@@ -73,27 +75,21 @@ class TreeParty:
         expect(arrays)
         (phase,) = numbers
         self._phase = Phase(phase)
-        table, config = self._table, self.config
-        self._columns = np.flatnonzero(self._kept[self._cells.groups])
-        if self._phase is Phase.SELECT:
-            copies = map(self._scrambled, range(config.copies))
-            table = np.concatenate([table, *copies], axis=1)
-            self._columns = np.tile(self._columns, 1 + config.copies)
-        else:
-            table = table[:, self._columns]
-        has_no_order = np.flatnonzero(self._cells.categorical[self._columns])
-        self._holder = ColumnHolder.of(table, config.bins, has_no_order.tolist())
+        self._columns, self._holder = self._enter(self._phase)
         return (torch.tensor([[len(self._columns)]], dtype=torch.int32),)
 
-    def _scrambled(self, copy: int) -> NDArray[np.float64]:
-        """Return a copy of all columns, the rows of each in an order of their own."""
-        own = self._table.copy()
-        for column in range(own.shape[1]):
-            name = ("scrambled columns", self.own.party, copy, column)
-            random = stream(self.own.private[0], *name)
-            order = torch.randperm(self._n_rows, generator=random)
-            own[:, column] = own[order.numpy(), column]
-        return own
+    @abc.abstractmethod
+    def _enter(self, phase: Phase) -> tuple[Places, ColumnHolder]:
+        """Return the columns of a phase, and them in bins."""
+
+    def _binned(self, columns: Places, table: NDArray[np.float64]) -> ColumnHolder:
+        """Put a table of some columns into bins."""
+        has_no_order = np.flatnonzero(self._cells.categorical[columns])
+        return ColumnHolder.of(table, self.config.bins, has_no_order.tolist())
+
+    @abc.abstractmethod
+    def _chosen(self, gained: NDArray[np.float64]) -> Truths:
+        """Return the features to keep, by what columns of the first phase gained."""
 
     @property
     def _at_work(self) -> ColumnHolder:
@@ -170,27 +166,9 @@ class TreeParty:
         np.add.at(gained, [holder.rules[rule].column for rule in rules], gains)
         if self._phase is Phase.SELECT:
             must = self.own.features.groups_of(self.own.must_keep).cpu().numpy()
-            self._kept = self._beyond_copies(gained) | must
+            self._kept = self._chosen(gained) | must
             return ()
         return self._grown(rules, gained)
-
-    def _beyond_copies(self, gained: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return the features that gained so much that few copies did."""
-        n_groups, config = len(self._kept), self.config
-        by_copy = gained.reshape(1 + config.copies, -1)
-        sums = np.zeros((len(by_copy), n_groups))
-        np.add.at(sums.T, self._cells.groups, by_copy.T)
-        own, copies = sums[0], np.sort(sums[1:], axis=None)
-        order = np.argsort(-own, kind="stable")
-        above = len(copies) - np.searchsorted(copies, own[order])
-        n_false = (above + 1) / config.copies
-        fits = n_false <= config.false_share * np.arange(1, n_groups + 1)
-        fits &= above <= MOST_PASS * len(copies)
-        fits &= own[order] > 0
-        kept = np.zeros(n_groups, dtype=np.bool_)
-        if fits.any():
-            kept[order[: int(np.flatnonzero(fits)[-1]) + 1]] = True
-        return kept
 
     def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
         """Return the splits as a network, and the features that they are of."""
@@ -209,6 +187,53 @@ class TreeParty:
         gains = torch.from_numpy(by_group).to(X.device)
         told = rating("gain", gains, self.own.features)
         return Selected((gains > 0).unsqueeze(0), (told,), net=splits)
+
+
+class TreeParty(GrowingParty):
+    """A party that selects by gain against scrambled copies of its columns."""
+
+    config: TreeConfig
+
+    def _enter(self, phase: Phase) -> tuple[Places, ColumnHolder]:
+        columns = np.flatnonzero(self._kept[self._cells.groups])
+        table = self._table
+        if phase is Phase.SELECT:
+            copies = map(self._scrambled, range(self.config.copies))
+            table = np.concatenate([table, *copies], axis=1)
+            columns = np.tile(columns, 1 + self.config.copies)
+        elif phase is Phase.TRAIN:
+            table = table[:, columns]
+        else:
+            raise ValueError("a phase that the method does not have")
+        return columns, self._binned(columns, table)
+
+    def _scrambled(self, copy: int) -> NDArray[np.float64]:
+        """Return a copy of all columns, the rows of each in an order of their own."""
+        own = self._table.copy()
+        for column in range(own.shape[1]):
+            name = ("scrambled columns", self.own.party, copy, column)
+            random = stream(self.own.private[0], *name)
+            order = torch.randperm(self._n_rows, generator=random)
+            own[:, column] = own[order.numpy(), column]
+        return own
+
+    def _chosen(self, gained: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return the features that gained so much that few copies did."""
+        n_groups, config = len(self._kept), self.config
+        by_copy = gained.reshape(1 + config.copies, -1)
+        sums = np.zeros((len(by_copy), n_groups))
+        np.add.at(sums.T, self._cells.groups, by_copy.T)
+        own, copies = sums[0], np.sort(sums[1:], axis=None)
+        order = np.argsort(-own, kind="stable")
+        above = len(copies) - np.searchsorted(copies, own[order])
+        n_false = (above + 1) / config.copies
+        fits = n_false <= config.false_share * np.arange(1, n_groups + 1)
+        fits &= above <= MOST_PASS * len(copies)
+        fits &= own[order] > 0
+        kept = np.zeros(n_groups, dtype=np.bool_)
+        if fits.any():
+            kept[order[: int(np.flatnonzero(fits)[-1]) + 1]] = True
+        return kept
 
 
 def _in_rows(numbers: list[int], width: int) -> list[list[int]]:

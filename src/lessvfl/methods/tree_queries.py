@@ -31,10 +31,11 @@ class QueryParts(NamedTuple):
 
 
 class Phase(enum.IntEnum):
-    """Which trees grow: those that select, beside copies, or those that stay."""
+    """Which trees grow: those that select, those that stay, or a particle's."""
 
     SELECT = 0
     TRAIN = 1
+    TRY = 2
 
 
 class TreeQuery(enum.IntEnum):
@@ -46,6 +47,7 @@ class TreeQuery(enum.IntEnum):
     SUMS = 3
     SPLIT = 4
     END = 5
+    LOSSES = 6
 
 
 class QueriedHolders:
@@ -127,6 +129,12 @@ class QueriedHolders:
     def keep(self, rules: Sequence[Sequence[int]]) -> None:
         """Remember which rules stay; the end of a phase tells parties."""
         self.rules = [list(own) for own in rules]
+
+    def tell(self, losses: Sequence[float]) -> None:
+        """Tell every party the losses of all particles."""
+        values = torch.tensor([list(losses)], dtype=torch.float64)
+        own = [QueryParts(values=values)] * len(self.layouts)
+        self._ask(TreeQuery.LOSSES, own, [[]] * len(own))
 
     def end(self, trees: TreeEnsemble, is_last: bool) -> None:
         """Tell every party which of its splits stay, and what they gained."""

@@ -27,8 +27,9 @@ who sends numbers of its own instead of gradients can read every row's bins off 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lessvfl import settings
 from lessvfl.core.keeper import Keeper
@@ -38,6 +39,7 @@ from lessvfl.core.plans import PartyPlan, QueryPlan
 from lessvfl.core.trees.ensemble import (
     EnsembleGrower,
     EnsembleState,
+    TreeEnsemble,
     TreeSettings,
     fit,
 )
@@ -55,8 +57,8 @@ PASSES = 3  # over training and test rows in which splits are shown
 
 
 @dataclass(frozen=True)
-class TreeConfig(Joint):
-    """Settings of trees. Those of networks and their training are not read."""
+class GrowthConfig(Joint):
+    """Settings of growth. Those of networks and their training are not read."""
 
     trees: int = settings.setting(settings.an_int(1), 100, "trees, or rounds of them")
     leaves: int = settings.setting(settings.an_int(2), 31, "the most leaves of a tree")
@@ -85,14 +87,11 @@ class TreeConfig(Joint):
     select_trees: int = settings.setting(
         settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
     )
-    copies: int = settings.setting(
-        settings.an_int(1), 3, "scrambled copies of every column beside them"
-    )
-    false_share: float = settings.setting(
-        settings.a_float(0.0, 1.0),
-        0.2,
-        "the largest estimated share of useless features among those kept",
-    )
+
+    @property
+    def n_trees(self) -> int:
+        """Return how many trees, or rounds of them, a run grows at most."""
+        return self.select_trees + self.trees
 
     def growth(self, phase: Phase, seed: int) -> TreeSettings:
         """Return how the trees of a phase grow."""
@@ -114,20 +113,41 @@ class TreeConfig(Joint):
         """Return every plan that a party is sent in a run."""
         n_splits = min(self.leaves, 2**self.tree_depth) - 1
         n_exchanges = self.tree_depth if self.order == "depth" else n_splits
-        n_queries = 6 + (self.select_trees + self.trees) * (2 * n_exchanges + 1)
+        n_queries = 6 + self.n_trees * (2 * n_exchanges + 1)
         return (
             QueryPlan(STAGE, n_queries, PASSES * self.trees * n_splits * MOST_CLASSES),
         )
 
 
-def grow_trees(forest: bool) -> RunMethod:
-    """Return a method that selects by gain, then grows trees on what is left."""
+@dataclass(frozen=True)
+class TreeConfig(GrowthConfig):
+    """Settings of trees, and of selection against scrambled copies."""
+
+    copies: int = settings.setting(
+        settings.an_int(1), 3, "scrambled copies of every column beside them"
+    )
+    false_share: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.2,
+        "the largest estimated share of useless features among those kept",
+    )
+
+
+GrowPhase = Callable[[Phase, TreeSettings], tuple[TreeEnsemble, tuple[float, ...]]]
+Search = Callable[[QueriedHolders, GrowPhase, Any, int], TreeSettings]
+
+
+def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
+    """Return a method that selects by gain, then grows trees on what is left.
+
+    `search`, if any, says how they grow, after trees of its own.
+    """
 
     def run(
         parties: Parties,
         fusion: Network,
         labels: Labels,
-        config: TreeConfig,
+        config: GrowthConfig,
         observe: Observer,
         keeper: Keeper,
     ) -> Network:
@@ -138,23 +158,37 @@ def grow_trees(forest: bool) -> RunMethod:
         weight = None if own.weight is None else own.weight[0].double().cpu().numpy()
         y = own.y[0].double().cpu().numpy()
         targets = TreeTargets.of(y, labels.task, weight)
-        phases = list(Phase) if config.select_trees else [Phase.TRAIN]
-        n_trees, n_before = config.select_trees + config.trees, 0
+        n_trees, n_before, seed = config.n_trees, 0, labels.seeds[0]
         keeper.put_back(fusion.parameters())
         keeper.reached(STAGE, 0, n_trees)
         observe(Event(STAGE, 0, n_trees))
-        for phase in phases:
-            holders.start(phase)
-            growth = config.growth(phase, labels.seeds[0])
-            grower = EnsembleGrower(holders, targets, growth, forest=forest)
 
-            def grown(state: EnsembleState, n_before: int = n_before) -> None:
+        def grow(
+            phase: Phase, growth: TreeSettings
+        ) -> tuple[TreeEnsemble, tuple[float, ...]]:
+            """Grow the trees of a phase; return losses of rows held out, too."""
+            nonlocal n_before
+            losses: tuple[float, ...] = ()
+
+            def grown(state: EnsembleState) -> None:
+                nonlocal losses
+                losses = state.losses
                 if n_before + len(state.trees) < n_trees:
                     observe(Event(STAGE, n_before + len(state.trees), n_trees))
 
-            trees = fit(grower, grown)
-            holders.end(trees, phase is Phase.TRAIN)
+            holders.start(phase)
+            trees = fit(EnsembleGrower(holders, targets, growth, forest=forest), grown)
             n_before += growth.n_trees
+            return trees, losses
+
+        if config.select_trees:
+            trees, _ = grow(Phase.SELECT, config.growth(Phase.SELECT, seed))
+            holders.end(trees, is_last=False)
+        growth = config.growth(Phase.TRAIN, seed)
+        if search is not None:
+            growth = search(holders, grow, config, seed)
+        trees, _ = grow(Phase.TRAIN, growth)
+        holders.end(trees, is_last=True)
         found = TreeSum.of(trees, holders.rules, fusion.input_weights)
         observe(Event(STAGE, n_trees, n_trees, found))
         keeper.store(STAGE, found.state())

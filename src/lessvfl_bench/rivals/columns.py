@@ -77,4 +77,8 @@ REVEALED = {
     ),
     "vertical-boost": _TREES,
     "vertical-forest": _TREES,
+    "pso-trees": (
+        f"{_TREES}; to a party: how good each particle was; to the server: how many "
+        "columns of each party a particle uses"
+    ),
 }

@@ -128,6 +128,13 @@ class ColumnHolder:
         bins = ColumnBins.fit(X, n_bins, categorical)
         return cls(bins, bins.codes(X))
 
+    def of_columns(self, places: NDArray[np.int64]) -> ColumnHolder:
+        """Return some of the columns, without rules."""
+        bins = self.bins
+        own = (bins.categorical[places], bins.missing[places])
+        ends = tuple(bins.ends[place] for place in places)
+        return ColumnHolder(ColumnBins(ends, *own), self.codes[places])
+
     def begin(self, values: FixedPoint, used: Truths) -> None:
         """Take gradients, and which columns (F,) may be used."""
         self._packed, self._n_gradients = values.packed, values.n_gradients

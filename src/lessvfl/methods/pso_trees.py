@@ -1,0 +1,222 @@
+"""A particle swarm around boosted trees: subsets of features, and how trees grow.
+
+After PSO-EVFFS (Zhang et al., CAAI Transactions on Intelligence Technology, 2022), of
+which the abstract is known: a particle is hyper-parameters and a subset of features,
+only losses travel, and a ranking by the importance in trees removes features first.
+Decided here: the constants of the swarm (the usual ones, ``core/swarm``), what a
+particle sets, how many features go first, on which rows losses are, and all below.
+
+Trees that rank grow on all columns, and each party removes the last of its features by
+gain. Then particles move. Coordinates of a particle in [0, 1] are the shrinkage, leaves
+and l2 of its trees, which the label holder has, and one for each feature that is left,
+which its party has: above a half, it is used. In every round each particle's trees are
+grown, without the rows held out, whose loss says how good the particle is. The features
+of the best particle are kept, and trees are grown on them and on all rows as it says;
+they are more than a particle's, and each corrects as much less.
+
+======= ========================================= ======================================
+query   down                                      up
+======= ========================================= ======================================
+start   which phase: ranking, the next particle,  how many columns
+        or the trees that stay
+layout, as of all trees (``methods/trees``)       as there
+begin,
+sums,
+split
+losses  of all particles, after every round       nothing: the party moves its part
+end     after ranking, and of trees that stay     nothing: the party selects
+======= ========================================= ======================================
+
+Besides what trees reveal, a party learns how good particles were, and the label holder
+how many columns each party has in a particle; sums of the same gradients tell it which
+of them two particles share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lessvfl import settings
+from lessvfl.core.plans import PartyPlan, QueryPlan, stream
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
+from lessvfl.core.swarm import Swarm
+from lessvfl.core.trees.columns import ColumnHolder
+from lessvfl.core.trees.ensemble import TreeSettings
+from lessvfl.core.trees.holders import Truths
+from lessvfl.methods.base import Method
+from lessvfl.methods.tree_party import GrowingParty, Places, TreeAnswer
+from lessvfl.methods.tree_queries import Phase, QueriedHolders, TreeQuery
+from lessvfl.methods.trees import GrowPhase, GrowthConfig, grow_trees
+
+USED = 0.5  # of a coordinate, above which the feature is used
+SHRINKAGE, L2 = (0.05, 1.0), (0.01, 10.0)  # of a particle's trees, at 0 and at 1
+FEWEST_LEAVES = 4
+
+
+@dataclass(frozen=True)
+class Config(GrowthConfig):
+    """Settings of a swarm around trees."""
+
+    select_trees: int = settings.setting(
+        settings.an_int(), 20, "trees that rank features before particles move"
+    )
+    removed_first: float = settings.setting(
+        settings.a_float(0.0, 1.0),
+        0.3,
+        "share of its features, the last by gain, that each party then removes",
+    )
+    particles: int = settings.setting(settings.an_int(1), 8, "particles of the swarm")
+    swarm_rounds: int = settings.setting(
+        settings.an_int(1), 5, "how often every particle is tried"
+    )
+    particle_trees: int = settings.setting(
+        settings.an_int(1), 10, "trees that try a particle, or rounds of them"
+    )
+    held_out: float = settings.setting(
+        settings.a_float(0.0, 0.5, open_low=True),
+        0.2,
+        "share of training rows that say how good a particle is",
+    )
+
+    @property
+    def n_trees(self) -> int:
+        """Return how many trees, or rounds of them, a run grows at most."""
+        return (
+            super().n_trees + self.swarm_rounds * self.particles * self.particle_trees
+        )
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        n_more = self.swarm_rounds * (2 * self.particles + 1)
+        return tuple(
+            replace(plan, n_queries=plan.n_queries + n_more)
+            for plan in super().plans(n_parties)
+            if isinstance(plan, QueryPlan)
+        )
+
+    def grown_by(self, place: torch.Tensor, phase: Phase, seed: int) -> TreeSettings:
+        """Return how the trees of a particle at (3,) grow, tried or to their end."""
+        shrinkage, leaves, l2 = place.tolist()
+        usual = self.growth(phase, seed)
+        is_try = phase is Phase.TRY
+        n_trees = self.particle_trees if is_try else self.trees
+        fewest = min(FEWEST_LEAVES, self.leaves)
+        rules = usual.limits.split
+        return replace(
+            usual,
+            n_trees=n_trees,
+            learning_rate=between(*SHRINKAGE, shrinkage)
+            * min(1.0, self.particle_trees / n_trees),
+            limits=replace(
+                usual.limits,
+                max_leaf_nodes=round(between(fewest, self.leaves, leaves)),
+                split=replace(rules, l2=self.l2 + between(*L2, l2)),
+            ),
+            held_out=self.held_out if is_try else 0.0,
+            patience=n_trees + 1,
+        )
+
+
+def between(low: float, high: float, share: float) -> float:
+    """Return what is that share of the way, in ratios.
+
+    >>> between(1, 100, 0.5)
+    10.0
+    """
+    return low * (high / low) ** share
+
+
+def search(
+    holders: QueriedHolders, grow: GrowPhase, config: Config, seed: int
+) -> TreeSettings:
+    """Try all particles, round after round; return how the trees of the best grow."""
+    swarm = Swarm.draw(config.particles, 3, stream(seed, "swarm"))
+    for turn in range(config.swarm_rounds):
+        if turn:
+            swarm = swarm.moved(stream(seed, "swarm", turn))
+        losses = []
+        for place in swarm.places:
+            _, seen = grow(Phase.TRY, config.grown_by(place, Phase.TRY, seed))
+            losses.append(seen[-1])
+        holders.tell(losses)
+        swarm = swarm.told(torch.tensor(losses, dtype=torch.float64))
+    return config.grown_by(swarm.best, Phase.TRAIN, seed)
+
+
+class SwarmParty(GrowingParty):
+    """A party with its part of every particle: a coordinate for each feature."""
+
+    config: Config
+
+    def __init__(self, config: Config, own: Holder) -> None:
+        super().__init__(config, own)
+        self._answers[TreeQuery.LOSSES] = self._told
+        self._must = own.features.groups_of(own.must_keep).cpu().numpy()
+        every = np.arange(self._table.shape[1])
+        self._whole = self._binned(every, self._table)
+        self._swarm = Swarm.draw(config.particles, len(self._kept), self._chance(0))
+        self._round, self._tried = 0, 0  # rounds done, and particles of this one
+
+    def _chance(self, turn: int) -> torch.Generator:
+        return stream(self.own.private[0], "swarm", self.own.party, turn)
+
+    def _enter(self, phase: Phase) -> tuple[Places, ColumnHolder]:
+        """Take the columns of the next particle, or at last those of the best."""
+        is_over = self._round == self.config.swarm_rounds
+        used = self._kept
+        if phase is Phase.TRY:
+            if is_over or self._tried == self.config.particles:
+                raise ValueError("a particle too many")
+            used = self._used(self._swarm.places[self._tried])
+            self._tried += 1
+        elif phase is Phase.TRAIN:
+            if not is_over:
+                raise ValueError("trees that stay before all particles")
+            self._kept = used = self._used(self._swarm.best)
+        columns = np.flatnonzero(used[self._cells.groups])
+        return columns, self._whole.of_columns(columns)
+
+    def _used(self, place: torch.Tensor) -> Truths:
+        """Return the features that are used at a place."""
+        return self._kept & ((place > USED).numpy() | self._must)
+
+    def _told(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Learn how good particles were; move on."""
+        expect(arrays, (1, self.config.particles))
+        if self._tried < self.config.particles or not bool(arrays[0].isfinite().all()):
+            raise ValueError("losses of particles that were not tried")
+        self._swarm = self._swarm.told(arrays[0][0].double())
+        self._round, self._tried = self._round + 1, 0
+        self._swarm = self._swarm.moved(self._chance(self._round))
+        return ()
+
+    def _chosen(self, gained: NDArray[np.float64]) -> Truths:
+        """Return all features but the last by gain."""
+        by_group = np.bincount(self._cells.groups, gained, len(self._kept))
+        n_last = int(self.config.removed_first * len(by_group))
+        kept = np.ones(len(by_group), dtype=np.bool_)
+        kept[np.argsort(-by_group, kind="stable")[len(by_group) - n_last :]] = False
+        return kept
+
+    def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
+        """Keep what the best particle uses, whether or not a split does."""
+        if self._phase is not Phase.TRAIN:
+            raise ValueError("an end before the trees that stay")
+        kept = torch.from_numpy(self._kept).to(self.own.X.device)
+        return replace(super()._grown(rules, gained), groups=kept.unsqueeze(0))
+
+
+METHOD = Method(
+    "pso-trees",
+    "particles of features and settings around boosted trees; the best one's are kept",
+    "after PSO-EVFFS, Zhang et al., CAAI Transactions, 2022",
+    Config,
+    grow_trees(forest=False, search=search),
+    profiles=("default",),
+    protocol=SwarmParty,
+    one_by_one=True,
+)
