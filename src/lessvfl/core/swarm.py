@@ -17,6 +17,15 @@ INERTIA = 0.7  # w
 TO_OWN = TO_ALL = 1.5  # c1 and c2
 
 
+def between(low: float, high: float, place: float) -> float:
+    """Return what a coordinate stands for, from `low` to `high` in ratios.
+
+    >>> between(1, 100, 0.5)
+    10.0
+    """
+    return low * (high / low) ** place
+
+
 @dataclass(frozen=True)
 class Swarm:
     """Some coordinates of all particles, (P, D) each, and the losses so far."""

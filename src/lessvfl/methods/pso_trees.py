@@ -2,34 +2,27 @@
 
 After PSO-EVFFS (Zhang et al., CAAI Transactions on Intelligence Technology, 2022), of
 which the abstract is known: a particle is hyper-parameters and a subset of features,
-only losses travel, and a ranking by the importance in trees removes features first.
-Decided here: the constants of the swarm (the usual ones, ``core/swarm``), what a
-particle sets, how many features go first, on which rows losses are, and all below.
+only losses travel, and a ranking by importance in trees removes features first. All
+else is decided here; the constants of the swarm are usual ones (``core/swarm``).
 
 Trees that rank grow on all columns, and each party removes the last of its features by
-gain. Then particles move. Coordinates of a particle in [0, 1] are the shrinkage, leaves
-and l2 of its trees, which the label holder has, and one for each feature that is left,
-which its party has: above a half, it is used. In every round each particle's trees are
-grown, without the rows held out, whose loss says how good the particle is. The features
-of the best particle are kept, and trees are grown on them and on all rows as it says;
-they are more than a particle's, and each corrects as much less.
+gain. Then particles move. Coordinates of a particle in [0, 1] are shrinkage, leaves and
+l2 of its trees, which the label holder has, and one for each feature, which its party
+has: above a half, it is used. In every round each particle's trees grow without some
+rows, whose loss says how good it is. What the best particle uses is kept, and trees are
+grown on that and all rows as it says; they are more, and each corrects as much less.
 
 ======= ========================================= ======================================
 query   down                                      up
 ======= ========================================= ======================================
-start   which phase: ranking, the next particle,  how many columns
-        or the trees that stay
-layout, as of all trees (``methods/trees``)       as there
-begin,
-sums,
-split
+start   ranking, the next particle, or the end    how many columns
+others  as of all trees (``methods/trees``)       as there
 losses  of all particles, after every round       nothing: the party moves its part
 end     after ranking, and of trees that stay     nothing: the party selects
 ======= ========================================= ======================================
 
 Besides what trees reveal, a party learns how good particles were, and the label holder
-how many columns each party has in a particle; sums of the same gradients tell it which
-of them two particles share.
+how many columns each party has in one; equal sums tell it which of them two share.
 """
 
 from __future__ import annotations
@@ -43,7 +36,7 @@ from numpy.typing import NDArray
 from lessvfl import settings
 from lessvfl.core.plans import PartyPlan, QueryPlan, stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
-from lessvfl.core.swarm import Swarm
+from lessvfl.core.swarm import Swarm, between
 from lessvfl.core.trees.columns import ColumnHolder
 from lessvfl.core.trees.ensemble import TreeSettings
 from lessvfl.core.trees.holders import Truths
@@ -53,7 +46,7 @@ from lessvfl.methods.tree_queries import Phase, QueriedHolders, TreeQuery
 from lessvfl.methods.trees import GrowPhase, GrowthConfig, grow_trees
 
 USED = 0.5  # of a coordinate, above which the feature is used
-SHRINKAGE, L2 = (0.05, 1.0), (0.01, 10.0)  # of a particle's trees, at 0 and at 1
+SHRINKAGE, L2 = (0.2, 1.0), (0.01, 10.0)  # of a particle's trees, at 0 and at 1
 FEWEST_LEAVES = 4
 
 
@@ -101,33 +94,22 @@ class Config(GrowthConfig):
     def grown_by(self, place: torch.Tensor, phase: Phase, seed: int) -> TreeSettings:
         """Return how the trees of a particle at (3,) grow, tried or to their end."""
         shrinkage, leaves, l2 = place.tolist()
-        usual = self.growth(phase, seed)
-        is_try = phase is Phase.TRY
+        usual, is_try = self.growth(phase, seed), phase is Phase.TRY
         n_trees = self.particle_trees if is_try else self.trees
-        fewest = min(FEWEST_LEAVES, self.leaves)
-        rules = usual.limits.split
+        fewest, limits = min(FEWEST_LEAVES, self.leaves), usual.limits
         return replace(
             usual,
             n_trees=n_trees,
             learning_rate=between(*SHRINKAGE, shrinkage)
             * min(1.0, self.particle_trees / n_trees),
             limits=replace(
-                usual.limits,
+                limits,
                 max_leaf_nodes=round(between(fewest, self.leaves, leaves)),
-                split=replace(rules, l2=self.l2 + between(*L2, l2)),
+                split=replace(limits.split, l2=self.l2 + between(*L2, l2)),
             ),
             held_out=self.held_out if is_try else 0.0,
             patience=n_trees + 1,
         )
-
-
-def between(low: float, high: float, share: float) -> float:
-    """Return what is that share of the way, in ratios.
-
-    >>> between(1, 100, 0.5)
-    10.0
-    """
-    return low * (high / low) ** share
 
 
 def search(
@@ -155,9 +137,7 @@ class SwarmParty(GrowingParty):
     def __init__(self, config: Config, own: Holder) -> None:
         super().__init__(config, own)
         self._answers[TreeQuery.LOSSES] = self._told
-        self._must = own.features.groups_of(own.must_keep).cpu().numpy()
-        every = np.arange(self._table.shape[1])
-        self._whole = self._binned(every, self._table)
+        self._whole = self._binned(np.arange(self._table.shape[1]), self._table)
         self._swarm = Swarm.draw(config.particles, len(self._kept), self._chance(0))
         self._round, self._tried = 0, 0  # rounds done, and particles of this one
 
@@ -187,7 +167,7 @@ class SwarmParty(GrowingParty):
     def _told(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Learn how good particles were; move on."""
         expect(arrays, (1, self.config.particles))
-        if self._tried < self.config.particles or not bool(arrays[0].isfinite().all()):
+        if self._tried < self.config.particles:
             raise ValueError("losses of particles that were not tried")
         self._swarm = self._swarm.told(arrays[0][0].double())
         self._round, self._tried = self._round + 1, 0
@@ -204,8 +184,6 @@ class SwarmParty(GrowingParty):
 
     def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
         """Keep what the best particle uses, whether or not a split does."""
-        if self._phase is not Phase.TRAIN:
-            raise ValueError("an end before the trees that stay")
         kept = torch.from_numpy(self._kept).to(self.own.X.device)
         return replace(super()._grown(rules, gained), groups=kept.unsqueeze(0))
 

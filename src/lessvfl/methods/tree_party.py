@@ -45,6 +45,7 @@ class GrowingParty(abc.ABC):
         self._cells = CellColumns.fit(X, own.features.column_groups.cpu().numpy())
         self._table = self._cells.cells(X)
         self._kept = np.ones(own.features.n_groups, dtype=np.bool_)
+        self._must = own.features.groups_of(own.must_keep).cpu().numpy()
         self._phase = Phase.SELECT
         self._holder: ColumnHolder | None = None
         self._rows: dict[tuple[int, int], tuple[RowIds, int]] = {}  # of every node
@@ -73,9 +74,12 @@ class GrowingParty(abc.ABC):
     def _start(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Put the columns of a phase into bins; say how many they are."""
         expect(arrays)
-        (phase,) = numbers
-        self._phase = Phase(phase)
-        self._columns, self._holder = self._enter(self._phase)
+        (number,) = numbers
+        phase = Phase(number)
+        if phase is Phase.SELECT and self._holder is not None:
+            raise ValueError("a selection that does not come first")
+        self._columns, self._holder = self._enter(phase)
+        self._phase = phase
         return (torch.tensor([[len(self._columns)]], dtype=torch.int32),)
 
     @abc.abstractmethod
@@ -157,16 +161,17 @@ class GrowingParty(abc.ABC):
         return (write_flags(found),)
 
     def _end(self, rules: list[int], arrays: QueryArrays) -> TreeAnswer:
-        """Keep the features that gained more than copies; at last use the trees."""
+        """Keep features by what they gained; at last use the trees."""
         expect(arrays, (1, 0), (1, len(rules)))
+        if self._phase is Phase.TRY:
+            raise ValueError("an end of trees that neither select nor stay")
         gains = arrays[1][0].double().numpy()
         holder = self._at_work
         holder.keep(rules)
         gained = np.zeros(len(self._columns))
         np.add.at(gained, [holder.rules[rule].column for rule in rules], gains)
         if self._phase is Phase.SELECT:
-            must = self.own.features.groups_of(self.own.must_keep).cpu().numpy()
-            self._kept = self._chosen(gained) | must
+            self._kept = self._chosen(gained) | self._must
             return ()
         return self._grown(rules, gained)
 

@@ -94,7 +94,8 @@ class EnsembleGrower:
         self.holders, self.targets, self.settings = holders, targets, settings
         self.forest = forest
         n_rows = len(targets.y)
-        n_out = 0 if forest else round(settings.held_out * n_rows)
+        n_out = max(round(settings.held_out * n_rows), int(settings.held_out > 0))
+        n_out = 0 if forest else n_out
         order = torch.randperm(n_rows, generator=stream(settings.seed, "held out"))
         self.held_out = order[:n_out].sort().values.numpy()
         self.rows = order[n_out:].sort().values.numpy()
