@@ -51,6 +51,7 @@ from lessvfl.methods import (
     less_vfl,
     less_vfl_auto,
     mmvfl,
+    pso_trees,
     trees,
     vertical_boost,
     vertical_forest,
@@ -319,6 +320,7 @@ def settings_table(section: type, *bases: type) -> str:
         (trees.TreeConfig, Joint),
         (vertical_boost.BoostConfig, trees.TreeConfig),
         (vertical_forest.Config, trees.TreeConfig),
+        (pso_trees.Config, trees.GrowthConfig),
     ],
     ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",
 )

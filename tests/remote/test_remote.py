@@ -58,6 +58,9 @@ SHORT: dict[str, Any] = {  # each method takes what it reads
     "trees": 2,
     "select_trees": 3,
     "tree_depth": 2,
+    "particles": 2,
+    "swarm_rounds": 2,
+    "particle_trees": 2,
     "least_rows": 5,
     "copies": 20,
     "scale": "none",
@@ -373,6 +376,7 @@ def compare_one(numbers, own, expected):
         ("iv-filter", "default"),
         ("vertical-boost", "default"),
         ("vertical-forest", "default"),
+        ("pso-trees", "default"),
         ("gini-filter", "default"),
     ],
 )
@@ -860,6 +864,7 @@ def seed_at_hand(folder):
         ("counterfactual", (0,)),
         ("vflfs", (0,)),
         ("vertical-boost", (0,)),
+        ("pso-trees", (0,)),
     ],
 )
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
@@ -935,6 +940,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("counterfactual", (0,)),
         ("vflfs", (0,)),
         ("vertical-boost", (0,)),
+        ("pso-trees", (0,)),
     ],
 )
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):
