@@ -271,8 +271,8 @@ class Party:
         self._gate_start = answer.gates
         self._ratings = list(answer.ratings)
         if answer.net is not None:
-            slots = self.features.keep(answer.groups).slots
-            self._replace(answer.net.narrow(slots), answer.groups)
+            left = self.features.keep(answer.groups).columns[self.features.columns]
+            self._replace(answer.net.narrow(left.unsqueeze(0)), answer.groups)
         elif not bool(answer.groups.all()):
             self._substitute.freeze(self.net, self.X_train, self.X_test)
             self._remove(answer.groups)
@@ -281,11 +281,12 @@ class Party:
 
     def _replace(self, net: Network, groups: Tensor) -> None:
         """Go on with another network, cut to these groups (R, n_groups)."""
+        before = self.features.columns
+        self.features, self.net = self.features.keep(groups), net
         self._outputs = torch.ones_like(net.output_mask)
         self._widths = (net.n_outputs,) * net.n_replicas
         self._substitute = Substitute(self._substitute.kind, net)
-        self.features, self.net = self.features.keep(groups), net
-        self._cut_columns()
+        self._cut_columns(self.features.columns[before])
 
     def _holder(self) -> Holder:
         return Holder(
@@ -343,11 +344,10 @@ class Party:
         """Cut out of network and columns what is not among these (R, n_groups)."""
         self.features = self.features.keep(groups)
         self.net = self.net.narrow(slots=self.features.slots)
-        self._cut_columns()
+        self._cut_columns(self.features.columns)
 
-    def _cut_columns(self) -> None:
+    def _cut_columns(self, used: Tensor) -> None:
         """Cut the columns that no replica keeps, and learn who keeps nothing."""
-        used = self.features.columns
         self.X_train = self._data.cut(self.X_train, used)
         self.X_test = self._data.cut(self.X_test, used)
         self._substitute.follow(self.net, self.kept, self.X_train)

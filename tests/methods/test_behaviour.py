@@ -30,6 +30,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "group-lasso": {"joint_epochs": 5, "lam_party": 25.0},
     "vertical-boost": {"trees": 5, "select_trees": 5},
     "vertical-forest": {"trees": 5, "select_trees": 5},
+    "auto-boost": {"trees": 5},
     "pso-trees": {"trees": 5, "select_trees": 5, "particles": 3, "particle_trees": 3},
 }
 Record = dict[str, Any]

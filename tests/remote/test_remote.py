@@ -377,6 +377,7 @@ def compare_one(numbers, own, expected):
         ("vertical-boost", "default"),
         ("vertical-forest", "default"),
         ("pso-trees", "default"),
+        ("auto-boost", "default"),
         ("gini-filter", "default"),
     ],
 )
@@ -593,7 +594,8 @@ def paid(numbers, name, way, *stages):
 def shows_the_bill(status, numbers, method):
     """Check it by party, direction and stage, the components of stage 2 included."""
     shown, bill = status.snapshot(), numbers["bill"]
-    assert any(line["kind"] == "components" for line in bill) == ("less" in method)
+    has_stage_2 = "less" in method or method == "auto-boost"
+    assert any(line["kind"] == "components" for line in bill) == has_stage_2
     billed = {line["stage"] for line in bill}
     for name, party in shown["parties"].items():
         for way in ("up", "down"):
@@ -865,6 +867,7 @@ def seed_at_hand(folder):
         ("vflfs", (0,)),
         ("vertical-boost", (0,)),
         ("pso-trees", (0,)),
+        ("auto-boost", (0,)),
     ],
 )
 def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
@@ -941,6 +944,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("vflfs", (0,)),
         ("vertical-boost", (0,)),
         ("pso-trees", (0,)),
+        ("auto-boost", (0,)),
     ],
 )
 def test_a_party_that_dies_comes_back(tmp_path, method, seeds):

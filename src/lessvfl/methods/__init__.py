@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lessvfl import settings
 from lessvfl.methods import (
+    auto_boost,
     counterfactual,
     dual_gates,
     gini_filter,
@@ -37,6 +38,7 @@ METHODS: dict[str, Method] = {
         iv_filter.METHOD,
         vertical_boost.METHOD,
         vertical_forest.METHOD,
+        auto_boost.METHOD,
         pso_trees.METHOD,
     )
 }

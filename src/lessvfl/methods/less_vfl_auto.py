@@ -169,7 +169,7 @@ class Config(Joint):
         )
 
 
-def run(
+def select(
     parties: Parties,
     fusion: Network,
     labels: Labels,
@@ -177,7 +177,7 @@ def run(
     observe: Observer,
     keeper: Keeper,
 ) -> Network:
-    """Pre-train, select components, select features, train, select again, train on."""
+    """Pre-train, select components, select features, train, select again."""
     if config.empty_party != "constant":
         raise ConfigError(
             "The 'empty_party' setting must be constant with method less-vfl-auto. "
@@ -198,14 +198,27 @@ def run(
         )
 
     first = config.first_pass(len(parties.names))
-    select = functools.partial(select_at_parties, parties, kept, first)
-    run_once(first.stage, 1, select, fusion, observe, keeper)  # stage 3
+    look = functools.partial(select_at_parties, parties, kept, first)
+    run_once(first.stage, 1, look, fusion, observe, keeper)  # stage 3
 
     if first.again:
         train_jointly(parties, fusion, labels, config.train_first(), observe, keeper)
         again = config.second_pass(len(parties.names))
-        select = functools.partial(parties.select_features, None, again)
-        run_once(again.stage, 1, select, fusion, observe, keeper)
+        look = functools.partial(parties.select_features, None, again)
+        run_once(again.stage, 1, look, fusion, observe, keeper)
+    return fusion
+
+
+def run(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Config,
+    observe: Observer,
+    keeper: Keeper,
+) -> Network:
+    """Select, then train on."""
+    fusion = select(parties, fusion, labels, config, observe, keeper)
     train_jointly(parties, fusion, labels, config.train(), observe, keeper)
     return fusion
 

@@ -41,7 +41,7 @@ from lessvfl.core.trees.columns import ColumnHolder
 from lessvfl.core.trees.ensemble import TreeSettings
 from lessvfl.core.trees.holders import Truths
 from lessvfl.methods.base import Method
-from lessvfl.methods.tree_party import GrowingParty, Places, TreeAnswer
+from lessvfl.methods.tree_party import ColumnPlaces, GrowingParty, TreeAnswer
 from lessvfl.methods.tree_queries import Phase, QueriedHolders, TreeQuery
 from lessvfl.methods.trees import GrowPhase, GrowthConfig, grow_trees
 
@@ -74,6 +74,11 @@ class Config(GrowthConfig):
         0.2,
         "share of training rows that say how good a particle is",
     )
+
+    @property
+    def n_first(self) -> int:
+        """Return how many trees rank features."""
+        return self.select_trees
 
     @property
     def n_trees(self) -> int:
@@ -144,7 +149,7 @@ class SwarmParty(GrowingParty):
     def _chance(self, turn: int) -> torch.Generator:
         return stream(self.own.private[0], "swarm", self.own.party, turn)
 
-    def _enter(self, phase: Phase) -> tuple[Places, ColumnHolder]:
+    def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
         """Take the columns of the next particle, or at last those of the best."""
         is_over = self._round == self.config.swarm_rounds
         used = self._kept
@@ -162,7 +167,8 @@ class SwarmParty(GrowingParty):
 
     def _used(self, place: torch.Tensor) -> Truths:
         """Return the features that are used at a place."""
-        return self._kept & ((place > USED).numpy() | self._must)
+        is_used: Truths = (place > USED).numpy()
+        return self._kept & (is_used | self._must)
 
     def _told(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Learn how good particles were; move on."""

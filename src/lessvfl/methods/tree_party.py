@@ -31,7 +31,7 @@ from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
 TreeAnswer = tuple[Tensor, ...] | Selected
 TreeAnswerer = Callable[[list[int], QueryArrays], TreeAnswer]
-Places = NDArray[np.int64]
+ColumnPlaces = NDArray[np.int64]
 NOTHING = -1  # that is no kind of query
 
 
@@ -42,9 +42,10 @@ class GrowingParty(abc.ABC):
         self.own, self.config = own, config
         X = own.columns(0).cpu().numpy()
         self._n_rows = len(X)
-        self._cells = CellColumns.fit(X, own.features.column_groups.cpu().numpy())
+        in_use = own.features.column_groups[own.features.columns]
+        self._cells = CellColumns.fit(X, in_use.cpu().numpy())
         self._table = self._cells.cells(X)
-        self._kept = np.ones(own.features.n_groups, dtype=np.bool_)
+        self._kept = own.features.groups[0].cpu().numpy()
         self._must = own.features.groups_of(own.must_keep).cpu().numpy()
         self._phase = Phase.SELECT
         self._holder: ColumnHolder | None = None
@@ -83,10 +84,12 @@ class GrowingParty(abc.ABC):
         return (torch.tensor([[len(self._columns)]], dtype=torch.int32),)
 
     @abc.abstractmethod
-    def _enter(self, phase: Phase) -> tuple[Places, ColumnHolder]:
+    def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
         """Return the columns of a phase, and them in bins."""
 
-    def _binned(self, columns: Places, table: NDArray[np.float64]) -> ColumnHolder:
+    def _binned(
+        self, columns: ColumnPlaces, table: NDArray[np.float64]
+    ) -> ColumnHolder:
         """Put a table of some columns into bins."""
         has_no_order = np.flatnonzero(self._cells.categorical[columns])
         return ColumnHolder.of(table, self.config.bins, has_no_order.tolist())
@@ -199,7 +202,7 @@ class TreeParty(GrowingParty):
 
     config: TreeConfig
 
-    def _enter(self, phase: Phase) -> tuple[Places, ColumnHolder]:
+    def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
         columns = np.flatnonzero(self._kept[self._cells.groups])
         table = self._table
         if phase is Phase.SELECT:

@@ -54,14 +54,14 @@ class QueriedHolders:
     """Parties behind messages, as those who grow trees see them."""
 
     def __init__(self, parties: Parties) -> None:
-        self.parties, self._step = parties, 0
+        self.parties, self.names, self._step = parties, parties.active(), 0
         self.layouts: list[BinLayout] = []
         self._is_new = False  # trees of which parties do not know yet
         self._cuts: list[tuple[Cut, Truths]] = []  # that parties do not know of yet
 
     def start(self, phase: Phase) -> None:
         """Begin a phase: learn how many bins the columns of every party have."""
-        n_parties = len(self.parties.names)
+        n_parties = len(self.names)
         one = [[(torch.int32, (1, 1))]] * n_parties
         first = self._ask(TreeQuery.START, [QueryParts([phase])] * n_parties, one)
         widths = [int(own[0][0, 0]) for own in first]
@@ -149,12 +149,22 @@ class QueriedHolders:
         if not is_last:
             self._ask(TreeQuery.END, own, [[]] * len(own))
             return
-        names = self.parties.names
+        names = self.names
         both = zip(names, self.rules, strict=True)
         self.parties.resize({name: max(1, len(rules)) for name, rules in both})
         arrays = [_arrays(TreeQuery.END, sent) for sent in own]
         last = dict(zip(names, arrays, strict=True))
         self.parties.query_last(STAGE, self._step, last)
+
+    def places(self) -> tuple[list[dict[int, int]], int]:
+        """Return where rules are among all components, and how many of these are."""
+        found, n_before = {}, 0
+        rules = dict(zip(self.names, self.rules, strict=True))
+        for name in self.parties.names:
+            own = rules.get(name, ())
+            found[name] = {rule: n_before + i for i, rule in enumerate(own)}
+            n_before += self.parties.sizes[name]
+        return [found[name] for name in self.names], n_before
 
     def _ask(
         self,
@@ -162,7 +172,7 @@ class QueriedHolders:
         own: Sequence[QueryParts],
         formats: Sequence[Sequence[ArrayFormat]],
     ) -> list[tuple[Tensor, ...]]:
-        names = self.parties.names
+        names = self.names
         once = {id(some): some for some in own}  # what all are sent is written once
         arrays = {key: _arrays(kind, some) for key, some in once.items()}
         sent = {name: arrays[id(some)] for name, some in zip(names, own, strict=True)}

@@ -28,7 +28,7 @@ who sends numbers of its own instead of gradients can read every row's bins off 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lessvfl import settings
@@ -84,19 +84,21 @@ class GrowthConfig(Joint):
     gradient_bits: int = settings.setting(
         settings.one_int_of(8, 16, 32), 16, "bits of a gradient on its way"
     )
-    select_trees: int = settings.setting(
-        settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
-    )
+
+    @property
+    def n_first(self) -> int:
+        """Return how many trees say what is kept, before those that stay."""
+        return 0
 
     @property
     def n_trees(self) -> int:
         """Return how many trees, or rounds of them, a run grows at most."""
-        return self.select_trees + self.trees
+        return self.n_first + self.trees
 
     def growth(self, phase: Phase, seed: int) -> TreeSettings:
         """Return how the trees of a phase grow."""
         return TreeSettings(
-            n_trees=self.select_trees if phase is Phase.SELECT else self.trees,
+            n_trees=self.n_first if phase is Phase.SELECT else self.trees,
             limits=GrowthLimits(
                 self.leaves,
                 self.tree_depth,
@@ -123,6 +125,9 @@ class GrowthConfig(Joint):
 class TreeConfig(GrowthConfig):
     """Settings of trees, and of selection against scrambled copies."""
 
+    select_trees: int = settings.setting(
+        settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
+    )
     copies: int = settings.setting(
         settings.an_int(1), 3, "scrambled copies of every column beside them"
     )
@@ -131,6 +136,11 @@ class TreeConfig(GrowthConfig):
         0.2,
         "the largest estimated share of useless features among those kept",
     )
+
+    @property
+    def n_first(self) -> int:
+        """Return how many trees are grown beside copies."""
+        return self.select_trees
 
 
 GrowPhase = Callable[[Phase, TreeSettings], tuple[TreeEnsemble, tuple[float, ...]]]
@@ -181,15 +191,17 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
             n_before += growth.n_trees
             return trees, losses
 
-        if config.select_trees:
+        if config.n_first:
             trees, _ = grow(Phase.SELECT, config.growth(Phase.SELECT, seed))
             holders.end(trees, is_last=False)
         growth = config.growth(Phase.TRAIN, seed)
+        if not holders.names:  # nobody kept anything
+            growth = replace(growth, n_trees=0)
         if search is not None:
             growth = search(holders, grow, config, seed)
         trees, _ = grow(Phase.TRAIN, growth)
         holders.end(trees, is_last=True)
-        found = TreeSum.of(trees, holders.rules, fusion.input_weights)
+        found = TreeSum.of(trees, *holders.places(), fusion.input_weights)
         observe(Event(STAGE, n_trees, n_trees, found))
         keeper.store(STAGE, found.state())
         return found

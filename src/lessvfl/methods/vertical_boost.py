@@ -13,12 +13,12 @@ from lessvfl.core.trees.ensemble import TreeSettings
 from lessvfl.methods.base import Method
 from lessvfl.methods.tree_party import TreeParty
 from lessvfl.methods.tree_queries import Phase
-from lessvfl.methods.trees import TreeConfig, grow_trees
+from lessvfl.methods.trees import GrowthConfig, TreeConfig, grow_trees
 
 
 @dataclass(frozen=True)
-class BoostConfig(TreeConfig):
-    """Settings of boosted trees."""
+class Boosting(GrowthConfig):
+    """Settings of boosted trees, whatever they are grown on."""
 
     shrinkage: float = settings.setting(
         settings.a_float(0.0, 1.0, open_low=True),
@@ -42,6 +42,11 @@ class BoostConfig(TreeConfig):
             held_out=self.held_out if phase is Phase.TRAIN else 0.0,
             patience=self.patience,
         )
+
+
+@dataclass(frozen=True)
+class BoostConfig(Boosting, TreeConfig):
+    """Settings of boosted trees that select."""
 
 
 METHOD = Method(

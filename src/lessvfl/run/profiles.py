@@ -53,6 +53,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "iv-filter": _WATCHED,
     "vertical-boost": _WATCHED,
     "vertical-forest": _WATCHED,
+    "auto-boost": _WATCHED,
     "pso-trees": _WATCHED,
     "less-vfl": {
         **_SMALL,

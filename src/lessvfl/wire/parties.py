@@ -137,7 +137,7 @@ class Parties:
         After `done` steps, the blocks of the next batch are sent again; they have been
         billed already.
         """
-        requests = dict.fromkeys(self._active(), messages.Begin(plan, done))
+        requests = dict.fromkeys(self.active(), messages.Begin(plan, done))
         if done > 0:
             return self._blocks(self.transport.exchange(requests))
         return self._blocks(self._exchange(requests))
@@ -175,7 +175,7 @@ class Parties:
 
         Blocks of one shape are rounded together.
         """
-        names = self._active()
+        names = self.active()
         own = [gradients[name].contiguous() for name in names]
         widths = [self._widths[name] for name in names]
         streams = [("down", plan.stage, name, step) for name in names]
@@ -207,7 +207,7 @@ class Parties:
     ) -> list[Tensor]:
         """Return the blocks (R, N, E_m) of a part of the rows in order, or of some."""
         requests = dict.fromkeys(
-            self._active(), messages.Embed(stage, rows, n_rows, bits, part)
+            self.active(), messages.Embed(stage, rows, n_rows, bits, part)
         )
         return self._blocks(self._exchange(requests))
 
@@ -326,11 +326,12 @@ class Parties:
 
     def _by_party(self, kept: Tensor | None) -> dict[PartyId, Tensor | None]:
         if kept is None:
-            return dict.fromkeys(self._active())
+            return dict.fromkeys(self.active())
         sizes = [self.sizes[name] for name in self.names]
         return dict(zip(self.names, torch.split(kept, sizes, dim=1), strict=True))
 
-    def _active(self) -> list[PartyId]:
+    def active(self) -> list[PartyId]:
+        """Return the parties that contribute more than a constant."""
         return [name for name in self.names if not all(self._silent[name])]
 
     def _exchange(

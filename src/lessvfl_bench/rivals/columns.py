@@ -77,6 +77,7 @@ REVEALED = {
     ),
     "vertical-boost": _TREES,
     "vertical-forest": _TREES,
+    "auto-boost": f"{_TREES}, of the columns that stay; before that {_TRAINING}",
     "pso-trees": (
         f"{_TREES}; to a party: how good each particle was; to the server: how many "
         "columns of each party a particle uses"

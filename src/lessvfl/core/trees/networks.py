@@ -23,6 +23,7 @@ from lessvfl.core.trees.tree import LEAF
 
 ROWS = 1024  # that go down trees at a time
 HALF = 0.5  # of a component, above which a row goes left
+RulePlaces = Sequence[Mapping[int, int]]  # of every party: rule -> component
 LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
 
@@ -188,20 +189,11 @@ class TreeSum(_Grown):
 
     @classmethod
     def of(
-        cls, trees: TreeEnsemble, rules: Sequence[Sequence[int]], like: Tensor
+        cls, trees: TreeEnsemble, places: RulePlaces, n_components: int, like: Tensor
     ) -> TreeSum:
-        """Take over an ensemble; components are the rules of one party after another.
-
-        A party without rules has one component, too.
-        """
-        sizes = [max(1, len(own)) for own in rules]
-        starts = np.cumsum(sizes) - sizes
-        place = [
-            {rule: int(start) + i for i, rule in enumerate(own)}
-            for own, start in zip(rules, starts, strict=True)
-        ]
+        """Take over an ensemble, whose rules are at some places of the embedding."""
         children, components, values, roots = [], [], [], []
-        gains = np.zeros(sum(sizes))
+        gains = np.zeros(n_components)
         n_nodes, n_outputs = 0, len(trees.start)
         for some in trees.trees:
             for output, tree in enumerate(some):
@@ -209,7 +201,7 @@ class TreeSum(_Grown):
                 is_leaf = tree.owner == LEAF
                 below = np.where(is_leaf[:, None], nodes[:, None], tree.children)
                 asked = [
-                    0 if owner == LEAF else place[owner][rule]
+                    0 if owner == LEAF else places[owner][rule]
                     for owner, rule in zip(tree.owner, tree.rule, strict=True)
                 ]
                 np.add.at(gains, asked, np.where(is_leaf, 0.0, tree.gain))
@@ -250,7 +242,7 @@ class TreeSum(_Grown):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map what splits say (1, n, components) to raw predictions (1, n, K)."""
-        z = torch.cat([self._sum(rows > HALF) for rows in x[0].split(ROWS)])
+        z = torch.cat([self._sum(rows > HALF) for rows in torch.split(x[0], ROWS)])
         if self.shares:
             z /= max(1, len(self.roots))
         if self.shares == 1:
