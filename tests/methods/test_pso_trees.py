@@ -120,11 +120,22 @@ def test_seeds_say_everything() -> None:
 
 
 def test_the_best_particle_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has as many columns as the particle of the least loss had."""
-    wire = Wire(monkeypatch)
+    """As many columns as the particle of the least loss had, and its settings."""
+    wire, limits = Wire(monkeypatch), []
+    grown_by = Config.grown_by
+
+    def watched(config: Config, *more: Any) -> Any:
+        found = grown_by(config, *more)
+        limits.append(found.limits)
+        return found
+
+    monkeypatch.setattr(Config, "grown_by", watched)
     run = ran()
+    *tried, last = limits
     tries = wire.columns[1:-1]
     best = int(np.argmin(np.ravel(wire.losses)))
+    assert last == tried[best]
+    assert len(set(tried)) > 3
     assert wire.columns[-1] == tries[best]
     assert [len(party.kept) for party in run.model.parties] == tries[best]
     assert len({tuple(own) for own in tries}) > 3

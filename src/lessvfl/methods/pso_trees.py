@@ -60,7 +60,7 @@ class Config(GrowthConfig):
     removed_first: float = settings.setting(
         settings.a_float(0.0, 1.0),
         0.3,
-        "share of its features, the last by gain, that each party then removes",
+        "share of its features, the last by gain, that a party removes before",
     )
     particles: int = settings.setting(settings.an_int(1), 8, "particles of the swarm")
     swarm_rounds: int = settings.setting(
