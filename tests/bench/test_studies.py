@@ -25,6 +25,7 @@ COMMANDS = {
     "shapes": r"\| u-shapes, 300 rows \| .+ \|",
     "shapes --calibrate 1": r"\| all \| 1 \| .+ \|",
     "support": r"\| linear \| .+ \|",
+    "trees": r"\| breast-cancer \| 455 x 30 \| .+ \|",
     "verdicts": r"\| 100 \| 0.05 \| .+ \|",
 }
 

@@ -231,7 +231,8 @@ class Asked:
     def start(self, phase: Phase) -> list[int]:
         """Begin a phase; return the columns, by their numbers of values."""
         self(TreeQuery.START, phase)
-        return self(TreeQuery.LAYOUT).arrays[0][0].tolist()
+        sizes: list[int] = self(TreeQuery.LAYOUT).arrays[0][0].tolist()
+        return sizes
 
     def tell(self, *losses: float) -> None:
         self(TreeQuery.LOSSES, rest=(torch.tensor([losses]).double(),))

@@ -23,7 +23,7 @@ def between(low: float, high: float, place: float) -> float:
     >>> between(1, 100, 0.5)
     10.0
     """
-    return low * (high / low) ** place
+    return float(low * (high / low) ** place)
 
 
 @dataclass(frozen=True)

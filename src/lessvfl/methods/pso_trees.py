@@ -167,8 +167,8 @@ class SwarmParty(GrowingParty):
 
     def _used(self, place: torch.Tensor) -> Truths:
         """Return the features that are used at a place."""
-        is_used: Truths = (place > USED).numpy()
-        return self._kept & (is_used | self._must)
+        used: Truths = self._kept & ((place > USED).numpy() | self._must)
+        return used
 
     def _told(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Learn how good particles were; move on."""

@@ -45,8 +45,8 @@ class GrowingParty(abc.ABC):
         in_use = own.features.column_groups[own.features.columns]
         self._cells = CellColumns.fit(X, in_use.cpu().numpy())
         self._table = self._cells.cells(X)
-        self._kept = own.features.groups[0].cpu().numpy()
-        self._must = own.features.groups_of(own.must_keep).cpu().numpy()
+        self._kept: Truths = own.features.groups[0].cpu().numpy()
+        self._must: Truths = own.features.groups_of(own.must_keep).cpu().numpy()
         self._phase = Phase.SELECT
         self._holder: ColumnHolder | None = None
         self._rows: dict[tuple[int, int], tuple[RowIds, int]] = {}  # of every node
