@@ -94,6 +94,15 @@ def test_trees_come_back_from_disk(method: str, tmp_path: Path) -> None:
     assert again.features == model.features
 
 
+def test_another_number_format_sends_no_row_another_way() -> None:
+    """An estimator computes in double, and a bin may end at a training cell."""
+    X = np.random.default_rng(0).normal(size=(600, 6))
+    y = (X[:, 0] + X[:, 3] > 0).astype(int)
+    model = ran(data.from_arrays(X, y), "vertical-boost", **SMALL).model
+    double = model.astype(torch.float64).decide(X)
+    np.testing.assert_allclose(double, model.decide(X), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("side", "name", "value"),
     [

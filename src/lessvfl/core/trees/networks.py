@@ -122,8 +122,11 @@ class Splits(_Grown):
         )
 
     def astype(self, dtype: torch.dtype) -> Splits:
-        """Return the same, its answers in another number format."""
-        return replace(self, weights=self.weights.to(dtype))
+        """Return itself: ends of bins are of cells in the format of training.
+
+        A cell in another one may be beside the end that it was; 0 and 1 are the same.
+        """
+        return self
 
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
