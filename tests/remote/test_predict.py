@@ -138,8 +138,8 @@ class Side(threading.Thread):
 
 
 @contextlib.contextmanager
-def a_hub():
-    hub = FlightHub("127.0.0.1:0", tuple(HELD), None, silence=20.0)
+def a_hub(names=HELD):
+    hub = FlightHub("127.0.0.1:0", tuple(names), None, silence=20.0)
     try:
         yield hub
     finally:
