@@ -18,7 +18,7 @@ from lessvfl.core.empty import Empty, Substitute
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.finite import finite
 from lessvfl.core.gates import HALF_OPEN, Gates
-from lessvfl.core.keeper import fill, numbered
+from lessvfl.core.keeper import below, fill, numbered, under
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome, PartyData, Whole
@@ -31,8 +31,7 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
-from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol, Selected
-from lessvfl.core.ratings import Rating
+from lessvfl.core.protocol import Holder, NewProtocol, QueryStage, Selected
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
@@ -40,8 +39,6 @@ from lessvfl.core.trees.networks import Splits
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
-
-TUPLES = ("lam", "gates")  # of a plan, which a file has as lists
 
 
 class Party:
@@ -81,10 +78,7 @@ class Party:
         own = (self._private, self.features, data.must_keep, data.blocks)
         self._shadows = ShadowSelection(ShadowSelector(name, *own))
         self._whole: Whole | None = None  # before the first of two selections
-        self._new_protocol = protocol  # of a method that has its own
-        self._protocol: PartyProtocol | None = None  # in a stage of queries
-        self._gate_start: Tensor | None = None  # (R, n_groups), where gates start
-        self._ratings: list[Rating] = []  # of every replica, for the party's own eyes
+        self._queries = QueryStage(protocol)
 
     @property
     def blocks(self) -> Tensor | None:
@@ -143,8 +137,8 @@ class Party:
         """Return gates on the features, half open unless a protocol said where."""
         groups = self.features.groups
         mu = torch.full(groups.shape, HALF_OPEN).to(self.X_train)
-        if self._gate_start is not None:
-            mu = self._gate_start.to(mu)
+        if self._queries.gate_start is not None:
+            mu = self._queries.gate_start.to(mu)
         name = ("gates", plan.stage, self.name)
         owner = self.features.column_groups
         return Gates(mu.clone(), owner, sigma, lam, self._private, name)
@@ -249,27 +243,23 @@ class Party:
 
     def _query(self, request: messages.Query) -> messages.Reply:
         """Take a step of the method's own protocol; at its end keep what it says."""
-        if request.step == 0 and self._new_protocol is not None:
-            self._protocol = self._new_protocol(self._holder())
-        if self._protocol is None or self._training is not None:
-            sentence = (
-                f"Party '{self.name}' answers the queries of a stage of its method, "
-                f"from step 0 on. Got step {request.step} outside of one."
-            )
-            raise ProtocolError(sentence, public=sentence)
+        asked = (request.step, request.arrays, self._holder)
         try:
-            answer = self._protocol.answer(request.step, request.arrays)
+            answer = None if self._training else self._queries.answer(*asked)
         except ValueError as error:
             sentence = (
                 f"Party '{self.name}' must be sent what its method's protocol has at "
                 f"step {request.step}. Got {error}."
             )
             raise ProtocolError(sentence, public=sentence) from None
+        if answer is None:
+            sentence = (
+                f"Party '{self.name}' answers the queries of a stage of its method, "
+                f"from step 0 on. Got step {request.step} outside of one."
+            )
+            raise ProtocolError(sentence, public=sentence)
         if not isinstance(answer, Selected):
             return messages.QueryReply(request.stage, tuple(answer))
-        self._protocol = None
-        self._gate_start = answer.gates
-        self._ratings = list(answer.ratings)
         if answer.net is not None:
             left = self.features.keep(answer.groups).columns[self.features.columns]
             self._replace(answer.net.narrow(left.unsqueeze(0)), answer.groups)
@@ -414,28 +404,18 @@ class Party:
 
         For the party's own eyes: no message carries it.
         """
-        training = self._training
-        if training is not None and training.gates is not None:
-            return self.features.of_groups(training.gates.open)
-        if training is None or training.penalty is None:
-            return self.kept
-        with torch.no_grad():
-            groups = training.penalty.norms(self.net.input_weights) > 0
-            return self.features.of_groups(groups)
+        groups = None
+        if self._training is not None:
+            groups = self._training.groups_in_use(self.net.input_weights)
+        return self.kept if groups is None else self.features.of_groups(groups)
 
     def outcome(self, replica: int) -> Outcome:
         """Return what one replica ends with."""
-        substitute, net = self._substitute, self.net
-        slots, constant = self.features.slots[replica], None
-        is_empty = bool(substitute.is_empty[replica])
-        pretrained = substitute.pretrained if is_empty else None
-        if pretrained is not None:
-            net, slots = pretrained, torch.ones_like(slots)
-        if is_empty and substitute.kind == "constant":
-            constant = substitute.constant[replica, net.output_mask[replica]]
+        own = (self.net, self.features.slots[replica], replica)
+        net, slots, constant = self._substitute.at_the_end(*own)
         what = f"The weights of the features of party '{self.name}'"
         importance = finite(what, self.features.importance(self.net, replica))
-        reports, ratings = self._shadows.reports, self._ratings
+        reports, ratings = self._shadows.reports, self._queries.ratings
         return Outcome(
             net.replica(replica),
             tuple(self.kept[replica].tolist()),
@@ -443,7 +423,7 @@ class Party:
             tuple(slots.tolist()),
             tuple(self._outputs[replica].tolist()),
             constant,
-            pretrained is not None,
+            net is self._substitute.pretrained,
             reports[replica] if reports else None,
             ratings[replica] if ratings else None,
         )
@@ -456,22 +436,20 @@ class Party:
         values: dict[str, Any] = {
             "widths": list(self._widths),
             "has_selected": self._has_selected,
-            "ratings": self._ratings,
+            "ratings": self._queries.ratings,
             **how,
             "plan": None,
         }
         tensors = numbered("net", self.net.parameters())
         tensors["outputs"] = self._outputs.to(torch.uint8)
         tensors["constant"] = self._substitute.constant
-        tensors |= seen
+        tensors |= seen | self._queries.state()
         if self._substitute.pretrained is not None:
             tensors |= numbered("pretrained", self._substitute.pretrained.parameters())
         if self.features.has_removed:
             tensors["groups"] = self.features.groups.to(torch.uint8)
-        if self._gate_start is not None:
-            tensors["gate_start"] = self._gate_start
         if isinstance(self.net, Splits):
-            tensors |= {f"splits.{name}": t for name, t in self.net.state().items()}
+            tensors |= under("splits", self.net.state())
         if (training := self._training) is not None:
             values |= {"plan": asdict(training.plan), "step": training.step}
             tensors |= training.tensors()
@@ -480,6 +458,7 @@ class Party:
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state` gave it; this party must be a fresh one."""
         self._shadows.restore(tensors, values)
+        self._queries.restore(tensors, values["ratings"], self._holder())
         if values["has_selected"]:
             self._has_selected = True
             self._outputs = tensors["outputs"].bool()
@@ -491,21 +470,12 @@ class Party:
             self._substitute.freeze(self.net, self.X_train, self.X_test)
         if values["looks_again"]:
             self._whole = Whole(self.net, self.X_train, self.X_test)
-        splits = {
-            name.removeprefix("splits."): tensor
-            for name, tensor in tensors.items()
-            if name.startswith("splits.")
-        }
-        if splits:
+        if splits := below("splits", tensors):
             self._replace(Splits.of_state(splits), tensors["groups"].bool())
         elif "groups" in tensors:
             self._remove(tensors["groups"].bool())
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()
-        self._gate_start = tensors.get("gate_start")
-        self._ratings = list(values["ratings"])
         if values["plan"] is not None:
-            plan = values["plan"]
-            own = {k: None if plan[k] is None else tuple(plan[k]) for k in TUPLES}
-            self._training = self._start(TrainPlan(**{**plan, **own}))
+            self._training = self._start(TrainPlan.of_values(values["plan"]))
             self._training.resume(values["step"], tensors)

@@ -49,7 +49,7 @@ from lessvfl.wire import dial
 from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.line import HubRules
-from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Select
+from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Query, Select
 
 # Aligned by their number alone: the point of other tests.
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
@@ -903,6 +903,29 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
         side.join(20)
     right = [simulated(method, seed=seed) for seed in seeds]
     compare(result, written(tmp_path), *right)
+
+
+@pytest.mark.parametrize(
+    ("method", "at"), [("vertical-boost", 30), ("vertical-forest", 16)]
+)
+def test_trees_that_have_grown_do_not_grow_again(tmp_path, method, at, monkeypatch):
+    """After a break late in the run the first query is not asked again."""
+    asked: list[tuple[str, int]] = []
+    handle = Mortal.handle
+
+    def count(party, message):
+        if isinstance(message, Query):
+            asked.append((party.name, message.step))
+        return handle(party, message)
+
+    monkeypatch.setattr(Mortal, "handle", count)
+    often = {"save_every": 2}
+    record, own = run_all(tmp_path, method, server=often, dies_at={"clinic": at})
+    compare(record, own, simulated(method))
+    steps = [step for party, step in asked if party == "bank"]
+    n_again = len(steps) - len(set(steps))
+    assert steps.count(0) == 1
+    assert 0 < n_again <= max(steps) / 2
 
 
 @pytest.mark.parametrize("leaves", [False, True])

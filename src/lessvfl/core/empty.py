@@ -66,6 +66,18 @@ class Substitute:
             return gradient
         return gradient * ~self.is_empty.view(-1, 1, 1)
 
+    def at_the_end(
+        self, net: Network, slots: Tensor, replica: int
+    ) -> tuple[Network, Tensor, Tensor | None]:
+        """Return what one replica predicts with: network, slots (slots,), constant."""
+        if not self.is_empty[replica]:
+            return net, slots, None
+        if self.pretrained is not None:
+            return self.pretrained, torch.ones_like(slots), None
+        if self.kind == "frozen":
+            return net, slots, None
+        return net, slots, self.constant[replica, net.output_mask[replica]]
+
     def silent(self) -> tuple[bool, ...]:
         """Tell which replicas contribute a constant and are asked no more."""
         if self.kind == "frozen":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -52,6 +52,15 @@ class Keeper:
         """Return what a stage that is over has made, None where it is not over."""
         return None
 
+    def grown(
+        self, stage: Stage, step: int, made: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        """Learn what a stage of queries has made so far, after so many of them."""
+
+    def left_off(self, stage: Stage) -> Mapping[str, Tensor] | None:
+        """Return what a stage of queries had made when it broke off, None at first."""
+        return None
+
     def put_back(self, params: Sequence[Tensor]) -> None:
         """Put saved values into the server's network."""
 
@@ -68,6 +77,25 @@ def numbered(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 def by_number(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
     """Return the tensors of a name, in the order of their numbers."""
     return [tensors[key] for key in sorted(tensors) if key.startswith(f"{name}.")]
+
+
+def under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by a name and their own.
+
+    >>> list(under("net", {"weight": torch.ones(1)}))
+    ['net.weight']
+    """
+    return {f"{name}.{key}": tensor for key, tensor in tensors.items()}
+
+
+def below(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return those that :func:`under` put there, by their own names."""
+    start = f"{name}."
+    return {
+        key.removeprefix(start): tensor
+        for key, tensor in tensors.items()
+        if key.startswith(start)
+    }
 
 
 def fill(params: Sequence[Tensor], tensors: Mapping[str, Tensor], name: str) -> None:

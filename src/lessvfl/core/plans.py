@@ -6,9 +6,9 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -268,6 +268,12 @@ class TrainPlan:
     record: float = 0  # the last epochs whose gradients a party remembers
     decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
     gates: tuple[float, float] | None = None  # sigma and lambda of gates on inputs
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> TrainPlan:
+        """Return a plan from a file, which has tuples as lists."""
+        own = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**own)
 
     @property
     def selects(self) -> bool:

@@ -1,18 +1,20 @@
 """A method's own protocol: what a party does with queries that are no training.
 
-A stage of queries is entered at step 0 and never saved on its way: after a break it
-begins again. The server's side of a protocol is in the file of its method.
+A stage of queries is entered at step 0, and unless its protocol is a
+:class:`SavedProtocol` never saved on its way: after a break it begins again. The
+server's side of a protocol is in the file of its method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
+from lessvfl.core.keeper import below, under
 from lessvfl.core.network import Network
 from lessvfl.core.ratings import Rating
 from lessvfl.terms import PartyId
@@ -76,4 +78,58 @@ class PartyProtocol(Protocol):
         """Answer one query; at the end return what is kept."""
 
 
+@runtime_checkable
+class SavedProtocol(PartyProtocol, Protocol):
+    """A protocol that goes on where it was, between two queries that allow it."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that changes."""
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what :meth:`state` gave; this protocol must be a fresh one."""
+
+
 NewProtocol = Callable[[Holder], PartyProtocol]
+
+
+class QueryStage:
+    """A party in a stage of queries, and what the protocol left behind."""
+
+    def __init__(self, new: NewProtocol | None) -> None:
+        self._new = new  # of a method that has a protocol of its own
+        self._protocol: PartyProtocol | None = None  # while the stage lasts
+        self.gate_start: Tensor | None = None  # (R, n_groups), where gates start
+        self.ratings: list[Rating] = []  # of every replica, for the party's own eyes
+
+    def answer(
+        self, step: int, arrays: QueryArrays, holder: Callable[[], Holder]
+    ) -> QueryArrays | Selected | None:
+        """Answer one query, from step 0 on; None: there is no such stage."""
+        if step == 0 and self._new is not None:
+            self._protocol = self._new(holder())
+        if self._protocol is None:
+            return None
+        answer = self._protocol.answer(step, arrays)
+        if isinstance(answer, Selected):
+            self._protocol = None
+            self.gate_start, self.ratings = answer.gates, list(answer.ratings)
+        return answer
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that changes but the ratings, which are plain values."""
+        found = {} if self.gate_start is None else {"gate_start": self.gate_start}
+        if isinstance(self._protocol, SavedProtocol):
+            found |= under("protocol", self._protocol.state())
+        return found
+
+    def restore(
+        self, tensors: Mapping[str, Tensor], ratings: Sequence[Rating], own: Holder
+    ) -> None:
+        """Take up what :meth:`state` gave."""
+        self.gate_start, self.ratings = tensors.get("gate_start"), list(ratings)
+        saved = below("protocol", tensors)
+        if saved and self._new is not None:
+            protocol = self._new(own)
+            assert isinstance(protocol, SavedProtocol)
+            protocol.restore(saved)
+            self._protocol = protocol

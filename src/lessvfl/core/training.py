@@ -101,6 +101,15 @@ class PartyTraining(Training):
             self.penalty = GroupLasso(lam, membership)
             self.shrink = functools.partial(self.penalty.prox, w, step_size)
 
+    def groups_in_use(self, input_weights: Tensor) -> Tensor | None:
+        """Return the groups that gates or proximal steps leave, (R, n_groups)."""
+        if self.gates is not None:
+            return self.gates.open
+        if self.penalty is None:
+            return None
+        with torch.no_grad():
+            return self.penalty.norms(input_weights) > 0
+
     @property
     def is_recorded(self) -> bool:
         """Tell whether the gradient of the next step is to be remembered."""

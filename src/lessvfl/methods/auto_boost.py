@@ -20,7 +20,7 @@ from lessvfl.core.trees.columns import ColumnHolder
 from lessvfl.core.trees.holders import Truths
 from lessvfl.methods import less_vfl_auto
 from lessvfl.methods.base import Method
-from lessvfl.methods.tree_party import ColumnPlaces, GrowingParty
+from lessvfl.methods.tree_party import ColumnPlaces, SavedParty
 from lessvfl.methods.tree_queries import Phase
 from lessvfl.methods.trees import GrowthConfig, grow_trees
 from lessvfl.methods.vertical_boost import Boosting
@@ -38,7 +38,7 @@ class Config(less_vfl_auto.Config, Boosting):
         return (*selection, *GrowthConfig.plans(self, n_parties))
 
 
-class KeptParty(GrowingParty):
+class KeptParty(SavedParty):
     """A party that has selected already: trees grow on the columns left."""
 
     def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from lessvfl.core.plans import stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.ratings import rating
 from lessvfl.core.trees.cells import CellColumns
-from lessvfl.core.trees.columns import ColumnHolder
+from lessvfl.core.trees.columns import ColumnHolder, joined_rules, parted_rules
 from lessvfl.core.trees.holders import Cut, NodeRows, Truths
 from lessvfl.core.trees.networks import Splits
 from lessvfl.core.trees.sums import RowIds
@@ -197,7 +197,31 @@ class GrowingParty(abc.ABC):
         return Selected((gains > 0).unsqueeze(0), (told,), net=splits)
 
 
-class TreeParty(GrowingParty):
+class SavedParty(GrowingParty):
+    """A party whose trees go on after a break with those that have grown."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return, between two trees, what changes: phase, features kept, and rules."""
+        if self._holder is None:
+            return {}
+        rules = self._holder.rules
+        arrays = {
+            "phase": np.array(int(self._phase)),
+            "kept": self._kept,
+            "rules": np.array(list(rules), dtype=np.int64),
+            **joined_rules(list(rules.values())),
+        }
+        return {name: torch.from_numpy(own) for name, own in arrays.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what :meth:`state` gave."""
+        self._kept = state["kept"].numpy()
+        self._start([int(state["phase"])], ())
+        own = parted_rules({name: tensor.numpy() for name, tensor in state.items()})
+        self._at_work.rules = dict(zip(state["rules"].tolist(), own, strict=True))
+
+
+class TreeParty(SavedParty):
     """A party that selects by gain against scrambled copies of its columns."""
 
     config: TreeConfig

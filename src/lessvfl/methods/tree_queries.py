@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +76,34 @@ class QueriedHolders:
             self.layouts.append(
                 BinLayout(sizes[0].long().numpy(), kinds % 2 > 0, kinds > 1)
             )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return, between two trees, what changes: queries so far, and layouts."""
+        whole = BinLayout.joined(self.layouts)
+        arrays = {
+            "step": np.array(self._step),
+            "widths": np.array([own.n_columns for own in self.layouts]),
+            "sizes": whole.sizes,
+            "missing": whole.missing,
+            "categorical": whole.categorical,
+        }
+        return {name: torch.from_numpy(own) for name, own in arrays.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what :meth:`state` gave."""
+        self._step = int(state["step"])
+        names = ("sizes", "missing", "categorical")
+        widths = state["widths"].tolist()
+        each = (torch.split(state[name], widths) for name in names)
+        self.layouts = [
+            BinLayout(*(own.numpy() for own in some))
+            for some in zip(*each, strict=True)
+        ]
+
+    @property
+    def n_asked(self) -> int:
+        """Return how many queries every party has answered."""
+        return self._step
 
     def begin(self, values: FixedPoint, used: Sequence[Truths]) -> None:
         """Remember what trees are grown on; it travels with what is asked first."""

@@ -31,8 +31,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from lessvfl import settings
-from lessvfl.core.keeper import Keeper
+from lessvfl.core.keeper import Keeper, below, under
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
@@ -170,14 +173,22 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         targets = TreeTargets.of(y, labels.task, weight)
         n_trees, n_before, seed = config.n_trees, 0, labels.seeds[0]
         keeper.put_back(fusion.parameters())
-        keeper.reached(STAGE, 0, n_trees)
-        observe(Event(STAGE, 0, n_trees))
+        begun, state = keeper.left_off(STAGE), None
+        if begun is None:
+            keeper.reached(STAGE, 0, n_trees)
+            observe(Event(STAGE, 0, n_trees))
+        else:
+            holders.restore(below("holders", begun))
+            state = EnsembleState.of_state(below("trees", begun))
+        selects = config.n_first > 0
+        if begun is not None and int(begun["phase"]) == Phase.TRAIN:
+            selects, n_before = False, n_trees - config.trees
 
         def grow(
             phase: Phase, growth: TreeSettings
         ) -> tuple[TreeEnsemble, tuple[float, ...]]:
             """Grow the trees of a phase; return losses of rows held out, too."""
-            nonlocal n_before
+            nonlocal n_before, state
             losses: tuple[float, ...] = ()
 
             def grown(state: EnsembleState) -> None:
@@ -185,13 +196,24 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
                 losses = state.losses
                 if n_before + len(state.trees) < n_trees:
                     observe(Event(STAGE, n_before + len(state.trees), n_trees))
+                if search is None:  # a search begins again
+                    keeper.grown(STAGE, holders.n_asked, lambda: saved(state))
 
-            holders.start(phase)
-            trees = fit(EnsembleGrower(holders, targets, growth, forest=forest), grown)
-            n_before += growth.n_trees
+            def saved(state: EnsembleState) -> dict[str, Tensor]:
+                return {
+                    "phase": torch.tensor(int(phase)),
+                    **under("holders", holders.state()),
+                    **under("trees", state.state()),
+                }
+
+            if state is None:
+                holders.start(phase)
+            grower = EnsembleGrower(holders, targets, growth, forest=forest)
+            trees = fit(grower, grown, state)
+            n_before, state = n_before + growth.n_trees, None
             return trees, losses
 
-        if config.n_first:
+        if selects:
             trees, _ = grow(Phase.SELECT, config.growth(Phase.SELECT, seed))
             holders.end(trees, is_last=False)
         growth = config.growth(Phase.TRAIN, seed)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lessvfl import __version__
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.keeper import Keeper, numbered
+from lessvfl.core.keeper import Keeper, below, numbered, under
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.data import Places, are_all
 from lessvfl.errors import RecordError
@@ -118,6 +118,7 @@ class Checkpoints(Keeper):
     _behind: list[str] = field(default_factory=list)
     _found: dict[str, Tensor] = field(default_factory=dict)
     _made: dict[str, Tensor] = field(default_factory=dict)  # in the place of a network
+    _n_asked: int = 0  # queries of the stage when it was saved
     _params: Sequence[Tensor] = ()
     _is_back: bool = True  # the network has the values of the checkpoint, or later
     _optimizer: Optimizer | None = None
@@ -130,9 +131,9 @@ class Checkpoints(Keeper):
         self._is_back = False
         tensors, values = self.saved.tensors, self.saved.values
         self._behind = list(values["behind"])
-        self._found = _below("found.", tensors)
-        self._made = _below("made.", tensors)
-        self.server.restore(values["server"], _below("constant.", tensors))
+        self._found = below("found", tensors)
+        self._made = below("made", tensors)
+        self.server.restore(values["server"], below("constant", tensors))
         self.recorder.restore(values["recorder"])
         torch.set_rng_state(tensors["rng"])
 
@@ -215,6 +216,23 @@ class Checkpoints(Keeper):
         """Return what a stage that is over has made."""
         return self._made if stage in self._behind else None
 
+    def grown(
+        self, stage: Stage, step: int, made: Callable[[], Mapping[str, Tensor]]
+    ) -> None:
+        """Save every few queries what a stage of them has made so far."""
+        if step - self._n_asked >= self.every:
+            self._n_asked = step
+            self._made = dict(made())
+            self._save(stage, step)
+
+    def left_off(self, stage: Stage) -> Mapping[str, Tensor] | None:
+        """Return what a stage of queries had made when it broke off."""
+        saved, self.saved = self.saved, None  # the run is ahead of it from here on
+        if saved is None or saved.values["stage"] != stage or not self._made:
+            return None
+        self._n_asked = saved.values["step"]
+        return self._made
+
     def _save(self, stage: Stage, step: int) -> None:
         if not self._is_back:
             raise RecordError(
@@ -224,9 +242,9 @@ class Checkpoints(Keeper):
         tag = f"{stage}-{step}"
         self.save_parties(tag)
         tensors = numbered("fusion", self._params)
-        tensors |= {f"found.{name}": t for name, t in self._found.items()}
-        tensors |= {f"made.{name}": t for name, t in self._made.items()}
-        tensors |= {f"constant.{name}": t for name, t in self.server.constants.items()}
+        tensors |= under("found", self._found)
+        tensors |= under("made", self._made)
+        tensors |= under("constant", self.server.constants)
         tensors["rng"] = torch.get_rng_state()
         is_over = stage in self._behind
         if self._optimizer is not None and not is_over:
@@ -243,12 +261,3 @@ class Checkpoints(Keeper):
             "resent": self.resent(),
         }
         write_state(self.path, State(tensors, values))
-
-
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin so, by the rest of their names."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

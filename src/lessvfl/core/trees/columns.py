@@ -7,7 +7,7 @@ and categories stay in here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,21 @@ class PartyRule:
 
     column: int
     left: Truths  # (values + 1,); the last: missing cells, and categories never seen
+
+
+def joined_rules(rules: Sequence[PartyRule]) -> dict[str, NDArray[Any]]:
+    """Return rules as arrays: their columns, and bins one after the other."""
+    return {
+        "columns": np.array([rule.column for rule in rules], dtype=np.int64),
+        "n_left": np.array([len(rule.left) for rule in rules], dtype=np.int64),
+        "left": np.concatenate([np.zeros(0, np.bool_), *(r.left for r in rules)]),
+    }
+
+
+def parted_rules(arrays: Mapping[str, NDArray[Any]]) -> list[PartyRule]:
+    """Return the rules that :func:`joined_rules` put together."""
+    left = np.split(arrays["left"], np.cumsum(arrays["n_left"])[:-1])
+    return list(map(PartyRule, arrays["columns"].tolist(), left))
 
 
 @dataclass(frozen=True)

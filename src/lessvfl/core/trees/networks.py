@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lessvfl.core.passes import Passes
 from lessvfl.core.trees.cells import CellColumns
-from lessvfl.core.trees.columns import ColumnBins, PartyRule
+from lessvfl.core.trees.columns import ColumnBins, PartyRule, joined_rules
 from lessvfl.core.trees.ensemble import TreeEnsemble
 from lessvfl.core.trees.tree import LEAF
 
@@ -130,9 +130,7 @@ class Splits(_Grown):
 
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
-        rules, bins, cells = self.rules, self.bins, self.cells
-        left = [torch.from_numpy(rule.left) for rule in rules]
-        n_left = [len(own) for own in left]
+        bins, cells = self.bins, self.cells
         arrays = {
             "sources": cells.sources,
             "flags": cells.flags,
@@ -142,15 +140,13 @@ class Splits(_Grown):
             "n_ends": np.array([len(own) for own in bins.ends], dtype=np.int64),
             "categorical": bins.categorical,
             "missing": bins.missing,
-            "columns": np.array([rule.column for rule in rules], dtype=np.int64),
-            "n_left": np.array(n_left, dtype=np.int64),
+            **joined_rules(self.rules),
         }
         found = {
             name: torch.from_numpy(np.ascontiguousarray(a))
             for name, a in arrays.items()
         }
-        none = torch.zeros(0, dtype=torch.bool)
-        return {**found, "left": torch.cat([*left, none]), "weights": self.weights[0]}
+        return {**found, "weights": self.weights[0]}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Splits:
