@@ -64,12 +64,14 @@ def test_neighbouring_numbers_are_told_apart() -> None:
 def test_an_owner_reads_its_rules() -> None:
     X = np.array([[1.0, 4.0], [2.0, 7.0], [3.0, np.nan]])
     bins = ColumnBins.fit(X, categorical=[1])
-    number = bins.describe(PartyRule(0, np.array([True, True, False, False])))
-    assert number == {"column": 0, "at_most": 2.5, "missing_goes_left": False}
-    everything = bins.describe(PartyRule(0, np.array([True, True, True, False])))
-    assert everything["at_most"] == float("inf")  # against missing cells
-    category = bins.describe(PartyRule(1, np.array([False, True, True])))
-    assert category == {"column": 1, "is_one_of": [7.0], "missing_goes_left": True}
+    for bins_left, last in (
+        ([True, True, False], 2.5),
+        ([True, True, True], float("inf")),  # against missing cells
+        ([False, False, False], -float("inf")),
+    ):
+        assert bins.last_left(PartyRule(0, np.array([*bins_left, False]))) == last
+    odd = PartyRule(0, np.array([False, True, False, False]))
+    assert np.isnan(bins.last_left(odd))
 
 
 # -------------------------------------------------------------------------------- sums

@@ -160,6 +160,9 @@ def embeddings(model, rows: pd.DataFrame) -> dict[str, Any]:
     found = {}
     for party in model.parties:
         graph = session(party_file(party, "onnx"))
+        if not party.kept:
+            (found[party.name],) = graph.run(None, {"rows": np.array([len(rows)])})
+            continue
         assert [one.name for one in graph.get_inputs()] == list(party.encoding.names)
         assert {tuple(one.shape) for one in graph.get_inputs()} <= {("N", 1)}
         (h,) = graph.run(None, feed(graph, rows))
@@ -462,7 +465,7 @@ def test_columns_without_a_name():
 
 def test_formats(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"must be onnx or safetensors\. Got 'pickle'"
+        ConfigError, match=r"must be onnx, safetensors or json\. Got 'pickle'"
     ):
         export_model(fit(), tmp_path, "pickle")
 
@@ -471,3 +474,110 @@ def test_folders_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="can be written to"):
         export_model(fit(), tmp_path / "file", "safetensors")
+
+
+# -------------------------------------------------------------------------------- trees
+
+TREES: dict[str, Any] = {"trees": 3, "select_trees": 0, "least_rows": 4}
+GROWN = ("vertical-boost", "vertical-forest")
+
+
+def grown(task: str, method: str, **more: Any) -> Any:
+    """Return trees that split columns of every kind."""
+    table = a_table()
+    dataset = data.from_arrays(table, labels_of(table, task))
+    settings = resolve(method, "default", dataset, TREES | more)
+    job = Job(dataset, settings, parties=PARTIES, curve=False)
+    (one,) = simulate.simulate(job, [0])
+    return one.model
+
+
+@pytest.mark.parametrize("method", GROWN)
+@pytest.mark.parametrize("task", TASKS)
+def test_graphs_of_trees_give_what_trees_give(task, method):
+    check(grown(task, method), strange_rows())
+
+
+def is_left(split: dict[str, Any], cell: Any) -> bool:
+    """Follow one split of a JSON file for one raw cell."""
+    name = split["column"]
+    if "one_of" in split:
+        known = CITIES if name == "city" else SEXES
+        if not isinstance(cell, str) or not cell:
+            return split["missing_goes_left"]
+        return cell in split["one_of"] if cell in known else split["unseen_goes_left"]
+    value = READ[name](cell) if name in READ else cell
+    if value is None or value != value:
+        return split["missing_goes_left"]
+    if "part" in split:
+        day = date(1970, 1, 1).toordinal() + int(value)
+        own = date.fromordinal(day)
+        parts = {"day": own.day, "month": own.month, "weekday": own.weekday()}
+        value = parts[split["part"]]
+    if "others_go_left" in split:
+        return split["others_go_left"]
+    return value <= split["at_most"] if "at_most" in split else value > split["above"]
+
+
+SEXES, CITIES = ("f", "m", "other | none"), ("Aix", "Bonn", "Çorum")
+
+
+@pytest.mark.parametrize("method", GROWN)
+def test_splits_as_json_send_raw_cells_the_same_way(method):
+    """Numbers, heavy tails, truth values, dates and categories; missing, never seen."""
+    rows = strange_rows()
+    rows["tail"] = rows["tail"].astype(float)
+    model = grown("three", method, trees=12)
+    kinds = set()
+    for party in model.parties:
+        told = json.loads(party_file(party, "json"))
+        assert told["party"] == party.name
+        assert {split["column"] for split in told["splits"]} <= set(told["features"])
+        expected = party.embed(data.frame_of(rows))[0].numpy() > 0
+        assert len(told["splits"]) == expected.shape[1]
+        for split in told["splits"]:
+            if split.get("part") == "days":
+                continue
+            found = [is_left(split, cell) for cell in rows[split["column"]]]
+            place = split["component"]
+            assert found == expected[:, place].tolist(), split
+            kinds |= set(split)
+    assert {"at_most", "one_of", "part", "missing_goes_left"} <= kinds
+
+
+@pytest.mark.parametrize("method", GROWN)
+@pytest.mark.parametrize("task", TASKS)
+def test_trees_as_json_lead_to_the_same_predictions(task, method):
+    rows = strange_rows()
+    model = grown(task, method)
+    told = json.loads(fusion_file(model, "json"))
+    frame = data.frame_of(rows)
+    said = {p.name: p.embed(frame)[0].expand(len(rows), -1) > 0 for p in model.parties}
+    z = np.tile(told["start"], (len(rows), 1))
+    for tree in told["trees"]:
+        for row in range(len(rows)):
+            node = tree[0]
+            while "value" not in node:
+                goes_left = said[node["party"]][row, node["component"]]
+                node = tree[node["left" if goes_left else "right"]]
+            z[row] += node["value"]
+    if told["combine"] == "mean":
+        z /= len(told["trees"])
+    if task == "regression":
+        value = z[:, 0] * told["label_scale"] + told["label_shift"]
+        np.testing.assert_allclose(value, model.predict(rows), rtol=1e-6)
+        return
+    if told["link"] == "shares":
+        p = np.clip(z, 1e-6, 1 - 1e-6)
+    else:
+        p = 1 / (1 + np.exp(-z)) if told["link"] == "sigmoid" else np.exp(z)
+    p = np.concatenate([1 - p, p], axis=1) if p.shape[1] == 1 else p
+    p /= p.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(p, model.predict_proba(rows), atol=1e-5)
+
+
+def test_a_network_is_not_json():
+    model = fit()
+    for file, part in ((party_file, model.parties[0]), (fusion_file, model)):
+        with pytest.raises(ConfigError, match="must be of trees to be JSON"):
+            file(part, "json")

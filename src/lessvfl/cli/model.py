@@ -46,7 +46,8 @@ CELLS = {
 def export(
     folder: AnyFolder,
     format: Annotated[
-        str, typer.Option(help="onnx: graphs that take raw rows; or safetensors.")
+        str,
+        typer.Option(help="onnx: graphs of raw rows; safetensors; json: trees."),
     ] = "onnx",
     seed: Seed = None,
     out: Annotated[

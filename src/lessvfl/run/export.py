@@ -1,7 +1,7 @@
 """Export: the networks of a fitted model as files that other programs read.
 
-``partyN.onnx`` or ``partyN.safetensors`` for the N-th party, whatever its name, and
-``fusion.onnx`` or ``fusion.safetensors`` for the server. Each file is made of one
+``partyN.onnx`` (or ``.safetensors``, or ``.json``) for the N-th party, whatever its
+name, and ``fusion.onnx`` (likewise) for the server. Each file is made of one
 side's part alone, so that either side can make its own between machines.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 from lessvfl import __version__
 from lessvfl.core.network import Network
 from lessvfl.errors import ConfigError
-from lessvfl.run import onnx_graphs
+from lessvfl.run import onnx_graphs, tree_files
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.record import dumps, write_atomically
 from lessvfl.settings import refuse
 
-FORMATS = ("onnx", "safetensors")
+FORMATS = ("onnx", "safetensors", "json")
 
 
 def export_model(
@@ -33,8 +33,9 @@ def export_model(
         As :func:`lessvfl.load` returns it: all sides, or one alone.
     folder : Path
         Where to; it is made if need be.
-    format : {"onnx", "safetensors"}
-        Graphs that take raw rows, or tensors with the encoding in their metadata.
+    format : {"onnx", "safetensors", "json"}
+        Graphs that take raw rows, tensors with the encoding in their metadata, or, of
+        trees alone, splits in words and numbers.
 
     Returns
     -------
@@ -65,13 +66,16 @@ def export_model(
 def check_format(format: str) -> None:
     """Refuse a format that is none."""
     if format not in FORMATS:
-        raise refuse("format", "option", " or ".join(FORMATS), format)
+        *first, last = FORMATS
+        raise refuse("format", "option", f"{', '.join(first)} or {last}", format)
 
 
 def party_file(party: FittedParty, format: str) -> bytes:
     """Return the file of one party alone: its network and its encoding."""
     if format == "onnx":
         return onnx_graphs.party_graph(party)
+    if format == "json":
+        return _document(tree_files.party_trees(party))
     about = {
         "party": party.name,
         "kept": party.kept,
@@ -86,6 +90,8 @@ def fusion_file(model: FittedServer, format: str) -> bytes:
     """Return the file of the server alone: its network and what its output means."""
     if format == "onnx":
         return onnx_graphs.fusion_graph(model)
+    if format == "json":
+        return _document(tree_files.server_trees(model))
     about = {
         "task": model.task,
         "label_names": model.label_names,
@@ -96,6 +102,10 @@ def fusion_file(model: FittedServer, format: str) -> bytes:
         "shape": vars(model.fusion_shape),
     }
     return _tensors(model.fusion, about)
+
+
+def _document(value: Mapping[str, Any]) -> bytes:
+    return dumps({"lessvfl": __version__, **value}, indent=1).encode()
 
 
 def _tensors(net: Network, about: Mapping[str, Any], **more: Any) -> bytes:

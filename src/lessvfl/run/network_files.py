@@ -65,17 +65,22 @@ class Shape:
         ends = (n_inputs, len(outputs))
         return cls(ends, "none", source, slots, outputs)
 
+    def grown(self, state: Mapping[str, Tensor]) -> Splits | TreeSum | None:
+        """Return trees of this shape; None: it is a network's."""
+        if self.kind not in GROWN:
+            return None
+        net = GROWN[self.kind].of_state(state)
+        if self.widths != (net.input_weights.shape[2], net.n_outputs):
+            raise ValueError("widths that are not those of the trees")
+        return net
+
     def check(self, state: Mapping[str, Tensor]) -> None:
         """Refuse a shape that is not that of the weights, before any memory is taken.
 
         Of a module, whose weights its own code makes, as many inputs and outputs as the
         file lists; the code is to say what they need.
         """
-        if self.kind in GROWN:
-            net = GROWN[self.kind].of_state(state)
-            if self.widths != (net.input_weights.shape[2], net.n_outputs):
-                raise ValueError("widths that are not those of the trees")
-        elif self.factory is None:
+        if self.factory is None:
             expected: dict[str, tuple[Any, ...]] = {}
             for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
                 expected[f"layer{layer}.weight"] = (n_out, n_in)
@@ -160,12 +165,14 @@ def read(
         own = tuple(EXTRAS.values())
         more = [key for key in state if key == "constant" or key.startswith(own)]
         extra = {key: state.pop(key) for key in more}
-        shape.check(state)
+        grown = shape.grown(state)
+        if grown is None:
+            shape.check(state)
         owner = "the server"
         if name == "party.json":
             owner = f"party '{texts([about['name']])[0]}'"
-    if shape.kind in GROWN:
-        return about, GROWN[shape.kind].of_state(state), shape, extra
+    if grown is not None:
+        return about, grown, shape, extra
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
     net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
     with whole(folder, name):

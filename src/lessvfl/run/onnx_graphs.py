@@ -19,15 +19,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import MLP, Network
+from lessvfl.core.trees.networks import Splits, TreeSum
 from lessvfl.data import EncodedColumn, Encoding
 from lessvfl.data.encode import codes_of
-from lessvfl.errors import ConfigError, NetworkError
+from lessvfl.errors import NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package
+from lessvfl.run.onnx_trees import SAID, write_splits, write_sum
 
 ALIKE = 1e-4  # how far the traced graph of a module may be from the module
 
@@ -42,19 +45,27 @@ def party_graph(party: FittedParty) -> bytes:
     about: dict[str, Any] = {"party": party.name, "features": list(party.kept)}
     if dates := [c.name for c in party.encoding.columns if c.kind == "date"]:
         about["days_since_1970_01_01"] = dates
-    if party.constant is not None:
-        constant = party.constant.detach().cpu().numpy()[None]
+    constant = _constant(party)
+    if constant is not None:
         rows = graph.input("rows", np.int64, [1])
         width = graph.constant(np.array([constant.shape[1]]))
         shape = graph.add("Concat", rows, width, axis=0)
         found = graph.add("Expand", graph.constant(constant), shape)
         graph.output("embedding", found, constant.dtype, constant.shape[1])
         return graph.model(about)
-    dtype = _format_of(party.net)
-    x = graph.cast(_encode(graph, party.encoding), dtype)
+    x = graph.cast(_encode(graph, party.encoding), _format_of(party.net))
     found = _run_network(graph, party.net, x, len(party.net.column_slots))
+    dtype = _format_of_embeddings(party.net)
     graph.output("embedding", found, dtype, party.net.n_outputs)
     return graph.model(about)
+
+
+def _constant(party: FittedParty) -> NDArray[Any] | None:
+    """Return what a party gives of every row, (1, components); None: not the same."""
+    if party.constant is not None:
+        return np.asarray(party.constant.detach().cpu().numpy()[None])
+    is_grown = isinstance(party.net, Splits)
+    return None if not is_grown or party.encoding.columns else np.zeros((1, 1), SAID)
 
 
 def fusion_graph(model: FittedServer) -> bytes:
@@ -65,7 +76,7 @@ def fusion_graph(model: FittedServer) -> bytes:
     """
     widths = dict(zip(model.party_names, model.sizes, strict=True))
     graph = GraphBuilder(tuple(widths), "the server")
-    dtype = _format_of(model.fusion)
+    dtype = _format_of_embeddings(model.fusion)
     inputs = [graph.input(name, dtype, [N_ROWS, n]) for name, n in widths.items()]
     whole = graph.add("Concat", *inputs, axis=1)
     z = _run_network(graph, model.fusion, whole, sum(widths.values()))
@@ -255,11 +266,11 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
     if isinstance(net, Lifted):
         model = _traced(net, n_columns, graph.owner)
         return graph.cast(graph.inline(model, graph.cast(x, np.float32)), dtype)
-    if not isinstance(net, MLP):
-        raise ConfigError(
-            f"The export of {graph.owner} must be in the format safetensors: ONNX "
-            "graphs are written of networks, not of trees. Got onnx."
-        )
+    if isinstance(net, Splits):
+        return write_splits(graph, net, x)
+    if isinstance(net, TreeSum):
+        return graph.cast(write_sum(graph, net, x), dtype)
+    assert isinstance(net, MLP)
     layers = list(zip(net.weights, net.biases, strict=True))
     if net.is_linear:  # one product, in the order of sums that the network has
         whole = net.collapse()
@@ -297,6 +308,14 @@ def _activate(graph: GraphBuilder, name: str, x: str, dtype: np.dtype[Any]) -> s
 def _format_of(net: Network) -> np.dtype[Any]:
     """Return the number format of a network."""
     return np.dtype(str(net.input_weights.dtype).removeprefix("torch."))
+
+
+def _format_of_embeddings(net: Network) -> np.dtype[Any]:
+    """Return the number format of what a party's network gives, or the server's takes.
+
+    What splits say is 0 or 1, in one format whatever that of the run.
+    """
+    return SAID if isinstance(net, Splits | TreeSum) else _format_of(net)
 
 
 def _traced(net: Lifted, n_columns: int, owner: str) -> Any:

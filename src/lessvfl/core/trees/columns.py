@@ -98,16 +98,16 @@ class ColumnBins:
             codes[column] = np.where(absent, n_values[column], places)
         return codes
 
-    def describe(self, rule: PartyRule) -> dict[str, Any]:
-        """Return a rule in values of its column, for whoever owns it."""
+    def last_left(self, rule: PartyRule) -> float:
+        """Return up to which number of its column a rule sends cells left.
+
+        NaN where it sends others left, as no label holder asks for that follows ours.
+        """
         ends, left = self.ends[rule.column], rule.left[:-1]
-        told: dict[str, Any] = {"column": rule.column}
-        if self.categorical[rule.column]:
-            told["is_one_of"] = ends[left].tolist()
-        else:
-            last = int(left.sum()) - 1
-            told["at_most"] = float(ends[last]) if last < len(ends) else float("inf")
-        return told | {"missing_goes_left": bool(rule.left[-1])}
+        n_left = int(left.sum())
+        if not left[:n_left].all():
+            return float("nan")
+        return float(np.concatenate([[-np.inf], ends, [np.inf]])[n_left])
 
 
 def _ends(x: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ are scored, stored and predicted with as networks are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -227,6 +228,15 @@ class TreeSum(_Grown):
             torch.tensor(shares, device=device),
             torch.from_numpy(gains).to(like).view(1, 1, -1),
         )
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """Return the most splits that a row passes."""
+        depth = np.zeros(len(self.children), dtype=np.int64)
+        for node, below in enumerate(self.children.tolist()):  # after their parents
+            if below[0] != node:
+                depth[below] = depth[node] + 1
+        return int(depth.max(initial=0))
 
     @property
     def n_outputs(self) -> int:

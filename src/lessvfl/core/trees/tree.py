@@ -27,20 +27,6 @@ class SplitTree:
     n_rows: NDArray[np.int64]  # (nodes,), that it was grown on
     value: NDArray[np.float64]  # (nodes, Q), of rows that end here; 0 elsewhere
 
-    @property
-    def n_leaves(self) -> int:
-        """Return the number of leaves."""
-        return int((self.owner == LEAF).sum())
-
-    @property
-    def depth(self) -> int:
-        """Return the most splits that a row passes."""
-        depth = np.zeros(len(self.owner), dtype=np.int64)
-        for node, below in enumerate(self.children):  # children come after parents
-            if self.owner[node] != LEAF:
-                depth[below] = depth[node] + 1
-        return int(depth.max())
-
 
 def route(trees: Sequence[SplitTree], router: RowRouter, n_rows: int) -> RowIds:
     """Return the leaf of every row in every tree, (trees, N).
@@ -85,16 +71,3 @@ def parted(nodes: Mapping[str, NDArray[Any]]) -> list[SplitTree]:
     names = [field.name for field in fields(SplitTree)]
     each = zip(*(np.split(nodes[name], ends) for name in names), strict=True)
     return [SplitTree(*own) for own in each]
-
-
-def gains(trees: Sequence[SplitTree], widths: Sequence[int]) -> list[list[float]]:
-    """Return what the splits of every column gained in all, by party.
-
-    `widths` are the numbers of columns that parties have.
-    """
-    found = [np.zeros(width) for width in widths]
-    for tree in trees:
-        for owner, own in enumerate(found):
-            nodes = tree.owner == owner
-            np.add.at(own, tree.column[nodes], tree.gain[nodes])
-    return [own.tolist() for own in found]
