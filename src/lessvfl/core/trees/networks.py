@@ -251,9 +251,13 @@ class TreeSum(_Grown):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map what splits say (1, n, components) to raw predictions (1, n, K)."""
-        z = torch.cat([self._sum(rows > HALF) for rows in torch.split(x[0], ROWS)])
+        sums = [self._sum(rows > HALF) for rows in torch.split(x[0], ROWS)]
+        return self.finished(torch.cat(sums))
+
+    def finished(self, z: Tensor) -> Tensor:
+        """Map a start and leaves of all trees, summed up (n, K), to (1, n, K)."""
         if self.shares:
-            z /= max(1, len(self.roots))
+            z = z / max(1, len(self.roots))
         if self.shares == 1:
             z = z.clamp(LEAST_SHARE, 1 - LEAST_SHARE)
             z = z.logit() if self.n_outputs == 1 else z.log()

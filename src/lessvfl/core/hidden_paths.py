@@ -1,0 +1,359 @@
+"""Fed-EINI under sharing: what trees say of a row, and to nobody how it came about.
+
+After Chen et al., 2021 (arXiv 2105.09540): a party says of every leaf whether its own
+splits leave it possible, a vector of bits; over all parties one leaf of each tree is
+left, and its weights are summed up. The paper encrypts weights; here bits are shared.
+
+Parties stand in an order 0, ..., M - 1. Party m and the next one (of the last: the
+first) have a key that nobody else has, anew for every batch of rows, from which they
+draw bits: r(m), a(m) and c(m). Of the product of the vectors of parties 0 to m the
+server has one share, and r(m) is the other. Party m multiplies by Beaver's triples,
+which the next party deals: a(m) masks its vector, b(m) of the server's seed the
+server's share, and c(m) hides a(m) b(m). So M - 1 rounds later the last party and its
+dealer, party 0, have bits r, and the server s, of which the sum is 1 at the leaf of
+each tree. With weights w the server needs the sum of w (s + (1 - 2 s) r): it sends
+(1 - 2 s) w less a mask of the dealer's, and the last party answers with what its bits
+leave of it, plus a mask that the dealer's answer takes off.
+
+========= ================================== =========================================
+step      down                               up
+========= ================================== =========================================
+KEYS      leaves of every tree, the outputs  a public key
+          they add to; places of own splits
+MASK      keys of all parties                own vector less its mask; as a dealer a
+                                             seed for the server, and c + a b; party 0
+                                             also what masks of weights come to
+MULTIPLY  to each but party 0 in turn: the   own share less r
+          server's share less its mask
+SUM       to the last party: weights less    by output what they come to, and a mask
+          their mask
+========= ================================== =========================================
+
+Whatever travels is uniformly random to its reader, but for the end: the server learns
+the sum of each output, as of one number. A party learns in which trees its splits are,
+below which of them, and how many leaves there are: growing the trees told it so. Sides
+follow this and are curious, and no two of them tell each other: the server and a dealer
+would know the vector of the party it deals for, a party and its dealer the product
+until then. Who carries keys must not swap them; and a server with weights of its own
+choice reads leaves off their sums.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl.core.network import Network
+from lessvfl.core.protocol import QueryArrays, expect
+from lessvfl.core.sharing import KeyPair
+from lessvfl.core.trees.holders import Truths
+from lessvfl.core.trees.leaves import LeafOrder, LeafSplits, LeafTable
+from lessvfl.core.trees.networks import TreeSum
+from lessvfl.errors import ConfigError
+from lessvfl.terms import PartyId
+
+Bits = NDArray[np.uint8]  # packed, leaf after leaf, in each row after row
+Words = NDArray[np.uint32]  # mod 2^32
+ArrayFormats = Sequence[tuple[torch.dtype, tuple[int, ...]]]
+Inference = Literal["clear", "fed-eini"]  # how trees predict
+INFERENCES: tuple[Inference, ...] = get_args(Inference)
+
+KEY_BYTES = 32
+LEAST_PARTIES, MOST_PARTIES = 2, 1 << 10
+LEAST_COMPLEXITY = 10**9  # as FATE 1.11 demands (consts.EINI_TREE_COMPLEXITY)
+LEAST_SUM = 1e-300  # where all weights are 0
+SUM_BITS = 30  # of a sum, so that it and its sign fit 32
+MOST_TERMS = 1 << 22  # rows x weights of one batch
+
+
+class PathStep(enum.IntEnum):
+    """What a party is asked for, in this order, each once at most."""
+
+    KEYS = 0
+    MASK = 1
+    MULTIPLY = 2
+    SUM = 3
+
+
+class Ask(Protocol):
+    """Takes a step of the protocol with some parties; returns their answers."""
+
+    def __call__(
+        self,
+        step: PathStep,
+        arrays: Mapping[PartyId, QueryArrays],
+        expects: Mapping[PartyId, ArrayFormats],
+        /,
+    ) -> Mapping[PartyId, QueryArrays]:
+        """Return arrays of the formats that `expects` names."""
+
+
+def _drawn(seed: bytes, what: str, n_bytes: int) -> Bits:
+    data = hashlib.shake_256(seed + what.encode()).digest(n_bytes)
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _words(seed: bytes, what: str, *shape: int) -> Words:
+    data = _drawn(seed, what, 4 * int(np.prod(shape)))
+    return data.view("<u4").reshape(shape)
+
+
+def _tensor(values: Bits | Words) -> Tensor:
+    """Return bits or words as they travel, with an axis in front."""
+    own = values.view(np.int32) if values.dtype == np.uint32 else values
+    return torch.from_numpy(np.array(own)).unsqueeze(0)
+
+
+def _read_words(sent: Tensor) -> Words:
+    return sent[0].to(torch.int32).numpy().view(np.uint32)
+
+
+def check_complexity(party: PartyId, splits: LeafSplits) -> None:
+    """Refuse trees so small that a sum of weights may tell leaves."""
+    if splits.complexity < LEAST_COMPLEXITY:
+        raise ConfigError(
+            f"Paths are hidden where rows can pass in {LEAST_COMPLEXITY:,} ways or "
+            f"more through the trees with splits of a party. Got "
+            f"{splits.complexity:,} at party '{party}'."
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Leaves, and how many rows they are of."""
+
+    order: LeafOrder
+    n_rows: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bytes of a bit for every leaf and row."""
+        return -(-self.order.n_leaves * self.n_rows // 8)
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """Return the shape of sums by output and row."""
+        return self.order.n_outputs, self.n_rows
+
+    @property
+    def terms(self) -> tuple[int, int]:
+        """Return the shape of weights by leaf, output and row."""
+        return self.order.n_terms, self.n_rows
+
+    def unpacked(self, bits: Bits) -> Truths:
+        """Return bits as truth values, (leaves, n)."""
+        n_leaves = self.order.n_leaves
+        flat = np.unpackbits(bits, count=n_leaves * self.n_rows)
+        return flat.reshape(n_leaves, -1).astype(np.bool_)
+
+    def add(self, on: Truths, weights: Words) -> Words:
+        """Return by output the sum of weights (terms, n) of the leaves that are on."""
+        found, start = np.zeros(self.sums, dtype=np.uint32), 0
+        for output, leaves in enumerate(self.order.terms):
+            own = weights[start : start + len(leaves)]
+            found[output] = (own * on[leaves]).sum(axis=0, dtype=np.uint32)
+            start += len(leaves)
+        return found
+
+
+@dataclass(frozen=True)
+class _PairKey:
+    """What party m and the next one draw from the key that they share."""
+
+    seed: bytes
+    batch: Batch
+
+    def bits(self, what: str) -> Bits:
+        return _drawn(self.seed, what, self.batch.n_bytes)
+
+    def sums(self) -> Words:
+        return _words(self.seed, "sums", *self.batch.sums)
+
+
+class PathParty:
+    """A party's side of one batch of rows: it answers each step once.
+
+    `says_left` (components, n) is what its splits say of the rows, in order.
+    """
+
+    def __init__(self, name: PartyId, says_left: Truths) -> None:
+        self._name, self._says_left = name, says_left
+        self._key = KeyPair()
+        self._place, self._n_parties = 0, 1
+        self._steps = [PathStep.KEYS]  # to come
+
+    def answer(self, step: int, arrays: QueryArrays) -> tuple[Tensor, ...]:
+        """Answer one query."""
+        if not self._steps or step != self._steps[0]:
+            raise ValueError("a step that is over, or not yet due")
+        self._steps = self._steps[1:]
+        match PathStep(step):
+            case PathStep.KEYS:
+                return self._begin(arrays)
+            case PathStep.MASK:
+                return self._mask(arrays)
+            case PathStep.MULTIPLY:
+                return self._multiply(arrays)
+        return self._sum(arrays)
+
+    def _begin(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
+        """Learn about the trees; return a key."""
+        n_components, n_rows = self._says_left.shape
+        expect(arrays, (1, 3), (1, -1), (1, -1), (1, n_components, 3))
+        (place, n_parties, n_outputs), sizes, outputs, places = (
+            array[0].long().numpy() for array in arrays
+        )
+        if not 0 <= place < n_parties or not LEAST_PARTIES <= n_parties <= MOST_PARTIES:
+            raise ValueError(f"place {place} of {n_parties} parties")
+        self._place, self._n_parties = int(place), int(n_parties)
+        order = LeafOrder(sizes, outputs, int(n_outputs))
+        self._batch = Batch(order, n_rows)
+        if n_rows > 1 and n_rows * order.n_terms > MOST_TERMS:
+            raise ValueError(f"{n_rows} rows at a time")
+        splits = LeafSplits(order, places)
+        check_complexity(self._name, splits)
+        self._own = np.packbits(splits.candidates(self._says_left))
+        self._steps = [PathStep.MASK]
+        if self._place > 0:
+            self._steps.append(PathStep.MULTIPLY)
+        if self._place == self._n_parties - 1:
+            self._steps.append(PathStep.SUM)
+        return (_tensor(np.frombuffer(self._key.public, dtype=np.uint8)),)
+
+    def _mask(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
+        """Return the own vector under its mask, and what it deals for the one before.
+
+        Party 0 has nothing to multiply: it masks by the share that is the next one's.
+        """
+        expect(arrays, (1, self._n_parties, KEY_BYTES))
+        keys = [bytes(key.tolist()) for key in arrays[0][0].to(torch.uint8)]
+        if keys[self._place] != self._key.public:
+            raise ValueError("another key in the place of its own")
+        before = (self._place - 1) % self._n_parties
+        self._before = self._pair(keys, before)
+        self._after = self._pair(keys, self._place)
+        mask = self._after.bits("mask" if self._place else "share")
+        found = [self._own ^ mask]
+        if before == 0:
+            return tuple(map(_tensor, found))
+        seed = secrets.token_bytes(KEY_BYTES)
+        mine, theirs = self._before, _drawn(seed, "mask", self._batch.n_bytes)
+        product = (mine.bits("mask") & theirs) ^ mine.bits("product")
+        found += [np.frombuffer(seed, dtype=np.uint8), product]
+        if self._place:
+            return tuple(map(_tensor, found))
+        on = self._batch.unpacked(mine.bits("share"))
+        weights = _words(seed, "weights", *self._batch.terms)
+        sums = self._batch.add(on, weights) - mine.sums()
+        return (*map(_tensor, found), _tensor(sums))
+
+    def _pair(self, keys: Sequence[bytes], first: int) -> _PairKey:
+        """Return what party `first` and the next one share, of which this is one."""
+        both = keys[first], keys[(first + 1) % self._n_parties]
+        other = both[1] if first == self._place else both[0]
+        return _PairKey(self._key.secret(other, first, *both), self._batch)
+
+    def _multiply(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
+        expect(arrays, (1, self._batch.n_bytes))
+        own = self._after
+        product = (own.bits("mask") & arrays[0][0].to(torch.uint8).numpy()) ^ own.bits(
+            "product"
+        )
+        product ^= self._before.bits("share") & self._own
+        return (_tensor(product ^ own.bits("share")),)
+
+    def _sum(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
+        expect(arrays, (1, *self._batch.terms))
+        weights = _read_words(arrays[0])
+        on = self._batch.unpacked(self._after.bits("share"))
+        sums = self._batch.add(on, weights)
+        return (_tensor(sums + self._after.sums()),)
+
+
+@dataclass(frozen=True)
+class HiddenPaths:
+    """The server's side: trees by their leaves, weights as whole numbers."""
+
+    trees: TreeSum
+    order: LeafOrder
+    splits: Mapping[PartyId, LeafSplits]  # of parties that have some, in their order
+    weights: Words  # (terms, 1), of leaves by output, in units
+    unit: float
+
+    @classmethod
+    def of(cls, net: Network, sizes: Mapping[PartyId, int]) -> HiddenPaths:
+        """Take over trees, or refuse them; `sizes` are every party's components."""
+        if not isinstance(net, TreeSum):
+            raise ConfigError(
+                "Paths are hidden in trees, of vertical-boost or vertical-forest. Got "
+                "networks."
+            )
+        table = LeafTable.of(net, tuple(sizes.values()))
+        both = zip(sizes, table.splits, strict=True)
+        splits = {name: own for name, own in both if own.places.any()}
+        if len(splits) < LEAST_PARTIES:
+            raise ConfigError(
+                f"Paths are hidden between {LEAST_PARTIES} parties or more that have "
+                f"splits. Got {len(splits)}."
+            )
+        for name, own in splits.items():
+            check_complexity(name, own)
+        order, most = table.order, np.abs(table.values).max(axis=1)
+        largest = np.maximum.reduceat(most, order.starts).sum()
+        unit = float(2.0 ** (np.ceil(np.log2(max(largest, LEAST_SUM))) - SUM_BITS))
+        whole = np.round(table.values / unit).astype(np.int64).astype(np.uint32)
+        own_terms = [whole[leaves, k] for k, leaves in enumerate(order.terms)]
+        return cls(net, order, splits, np.concatenate(own_terms)[:, None], unit)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Return how many rows a batch may have."""
+        return max(1, MOST_TERMS // self.order.n_terms)
+
+    def predict(self, n_rows: int, ask: Ask) -> Tensor:
+        """Lead the parties through a batch; return raw predictions, (1, n, K)."""
+        names, batch = list(self.splits), Batch(self.order, n_rows)
+        key, bits, sums = (
+            (torch.uint8, (1, KEY_BYTES)),
+            (torch.uint8, (1, batch.n_bytes)),
+            (torch.int32, (1, *batch.sums)),
+        )
+        trees = {name: self._trees_of(m) for m, name in enumerate(names)}
+        keys = ask(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
+        every = torch.cat([keys[name][0] for name in names]).unsqueeze(0)
+        expects: dict[PartyId, ArrayFormats] = dict.fromkeys(names, (bits, key, bits))
+        expects |= {names[1]: (bits,), names[0]: (bits, key, bits, sums)}
+        found = ask(PathStep.MASK, dict.fromkeys(names, (every,)), expects)
+        own, seed = found[names[0]][0][0].numpy(), b""
+        for name, dealer in zip(names[1:], [*names[2:], names[0]], strict=True):
+            masked, (_, told, product) = found[name][0], found[dealer][:3]
+            seed = bytes(told[0].tolist())
+            sent = _tensor(own ^ _drawn(seed, "mask", batch.n_bytes))
+            (answer,) = ask(PathStep.MULTIPLY, {name: (sent,)}, {name: [bits]})[name]
+            own = (masked[0].numpy() & own) ^ product[0].numpy() ^ answer[0].numpy()
+        on, last = batch.unpacked(own), names[-1]
+        is_on = on[np.concatenate(self.order.terms)]
+        turned = np.where(is_on, -self.weights, self.weights)
+        sent = _tensor(turned - _words(seed, "weights", *batch.terms))
+        (answer,) = ask(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
+        total = _read_words(answer) + _read_words(found[names[0]][3])
+        total += batch.add(on, np.broadcast_to(self.weights, is_on.shape))
+        z = torch.from_numpy(total.view(np.int32).astype(np.float64).T * self.unit)
+        start = self.trees.start
+        return self.trees.finished(start + z.to(start.device))
+
+    def _trees_of(self, m: int) -> QueryArrays:
+        """Return what the m-th party is told of the trees."""
+        order, splits = self.order, list(self.splits.values())
+        numbers = torch.tensor([[m, len(splits), order.n_outputs]], dtype=torch.int32)
+        more = (order.sizes, order.outputs, splits[m].places)
+        return numbers, *(torch.from_numpy(own).int().unsqueeze(0) for own in more)
