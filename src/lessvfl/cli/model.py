@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lessvfl.cli.options import AsJson
+from lessvfl.cli.options import AsJson, InferenceName, read_inference
 from lessvfl.terms import SCORE_TEXTS, plural
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def evaluate(
     ],
     label: Annotated[str | None, typer.Option(help="Label column of the file.")] = None,
     seed: Seed = None,
+    inference: InferenceName = "clear",
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +103,8 @@ def evaluate(
             f"writes it. Got the side of {record.header.get('party', 'the server')}; "
             "'lessvfl predict server' predicts with the parties."
         )
-    model = load(folder, seed, trust_code=trust_code)
+    how = read_inference(inference)
+    model = load(folder, seed, trust_code=trust_code).inferring(how)
     frame, labels, names = load_rows(
         data.expanduser(), model.columns, label, model.texts
     )

@@ -7,11 +7,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lessvfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lessvfl.core.hidden_paths import Inference
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[
@@ -30,6 +33,24 @@ Profile = Annotated[str, typer.Option(help="default, paper or official-code.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the records in --out.")
 ]
+InferenceName = Annotated[
+    str,
+    typer.Option(
+        "--inference", help="How trees predict: clear, or fed-eini with hidden paths."
+    ),
+]
+
+
+def read_inference(name: str) -> Inference:
+    """Return how trees predict, or refuse another name."""
+    from lessvfl.core.hidden_paths import INFERENCES
+
+    for known in INFERENCES:
+        if name == known:
+            return known
+    raise ConfigError(
+        f"The 'inference' must be one of {', '.join(INFERENCES)}. Got '{name}'."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

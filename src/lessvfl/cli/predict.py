@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lessvfl.cli import ending, remote, results
+from lessvfl.cli.options import InferenceName, read_inference
 from lessvfl.cli.remote import ConfigFile, Insecure, LogJson, WarningsAlone
 from lessvfl.terms import listed, plural
 
@@ -65,6 +66,7 @@ def server(
         bool,
         typer.Option("--allow-missing", help="A party that goes: use its mean."),
     ] = False,
+    inference: InferenceName = "clear",
 ) -> None:
     """Predict a file of ids with the parties, or offer predictions as a service."""
     from lessvfl.remote.config import ServerConfig, read
@@ -73,6 +75,7 @@ def server(
     from lessvfl.run.record import RunRecord
     from lessvfl.web import address, tokens
 
+    how = read_inference(inference)
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
     target = _target(out or Path(own.out) / "predictions.csv")
@@ -90,7 +93,12 @@ def server(
         remote.start(own, log_json, stack, quiet)
         with remote.listening(own, credentials) as hub:
             predictor = Predictor(
-                own, known, hub, seed=seed, allow_missing=allow_missing
+                own,
+                known,
+                hub,
+                seed=seed,
+                allow_missing=allow_missing,
+                inference=how,
             )
             stack.callback(predictor.close)
             predictor.begin()

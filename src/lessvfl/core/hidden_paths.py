@@ -61,13 +61,14 @@ from lessvfl.core.trees.networks import TreeSum
 from lessvfl.errors import ConfigError
 from lessvfl.terms import PartyId
 
-Bits = NDArray[np.uint8]  # packed, leaf after leaf, in each row after row
+PackedBits = NDArray[np.uint8]  # packed, leaf after leaf, in each row after row
 Words = NDArray[np.uint32]  # mod 2^32
-ArrayFormats = Sequence[tuple[torch.dtype, tuple[int, ...]]]
+AnswerFormats = Sequence[tuple[torch.dtype, tuple[int, ...]]]
 Inference = Literal["clear", "fed-eini"]  # how trees predict
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
 
 KEY_BYTES = 32
+N_FACTS = 3  # beside sizes and outputs of trees: place, parties, outputs in all
 LEAST_PARTIES, MOST_PARTIES = 2, 1 << 10
 LEAST_COMPLEXITY = 10**9  # as FATE 1.11 demands (consts.EINI_TREE_COMPLEXITY)
 LEAST_SUM = 1e-300  # where all weights are 0
@@ -84,20 +85,20 @@ class PathStep(enum.IntEnum):
     SUM = 3
 
 
-class Ask(Protocol):
+class TakeStep(Protocol):
     """Takes a step of the protocol with some parties; returns their answers."""
 
     def __call__(
         self,
         step: PathStep,
         arrays: Mapping[PartyId, QueryArrays],
-        expects: Mapping[PartyId, ArrayFormats],
+        expects: Mapping[PartyId, AnswerFormats],
         /,
     ) -> Mapping[PartyId, QueryArrays]:
         """Return arrays of the formats that `expects` names."""
 
 
-def _drawn(seed: bytes, what: str, n_bytes: int) -> Bits:
+def _drawn(seed: bytes, what: str, n_bytes: int) -> PackedBits:
     data = hashlib.shake_256(seed + what.encode()).digest(n_bytes)
     return np.frombuffer(data, dtype=np.uint8)
 
@@ -107,7 +108,7 @@ def _words(seed: bytes, what: str, *shape: int) -> Words:
     return data.view("<u4").reshape(shape)
 
 
-def _tensor(values: Bits | Words) -> Tensor:
+def _tensor(values: PackedBits | Words) -> Tensor:
     """Return bits or words as they travel, with an axis in front."""
     own = values.view(np.int32) if values.dtype == np.uint32 else values
     return torch.from_numpy(np.array(own)).unsqueeze(0)
@@ -149,7 +150,7 @@ class Batch:
         """Return the shape of weights by leaf, output and row."""
         return self.order.n_terms, self.n_rows
 
-    def unpacked(self, bits: Bits) -> Truths:
+    def unpacked(self, bits: PackedBits) -> Truths:
         """Return bits as truth values, (leaves, n)."""
         n_leaves = self.order.n_leaves
         flat = np.unpackbits(bits, count=n_leaves * self.n_rows)
@@ -172,7 +173,7 @@ class _PairKey:
     seed: bytes
     batch: Batch
 
-    def bits(self, what: str) -> Bits:
+    def bits(self, what: str) -> PackedBits:
         return _drawn(self.seed, what, self.batch.n_bytes)
 
     def sums(self) -> Words:
@@ -208,10 +209,12 @@ class PathParty:
     def _begin(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
         """Learn about the trees; return a key."""
         n_components, n_rows = self._says_left.shape
-        expect(arrays, (1, 3), (1, -1), (1, -1), (1, n_components, 3))
-        (place, n_parties, n_outputs), sizes, outputs, places = (
-            array[0].long().numpy() for array in arrays
-        )
+        expect(arrays, (1, -1), (1, n_components, 3))
+        numbers, places = (array[0].long().numpy() for array in arrays)
+        if len(numbers) < N_FACTS or (len(numbers) - N_FACTS) % 2:
+            raise ValueError(f"{len(numbers)} numbers about trees")
+        place, n_parties, n_outputs = numbers[:N_FACTS]
+        sizes, outputs = numbers[N_FACTS:].reshape(2, -1)
         if not 0 <= place < n_parties or not LEAST_PARTIES <= n_parties <= MOST_PARTIES:
             raise ValueError(f"place {place} of {n_parties} parties")
         self._place, self._n_parties = int(place), int(n_parties)
@@ -242,19 +245,20 @@ class PathParty:
         self._before = self._pair(keys, before)
         self._after = self._pair(keys, self._place)
         mask = self._after.bits("mask" if self._place else "share")
-        found = [self._own ^ mask]
+        own = self._own ^ mask
         if before == 0:
-            return tuple(map(_tensor, found))
+            return (_tensor(own[None]),)
         seed = secrets.token_bytes(KEY_BYTES)
         mine, theirs = self._before, _drawn(seed, "mask", self._batch.n_bytes)
         product = (mine.bits("mask") & theirs) ^ mine.bits("product")
-        found += [np.frombuffer(seed, dtype=np.uint8), product]
+        both = np.stack([own, product])
+        told = _tensor(both), _tensor(np.frombuffer(seed, dtype=np.uint8))
         if self._place:
-            return tuple(map(_tensor, found))
+            return told
         on = self._batch.unpacked(mine.bits("share"))
         weights = _words(seed, "weights", *self._batch.terms)
         sums = self._batch.add(on, weights) - mine.sums()
-        return (*map(_tensor, found), _tensor(sums))
+        return *told, _tensor(sums)
 
     def _pair(self, keys: Sequence[bytes], first: int) -> _PairKey:
         """Return what party `first` and the next one share, of which this is one."""
@@ -319,7 +323,7 @@ class HiddenPaths:
         """Return how many rows a batch may have."""
         return max(1, MOST_TERMS // self.order.n_terms)
 
-    def predict(self, n_rows: int, ask: Ask) -> Tensor:
+    def predict(self, n_rows: int, take: TakeStep) -> Tensor:
         """Lead the parties through a batch; return raw predictions, (1, n, K)."""
         names, batch = list(self.splits), Batch(self.order, n_rows)
         key, bits, sums = (
@@ -328,24 +332,25 @@ class HiddenPaths:
             (torch.int32, (1, *batch.sums)),
         )
         trees = {name: self._trees_of(m) for m, name in enumerate(names)}
-        keys = ask(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
+        keys = take(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
         every = torch.cat([keys[name][0] for name in names]).unsqueeze(0)
-        expects: dict[PartyId, ArrayFormats] = dict.fromkeys(names, (bits, key, bits))
-        expects |= {names[1]: (bits,), names[0]: (bits, key, bits, sums)}
-        found = ask(PathStep.MASK, dict.fromkeys(names, (every,)), expects)
-        own, seed = found[names[0]][0][0].numpy(), b""
+        one, two = ((torch.uint8, (1, n, batch.n_bytes)) for n in (1, 2))
+        expects: dict[PartyId, AnswerFormats] = dict.fromkeys(names, (two, key))
+        expects |= {names[1]: (one,), names[0]: (two, key, sums)}
+        found = take(PathStep.MASK, dict.fromkeys(names, (every,)), expects)
+        own, seed = found[names[0]][0][0, 0].numpy(), b""
         for name, dealer in zip(names[1:], [*names[2:], names[0]], strict=True):
-            masked, (_, told, product) = found[name][0], found[dealer][:3]
-            seed = bytes(told[0].tolist())
+            masked, product = found[name][0][0, 0], found[dealer][0][0, 1]
+            seed = bytes(found[dealer][1][0].tolist())
             sent = _tensor(own ^ _drawn(seed, "mask", batch.n_bytes))
-            (answer,) = ask(PathStep.MULTIPLY, {name: (sent,)}, {name: [bits]})[name]
-            own = (masked[0].numpy() & own) ^ product[0].numpy() ^ answer[0].numpy()
+            (answer,) = take(PathStep.MULTIPLY, {name: (sent,)}, {name: [bits]})[name]
+            own = (masked.numpy() & own) ^ product.numpy() ^ answer[0].numpy()
         on, last = batch.unpacked(own), names[-1]
         is_on = on[np.concatenate(self.order.terms)]
         turned = np.where(is_on, -self.weights, self.weights)
         sent = _tensor(turned - _words(seed, "weights", *batch.terms))
-        (answer,) = ask(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
-        total = _read_words(answer) + _read_words(found[names[0]][3])
+        (answer,) = take(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
+        total = _read_words(answer) + _read_words(found[names[0]][2])
         total += batch.add(on, np.broadcast_to(self.weights, is_on.shape))
         z = torch.from_numpy(total.view(np.int32).astype(np.float64).T * self.unit)
         start = self.trees.start
@@ -354,6 +359,7 @@ class HiddenPaths:
     def _trees_of(self, m: int) -> QueryArrays:
         """Return what the m-th party is told of the trees."""
         order, splits = self.order, list(self.splits.values())
-        numbers = torch.tensor([[m, len(splits), order.n_outputs]], dtype=torch.int32)
-        more = (order.sizes, order.outputs, splits[m].places)
-        return numbers, *(torch.from_numpy(own).int().unsqueeze(0) for own in more)
+        facts = [m, len(splits), order.n_outputs]
+        numbers = np.concatenate([facts, order.sizes, order.outputs])
+        both = numbers, splits[m].places
+        return tuple(torch.from_numpy(own).int().unsqueeze(0) for own in both)

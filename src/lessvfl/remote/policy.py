@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Meta
 
 from lessvfl import methods, settings
+from lessvfl.core.hidden_paths import INFERENCES
 from lessvfl.core.network import NetConfig
 from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.errors import PolicyError
@@ -82,6 +83,11 @@ MethodNames = Annotated[
         lambda v: set(v) <= methods.METHODS.keys(),
     ),
 ]
+InferenceNames = Annotated[
+    tuple[str, ...],
+    Meta(min_length=1),
+    Kind(f"a list out of {', '.join(INFERENCES)}", lambda v: set(v) <= set(INFERENCES)),
+]
 PolicyLimits = Annotated[
     dict[str, Finite | None],
     Meta(
@@ -109,6 +115,7 @@ class Policy(settings.Schema):
     predict_rows: Natural = 1_000_000  # to predict in all, after training; 0: none
     predict_rate: Positive = 100_000  # rows to predict a minute
     predict_alignments: Natural = 20  # how often rows may be aligned to predict
+    predict_inference: InferenceNames = ("clear",)  # how trees may predict
     predict_ids: str | None = None  # a file of the ids that may be predicted; none: all
     limits: PolicyLimits = field(default_factory=dict)  # the most of single settings
 

@@ -18,13 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lessvfl.core.hidden_paths import HiddenPaths, Inference
 from lessvfl.core.lifted import Factory
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome
 from lessvfl.data import Encoding, Frame, Problem, frame_of
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.run import network_files
+from lessvfl.run import hidden, network_files
 from lessvfl.run.network_files import EXTRAS, Shape, texts, whole
 from lessvfl.terms import PartyId, Task
 
@@ -166,6 +167,11 @@ class FittedServer:
             z = self.fusion(H).expand(-1, n_rows, -1)
         return np.asarray(z[0].double().cpu().numpy())
 
+    def hidden_paths(self) -> HiddenPaths:
+        """Return its trees as those that predict with hidden paths, or refuse."""
+        sizes = dict(zip(self.party_names, self.sizes, strict=True))
+        return HiddenPaths.of(self.fusion, sizes)
+
     def probabilities(self, z: NDArray[Any]) -> NDArray[Any]:
         """Return the probability of every class, (n, C)."""
         if self.task == "regression":
@@ -230,6 +236,7 @@ class FittedModel(FittedServer):
     feature_names: tuple[str, ...]  # columns of the table, in order
     parties: tuple[FittedParty, ...]
     consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
+    inference: Inference = "clear"
 
     def __repr__(self) -> str:
         """Say what is predicted, and which features are kept."""
@@ -263,10 +270,28 @@ class FittedModel(FittedServer):
         )
         return replace(self, parties=parties, fusion=self.fusion.astype(dtype))
 
+    def inferring(self, inference: Inference) -> FittedModel:
+        """Return the same model that predicts in the clear, or with hidden paths.
+
+        With ``fed-eini`` all sides of the protocol run in this process; trees that it
+        cannot hide in are refused.
+        """
+        if inference == "fed-eini":
+            self.hidden_paths()
+        return replace(self, inference=inference)
+
     def decide(self, X: Any) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C)."""
         frame = X if isinstance(X, Frame) else self._frame(X)
-        return self.fuse([party.embed(frame) for party in self.parties], frame.n_rows)
+        blocks = [party.embed(frame) for party in self.parties]
+        if self.inference == "clear":
+            return self.fuse(blocks, frame.n_rows)
+        said = {
+            party.name: block[0].cpu()
+            for party, block in zip(self.parties, blocks, strict=True)
+        }
+        z = hidden.LocalParties(said).predict(self.hidden_paths(), frame.n_rows)
+        return np.asarray(z.double().cpu().numpy())
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probability of every class, (n, C)."""

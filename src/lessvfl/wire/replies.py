@@ -66,7 +66,7 @@ class ReplyRules:
             case messages.Select() | messages.Query(expects=None):
                 n_rows = 1
             case messages.Query(expects=tuple(formats)):
-                return sum(dtype.itemsize * math.prod(size) for dtype, size in formats)
+                return bytes_of(formats)
             case _:
                 return most_bytes(request, self._offer)
         own = 0 if self.server is None else self.server.sizes[party]
@@ -91,7 +91,7 @@ class ReplyRules:
         if reply.stage != request.stage:
             return f"A reply must be of stage {request.stage}. Got {reply.stage}."
         if isinstance(request, messages.Query) and request.expects is not None:
-            return _wrong_arrays(request.expects, reply)
+            return wrong_arrays(request.expects, reply)
         if isinstance(reply, messages.QueryReply):
             return "A stage must end when it is over. Got an answer."
         assert self.server is not None
@@ -169,7 +169,7 @@ class ReplyRules:
         )
 
 
-def _wrong_arrays(
+def wrong_arrays(
     expected: Sequence[messages.ArrayFormat], reply: messages.QueryReply | Any
 ) -> str | None:
     """Return what is wrong with the arrays of an answer; None: nothing."""
@@ -179,6 +179,11 @@ def _wrong_arrays(
     if got == tuple(expected):
         return None
     return f"An answer must have the arrays {tuple(expected)}. Got {got}."
+
+
+def bytes_of(formats: Sequence[messages.ArrayFormat]) -> int:
+    """Return the bytes of arrays of these formats."""
+    return sum(dtype.itemsize * math.prod(size) for dtype, size in formats)
 
 
 def most_bytes(request: Any, offer: int) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lessvfl.core.trees.holders import Truths
 from lessvfl.core.trees.networks import TreeSum
 
-Places = NDArray[np.int64]
+LeafPlaces = NDArray[np.int64]
 MOST_VALUES = 1 << 24  # of all leaves
 EVERY_OUTPUT = -1  # in the place of the one output that a tree adds to
 
@@ -26,8 +26,8 @@ EVERY_OUTPUT = -1  # in the place of the one output that a tree adds to
 class LeafOrder:
     """What whoever takes part knows of trees: leaves, and which sums they are for."""
 
-    sizes: Places  # (trees,), leaves of each
-    outputs: Places  # (trees,), the one that a tree adds to, or EVERY_OUTPUT
+    sizes: LeafPlaces  # (trees,), leaves of each
+    outputs: LeafPlaces  # (trees,), the one that a tree adds to, or EVERY_OUTPUT
     n_outputs: int
 
     def __post_init__(self) -> None:
@@ -45,12 +45,12 @@ class LeafOrder:
         return int(self.sizes.sum())
 
     @property
-    def starts(self) -> Places:
+    def starts(self) -> LeafPlaces:
         """Return the first leaf of every tree."""
         return np.cumsum(self.sizes) - self.sizes
 
     @property
-    def terms(self) -> list[Places]:
+    def terms(self) -> list[LeafPlaces]:
         """Return by output the leaves that add to it."""
         tree_of = np.repeat(self.outputs, self.sizes)
         return [
@@ -69,7 +69,7 @@ class LeafSplits:
     """The splits of one party, by its components, as places among all leaves."""
 
     order: LeafOrder
-    places: Places  # (components, 3): first leaf, first on the right, end
+    places: LeafPlaces  # (components, 3): first leaf, first on the right, end
 
     def __post_init__(self) -> None:
         """Refuse places that no split has."""
@@ -142,7 +142,7 @@ class LeafTable:
         return cls(order, own, values)
 
 
-def _outputs(values: NDArray[np.float64], sizes: Places) -> Places:
+def _outputs(values: NDArray[np.float64], sizes: LeafPlaces) -> LeafPlaces:
     """Return the one output of every tree; several: EVERY_OUTPUT for all of them."""
     starts = np.cumsum(sizes) - sizes
     adds = np.logical_or.reduceat(values != 0, starts) if len(starts) else values > 0

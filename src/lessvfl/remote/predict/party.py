@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -22,7 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl import data
+from lessvfl.core.hidden_paths import Inference, PathParty, PathStep
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.protocol import expect
+from lessvfl.core.trees.networks import HALF, Splits
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner, keys
@@ -74,7 +78,9 @@ class OpenModel:
 
     message: control.Open
     h: Tensor  # (1, N, components), all rows of the table
+    has_splits: bool  # whether these are what splits say
     sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
+    hidden: NDArray[np.bool_]  # rows that were predicted with hidden paths; likewise
 
 
 class PredictingParty:
@@ -119,6 +125,7 @@ class PredictingParty:
             self.close()
             raise
         self.state: Waiting | Connected[OpenModel] = Waiting()
+        self._paths: PathParty | None = None  # of the batch that is predicted now
 
     def hello(self) -> control.Hello:
         """Return how this party greets."""
@@ -135,6 +142,8 @@ class PredictingParty:
                     return self._align(data)
                 case control.Ask(rows):
                     return self._answer(rows)
+                case messages.Query(stage="predict"):
+                    return self._answer_hidden(message)
         except PolicyError as error:  # the next request may be answered
             log.warning("%s", error)
             self._note("declined", type(message).__name__.lower())
@@ -169,9 +178,11 @@ class PredictingParty:
         """Return a model; one that is in use keeps its embeddings."""
         at = self.state
         if isinstance(at, Connected) and at.said.message.seed == message.seed:
-            return OpenModel(message, at.said.h, at.said.sent)
-        h = self._embed(_fitted(self.config, message.seed))
-        return OpenModel(message, h, np.zeros(self.frame.n_rows, dtype=np.bool_))
+            return dataclasses.replace(at.said, message=message)
+        model = _fitted(self.config, message.seed)
+        none = np.zeros(self.frame.n_rows, dtype=np.bool_)
+        has_splits = isinstance(model.net, Splits)
+        return OpenModel(message, self._embed(model), has_splits, none, none.copy())
 
     def _count_open(self) -> None:
         """Count that a model is loaded: the whole table goes through its network."""
@@ -297,29 +308,85 @@ class PredictingParty:
 
     def _answer(self, places: NDArray[np.int64]) -> messages.Embedding:
         """Return the embeddings of rows, if the policy allows it."""
+        model, rows = self._rows(places)
+        if len(rows):  # none: the server checks who is there
+            self._check_inference("clear")
+            self._charge(model, model.sent, rows)
+        h = model.h[:, torch.from_numpy(rows)]
+        return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
+
+    def _answer_hidden(self, query: messages.Query) -> messages.QueryReply:
+        """Take a step of a batch with hidden paths, if the policy allows it.
+
+        The first step begins another batch, whatever became of the last.
+        """
+        self._check_inference("fed-eini")
+        arrays = query.arrays
+        try:
+            if query.step == PathStep.KEYS:
+                expect(arrays[:1], (1, -1))
+                self._paths = self._begin_batch(arrays[0][0].long().numpy())
+                arrays = arrays[1:]
+            if self._paths is None:  # this party has just been started
+                raise PolicyError(
+                    f"Party '{self.name}' must begin a batch before it goes on with "
+                    "it. Got another step."
+                )
+            return messages.QueryReply(
+                "predict", self._paths.answer(query.step, arrays)
+            )
+        except ConfigError as error:  # trees that are too small
+            raise PolicyError(str(error)) from None
+        except ValueError as error:
+            sentence = (
+                f"Party '{self.name}' must be sent what hidden paths have at step "
+                f"{query.step}. Got {error}."
+            )
+            raise ProtocolError(sentence, public=sentence) from None
+
+    def _begin_batch(self, places: NDArray[np.int64]) -> PathParty:
+        model, rows = self._rows(places)
+        if not model.has_splits:
+            raise PolicyError(
+                f"Party '{self.name}' hides paths in trees. Got a network."
+            )
+        self._charge(model, model.hidden, rows)
+        said = model.h[0, torch.from_numpy(rows)].T > HALF
+        return PathParty(self.name, said.numpy())
+
+    def _check_inference(self, how: Inference) -> None:
+        allowed = self.config.policy.predict_inference
+        if how not in allowed:
+            some = f"predictions by {', '.join(allowed)}"
+            raise self.checker.refuse(some, "predict_inference", f"'{how}'")
+
+    def _rows(self, places: NDArray[np.int64]) -> tuple[OpenModel, NDArray[np.int64]]:
+        """Return the model, and the rows of the table at places of the common ones."""
         at = self.state
         if not isinstance(at, Aligned):  # this party has just been started
             raise PolicyError(
                 f"Party '{self.name}' must align its rows before it answers. Got a "
                 "request without it."
             )
-        model, common = at.said, at.rows
-        if (places >= len(common)).any():
+        common = at.rows
+        if ((places < 0) | (places >= len(common))).any():
             raise PolicyError(
                 f"Party '{self.name}' answers for common rows, numbered from 0 to "
                 f"{len(common) - 1}. Got row {places.max()}."
             )
-        rows = common[places]
-        if len(rows):  # none: the server checks who is there
-            n_new = len(np.unique(rows[~model.sent[rows]]))
-            self.budget.rows(len(rows), n_new)
-            if n_new:
-                self._write_down(model, "predict", len(rows))
-            else:  # the same numbers again
-                self._note("asked", "predict again")
-            model.sent[rows] = True
-        h = model.h[:, torch.from_numpy(rows)]
-        return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
+        return at.said, common[places]
+
+    def _charge(
+        self, model: OpenModel, sent: NDArray[np.bool_], rows: NDArray[np.int64]
+    ) -> None:
+        """Charge for rows of which nothing was sent in this way before."""
+        n_new = len(np.unique(rows[~sent[rows]]))
+        self.budget.rows(len(rows), n_new)
+        if n_new:
+            self._write_down(model, "predict", len(rows))
+        else:  # the same numbers again
+            self._note("asked", "predict again")
+        sent[rows] = True
 
     def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
         """Write a request to the operator's journal, before it is answered."""

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl import __version__, data
+from lessvfl.core.hidden_paths import (
+    AnswerFormats,
+    HiddenPaths,
+    Inference,
+    PathStep,
+)
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import (
     ConfigError,
     DataError,
@@ -42,7 +49,13 @@ from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.line import HubRules
-from lessvfl.wire.replies import ENDS, most_bytes, wrong_kind
+from lessvfl.wire.replies import (
+    ENDS,
+    bytes_of,
+    most_bytes,
+    wrong_arrays,
+    wrong_kind,
+)
 
 LONGEST = 60.0  # seconds for a reply
 MOST_RETURNS = 3  # of parties that come back in the middle of one request
@@ -84,7 +97,8 @@ class Predictor:
     """The server's side of joint prediction, over a hub that listens already.
 
     `ids` are all that may be asked for. With `allow_missing` the mean embedding of a
-    party that is away stands for it.
+    party that is away stands for it. With ``fed-eini`` trees predict while the path of
+    a row stays hidden (``core/hidden_paths``), which takes all parties.
     """
 
     def __init__(
@@ -95,6 +109,7 @@ class Predictor:
         *,
         seed: int | None = None,
         allow_missing: bool = False,
+        inference: Inference = "clear",
     ) -> None:
         self.config, self.hub, self.allow_missing = config, hub, allow_missing
         self.folder = Path(config.out)
@@ -109,6 +124,14 @@ class Predictor:
         code = config.settings.get("fusion_net")  # its own word, not the folder's
         given = None if code is None else find_factory(code)
         self.model: FittedServer = load(self.folder, self.seed, fusion_net=given)
+        if allow_missing and inference == "fed-eini":
+            raise ConfigError(
+                "Paths are hidden among all parties: 'allow_missing' must be false "
+                "with fed-eini. Got true."
+            )
+        self._paths: HiddenPaths | None = None
+        if inference == "fed-eini":
+            self._paths = self.model.hidden_paths()
         self.digest = digest_of(part_of(self.record, self.folder, self.seed))
         self._digests = runs[self.seed]["models"]
         self.parties = [
@@ -153,6 +176,8 @@ class Predictor:
         if isinstance(request, control.Ask):
             n_values: int = len(request.rows) * self._sizes[party]
             return ENDS + n_values * self.model.fusion.input_weights.itemsize
+        if isinstance(request, messages.Query):
+            return ENDS + bytes_of(request.expects or ())
         config = self.config
         return most_bytes(
             request, most_offered(config.align, self._n_ids, config.most_ids)
@@ -160,6 +185,9 @@ class Predictor:
 
     def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
         """Return what is wrong with a reply; None: nothing."""
+        if isinstance(request, messages.Query):
+            is_no = isinstance(reply, control.Declined)
+            return None if is_no else wrong_arrays(request.expects or (), reply)
         wrong = wrong_kind(request, reply)
         if wrong is not None or not isinstance(reply, messages.Embedding):
             return wrong
@@ -343,6 +371,8 @@ class Predictor:
 
     def predict(self, places: Positions) -> Answers:
         """Return what is predicted for the rows at these places."""
+        if self._paths is not None:
+            return Answers(self._predict_hidden(self._paths, places))
         parts, missing = [], set()
         for start in range(0, len(places), MOST_ROWS):
             some = places[start : start + MOST_ROWS]
@@ -350,6 +380,46 @@ class Predictor:
             parts.append(self.model.fuse(blocks, len(some)))
             missing |= set(away)
         return Answers(np.concatenate(parts), tuple(sorted(missing)))
+
+    def _predict_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
+        """Return what is predicted while the paths of rows stay hidden."""
+        parts, size = [], min(MOST_ROWS, paths.rows_at_once)
+        for start in range(0, len(places), size):
+            some = places[start : start + size]
+            parts.append(self._batch_hidden(paths, some))
+        return np.concatenate(parts)
+
+    def _batch_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
+        """Predict a batch; a party that is back meanwhile joins, and it begins anew."""
+        rows = torch.from_numpy(np.ascontiguousarray(places)).unsqueeze(0)
+
+        def take(
+            step: PathStep,
+            arrays: Mapping[PartyId, QueryArrays],
+            expects: Mapping[PartyId, AnswerFormats],
+        ) -> dict[PartyId, QueryArrays]:
+            first = (rows,) if step is PathStep.KEYS else ()
+            replies = self._send(
+                {
+                    name: messages.Query(
+                        "predict", step, (*first, *own), tuple(expects[name])
+                    )
+                    for name, own in arrays.items()
+                }
+            )
+            return {name: reply.arrays for name, reply in replies.items()}
+
+        returns = 0
+        while True:
+            for party, why in self._away().items():
+                raise PartyLostError([party], why)
+            try:
+                z = paths.predict(len(places), take)
+                return np.asarray(z[0].double().numpy())
+            except PolicyError:
+                returns += 1
+                if returns > MOST_RETURNS or self._opened.issuperset(self.parties):
+                    raise
 
     def ping(self) -> None:
         """Find out who is still there, without asking for any row."""

@@ -1,0 +1,166 @@
+"""Joint prediction with hidden paths over Flight: the same answers, and refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import until
+from tests.remote.test_predict import (
+    HELD,
+    IDS,
+    WIDE,
+    Side,
+    a_frame,
+    a_hub,
+    a_session,
+    common,
+    everybody,
+    in_process,
+    order,
+    party_config,
+    server_config,
+    the_labels,
+)
+
+from lessvfl import load
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
+from lessvfl.status import Status
+from lessvfl.wire import messages
+
+METHOD = "vertical-boost"
+SETTINGS = {"trees": 30, "select_trees": 0, "leaves": 8, "tree_depth": 3}
+BOTH = dataclasses.replace(
+    WIDE, methods=(METHOD,), values=10**6, predict_inference=("clear", "fed-eini")
+)
+
+
+def allowing(**more: Any) -> dict[str, dict[str, Any]]:
+    """Return the configs of parties that allow trees, and this."""
+    return {name: {"policy": dataclasses.replace(BOTH, **more)} for name in HELD}
+
+
+ALLOWED = allowing()
+
+
+def train(out: Path, settings: dict[str, Any]) -> Path:
+    with a_hub() as hub:
+        for name in HELD:
+            rows = order(name)
+            config = party_config(name, out, align="plain", policy=BOTH)
+            process = PartyProcess(name, config, a_frame(name).take(rows), IDS[rows])
+            Side(process, hub.port)
+        status = Status("run", METHOD, "people", tuple(HELD))
+        how = {"method": METHOD, "settings": settings, "seeds": (0,), "align": "plain"}
+        config = server_config(out, **how)
+        table = LabelTable(the_labels(), ids=IDS)
+        server = ServerProcess(config, table, hub, status)
+        server.run()
+        server.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the folder of a run with trees, every side in it."""
+    return train(tmp_path_factory.mktemp("trained"), SETTINGS)
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """Return a copy of it that a test may spoil."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_answers_are_those_in_the_clear(folder, monkeypatch):
+    """Of a batch, of several, and of one row; no embedding leaves."""
+    with a_session(folder, parties=ALLOWED, inference="fed-eini") as (predictor, sides):
+        places = everybody(predictor)
+        found = predictor.predict(places)
+        right = in_process(folder, common())
+        assert np.abs(found.z - right).max() < 1e-4
+        assert np.unique(right).size > 50
+        alone = predictor.predict(places[:1])
+        assert np.abs(alone.z - right[:1]).max() < 1e-4
+        monkeypatch.setattr("lessvfl.core.hidden_paths.MOST_TERMS", 30_000)
+        parts = predictor.predict(places)
+        assert np.abs(parts.z - right).max() < 1e-4
+        for side in sides.values():
+            assert not side.party.state.said.sent.any()
+            assert side.party.state.said.hidden.sum() == len(places)
+
+
+def test_a_table_of_answers_is_the_same(folder):
+    tables = []
+    for how in ("clear", "fed-eini"):
+        with a_session(folder, parties=ALLOWED, inference=how) as (predictor, _):
+            tables.append(predictor.answer(IDS[common()].tolist())[0])
+    assert tables[0]["prediction"] == tables[1]["prediction"]
+    shares = [table["probability_ill"] for table in tables]
+    np.testing.assert_allclose(*shares, atol=1e-5)
+
+
+def test_a_policy_says_how_trees_may_predict(folder):
+    usual = allowing(predict_inference=("clear",))
+    with a_session(folder, parties=usual, inference="fed-eini") as (predictor, _):
+        with pytest.raises(PolicyError, match=r"policy.predict_inference.*'fed-eini'"):
+            predictor.predict(everybody(predictor))
+    strict = allowing(predict_inference=("fed-eini",))
+    with a_session(folder, parties=strict) as (predictor, _):
+        predictor.ping()
+        with pytest.raises(PolicyError, match=r"policy.predict_inference.*'clear'"):
+            predictor.predict(everybody(predictor))
+
+
+def test_rows_are_charged_for_once(folder):
+    own = allowing(predict_rows=20)
+    with a_session(folder, parties=own, inference="fed-eini") as (predictor, _):
+        places = everybody(predictor)
+        for _ in range(2):
+            predictor.predict(places[:20])
+        with pytest.raises(PolicyError, match="predict_rows"):
+            predictor.predict(places[:21])
+
+
+def test_a_party_that_comes_back_is_asked_again(folder):
+    with a_session(folder, parties=ALLOWED, inference="fed-eini") as (predictor, sides):
+        places = everybody(predictor)
+        right = predictor.predict(places).z
+        predictor.hub.hang_up("bank")
+        until(lambda: "bank" in predictor.hub.connected)
+        assert np.array_equal(predictor.predict(places).z, right)
+        assert sides["bank"].error is None
+
+
+def test_networks_and_small_trees_and_missing_parties_are_refused(folder, tmp_path):
+    with (
+        pytest.raises(ConfigError, match="'allow_missing' must be false"),
+        a_session(folder, inference="fed-eini", allow_missing=True),
+    ):
+        pass
+    small = train(tmp_path / "small", {**SETTINGS, "trees": 2})
+    with (
+        pytest.raises(ConfigError, match=r"1,000,000,000 ways or more"),
+        a_session(small, inference="fed-eini"),
+    ):
+        pass
+    with pytest.raises(ConfigError, match=r"1,000,000,000 ways or more"):
+        load(small / "server").hidden_paths()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7])
+def test_a_step_out_of_order_is_refused(folder, step):
+    with a_session(folder, parties=ALLOWED, inference="fed-eini") as (predictor, sides):
+        party = sides["bank"].party
+        query = messages.Query("predict", step, ())
+        assert "must begin a batch" in party.handle(query).reason
+        predictor.predict(everybody(predictor)[:3])
+        with pytest.raises(ProtocolError, match="a step that is over"):
+            party.handle(query)
