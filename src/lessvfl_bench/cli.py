@@ -77,6 +77,9 @@ BENCHMARKS = {
     "alignment": Benchmark(
         "studies.alignment:Alignment", "Bytes and seconds of aligning rows."
     ),
+    "paths": Benchmark(
+        "studies.paths:Paths", "Bytes and milliseconds of hidden paths in trees."
+    ),
     "how-many": Benchmark(
         "studies.how_many:HowMany", "How many rows, and how many parties."
     ),

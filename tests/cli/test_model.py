@@ -301,3 +301,33 @@ def test_each_side_exports_its_own_part(run_cli, tmp_path):
     refused = run_cli("evaluate", sides / "server" / "run", "labels.csv")
     assert refused.code == 2
     assert "must hold all sides" in refused.err
+
+
+def test_trees_are_scored_with_hidden_paths(run_cli, tmp_path):
+    folder, path = tmp_path / "trees", tmp_path / "rows.csv"
+    from sklearn.datasets import load_breast_cancer
+
+    load_breast_cancer(as_frame=True).frame[:200].to_csv(path, index=False)
+    few = ("--set", "trees=30", "--set", "select_trees=0", "--parties", "2")
+    how = ("--method", "vertical-boost", *few, "--label", "target", "--quiet")
+    assert run_cli("run", path, *how, "--out", folder).code == 0
+    both = [
+        run_cli("evaluate", folder, path, "--label", "target", "--json", *more).json
+        for more in ([], ["--inference", "fed-eini"])
+    ]
+    assert both[0]["accuracy"] == both[1]["accuracy"] > 0.9
+    assert both[0]["brier"] == pytest.approx(both[1]["brier"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("hidden", "must be one of clear, fed-eini. Got 'hidden'."),
+        ("fed-eini", "Paths are hidden in trees"),
+    ],
+)
+def test_networks_have_no_paths_to_hide(run_cli, a_run, tmp_path, name, sentence):
+    a_table().to_csv(tmp_path / "new.csv", index=False)
+    told = ("evaluate", a_run(), tmp_path / "new.csv", "--inference", name)
+    result = run_cli(*told)
+    assert (result.code, sentence in result.err) == (2, True), result.err
