@@ -262,10 +262,15 @@ def test_the_page_has_every_status_code():
     assert {status for status, _ in shown_errors()} == codes - {409}
 
 
+def _shown(value: object) -> str:
+    """Return a value as a YAML file has it."""
+    return f"`[{', '.join(value)}]`" if isinstance(value, tuple) else str(value)
+
+
 def test_the_page_has_the_policy_of_predictions():
     section = TEXT.split("## What a party computes and sends")[1].split("\n## ")[0]
     usual = {
-        name: "null" if value is None else str(value)
+        name: "null" if value is None else _shown(value)
         for name, value in vars(Policy()).items()
         if name.startswith("predict_")
     }
