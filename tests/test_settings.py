@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[settings.Kind, list[Any], list[Any]]] = {
     "a float in [0, 1]": (settings.a_float(0, 1), [0, 0.5, 1], [1.0001, -0.1]),
     "a whole number >= 0": (settings.an_int(), [0, 7], [-1, 0.0, 1.5, True, "3"]),
     "a whole number >= 1": (settings.an_int(1), [1], [0]),
+    "a whole number from 2 to 9": (settings.an_int(2, 9), [2, 9], [1, 10, 2.0]),
     "true or false": (settings.a_flag(), [True, False], [0, 1, "true", None]),
     "one of a, b": (settings.one_of("a", "b"), ["a", "b"], ["c", "", None, 1]),
     "a text": (settings.a_text(), ["", "x"], [None, 3]),

@@ -65,9 +65,14 @@ def a_float(
     )
 
 
-def an_int(low: int = 0) -> Kind:
-    """Allow a whole number from `low` on."""
-    return Kind(f"a whole number >= {low}", lambda v: _is_int(v) and v >= low, int)
+def an_int(low: int = 0, high: int | None = None) -> Kind:
+    """Allow a whole number from `low` on, up to `high` where there is one."""
+    allowed = f">= {low}" if high is None else f"from {low} to {high}"
+    return Kind(
+        f"a whole number {allowed}",
+        lambda v: _is_int(v) and v >= low and (high is None or v <= high),
+        int,
+    )
 
 
 def a_flag() -> Kind:

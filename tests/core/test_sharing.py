@@ -38,6 +38,27 @@ def test_shares_add_up_to_the_product(ring: Ring, n_rows: int) -> None:
     assert torch.equal(ring.reduce(own + other), left.T @ right)
 
 
+@pytest.mark.parametrize("ring", [*RINGS, Ring(64)], ids=["16", "32", "64 bits"])
+def test_what_is_drawn_is_the_same_as_it_travels(ring: Ring) -> None:
+    drawn = ring.draw(b"a seed", "mask", 300, 2)
+    travels = ring.draw_packed(b"a seed", "mask", 300, 2)
+    assert travels.dtype == ring.dtype
+    assert torch.equal(ring.unpack(travels), drawn)
+    assert torch.equal(ring.pack(drawn), travels)
+    assert not torch.equal(drawn, ring.draw(b"a seed", "another mask", 300, 2))
+
+
+@pytest.mark.parametrize(
+    ("bits", "n_rows", "needs"), [(16, 1 << 16, 32), (16, 65537, 64), (8, 1 << 24, 32)]
+)
+def test_a_ring_holds_the_largest_sum_of_either_sign(
+    bits: int, n_rows: int, needs: int
+) -> None:
+    ring = Ring.for_sums(bits, n_rows)
+    assert ring.bits == needs
+    assert n_rows * (2 ** (bits - 1) - 1) < 2 ** (ring.bits - 1)
+
+
 @pytest.mark.parametrize("ring", RINGS, ids=["16 bits", "32 bits"])
 def test_elements_survive_the_way(ring: Ring) -> None:
     ends = torch.tensor([0, 1, 2 ** (ring.bits - 1), 2**ring.bits - 1])

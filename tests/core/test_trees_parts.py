@@ -159,12 +159,18 @@ def test_sums_in_fewer_bits(bits: int) -> None:
     own = np.rint(
         numbers(3, 200).reshape(3, 2, 100) * np.array([[[30.0]], [[1e4]], [[1e7]]])
     )
-    packed = pack(own, bits)
+    sizes = np.array([60, 1, 39])
+    packed = pack(own, bits, sizes)
     assert packed.levels.dtype == np.dtype(f"int{bits}")
-    fits = np.abs(own).max(axis=2, keepdims=True) < 2 ** (bits - 1)
+    columns = np.split(np.abs(own), [60, 61], axis=2)
+    largest = np.stack([column.max(axis=2) for column in columns], axis=2)
+    fits = largest < 2 ** (bits - 1)
     assert (packed.units[fits] == 1).all()
-    assert (np.abs(packed.sums() - own) <= packed.units / 2 * ~fits).all()
-    assert pack(np.zeros((3, 1, 2)), bits).sums().tolist() == [[[0, 0]]] * 3
+    most = np.repeat(packed.units / 2 * ~fits, sizes, axis=2)
+    assert (np.abs(packed.sums(sizes) - own) <= most).all()
+    assert (np.abs(packed.levels).max(axis=2) < 2 ** (bits - 1)).all()
+    one = np.array([2])
+    assert pack(np.zeros((3, 1, 2)), bits, one).sums(one).tolist() == [[[0, 0]]] * 3
 
 
 # ----------------------------------------------------------------------------- targets

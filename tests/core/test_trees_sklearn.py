@@ -200,7 +200,11 @@ class PackingHolders(LocalHolders):
     bits = 32
 
     def histograms(self, nodes: Sequence[NodeRows]) -> list[Sums]:
-        return [pack(own, self.bits).sums() for own in super().histograms(nodes)]
+        found = zip(super().histograms(nodes), self.layouts, strict=True)
+        return [
+            pack(own, self.bits, layout.sizes).sums(layout.sizes)
+            for own, layout in found
+        ]
 
 
 @pytest.mark.parametrize("bits", [16, 8])

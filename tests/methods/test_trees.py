@@ -16,7 +16,7 @@ from lessvfl.core.trees.columns import ColumnHolder, LocalHolders, LocalRows
 from lessvfl.core.trees.ensemble import EnsembleGrower, fit
 from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.data import Dataset
-from lessvfl.errors import ProtocolError, RecordError
+from lessvfl.errors import ConfigError, ProtocolError, RecordError
 from lessvfl.methods.tree_queries import Phase, TreeQuery
 from lessvfl.party import Party
 from lessvfl.run import fitted, profiles, simulate
@@ -224,6 +224,14 @@ def test_columns_that_are_cut_leave_the_others_as_they_are() -> None:
 
 
 # -------------------------------------------------------------------- what is refused
+
+
+def test_bins_beyond_those_of_a_code_are_refused_at_once() -> None:
+    dataset = data.load("breast-cancer")
+    profiles.resolve("vertical-boost", "default", dataset, {"bins": 255})
+    with pytest.raises(ConfigError, match=r"'bins' .* from 2 to 255\. Got 256 instead"):
+        profiles.resolve("vertical-boost", "default", dataset, {"bins": 256})
+
 
 N_ROWS = 40
 

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 SMALL_BITS = 16
+DTYPES = {SMALL_BITS: torch.uint16, 32: torch.int32, 64: torch.int64}
+KEY_BYTES = SEED_BYTES = 32
 EXACT = 2**53  # whole numbers up to here are exact in float64
 FRACTION = 1 << 12  # of a whole number, to which real ones are rounded
 COLUMNS = 1 << 24  # cells of a table that are multiplied at a time
@@ -27,28 +29,33 @@ COLUMNS = 1 << 24  # cells of a table that are multiplied at a time
 
 @dataclass(frozen=True)
 class Ring:
-    """Whole numbers mod 2^bits, as non-negative int64."""
+    """Whole numbers mod 2^bits, as non-negative int64; of 64 bits as they travel."""
 
-    bits: int
+    bits: int  # 16, 32 or 64
 
     @classmethod
     def for_counts(cls, n_rows: int) -> Ring:
         """Return the smallest ring that holds counts of so many rows."""
         return cls(SMALL_BITS if n_rows < 1 << SMALL_BITS else 32)
 
+    @classmethod
+    def for_sums(cls, bits: int, n_rows: int) -> Ring:
+        """Return the smaller ring that holds sums of so many signed numbers."""
+        return cls(32 if n_rows << (bits - 1) <= 1 << 31 else 64)
+
     @property
     def dtype(self) -> torch.dtype:
         """Return the number format in which elements travel."""
-        return torch.uint16 if self.bits == SMALL_BITS else torch.int32
+        return DTYPES[self.bits]
 
     def reduce(self, values: Tensor) -> Tensor:
         """Return values mod 2^bits."""
-        return values & ((1 << self.bits) - 1)
+        return values if self.bits == 64 else values & ((1 << self.bits) - 1)
 
     def pack(self, values: Tensor) -> Tensor:
         """Return elements as they travel."""
-        if self.bits == SMALL_BITS:
-            return values.to(torch.uint16)
+        if self.bits != 32:
+            return values.to(self.dtype)
         return (values - ((values >> 31) << 32)).to(torch.int32)
 
     def unpack(self, values: Tensor) -> Tensor:
@@ -57,10 +64,15 @@ class Ring:
 
     def draw(self, seed: bytes, what: str, *shape: int) -> Tensor:
         """Return uniformly random elements that nobody without the seed can tell."""
+        return self.unpack(self.draw_packed(seed, what, *shape))
+
+    def draw_packed(self, seed: bytes, what: str, *shape: int) -> Tensor:
+        """Return what :meth:`draw` returns, as it travels."""
         n_bytes = math.prod(shape) * self.bits // 8
         data = hashlib.shake_256(seed + what.encode()).digest(n_bytes)
-        words = np.frombuffer(data, dtype=f"<u{self.bits // 8}").astype(np.int64)
-        return torch.from_numpy(words).view(shape)
+        kind = "u" if self.bits == SMALL_BITS else "i"
+        words = np.frombuffer(data, dtype=f"<{kind}{self.bits // 8}")
+        return torch.from_numpy(words.astype(words.dtype.newbyteorder("="))).view(shape)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Return left' right (T, C) of tables (N, T) and (N, C)."""

@@ -21,6 +21,7 @@ In the clear step 0 has the labels, and a party selects at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,14 +34,13 @@ from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
 from lessvfl.core.protocol import QueryArrays
-from lessvfl.core.sharing import Ring
+from lessvfl.core.sharing import SEED_BYTES, Ring
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.methods.base import Joint
 from lessvfl.terms import PartyId, Stage
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "select_features"
-SEED_BYTES = 32
 MOST_CELLS = 1 << 28  # of a side's table: rows x bins, rows or bins x classes
 N_COUNTING = {"sharing": 4, "none": 1}  # queries until a party has its counts
 
@@ -91,12 +91,17 @@ def count(
     """Return what tells every party the counts of its bins, for rows of classes y."""
     if secret == "none":
         return dict.fromkeys(parties.names, (y.to(torch.int32),))
-    if len(parties.names) == 1:
+    check_dealers(parties.names, secret)
+    return _count_shared(parties, torch.nn.functional.one_hot(y, n_classes))
+
+
+def check_dealers(names: Sequence[PartyId], secret: str) -> None:
+    """Refuse to share anything with one party alone."""
+    if len(names) == 1:
         raise ConfigError(
             "The 'secret' setting must be none with one party: sharing takes another "
             f"party to deal masks. Got '{secret}'."
         )
-    return _count_shared(parties, torch.nn.functional.one_hot(y, n_classes))
 
 
 def _count_shared(parties: Parties, labels: Tensor) -> dict[str, QueryArrays]:

@@ -12,10 +12,9 @@ from lessvfl.core import binning, sharing
 from lessvfl.core.binning import Bins
 from lessvfl.core.limits import split_rows
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
-from lessvfl.core.sharing import KeyPair, Ring
-from lessvfl.methods.counting import MOST_CELLS, N_COUNTING, SEED_BYTES, Counted
+from lessvfl.core.sharing import KEY_BYTES, SEED_BYTES, KeyPair, Ring
+from lessvfl.methods.counting import MOST_CELLS, N_COUNTING, Counted
 
-KEY_BYTES = 32
 MOST_CLASSES = 1024
 
 

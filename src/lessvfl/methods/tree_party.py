@@ -19,18 +19,12 @@ from lessvfl.core.trees.columns import ColumnHolder, joined_rules, parted_rules
 from lessvfl.core.trees.holders import Cut, NodeRows, Truths
 from lessvfl.core.trees.networks import Splits
 from lessvfl.core.trees.sums import RowIds
-from lessvfl.methods.tree_queries import (
-    Phase,
-    TreeQuery,
-    read_flags,
-    read_values,
-    sums_format,
-    write_flags,
-)
+from lessvfl.methods.tree_answers import ClearAnswers, SharedAnswers, SumsAnswerer
+from lessvfl.methods.tree_queries import Phase, TreeQuery, read_flags, write_flags
+from lessvfl.methods.tree_sums import EXACT
 from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
 TreeAnswer = tuple[Tensor, ...] | Selected
-TreeAnswerer = Callable[[list[int], QueryArrays], TreeAnswer]
 ColumnPlaces = NDArray[np.int64]
 NOTHING = -1  # that is no kind of query
 
@@ -59,11 +53,13 @@ class GrowingParty(abc.ABC):
             TreeQuery.SUMS: self._sum,
             TreeQuery.SPLIT: self._split,
             TreeQuery.END: self._end,
+            TreeQuery.MASK: self._mask,
         }
 
     def answer(self, step: int, arrays: QueryArrays) -> TreeAnswer:
         """TreeAnswer one query."""
         expect(arrays[:1], (1, -1))
+        self._step = step
         kind, *numbers = arrays[0][0].tolist() or [NOTHING]
         if kind != TreeQuery.START and self._holder is None:
             raise ValueError("a query before the start")
@@ -81,6 +77,8 @@ class GrowingParty(abc.ABC):
             raise ValueError("a selection that does not come first")
         self._columns, self._holder = self._enter(phase)
         self._phase = phase
+        self._rows = {}
+        self._sums = self._answerer(self._holder)
         return (torch.tensor([[len(self._columns)]], dtype=torch.int32),)
 
     @abc.abstractmethod
@@ -93,6 +91,10 @@ class GrowingParty(abc.ABC):
         """Put a table of some columns into bins."""
         has_no_order = np.flatnonzero(self._cells.categorical[columns])
         return ColumnHolder.of(table, self.config.bins, has_no_order.tolist())
+
+    def _answerer(self, holder: ColumnHolder) -> SumsAnswerer:
+        """Return how gradients and sums travel."""
+        return ClearAnswers(holder, EXACT)
 
     @abc.abstractmethod
     def _chosen(self, gained: NDArray[np.float64]) -> Truths:
@@ -110,17 +112,21 @@ class GrowingParty(abc.ABC):
         return (
             torch.from_numpy(layout.sizes).int().unsqueeze(0),
             torch.from_numpy(flags.astype(np.uint8)).unsqueeze(0),
+            *self._sums.beside_layout(),
         )
+
+    def _mask(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        return self._sums.mask(numbers, arrays)
 
     def _begin(self, nodes: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Take gradients; return the sums of whole trees."""
         expect(arrays, (1, -1), (1, -1, -1, self._n_rows))
         flags, values = arrays
-        self._values = read_values(values)
-        n_trees = len(self._values.hessian)
-        sizes = [self._n_rows] * n_trees + [len(self._columns)]
-        *inside, used = read_flags(flags, sizes)
-        self._at_work.begin(self._values, used)
+        n_trees, more = values.shape[1], self._sums.n_flags
+        sizes = [self._n_rows] * n_trees + [len(self._columns), *more]
+        own = read_flags(flags, sizes)
+        inside, used = own[:n_trees], own[n_trees]
+        self._sums.begin(self._step, values, used, own[n_trees + 1 :])
         self._rows = {}
         for tree, is_in in enumerate(inside):
             rows = np.concatenate([np.flatnonzero(is_in), np.flatnonzero(~is_in)])
@@ -130,6 +136,8 @@ class GrowingParty(abc.ABC):
     def _sum(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Learn which rows went left; return the sums of new nodes."""
         expect(arrays, (1, -1))
+        if not self._rows:
+            raise ValueError("sums before gradients")
         n_cuts, *rest = numbers
         cuts = _in_rows(rest[: 4 * n_cuts], 4)
         sizes = [len(self._rows[tree, node][0]) for tree, node, _, _ in cuts]
@@ -146,8 +154,7 @@ class GrowingParty(abc.ABC):
         for tree, node in _in_rows(nodes, 2):
             rows, n_in = self._rows[tree, node]
             asked.append(NodeRows(tree, node, rows[:n_in]))
-        sums = torch.from_numpy(self._at_work.histograms(asked))
-        return (sums.to(sums_format(self._values)).unsqueeze(0),)
+        return self._sums.sums(self._step, asked)
 
     def _split(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Remember splits of its own columns; return which rows go left."""
@@ -238,6 +245,11 @@ class TreeParty(SavedParty):
         else:
             raise ValueError("a phase that the method does not have")
         return columns, self._binned(columns, table)
+
+    def _answerer(self, holder: ColumnHolder) -> SumsAnswerer:
+        if self.config.secret == "sharing":
+            return SharedAnswers(holder, self.config.gradient_bits)
+        return ClearAnswers(holder, self.config.histogram_bits)
 
     def _scrambled(self, copy: int) -> NDArray[np.float64]:
         """Return a copy of all columns, the rows of each in an order of their own."""

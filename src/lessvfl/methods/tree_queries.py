@@ -14,12 +14,12 @@ from torch import Tensor
 from lessvfl.core.trees.ensemble import TreeEnsemble
 from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Truths
 from lessvfl.core.trees.sums import FixedPoint, Sums
+from lessvfl.methods.tree_sums import PartyFormats, MaskKeys, SumsWay
 from lessvfl.terms import Stage
 from lessvfl.wire.messages import ArrayFormat
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "train"
-MOST_EXACT = 1 << 31  # of a whole number in 32 bits
 
 
 class QueryParts(NamedTuple):
@@ -48,13 +48,15 @@ class TreeQuery(enum.IntEnum):
     SPLIT = 4
     END = 5
     LOSSES = 6
+    MASK = 7
 
 
 class QueriedHolders:
     """Parties behind messages, as those who grow trees see them."""
 
-    def __init__(self, parties: Parties) -> None:
+    def __init__(self, parties: Parties, sums: SumsWay) -> None:
         self.parties, self.names, self._step = parties, parties.active(), 0
+        self.sums = sums
         self.layouts: list[BinLayout] = []
         self._is_new = False  # trees of which parties do not know yet
         self._cuts: list[tuple[Cut, Truths]] = []  # that parties do not know of yet
@@ -65,17 +67,25 @@ class QueriedHolders:
         one = [[(torch.int32, (1, 1))]] * n_parties
         first = self._ask(TreeQuery.START, [QueryParts([phase])] * n_parties, one)
         widths = [int(own[0][0, 0]) for own in first]
+        more = self.sums.beside_layout
         formats = [
-            [(torch.int32, (1, width)), (torch.uint8, (1, width))] for width in widths
+            [(torch.int32, (1, width)), (torch.uint8, (1, width)), *more]
+            for width in widths
         ]
+        told = self._ask(TreeQuery.LAYOUT, [QueryParts()] * n_parties, formats)
         self.layouts = []
-        for sizes, flags in self._ask(
-            TreeQuery.LAYOUT, [QueryParts()] * n_parties, formats
-        ):
+        for sizes, flags, *_ in told:
             kinds = flags[0].numpy()
             self.layouts.append(
                 BinLayout(sizes[0].long().numpy(), kinds % 2 > 0, kinds > 1)
             )
+        self.sums.start(self.layouts, [own[2:] for own in told], self._ask_masks)
+
+    def _ask_masks(
+        self, masks: Sequence[MaskKeys], formats: PartyFormats
+    ) -> list[tuple[Tensor, ...]]:
+        own = [QueryParts([mask.n_bins], None, mask.keys) for mask in masks]
+        return self._ask(TreeQuery.MASK, own, formats)
 
     def state(self) -> dict[str, Tensor]:
         """Return, between two trees, what changes: queries so far, and layouts."""
@@ -115,9 +125,12 @@ class QueriedHolders:
         asked = [number for node in nodes for number in (node.tree, node.node)]
         own: list[QueryParts]
         if self._is_new:
-            kind, values = TreeQuery.BEGIN, write_values(self._values)
-            inside = _inside(self._values, nodes)
-            own = [QueryParts(asked, [*inside, used], values) for used in self._used]
+            kind, inside = TreeQuery.BEGIN, _inside(self._values, nodes)
+            sent = self.sums.begin(self._values, self._used, self._step)
+            own = [
+                QueryParts(asked, [*inside, used, *flags], values)
+                for used, (flags, values) in zip(self._used, sent, strict=True)
+            ]
         else:
             kind = TreeQuery.SUMS
             cuts = [i for c, _ in self._cuts for i in (c.tree, c.node, *c.children)]
@@ -125,14 +138,8 @@ class QueriedHolders:
             both = [len(self._cuts), *cuts, *asked]
             own = [QueryParts(both, left)] * len(self._used)
         self._is_new, self._cuts = False, []
-        dtype = sums_format(self._values)
-        shape = (1, self._values.n_gradients + 2, len(nodes))
-        formats = [
-            [(dtype, (*shape, layout.only(columns).n_bins))]
-            for layout, columns in zip(self.layouts, self._used, strict=True)
-        ]
-        answers = self._ask(kind, own, formats)
-        return [sums[0].double().numpy() for (sums,) in answers]
+        answers = self._ask(kind, own, self.sums.formats(len(nodes)))
+        return self.sums.read(answers, nodes)
 
     def split(self, cuts: Sequence[Cut]) -> list[Truths]:
         """TreeQuery the owner of every cut which rows go left."""
@@ -218,33 +225,6 @@ def _arrays(kind: TreeQuery, sent: QueryParts) -> tuple[Tensor, ...]:
     if sent.values is not None:
         found.append(sent.values)
     return tuple(found)
-
-
-def sums_format(values: FixedPoint) -> torch.dtype:
-    """Return the format in which sums of whole numbers are exact."""
-    n_rows = values.hessian.shape[1]
-    return torch.int32 if values.largest * n_rows < MOST_EXACT else torch.float64
-
-
-def write_values(values: FixedPoint) -> Tensor:
-    """Return gradients and hessians, (1, K, Q + 1, N); short ones from 0 on."""
-    both = np.concatenate([values.gradient, values.hessian[:, None]], axis=1)
-    largest = np.abs(both).max(initial=0)
-    for own in (np.uint8, np.uint16):
-        middle = np.iinfo(own).max // 2 + 1
-        if largest < middle:
-            return torch.from_numpy((both + middle).astype(own)).unsqueeze(0)
-    return torch.from_numpy(both.astype(np.int32)).unsqueeze(0)
-
-
-def read_values(sent: Tensor) -> FixedPoint:
-    """Return what :func:`write_values` wrote, without units."""
-    both = sent[0].numpy()
-    if both.dtype.kind == "u":
-        both = both.astype(np.float64) - (np.iinfo(both.dtype).max // 2 + 1)
-    ones = np.ones(len(both))
-    own = both.astype(np.float64)
-    return FixedPoint(own[:, :-1], own[:, -1], ones, ones)
 
 
 def write_flags(flags: Sequence[Truths]) -> Tensor:

@@ -27,7 +27,7 @@ who sends numbers of its own instead of gradients can read every row's bins off 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -35,10 +35,12 @@ import torch
 from torch import Tensor
 
 from lessvfl import settings
+from lessvfl.core import limits
 from lessvfl.core.keeper import Keeper, below, under
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
+from lessvfl.core.trees.columns import MOST_BINS
 from lessvfl.core.trees.ensemble import (
     EnsembleGrower,
     EnsembleState,
@@ -52,10 +54,10 @@ from lessvfl.core.trees.splits import SplitRules
 from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.methods.base import Joint, RunMethod
 from lessvfl.methods.tree_queries import STAGE, Phase, QueriedHolders
-from lessvfl.terms import Event, Observer
+from lessvfl.methods.tree_sums import EXACT, ClearSums, SharedSums, SumsWay
+from lessvfl.terms import Event, Observer, PartyId
 from lessvfl.wire.parties import Parties
 
-MOST_CLASSES = 32  # that a party's budget is planned for, a tree each
 PASSES = 3  # over training and test rows in which splits are shown
 
 
@@ -68,7 +70,9 @@ class GrowthConfig(Joint):
     tree_depth: int = settings.setting(
         settings.an_int(1), 6, "the most splits on the way to a leaf"
     )
-    bins: int = settings.setting(settings.an_int(2), 64, "the most bins of a column")
+    bins: int = settings.setting(
+        settings.an_int(2, MOST_BINS), 64, "the most bins of a column"
+    )
     order: Literal["depth", "gain"] = settings.setting(
         settings.one_of("depth", "gain"),
         "depth",
@@ -114,20 +118,32 @@ class GrowthConfig(Joint):
             seed=seed,
         )
 
+    def sums(self, names: Sequence[PartyId], n_rows: int) -> SumsWay:
+        """Return how gradients and sums travel."""
+        return ClearSums(EXACT)
+
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
         n_splits = min(self.leaves, 2**self.tree_depth) - 1
         n_exchanges = self.tree_depth if self.order == "depth" else n_splits
         n_queries = 6 + self.n_trees * (2 * n_exchanges + 1)
-        return (
-            QueryPlan(STAGE, n_queries, PASSES * self.trees * n_splits * MOST_CLASSES),
-        )
+        n_values = PASSES * self.trees * n_splits * limits.MOST_CLASSES  # a tree each
+        return (QueryPlan(STAGE, n_queries, n_values),)
 
 
 @dataclass(frozen=True)
 class TreeConfig(GrowthConfig):
     """Settings of trees, and of selection against scrambled copies."""
 
+    histogram_bits: int = settings.setting(
+        settings.one_int_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
+    )
+    secret: Literal["none", "sharing"] = settings.setting(
+        settings.one_of("none", "sharing"),
+        "none",
+        "how gradients are summed: as they are, or under additive sharing, so that no "
+        "party can read them",
+    )
     select_trees: int = settings.setting(
         settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
     )
@@ -140,10 +156,35 @@ class TreeConfig(GrowthConfig):
         "the largest estimated share of useless features among those kept",
     )
 
+    def __post_init__(self) -> None:
+        """Refuse rounded sums under sharing."""
+        super().__post_init__()
+        if self.secret == "sharing" and self.histogram_bits != EXACT:
+            allowed = f"{EXACT} with secret=sharing, which rounds no sum"
+            got = self.histogram_bits
+            raise settings.refuse("histogram_bits", "setting", allowed, got)
+
     @property
     def n_first(self) -> int:
         """Return how many trees are grown beside copies."""
         return self.select_trees
+
+    def sums(self, names: Sequence[PartyId], n_rows: int) -> SumsWay:
+        """Return how gradients and sums travel."""
+        if self.secret == "sharing":
+            return SharedSums(names, self.gradient_bits, n_rows)
+        return ClearSums(self.histogram_bits)
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        plans = super().plans(n_parties)
+        if self.secret == "none":
+            return plans
+        return tuple(  # masks of both phases
+            replace(plan, n_queries=plan.n_queries + 2)
+            for plan in plans
+            if isinstance(plan, QueryPlan)
+        )
 
 
 GrowPhase = Callable[[Phase, TreeSettings], tuple[TreeEnsemble, tuple[float, ...]]]
@@ -167,10 +208,11 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         made = keeper.made_by(STAGE)
         if made is not None:
             return TreeSum.of_state(made)
-        holders, own = QueriedHolders(parties), labels.of(0)
+        own = labels.of(0)
         weight = None if own.weight is None else own.weight[0].double().cpu().numpy()
         y = own.y[0].double().cpu().numpy()
         targets = TreeTargets.of(y, labels.task, weight)
+        holders = QueriedHolders(parties, config.sums(parties.active(), len(y)))
         n_trees, n_before, seed = config.n_trees, 0, labels.seeds[0]
         keeper.put_back(fusion.parameters())
         begun, state = keeper.left_off(STAGE), None

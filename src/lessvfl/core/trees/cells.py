@@ -39,15 +39,14 @@ class CellColumns:
             binary = own[is_binary[own]]
             if 1 < len(own) == len(binary) and is_on[:, own].sum(axis=1).max() < 2:
                 found.append((own.tolist(), NONE, group))
-            elif len(own) == 2 and len(binary) == 1:
+                continue
+            if len(own) == 2 and len(binary) == 1:
                 (flag,), (value,) = binary, own[~is_binary[own]]
                 filled = X[is_on[:, flag], value]
                 if filled.min() == filled.max():
                     found.append(([int(value)], int(flag), group))
-                else:
-                    found += [([column], NONE, group) for column in own.tolist()]
-            else:
-                found += [([column], NONE, group) for column in own.tolist()]
+                    continue
+            found += [([column], NONE, group) for column in own.tolist()]
         most = max((len(own) for own, _, _ in found), default=1)
         sources = [own + [NONE] * (most - len(own)) for own, _, _ in found]
         return cls(

@@ -181,23 +181,27 @@ def _unpack(found: NDArray[np.complex128], sums: Sums) -> None:
 class PackedSums:
     """Sums in fewer bits: whole numbers of `bits` bits, and what each stands for."""
 
-    levels: NDArray[np.signedinteger]  # (Q + 2, nodes, bins)
-    units: NDArray[np.float64]  # (Q + 2, nodes, 1), powers of two
+    levels: NDArray[np.signedinteger]  # (Q + 2, nodes, T)
+    units: NDArray[np.float64]  # (Q + 2, nodes, F), powers of two
 
-    def sums(self) -> Sums:
-        """Return what the levels stand for."""
-        return np.asarray(self.levels * self.units)
+    def sums(self, sizes: NDArray[np.int64]) -> Sums:
+        """Return what the levels stand for, of columns with so many bins (F,)."""
+        return np.asarray(self.levels * np.repeat(self.units, sizes, axis=2))
 
 
-def pack(sums: Sums, bits: int) -> PackedSums:
-    """Round the sums of every node to 32, 16 or 8 bits; those that fit stay exact.
+def pack(sums: Sums, bits: int, sizes: NDArray[np.int64]) -> PackedSums:
+    """Round the sums of every node and column to 32, 16 or 8 bits, or leave them.
 
-    >>> pack(np.array([[[3.0, -100.0]], [[1000.0, 7.0]]]), 8).sums()
-    array([[[   3., -100.]],
-    <BLANKLINE>
-           [[1000.,    8.]]])
+    Columns have so many bins (F,), side by side. Sums that fit stay exact.
+
+    >>> two_columns = np.array([2, 3])
+    >>> pack(np.array([[[3.0, -100.0, 1000.0, 7.0, 4.0]]]), 8, two_columns).sums(
+    ...     two_columns
+    ... )
+    array([[[   3., -100., 1000.,    8.,    0.]]])
     """
-    largest = np.abs(sums).max(axis=2, keepdims=True, initial=0)
+    starts = np.cumsum(sizes) - sizes
+    largest = np.maximum.reduceat(np.abs(sums), starts, axis=2)
     units = np.maximum(1.0, _units(largest, bits - 1))
-    levels = np.rint(sums / units).astype(np.dtype(f"int{bits}"))
-    return PackedSums(levels, units)
+    each = np.repeat(units, sizes, axis=2)
+    return PackedSums(np.rint(sums / each).astype(np.dtype(f"int{bits}")), units)

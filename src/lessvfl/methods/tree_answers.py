@@ -1,0 +1,142 @@
+"""How gradients arrive and sums by bin leave: a party's side."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lessvfl.core import sharing
+from lessvfl.core.protocol import QueryArrays, expect
+from lessvfl.core.sharing import KEY_BYTES, SEED_BYTES, KeyPair, Ring
+from lessvfl.core.trees import shared
+from lessvfl.core.trees.columns import ColumnHolder
+from lessvfl.core.trees.holders import NodeRows, Truths
+from lessvfl.methods.tree_sums import EXACT, packed, read_values, sums_format
+
+
+class SumsAnswerer(Protocol):
+    """How a party takes gradients and answers with sums."""
+
+    def beside_layout(self) -> tuple[Tensor, ...]:
+        """Return what is told beside the layout of the bins."""
+
+    def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
+        """Agree on masks; return what the label holder must have of them."""
+
+    @property
+    def n_flags(self) -> list[int]:
+        """Return how many flags come with gradients, beside rows and columns."""
+
+    def begin(
+        self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
+    ) -> None:
+        """Take what came of gradients (1, K, Q + 1, N), and columns in use."""
+
+    def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
+        """Return the sums of some nodes."""
+
+
+class ClearAnswers:
+    """Gradients as they are; sums exact, or in fewer bits."""
+
+    n_flags: list[int] = []  # noqa: RUF012
+
+    def __init__(self, holder: ColumnHolder, bits: int) -> None:
+        self.holder, self.bits = holder, bits
+
+    def beside_layout(self) -> tuple[Tensor, ...]:
+        """Return nothing."""
+        return ()
+
+    def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
+        """Refuse: nothing is masked."""
+        raise ValueError("keys where nothing is shared")
+
+    def begin(
+        self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
+    ) -> None:
+        """Take gradients and hessians of all rows."""
+        own = read_values(values)
+        self._dtype = sums_format(own)
+        self._used = self.holder.bins.layout.only(used)
+        self.holder.begin(own, used)
+
+    def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
+        """Return sums, rounded where they have fewer bits."""
+        found = self.holder.histograms(nodes)
+        if self.bits == EXACT:
+            return (torch.from_numpy(found).to(self._dtype).unsqueeze(0),)
+        return packed(found, self.bits, self._used)
+
+
+class SharedAnswers:
+    """Gradients and sums under sharing; the party also deals masks for another."""
+
+    def __init__(self, holder: ColumnHolder, bits: int) -> None:
+        self.holder, self._n_rows = holder, holder.codes.shape[1]
+        self._ring = Ring.for_sums(bits, self._n_rows)
+        self._key = KeyPair()
+        self._table: Tensor | None = None  # A of the party that it deals for
+
+    def beside_layout(self) -> tuple[Tensor, ...]:
+        """Return the public key."""
+        return (sharing.from_bytes(self._key.public, 1),)
+
+    def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
+        """Draw masks with the dealer, and for another; return its own bins, masked."""
+        expect(arrays, (1, 2 * KEY_BYTES))
+        (n_bins,) = numbers
+        ring, n_rows, layout = self._ring, self._n_rows, self.holder.bins.layout
+        width = int(shared.free_bins(layout).sum())
+        most = shared.most_bins(ring, n_rows)
+        if not (0 <= n_bins <= most and width <= most):
+            raise ValueError(f"{n_bins} and {width} bins of 0 to {most}")
+        keys, own = sharing.to_bytes(arrays[0]), self._key.public
+        client, dealer = keys[:KEY_BYTES], keys[KEY_BYTES:]
+        self._seed = self._key.secret(dealer, own, dealer)
+        self._client_seed = self._key.secret(client, client, own)
+        self._values_seed = secrets.token_bytes(SEED_BYTES)
+        self._table = shared.draw_table(ring, self._client_seed, n_rows, n_bins)
+        mask = shared.draw_table(ring, self._seed, n_rows, width)
+        table = shared.masked_table(mask, self.holder.codes, layout)
+        return sharing.from_bytes(self._values_seed, 1), table.unsqueeze(0)
+
+    @property
+    def n_flags(self) -> list[int]:
+        """Return how many bins the party has that it deals for."""
+        return [self._dealt.shape[1]]
+
+    @property
+    def _dealt(self) -> Tensor:
+        if self._table is None:
+            raise ValueError("gradients before keys")
+        return self._table
+
+    def begin(
+        self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
+    ) -> None:
+        """Take gradients less their mask, and the bins in use of whom it deals for."""
+        ring = self._ring
+        if values.dtype != ring.dtype:
+            raise ValueError(f"gradients of {values.dtype} instead of {ring.dtype}")
+        self._mask = shared.draw_values(ring, self._values_seed, step, *values[0].shape)
+        (bins,) = flags
+        self._client_bins = torch.from_numpy(np.flatnonzero(bins))
+        self._bins = shared.free_bins(self.holder.bins.layout.only(used))
+        self.holder.begin(shared.in_parts(values[0]), used)
+
+    def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
+        """Return its sums less a mask, its rows, and what it deals plus another."""
+        ring, found = self._ring, self.holder.histograms(nodes)[:, :, self._bins]
+        own = shared.put_together(found[:-2], ring)
+        less = shared.draw_sums(ring, self._seed, step, *own.shape)
+        dealt = shared.times(self._dealt, self._mask, nodes)
+        dealt = dealt.index_select(2, self._client_bins)
+        more = shared.draw_sums(ring, self._client_seed, step, *dealt.shape)
+        rows = torch.from_numpy(found[-1]).int()
+        return (own - less).unsqueeze(0), rows.unsqueeze(0), (dealt + more).unsqueeze(0)

@@ -1,0 +1,255 @@
+"""How gradients go down and sums by bin come up: the label holder's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lessvfl.core import sharing
+from lessvfl.core.sharing import KEY_BYTES, SEED_BYTES, Ring
+from lessvfl.core.trees import shared
+from lessvfl.core.trees.holders import BinLayout, NodeRows, Truths
+from lessvfl.core.trees.sums import FixedPoint, PackedSums, Sums, pack
+from lessvfl.errors import ProtocolError
+from lessvfl.methods.counting import check_dealers
+from lessvfl.terms import PartyId
+from lessvfl.wire.messages import ArrayFormat
+
+EXACT = 32  # bits of sums that are not rounded
+MOST_EXACT = 1 << 31  # of a whole number in 32 bits
+
+T = TypeVar("T")
+PartyAnswers = Sequence[tuple[Tensor, ...]]  # of every party
+PartyFormats = list[list[ArrayFormat]]
+
+
+class MaskKeys(NamedTuple):
+    """What a party is sent before gradients under sharing."""
+
+    n_bins: int  # of the party that it deals for
+    keys: Tensor  # (1, 2 x bytes), of that party, and of its own dealer
+
+
+class SumsWay(Protocol):
+    """How gradients and sums travel."""
+
+    beside_layout: Sequence[ArrayFormat]  # what a party tells with it
+
+    def start(
+        self,
+        layouts: Sequence[BinLayout],
+        told: PartyAnswers,
+        ask: Callable[[Sequence[MaskKeys], PartyFormats], PartyAnswers],
+    ) -> None:
+        """Begin a phase, where parties have told what is beside their layouts."""
+
+    def begin(
+        self, values: FixedPoint, used: Sequence[Truths], step: int
+    ) -> list[tuple[list[Truths], Tensor]]:
+        """Return what every party is sent of gradients: flags, if any, and values."""
+
+    def formats(self, n_nodes: int) -> PartyFormats:
+        """Return what every party answers about so many nodes."""
+
+    def read(self, answers: PartyAnswers, nodes: Sequence[NodeRows]) -> list[Sums]:
+        """Return every party's sums, (Q + 2, nodes, bins in use)."""
+
+
+class ClearSums:
+    """Gradients as they are; sums exact, or in fewer bits."""
+
+    beside_layout: Sequence[ArrayFormat] = ()
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+
+    def start(
+        self,
+        layouts: Sequence[BinLayout],
+        told: PartyAnswers,
+        ask: Callable[[Sequence[MaskKeys], PartyFormats], PartyAnswers],
+    ) -> None:
+        """Begin a phase: there is nothing to agree on."""
+        self._layouts = layouts
+
+    def begin(
+        self, values: FixedPoint, used: Sequence[Truths], step: int
+    ) -> list[tuple[list[Truths], Tensor]]:
+        """Return gradients and hessians of all rows."""
+        both = zip(self._layouts, used, strict=True)
+        self._used = [layout.only(columns) for layout, columns in both]
+        self._dtype, self._n_sums = sums_format(values), values.n_gradients + 2
+        nothing: list[Truths] = []
+        return [(nothing, write_values(values))] * len(used)
+
+    def formats(self, n_nodes: int) -> PartyFormats:
+        """Return the format of sums, and of their units where they are rounded."""
+        shape = (1, self._n_sums, n_nodes)
+        if self.bits == EXACT:
+            return [[(self._dtype, (*shape, own.n_bins))] for own in self._used]
+        dtype = torch.uint8 if self.bits == 8 else torch.uint16
+        return [
+            [(dtype, (*shape, own.n_bins)), (torch.uint8, (*shape, own.n_columns))]
+            for own in self._used
+        ]
+
+    def read(self, answers: PartyAnswers, nodes: Sequence[NodeRows]) -> list[Sums]:
+        """Return sums as they came, or what their levels stand for."""
+        if self.bits == EXACT:
+            return [sums[0].double().numpy() for (sums,) in answers]
+        both = zip(answers, self._used, strict=True)
+        return [unpacked(*own, layout) for own, layout in both]
+
+
+class SharedSums:
+    """Gradients and sums under sharing; the next party deals masks for each."""
+
+    beside_layout: Sequence[ArrayFormat] = ((torch.uint8, (1, KEY_BYTES)),)
+
+    def __init__(self, names: Sequence[PartyId], bits: int, n_rows: int) -> None:
+        check_dealers(names, "sharing")
+        self.names, self.n_rows = names, n_rows
+        self.ring = Ring.for_sums(bits, n_rows)
+
+    def start(
+        self,
+        layouts: Sequence[BinLayout],
+        told: PartyAnswers,
+        ask: Callable[[Sequence[MaskKeys], PartyFormats], PartyAnswers],
+    ) -> None:
+        """Carry keys between parties and dealers; learn every party's masked bins."""
+        ring, n_rows = self.ring, self.n_rows
+        self._layouts = layouts
+        widths = [int(shared.free_bins(own).sum()) for own in layouts]
+        for name, width in zip(self.names, widths, strict=True):
+            _check_width(name, width, shared.most_bins(ring, n_rows), n_rows)
+        keys = [key for (key,) in told]
+        clients = zip(_clients(widths), _clients(keys), _dealers(keys), strict=True)
+        masks = [
+            MaskKeys(width, torch.cat([client, dealer], dim=1))
+            for width, client, dealer in clients
+        ]
+        seed = (torch.uint8, (1, SEED_BYTES))
+        answers = ask(
+            masks, [[seed, (ring.dtype, (1, n_rows, width))] for width in widths]
+        )
+        self._seeds = _dealers([sharing.to_bytes(seed) for seed, _ in answers])
+        self._tables = [table[0] for _, table in answers]
+
+    def begin(
+        self, values: FixedPoint, used: Sequence[Truths], step: int
+    ) -> list[tuple[list[Truths], Tensor]]:
+        """Return gradients less each party's mask, and what its dealer must know."""
+        ring, both = self.ring, both_of(values)
+        whole = torch.from_numpy(both.astype(np.int64)).to(ring.dtype)
+        self._values, self._n_values = values, whole.shape[1]
+        self._masks = [
+            shared.draw_values(ring, seed, step, *whole.shape) for seed in self._seeds
+        ]
+        columns = list(zip(self._layouts, used, strict=True))
+        self._used = [own.only(which) for own, which in columns]
+        self._bins = [shared.free_bins_of(own, which) for own, which in columns]
+        return [
+            ([bins], (whole - mask).unsqueeze(0))
+            for bins, mask in zip(_clients(self._bins), self._masks, strict=True)
+        ]
+
+    def formats(self, n_nodes: int) -> PartyFormats:
+        """Return the formats of masked sums, rows, and masked sums of masks."""
+        widths = [int(own.sum()) for own in self._bins]
+        shape, dtype = (1, self._n_values, n_nodes), self.ring.dtype
+        return [
+            [
+                (dtype, (*shape, width)),
+                (torch.int32, (1, n_nodes, width)),
+                (dtype, (*shape, client)),
+            ]
+            for width, client in zip(widths, _clients(widths), strict=True)
+        ]
+
+    def read(self, answers: PartyAnswers, nodes: Sequence[NodeRows]) -> list[Sums]:
+        """Add up what a party and its dealer say, and what the label holder has."""
+        totals = [self._values.total(node.tree, node.rows) for node in nodes]
+        dealt = _dealers([answer[2][0] for answer in answers])
+        found = []
+        for place, (masked, rows, _) in enumerate(answers):
+            own = shared.times(self._tables[place], self._masks[place], nodes)
+            bins = torch.from_numpy(np.flatnonzero(self._bins[place]))
+            sums = masked[0] + dealt[place] + own.index_select(2, bins)
+            every = torch.cat([sums.double(), rows.double()]).numpy()
+            layout = self._used[place]
+            found.append(shared.with_last(every, np.stack(totals, axis=1), layout))
+        return found
+
+
+def _dealers(own: Sequence[T]) -> list[T]:
+    """Return for every party what its dealer has, the next one."""
+    return [*own[1:], own[0]]
+
+
+def _clients(own: Sequence[T]) -> list[T]:
+    """Return for every party what the one has for which it deals."""
+    return [own[-1], *own[:-1]]
+
+
+def _check_width(name: PartyId, width: int, most: int, n_rows: int) -> None:
+    """Refuse a party with more bins than anybody can deal masks for."""
+    if width > most or n_rows > shared.MOST_ROWS:
+        raise ProtocolError(
+            f"Party '{name}' must have at most {most:,} bins in all, copies included, "
+            f"and {shared.MOST_ROWS:,} rows under sharing. Got {width:,} bins of "
+            f"{n_rows:,} rows: fewer 'bins' or 'copies' make fewer."
+        )
+
+
+def both_of(values: FixedPoint) -> Sums:
+    """Return gradients and hessians, (K, Q + 1, N)."""
+    return np.concatenate([values.gradient, values.hessian[:, None]], axis=1)
+
+
+def sums_format(values: FixedPoint) -> torch.dtype:
+    """Return the format in which sums of whole numbers are exact."""
+    n_rows = values.hessian.shape[1]
+    return torch.int32 if values.largest * n_rows < MOST_EXACT else torch.float64
+
+
+def write_values(values: FixedPoint) -> Tensor:
+    """Return gradients and hessians, (1, K, Q + 1, N); short ones from 0 on."""
+    both = both_of(values)
+    largest = np.abs(both).max(initial=0)
+    for own in (np.uint8, np.uint16):
+        middle = np.iinfo(own).max // 2 + 1
+        if largest < middle:
+            return torch.from_numpy((both + middle).astype(own)).unsqueeze(0)
+    return torch.from_numpy(both.astype(np.int32)).unsqueeze(0)
+
+
+def read_values(sent: Tensor) -> FixedPoint:
+    """Return what :func:`write_values` wrote, without units."""
+    both = sent[0].numpy()
+    if both.dtype.kind == "u":
+        both = both.astype(np.float64) - (np.iinfo(both.dtype).max // 2 + 1)
+    ones = np.ones(len(both))
+    own = both.astype(np.float64)
+    return FixedPoint(own[:, :-1], own[:, -1], ones, ones)
+
+
+def packed(sums: Sums, bits: int, layout: BinLayout) -> tuple[Tensor, Tensor]:
+    """Return sums in 8 or 16 bits, from 0 on, and the powers of two of their units."""
+    own, dtype = pack(sums, bits, layout.sizes), np.dtype(f"uint{bits}")
+    levels = own.levels.astype(np.int64) + (1 << (bits - 1))
+    powers = np.log2(own.units).astype(np.uint8)
+    first, second = torch.from_numpy(levels.astype(dtype)), torch.from_numpy(powers)
+    return first.unsqueeze(0), second.unsqueeze(0)
+
+
+def unpacked(levels: Tensor, powers: Tensor, layout: BinLayout) -> Sums:
+    """Return the sums that :func:`packed` wrote."""
+    own = levels[0].numpy()
+    middle = np.iinfo(own.dtype).max // 2 + 1
+    units = np.exp2(powers[0].numpy().astype(np.float64))
+    return PackedSums(own.astype(np.int64) - middle, units).sums(layout.sizes)
