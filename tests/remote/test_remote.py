@@ -413,6 +413,22 @@ def test_rows_held_out_say_the_same_between_machines(tmp_path, secret):
         assert party.runs[0]["ratings"] == {name: expected.ratings[name]}
 
 
+@pytest.mark.parametrize("method", ["vertical-boost", "vertical-forest"])
+def test_trees_under_sharing_are_the_same_between_machines(tmp_path, method):
+    """Also after a break, in which keys are made anew; and as in the clear."""
+    own = {"secret": "sharing"}
+    record, wrote = run_all(tmp_path, method, own=own, dies_at={"clinic": 20})
+    given = own_settings(method) | own
+    resolved = profiles.resolve(method, "default", a_dataset(), given)
+    job = simulate.Job(a_dataset(), resolved, parties=HELD, device="cpu")
+    (expected,) = simulate.simulate(job, [0])
+    compare(record, wrote, expected.numbers)
+    assert record.runs[0]["communication"]["resent_bytes"] > 0
+    clear = simulated(method)
+    assert expected.numbers["features"] == clear["features"]
+    assert expected.numbers["accuracy"] == clear["accuracy"]
+
+
 def test_rates_stay_with_their_owner(whole):
     """The server's folder has no bin and no rate, another party's has no bin."""
     run = whole("iv-filter")

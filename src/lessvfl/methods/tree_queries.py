@@ -14,7 +14,7 @@ from torch import Tensor
 from lessvfl.core.trees.ensemble import TreeEnsemble
 from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Truths
 from lessvfl.core.trees.sums import FixedPoint, Sums
-from lessvfl.methods.tree_sums import PartyFormats, MaskKeys, SumsWay
+from lessvfl.methods.tree_sums import MaskKeys, PartyFormats, SumsWay
 from lessvfl.terms import Stage
 from lessvfl.wire.messages import ArrayFormat
 from lessvfl.wire.parties import Parties

@@ -102,7 +102,7 @@ class ClearSums:
         if self.bits == EXACT:
             return [sums[0].double().numpy() for (sums,) in answers]
         both = zip(answers, self._used, strict=True)
-        return [unpacked(*own, layout) for own, layout in both]
+        return [unpacked(levels, of, layout) for (levels, of), layout in both]
 
 
 class SharedSums:

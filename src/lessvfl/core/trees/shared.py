@@ -86,7 +86,7 @@ def times(table: Tensor, values: Tensor, nodes: Sequence[NodeRows]) -> Tensor:
     found = table.new_zeros(values.shape[1], len(nodes), n_bins)
     step = max(1, BLOCK_CELLS // max(1, n_bins))
     for place, node in enumerate(nodes):
-        for rows in torch.from_numpy(node.rows).split(step):
+        for rows in torch.split(torch.from_numpy(node.rows), step):
             own = values[node.tree].index_select(1, rows)
             found[:, place] += own @ table.index_select(0, rows)
     return found
