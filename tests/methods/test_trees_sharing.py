@@ -173,6 +173,9 @@ def test_what_travels_is_uniform(
         assert {len(query.arrays) for query in sent[kind]} == {2}
     down = [query.arrays[2] for query in sent[TreeQuery.BEGIN]]
     assert is_uniform(down)
+    assert is_uniform([one - other for one, other in itertools.pairwise(down)])
+    by_round = [own for own in down[::3] if own.shape == down[0].shape]
+    assert is_uniform([one - other for one, other in itertools.pairwise(by_round)])
     tables = [r.arrays[1] for _, k, _, r in traffic if k == TreeQuery.MASK]
     assert is_uniform(tables)
     sums = [r.arrays for _, k, _, r in traffic if k in SUMMED]
