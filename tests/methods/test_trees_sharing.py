@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 from tests.methods.test_trees import _bits, _mixed, ask, ran
 
 from lessvfl import data
@@ -17,6 +18,7 @@ from lessvfl.core.sharing import KeyPair, Ring
 from lessvfl.core.trees import shared
 from lessvfl.data import Dataset
 from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.methods.tree_party import TreeParty
 from lessvfl.methods.tree_queries import Phase, TreeQuery
 from lessvfl.methods.tree_sums import SharedSums
 from lessvfl.party import Party
@@ -345,6 +347,66 @@ def test_more_bins_than_can_be_dealt_are_refused(
         ProtocolError, match=r"'party0' must have at most .* or 'copies'"
     ):
         ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
+
+
+# ------------------------------------------------------------------ what nothing stops
+
+
+def test_a_server_that_swaps_keys_reads_the_bins_of_trees() -> None:
+    party, pair = a_started_party(False), KeyPair()
+    layout, _, key = ask(party, 2, [TreeQuery.LAYOUT]).arrays
+    both = torch.tensor([list(pair.public * 2)], dtype=torch.uint8)
+    _, table = ask(party, 3, [TreeQuery.MASK, 0], both).arrays
+    client = bytes(key[0].tolist())
+    seed = pair.secret(client, client, pair.public)
+    width = int((layout - 1).sum())
+    bins = table[0] + shared.draw_table(Ring(32), seed, N_ROWS, width)
+    assert sorted(bins.unique().tolist()) == [0, 1]
+    of_columns = bins.split((layout[0] - 1).tolist(), dim=1)
+    assert [int(own.sum()) for own in of_columns] == [N_ROWS - 1] * 4
+
+
+def test_a_party_and_its_dealer_together_read_gradients(
+    traffic: list[Seen], rounds: list[torch.Tensor]
+) -> None:
+    """The seed that a dealer tells the label holder takes the mask off."""
+    ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
+    (seed,) = {
+        bytes(reply.arrays[0][0].tolist())
+        for name, kind, query, reply in traffic[:9]
+        if kind == TreeQuery.MASK and name == "party1"
+    }
+    query = next(q for n, k, q, _ in traffic if (n, k) == ("party0", TreeQuery.BEGIN))
+    mask = shared.draw_values(Ring(32), seed, query.step, *rounds[0].shape)
+    assert torch.equal((query.arrays[2][0] + mask).long(), rounds[0])
+
+
+def test_who_shares_a_node_tells_a_party_about_as_much_as_the_model_predicts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Up to which class is which: the first component of rows by their leaves."""
+    nodes: list[dict[tuple[int, int], Any]] = []
+    begin = TreeParty._begin
+
+    def watched(party: TreeParty, *more: Any) -> Any:
+        if party.own.party == "party0":
+            nodes.append(dict(party._rows))
+        return begin(party, *more)
+
+    monkeypatch.setattr(TreeParty, "_begin", watched)
+    own = {"trees": 20, "select_trees": 0, "secret": "sharing"}
+    run = ran(load("breast_cancer"), "vertical-boost", **own)
+    y, tables = run.problem.y_train, []
+    for rows in nodes[1:]:
+        leaf = np.zeros(len(y), dtype=np.int64)
+        for (_, node), (own_rows, _) in sorted(rows.items()):  # children last
+            leaf[own_rows] = node
+        tables.append((leaf[:, None] == np.unique(leaf)).astype(float))
+    table = np.concatenate(tables, axis=1)
+    table = (table - table.mean(axis=0)) / table.std(axis=0)
+    first = np.linalg.svd(table, full_matrices=False)[0][:, 0]
+    area = roc_auc_score(y, first)
+    assert max(area, 1 - area) > 0.95
 
 
 # ------------------------------------------------------------------- sums in fewer bits
