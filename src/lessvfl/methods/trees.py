@@ -23,6 +23,24 @@ end     which splits stay, and what they gained   nothing: the party selects
 Gradients are labels to whoever reads them, and every party learns which rows share a
 node. A label holder who follows this learns sums by bin, of columns without a name; one
 who sends numbers of its own instead of gradients can read every row's bins off them.
+
+With ``secret=sharing`` (``core/trees/shared``; the next party deals masks for each):
+
+======= ========================================= ======================================
+query   down                                      up
+======= ========================================= ======================================
+layout  nothing                                   beside the above: a public key
+mask    key and number of bins of whom it deals   the seed by which masks of gradients
+        for; key of its dealer                    are drawn, its own bins less their mask
+begin   gradients and hessians less their mask;   sums of these less a mask, rows by bin,
+        which bins of whom it deals for are used  and what it deals plus another mask
+sums    which rows went left, as above            the same of new nodes
+======= ========================================= ======================================
+
+A party then sees uniformly random numbers in the place of gradients. It still learns
+which rows share a node, which tells about as much of labels as the trees predict. The
+label holder learns what it learns above, sums and rows by bin, and nothing more if it
+carries keys as they are and no dealer tells it what was dealt.
 """
 
 from __future__ import annotations
