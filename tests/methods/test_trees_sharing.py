@@ -349,6 +349,24 @@ def test_more_bins_than_can_be_dealt_are_refused(
         ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
 
 
+@pytest.mark.parametrize("size", [0, -1, 257])
+@pytest.mark.parametrize("secret", ["none", "sharing"])
+def test_a_party_whose_bins_cannot_be_is_named(
+    secret: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = TreeParty._layout
+
+    def wrong(party: TreeParty, *more: Any) -> Any:
+        sizes, *rest = tell(party, *more)  # type: ignore[misc]
+        if party.own.party == "party1":
+            sizes[0, 0] = size
+        return sizes, *rest
+
+    monkeypatch.setattr(TreeParty, "_layout", wrong)
+    with pytest.raises(ProtocolError, match="'party1' must have 1 to 256 bins in each"):
+        ran(load("breast_cancer"), "vertical-boost", **SMALL, secret=secret)
+
+
 # ------------------------------------------------------------------ what nothing stops
 
 

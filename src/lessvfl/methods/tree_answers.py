@@ -29,7 +29,7 @@ class SumsAnswerer(Protocol):
         """Agree on masks; return what the label holder must have of them."""
 
     @property
-    def n_flags(self) -> list[int]:
+    def n_flags(self) -> Sequence[int]:
         """Return how many flags come with gradients, beside rows and columns."""
 
     def begin(
@@ -44,7 +44,7 @@ class SumsAnswerer(Protocol):
 class ClearAnswers:
     """Gradients as they are; sums exact, or in fewer bits."""
 
-    n_flags: list[int] = []  # noqa: RUF012
+    n_flags: Sequence[int] = ()
 
     def __init__(self, holder: ColumnHolder, bits: int) -> None:
         self.holder, self.bits = holder, bits
@@ -107,9 +107,9 @@ class SharedAnswers:
         return sharing.from_bytes(self._values_seed, 1), table.unsqueeze(0)
 
     @property
-    def n_flags(self) -> list[int]:
+    def n_flags(self) -> Sequence[int]:
         """Return how many bins the party has that it deals for."""
-        return [self._dealt.shape[1]]
+        return (self._dealt.shape[1],)
 
     @property
     def _dealt(self) -> Tensor:

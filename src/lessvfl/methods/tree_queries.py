@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lessvfl.core.trees.columns import MOST_BINS
 from lessvfl.core.trees.ensemble import TreeEnsemble
 from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Truths
 from lessvfl.core.trees.sums import FixedPoint, Sums
+from lessvfl.errors import ProtocolError
 from lessvfl.methods.tree_sums import MaskKeys, PartyFormats, SumsWay
-from lessvfl.terms import Stage
+from lessvfl.terms import PartyId, Stage
 from lessvfl.wire.messages import ArrayFormat
 from lessvfl.wire.parties import Parties
 
@@ -73,12 +75,8 @@ class QueriedHolders:
             for width in widths
         ]
         told = self._ask(TreeQuery.LAYOUT, [QueryParts()] * n_parties, formats)
-        self.layouts = []
-        for sizes, flags, *_ in told:
-            kinds = flags[0].numpy()
-            self.layouts.append(
-                BinLayout(sizes[0].long().numpy(), kinds % 2 > 0, kinds > 1)
-            )
+        both = zip(self.names, told, strict=True)
+        self.layouts = [_layout(name, *own[:2]) for name, own in both]
         self.sums.start(self.layouts, [own[2:] for own in told], self._ask_masks)
 
     def _ask_masks(
@@ -215,6 +213,18 @@ class QueriedHolders:
         answers = self.parties.query(STAGE, self._step, sent, expects)
         self._step += 1
         return [answers[name] for name in names]
+
+
+def _layout(name: PartyId, sizes: Tensor, flags: Tensor) -> BinLayout:
+    """Return what a party told of its columns, if columns can be so."""
+    n_bins, kinds = sizes[0].long().numpy(), flags[0].numpy()
+    least, most = n_bins.min(initial=1), n_bins.max(initial=1)
+    if least < 1 or most > MOST_BINS + 1:
+        raise ProtocolError(
+            f"Party '{name}' must have 1 to {MOST_BINS + 1} bins in each column. "
+            f"Got {least} to {most}."
+        )
+    return BinLayout(n_bins, kinds % 2 > 0, kinds > 1)
 
 
 def _arrays(kind: TreeQuery, sent: QueryParts) -> tuple[Tensor, ...]:

@@ -31,8 +31,8 @@ query   down                                      up
 ======= ========================================= ======================================
 layout  nothing                                   beside the above: a public key
 mask    key and number of bins of whom it deals   the seed by which masks of gradients
-        for; key of its dealer                    are drawn, its own bins less their mask
-begin   gradients and hessians less their mask;   sums of these less a mask, rows by bin,
+        for; key of its dealer                    are drawn; own bins less their mask
+begin   gradients and hessians less their mask;   sums of these less a mask, rows by bin
         which bins of whom it deals for are used  and what it deals plus another mask
 sums    which rows went left, as above            the same of new nodes
 ======= ========================================= ======================================
