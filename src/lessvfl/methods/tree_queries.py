@@ -124,7 +124,8 @@ class QueriedHolders:
         own: list[QueryParts]
         if self._is_new:
             kind, inside = TreeQuery.BEGIN, _inside(self._values, nodes)
-            sent = self.sums.begin(self._values, self._used, self._step)
+            columns = list(zip(self.layouts, self._used, strict=True))
+            sent = self.sums.begin(self._values, columns, self._step)
             own = [
                 QueryParts(asked, [*inside, used, *flags], values)
                 for used, (flags, values) in zip(self._used, sent, strict=True)

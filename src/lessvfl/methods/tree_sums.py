@@ -23,6 +23,7 @@ EXACT = 32  # bits of sums that are not rounded
 MOST_EXACT = 1 << 31  # of a whole number in 32 bits
 
 T = TypeVar("T")
+UsedColumns = Sequence[tuple[BinLayout, Truths]]  # of every party, and which are in use
 PartyAnswers = Sequence[tuple[Tensor, ...]]  # of every party
 PartyFormats = list[list[ArrayFormat]]
 
@@ -38,6 +39,7 @@ class SumsWay(Protocol):
     """How gradients and sums travel."""
 
     beside_layout: Sequence[ArrayFormat]  # what a party tells with it
+    goes_on: bool  # after a break, with the trees that have grown
 
     def start(
         self,
@@ -48,7 +50,7 @@ class SumsWay(Protocol):
         """Begin a phase, where parties have told what is beside their layouts."""
 
     def begin(
-        self, values: FixedPoint, used: Sequence[Truths], step: int
+        self, values: FixedPoint, columns: UsedColumns, step: int
     ) -> list[tuple[list[Truths], Tensor]]:
         """Return what every party is sent of gradients: flags, if any, and values."""
 
@@ -63,6 +65,7 @@ class ClearSums:
     """Gradients as they are; sums exact, or in fewer bits."""
 
     beside_layout: Sequence[ArrayFormat] = ()
+    goes_on = True
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
@@ -74,17 +77,15 @@ class ClearSums:
         ask: Callable[[Sequence[MaskKeys], PartyFormats], PartyAnswers],
     ) -> None:
         """Begin a phase: there is nothing to agree on."""
-        self._layouts = layouts
 
     def begin(
-        self, values: FixedPoint, used: Sequence[Truths], step: int
+        self, values: FixedPoint, columns: UsedColumns, step: int
     ) -> list[tuple[list[Truths], Tensor]]:
         """Return gradients and hessians of all rows."""
-        both = zip(self._layouts, used, strict=True)
-        self._used = [layout.only(columns) for layout, columns in both]
+        self._used = [layout.only(used) for layout, used in columns]
         self._dtype, self._n_sums = sums_format(values), values.n_gradients + 2
         nothing: list[Truths] = []
-        return [(nothing, write_values(values))] * len(used)
+        return [(nothing, write_values(values))] * len(columns)
 
     def formats(self, n_nodes: int) -> PartyFormats:
         """Return the format of sums, and of their units where they are rounded."""
@@ -109,6 +110,7 @@ class SharedSums:
     """Gradients and sums under sharing; the next party deals masks for each."""
 
     beside_layout: Sequence[ArrayFormat] = ((torch.uint8, (1, KEY_BYTES)),)
+    goes_on = False  # no mask is written anywhere
 
     def __init__(self, names: Sequence[PartyId], bits: int, n_rows: int) -> None:
         check_dealers(names, "sharing")
@@ -123,7 +125,6 @@ class SharedSums:
     ) -> None:
         """Carry keys between parties and dealers; learn every party's masked bins."""
         ring, n_rows = self.ring, self.n_rows
-        self._layouts = layouts
         widths = [int(shared.free_bins(own).sum()) for own in layouts]
         for name, width in zip(self.names, widths, strict=True):
             _check_width(name, width, shared.most_bins(ring, n_rows), n_rows)
@@ -141,7 +142,7 @@ class SharedSums:
         self._tables = [table[0] for _, table in answers]
 
     def begin(
-        self, values: FixedPoint, used: Sequence[Truths], step: int
+        self, values: FixedPoint, columns: UsedColumns, step: int
     ) -> list[tuple[list[Truths], Tensor]]:
         """Return gradients less each party's mask, and what its dealer must know."""
         ring, both = self.ring, both_of(values)
@@ -150,9 +151,8 @@ class SharedSums:
         self._masks = [
             shared.draw_values(ring, seed, step, *whole.shape) for seed in self._seeds
         ]
-        columns = list(zip(self._layouts, used, strict=True))
-        self._used = [own.only(which) for own, which in columns]
-        self._bins = [shared.free_bins_of(own, which) for own, which in columns]
+        self._used = [layout.only(used) for layout, used in columns]
+        self._bins = [shared.free_bins_of(layout, used) for layout, used in columns]
         return [
             ([bins], (whole - mask).unsqueeze(0))
             for bins, mask in zip(_clients(self._bins), self._masks, strict=True)

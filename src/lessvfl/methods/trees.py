@@ -256,7 +256,7 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
                 losses = state.losses
                 if n_before + len(state.trees) < n_trees:
                     observe(Event(STAGE, n_before + len(state.trees), n_trees))
-                if search is None:  # a search begins again
+                if search is None and holders.sums.goes_on:  # others begin again
                     keeper.grown(STAGE, holders.n_asked, lambda: saved(state))
 
             def saved(state: EnsembleState) -> dict[str, Tensor]:
