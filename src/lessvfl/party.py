@@ -36,6 +36,7 @@ from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
 from lessvfl.core.trees.networks import Splits
+from lessvfl.core.trees.votes import Votes, party_net_of
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
@@ -288,6 +289,7 @@ class Party:
             self._private,
             self._data.must_keep,
             self._data.alone,
+            self.X_test,
         )
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:
@@ -448,7 +450,7 @@ class Party:
             tensors |= numbered("pretrained", self._substitute.pretrained.parameters())
         if self.features.has_removed:
             tensors["groups"] = self.features.groups.to(torch.uint8)
-        if isinstance(self.net, Splits):
+        if isinstance(self.net, Splits | Votes):
             tensors |= under("splits", self.net.state())
         if (training := self._training) is not None:
             values |= {"plan": asdict(training.plan), "step": training.step}
@@ -471,7 +473,7 @@ class Party:
         if values["looks_again"]:
             self._whole = Whole(self.net, self.X_train, self.X_test)
         if splits := below("splits", tensors):
-            self._replace(Splits.of_state(splits), tensors["groups"].bool())
+            self._replace(party_net_of(splits), tensors["groups"].bool())
         elif "groups" in tensors:
             self._remove(tensors["groups"].bool())
         fill(self.net.parameters(), tensors, "net")

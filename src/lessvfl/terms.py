@@ -203,13 +203,15 @@ def time_text(seconds: float) -> str:
 class Event:
     """The end of an epoch, or with epoch 0 the beginning of a stage.
 
-    `fusion` is given where all networks fit each other.
+    `fusion` is given where all networks fit each other; `outputs` (R, n, K), what it
+    gives of the test rows, where no party's part of it may be asked for.
     """
 
     stage: Stage
     epoch: float
     n_epochs: float
     fusion: Callable[[Tensor], Tensor] | None = None
+    outputs: Tensor | None = None
 
 
 Observer = Callable[[Event], None]

@@ -224,7 +224,7 @@ def test_trees_too_small_to_hide_in_are_refused() -> None:
 
     where = ((0,), "fusion", torch.float32, torch.device("cpu"))
     net: Any = MLP.create((2, 1), "none", *where)
-    with pytest.raises(ConfigError, match="Got networks"):
+    with pytest.raises(ConfigError, match="Got another model"):
         HiddenPaths.of(net, few)
 
 

@@ -299,7 +299,7 @@ class HiddenPaths:
         if not isinstance(net, TreeSum):
             raise ConfigError(
                 "Paths are hidden in trees, of vertical-boost or vertical-forest. Got "
-                "networks."
+                "another model."
             )
         table = LeafTable.of(net, tuple(sizes.values()))
         both = zip(sizes, table.splits, strict=True)

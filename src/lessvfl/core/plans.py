@@ -432,6 +432,7 @@ class QueryPlan:
     n_queries: int  # the most
     n_values: float  # about a row, that a party shows at most
     n_passes: float = 0  # embeddings of a row that it shows besides
+    scores: bool = False  # whether test rows are scored in it
 
 
 PartyPlan = TrainPlan | SelectPlan | ShadowPlan | QueryPlan  # what a party is asked for

@@ -34,6 +34,7 @@ class Holder:
     private: tuple[int, ...]  # of the party's own streams
     must_keep: Sequence[bool]  # features that may not be removed
     alone: Tensor | None = None  # (S, n, columns), its rows that no other party has
+    test: Tensor | None = None  # (S, n, columns), its test rows
 
     @property
     def n_replicas(self) -> int:

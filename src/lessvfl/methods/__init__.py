@@ -19,6 +19,7 @@ from lessvfl.methods import (
     vertical_boost,
     vertical_forest,
     vflfs,
+    vprf,
 )
 from lessvfl.methods.base import Method
 
@@ -40,6 +41,7 @@ METHODS: dict[str, Method] = {
         vertical_forest.METHOD,
         auto_boost.METHOD,
         pso_trees.METHOD,
+        vprf.METHOD,
     )
 }
 DEFAULT = less_vfl_auto.METHOD.name  # where no method is named

@@ -51,6 +51,9 @@ class TreeQuery(enum.IntEnum):
     END = 5
     LOSSES = 6
     MASK = 7
+    TREES = 8
+    VOTES = 9
+    DONE = 10
 
 
 class QueriedHolders:

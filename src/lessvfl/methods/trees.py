@@ -205,6 +205,14 @@ class TreeConfig(GrowthConfig):
         )
 
 
+def targets_of(labels: Labels) -> TreeTargets:
+    """Return the labels of the one replica as trees take them."""
+    own = labels.of(0)
+    weight = None if own.weight is None else own.weight[0].double().cpu().numpy()
+    y = own.y[0].double().cpu().numpy()
+    return TreeTargets.of(y, labels.task, weight)
+
+
 GrowPhase = Callable[[Phase, TreeSettings], tuple[TreeEnsemble, tuple[float, ...]]]
 Search = Callable[[QueriedHolders, GrowPhase, Any, int], TreeSettings]
 
@@ -226,11 +234,9 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         made = keeper.made_by(STAGE)
         if made is not None:
             return TreeSum.of_state(made)
-        own = labels.of(0)
-        weight = None if own.weight is None else own.weight[0].double().cpu().numpy()
-        y = own.y[0].double().cpu().numpy()
-        targets = TreeTargets.of(y, labels.task, weight)
-        holders = QueriedHolders(parties, config.sums(parties.active(), len(y)))
+        targets = targets_of(labels)
+        names, n_rows = parties.active(), len(targets.y)
+        holders = QueriedHolders(parties, config.sums(names, n_rows))
         n_trees, n_before, seed = config.n_trees, 0, labels.seeds[0]
         keeper.put_back(fusion.parameters())
         begun, state = keeper.left_off(STAGE), None

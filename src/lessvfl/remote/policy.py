@@ -258,6 +258,10 @@ class PolicyChecker:
                 f"Party '{self.party}' takes part in {LEAST_EPOCHS} epochs of training "
                 f"or more. Got a run with less: {asked.config.train_epochs:g}."
             )
+        plans = asked.config.plans(len(welcome.parties))
+        scores = any(isinstance(plan, QueryPlan) and plan.scores for plan in plans)
+        if scores and policy.evaluation == "nothing":
+            raise self.refuse("no evaluation", "evaluation", "one by the method")
         self.components(asked.net, n_columns)
         return asked
 

@@ -21,11 +21,17 @@ from torch import Tensor
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.trees.networks import Splits, TreeSum
+from lessvfl.core.trees.votes import Votes, VoteSum
 from lessvfl.errors import ConfigError, LessVFLError, RecordError
 from lessvfl.run.record import dumps, write_atomically
 
 # Trees in the place of networks, at a party and at the server.
-GROWN: dict[str, type[Splits | TreeSum]] = {"splits": Splits, "trees": TreeSum}
+GROWN: dict[str, type[Splits | TreeSum | Votes | VoteSum]] = {
+    "splits": Splits,
+    "trees": TreeSum,
+    "votes": Votes,
+    "vote-sum": VoteSum,
+}
 # A party's mean embedding and constant, by its place, beside the fusion network.
 EXTRAS = {"means": "~mean.", "constants": "~constant."}
 

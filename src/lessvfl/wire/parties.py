@@ -242,14 +242,20 @@ class Parties:
     def query(
         self,
         stage: Stage,
-        step: int,
+        step: int | Mapping[PartyId, int],
         arrays: Mapping[PartyId, Sequence[Tensor]],
         expects: Mapping[PartyId, Sequence[messages.ArrayFormat]],
     ) -> dict[PartyId, tuple[Tensor, ...]]:
-        """Take a step of a method's own protocol with some parties; return answers."""
+        """Take a step of a method's own protocol with some parties; return answers.
+
+        Where parties were not all asked as often, `step` is each one's own.
+        """
+        steps = dict.fromkeys(arrays, step) if isinstance(step, int) else step
         replies = self._exchange(
             {
-                name: messages.Query(stage, step, tuple(own), tuple(expects[name]))
+                name: messages.Query(
+                    stage, steps[name], tuple(own), tuple(expects[name])
+                )
                 for name, own in arrays.items()
             }
         )
@@ -271,11 +277,15 @@ class Parties:
             self._masks[name] = self.components[name] = every
 
     def query_last(
-        self, stage: Stage, step: int, arrays: Mapping[PartyId, Sequence[Tensor]]
+        self,
+        stage: Stage,
+        step: int | Mapping[PartyId, int],
+        arrays: Mapping[PartyId, Sequence[Tensor]],
     ) -> None:
         """Take the last step of a protocol: every party selects its features."""
+        steps = dict.fromkeys(arrays, step) if isinstance(step, int) else step
         requests: dict[PartyId, messages.Billed] = {
-            name: messages.Query(stage, step, tuple(own))
+            name: messages.Query(stage, steps[name], tuple(own))
             for name, own in arrays.items()
         }
         self._finish(self._exchange(requests))

@@ -21,6 +21,7 @@ from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnBins, PartyRule, joined_rules
 from lessvfl.core.trees.ensemble import TreeEnsemble
 from lessvfl.core.trees.tree import LEAF
+from lessvfl.terms import Task
 
 ROWS = 1024  # that go down trees at a time
 HALF = 0.5  # of a component, above which a row goes left
@@ -28,7 +29,7 @@ RulePlaces = Sequence[Mapping[int, int]]  # of every party: rule -> component
 LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
 
-class _Grown:
+class Grown:
     """What both sides have in common: one replica, nothing to train."""
 
     weights: Tensor  # (1, 1, inputs), what splits gained, by input
@@ -72,7 +73,7 @@ class _Grown:
 
 
 @dataclass(frozen=True, eq=False)
-class Splits(_Grown):
+class Splits(Grown):
     """The splits that a party owns, as a network of its encoded columns."""
 
     cells: CellColumns
@@ -176,7 +177,7 @@ class Splits(_Grown):
 
 
 @dataclass(frozen=True, eq=False)
-class TreeSum(_Grown):
+class TreeSum(Grown):
     """Trees of the server: what a row's splits lead to, summed up over trees."""
 
     children: Tensor  # (nodes, 2), left and right; a leaf is its own child
@@ -215,7 +216,7 @@ class TreeSum(_Grown):
                 roots.append(n_nodes)
                 n_nodes += len(nodes)
         none = np.zeros((0, 2), dtype=np.int64)
-        shares = 0 if not trees.is_mean else 2 if trees.task == "regression" else 1
+        shares = is_mean_of(trees.task) if trees.is_mean else 0
         device = like.device
         return cls(
             torch.from_numpy(np.concatenate([none, *children])).to(device),
@@ -251,16 +252,15 @@ class TreeSum(_Grown):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map what splits say (1, n, components) to raw predictions (1, n, K)."""
-        sums = [self._sum(rows > HALF) for rows in torch.split(x[0], ROWS)]
-        return self.finished(torch.cat(sums))
+        return self.finished(self.summed(x))
+
+    def summed(self, x: Tensor) -> Tensor:
+        """Map what splits say (1, n, components) to the sum over trees, (n, K)."""
+        return torch.cat([self._sum(rows > HALF) for rows in torch.split(x[0], ROWS)])
 
     def finished(self, z: Tensor) -> Tensor:
         """Map a start and leaves of all trees, summed up (n, K), to (1, n, K)."""
-        if self.shares:
-            z = z / max(1, len(self.roots))
-        if self.shares == 1:
-            z = z.clamp(LEAST_SHARE, 1 - LEAST_SHARE)
-            z = z.logit() if self.n_outputs == 1 else z.log()
+        z = finished(z, len(self.roots), int(self.shares))
         return z.to(self.weights.dtype).unsqueeze(0)
 
     def _sum(self, goes_left: Tensor) -> Tensor:
@@ -309,6 +309,21 @@ class TreeSum(_Grown):
         _check(bool(((ahead > 0).all(axis=1) | is_leaf).all()))  # no way back: it ends
         more = {**state, "weights": state["weights"].unsqueeze(0)}
         return cls(**more)
+
+
+def is_mean_of(task: Task) -> int:
+    """Return what trees of a forest say: 1 shares of classes, 2 amounts."""
+    return 2 if task == "regression" else 1
+
+
+def finished(z: Tensor, n_trees: int, shares: int) -> Tensor:
+    """Map sums over trees (n, K) to raw predictions: of a forest by their mean."""
+    if shares:
+        z = z / max(1, n_trees)
+    if shares == 1:
+        z = z.clamp(LEAST_SHARE, 1 - LEAST_SHARE)
+        z = z.logit() if z.shape[1] == 1 else z.log()
+    return z
 
 
 def _parts(values: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:

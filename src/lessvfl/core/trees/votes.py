@@ -1,0 +1,153 @@
+"""Trees that lie wholly at one party, whose network says how they vote.
+
+A party's embedding of a row is what its own trees say, summed up: shares of classes, or
+amounts. The server adds up the votes of all parties, so that without a party those of
+the others are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lessvfl.core import sharing
+from lessvfl.core.trees.networks import Grown, Splits, TreeSum, finished, is_mean_of
+from lessvfl.terms import Task
+
+TREES = "trees."  # before the names of what a party's trees are, in its state
+
+
+@dataclass(frozen=True, eq=False)
+class Votes(Grown):
+    """A party's splits and the trees that they make, as a network of its columns."""
+
+    splits: Splits
+    trees: TreeSum  # of no other party's splits
+
+    @property
+    def weights(self) -> Tensor:
+        """Return what splits gained, by column."""
+        return self.splits.weights
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the number of votes for a row."""
+        return self.trees.n_outputs
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return that all are there, (1, n_outputs)."""
+        return self.trees.output_mask
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map encoded rows (1, n, columns) to votes (1, n, K), as they are counted."""
+        votes = self.trees.summed(self.splits(x))
+        return sharing.rounded(votes).to(self.weights.dtype).unsqueeze(0)
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Votes:
+        """Cut encoded columns (1, columns) that no split needs."""
+        return replace(self, splits=self.splits.narrow(slots))
+
+    def astype(self, dtype: torch.dtype) -> Votes:
+        """Return the same, its answers in another number format."""
+        return replace(self, splits=self.splits.astype(dtype))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all of it as tensors."""
+        trees = {f"{TREES}{name}": own for name, own in self.trees.state().items()}
+        return {**self.splits.state(), **trees}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor]) -> Votes:
+        """Return what :meth:`state` gave; refuse what does not fit together."""
+        trees = {
+            name.removeprefix(TREES): own
+            for name, own in state.items()
+            if name.startswith(TREES)
+        }
+        rest = {name: own for name, own in state.items() if not name.startswith(TREES)}
+        found = cls(Splits.of_state(rest), TreeSum.of_state(trees))
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Refuse trees that ask for other splits than there are."""
+        if self.trees.weights.shape[2] != self.splits.n_outputs:
+            raise ValueError("arrays of trees that do not fit together")
+
+
+def party_net_of(state: Mapping[str, Tensor]) -> Splits | Votes:
+    """Return the trees of a party, whichever they are."""
+    has_trees = any(name.startswith(TREES) for name in state)
+    return Votes.of_state(state) if has_trees else Splits.of_state(state)
+
+
+@dataclass(frozen=True, eq=False)
+class VoteSum(Grown):
+    """The server's side: votes of all parties, added up."""
+
+    counts: Tensor  # (parties,), trees of each
+    shares: Tensor  # (), as of a TreeSum
+    weights: Tensor  # (1, 1, parties x K), of no use
+
+    @classmethod
+    def of(
+        cls, counts: Sequence[int], task: Task, n_outputs: int, like: Tensor
+    ) -> VoteSum:
+        """Return the sum of votes for a task."""
+        device = like.device
+        return cls(
+            torch.tensor(counts, dtype=torch.long, device=device),
+            torch.tensor(is_mean_of(task), device=device),
+            like.new_ones(1, 1, len(counts) * n_outputs),
+        )
+
+    @property
+    def n_outputs(self) -> int:
+        """Return the number of raw predictions of a row."""
+        return self.weights.shape[2] // max(1, len(self.counts))
+
+    @property
+    def output_mask(self) -> Tensor:
+        """Return that all are there, (1, n_outputs)."""
+        size = (1, self.n_outputs)
+        return torch.ones(size, dtype=torch.bool, device=self.weights.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map votes (1, n, parties x K) to raw predictions (1, n, K)."""
+        votes = x[0].double().view(x.shape[1], len(self.counts), -1)
+        return self.counted(votes.sum(dim=1), range(len(self.counts)))
+
+    def counted(self, votes: Tensor, present: Sequence[int]) -> Tensor:
+        """Map votes (n, K) of the parties at some places to (1, n, K)."""
+        n_trees = int(self.counts[list(present)].sum())
+        return finished(votes, n_trees, int(self.shares)).to(self.weights).unsqueeze(0)
+
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> VoteSum:
+        """Return itself: votes of all parties count."""
+        return self
+
+    def astype(self, dtype: torch.dtype) -> VoteSum:
+        """Return the same, its answers in another number format."""
+        return replace(self, weights=self.weights.to(dtype))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all of it as tensors."""
+        own = {"counts": self.counts, "shares": self.shares}
+        return {**own, "weights": self.weights[0]}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor]) -> VoteSum:
+        """Return what :meth:`state` gave; refuse what does not fit together."""
+        counts, weights = state["counts"], state["weights"]
+        n_parties = len(counts)
+        if n_parties == 0 or weights.shape[1] % n_parties or bool((counts < 0).any()):
+            raise ValueError("arrays of trees that do not fit together")
+        return cls(counts, state["shares"], weights.unsqueeze(0))

@@ -1,0 +1,159 @@
+"""A random forest of trees that lie at one party each, whose votes are masked.
+
+After VPRF (Hou et al., IEEE Internet of Things Journal, 2022), of which the abstract is
+known: a vertical random forest for users that change, votes under a multi-key
+homomorphic cipher, and a check of their integrity. All else is decided here. Every tree
+grows on the columns of one party, so that a party that leaves takes its trees along and
+the others go on. Votes go to the server under masks that cancel over those present, in
+the place of the cipher, with a linear tag (``core/votes``): a vote that was changed
+after it was made is found but with a probability below 2^-61. How VPRF scores features
+is not published; here by impurity: first some trees grow on all columns of each party,
+and a feature stays that gained more than a column does in the mean, over all parties.
+
+======= ========================================= ======================================
+query   down                                      up
+======= ========================================= ======================================
+others  as of all trees (``methods/trees``), to   as there
+        one party after the other
+end     as there; gains of the first phase in     nothing
+        multiples of the mean of all columns
+trees   the party's own, with what leaves say     nothing
+votes   keys, and seeds that the server cannot    votes for test rows, and tags, masked:
+        read (``core/votes``)                     the server learns sums over parties
+done    nothing                                   nothing: the party selects
+======= ========================================= ======================================
+
+Growing reveals what it does in all trees, but to one party at a time: gradients, which
+are labels, and which rows share a node of its own trees. Masked are the votes for test
+rows; predictions later show the server each party's votes, and no split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from lessvfl import settings
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.losses import Labels
+from lessvfl.core.network import Network
+from lessvfl.core.plans import PartyPlan, QueryPlan
+from lessvfl.core.trees.ensemble import TreeEnsemble
+from lessvfl.core.trees.votes import VoteSum
+from lessvfl.methods.base import Method
+from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery
+from lessvfl.methods.trees import MOST_CLASSES, GrowthConfig, targets_of
+from lessvfl.methods.vprf_party import VprfParty
+from lessvfl.methods.vprf_queries import VotingHolder, count, in_means
+from lessvfl.terms import Event, Observer
+from lessvfl.wire.parties import Parties
+
+N_MORE = 8  # queries beside those of growth
+VOTED = 2  # times that a row's votes leave, in the clear at most
+
+
+@dataclass(frozen=True)
+class Config(GrowthConfig):
+    """Settings of a forest whose trees lie at one party each."""
+
+    leaves: int = settings.setting(
+        settings.an_int(2), 1024, "the most leaves of a tree"
+    )
+    tree_depth: int = settings.setting(
+        settings.an_int(1), 12, "the most splits on the way to a leaf"
+    )
+    least_rows: int = settings.setting(
+        settings.an_int(1), 5, "the fewest rows of a leaf"
+    )
+    select_trees: int = settings.setting(
+        settings.an_int(), 20, "trees that rate features first; 0: no selection"
+    )
+    secret: Literal["sharing", "none"] = settings.setting(
+        settings.one_of("sharing", "none"),
+        "sharing",
+        "how votes for test rows are counted: under masks, or as each party has them",
+    )
+
+    @property
+    def n_first(self) -> int:
+        """Return how many trees rate features."""
+        return self.select_trees
+
+    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
+        """Return every plan that a party is sent in a run."""
+        (grown,) = super().plans(n_parties)
+        assert isinstance(grown, QueryPlan)
+        n_splits = min(self.leaves, 2**self.tree_depth) - 1
+        n_values = self.n_trees * n_splits + VOTED * MOST_CLASSES
+        n_queries, scores = grown.n_queries + N_MORE, self.secret == "sharing"
+        return (QueryPlan(STAGE, n_queries, n_values, scores=scores),)
+
+
+def run(
+    parties: Parties,
+    fusion: Network,
+    labels: Labels,
+    config: Config,
+    observe: Observer,
+    keeper: Keeper,
+) -> Network:
+    """Rate features, grow every party's trees, and count votes."""
+    made = keeper.made_by(STAGE)
+    if made is not None:
+        return VoteSum.of_state(made)
+    targets, names = targets_of(labels), parties.active()
+    holders = [VotingHolder(parties, name) for name in names]
+    n_all, n_done = len(names) * (1 + bool(config.n_first)), 0
+    keeper.put_back(fusion.parameters())
+    keeper.reached(STAGE, 0, n_all)
+    observe(Event(STAGE, 0, n_all))
+
+    def grow(phase: Phase) -> dict[VotingHolder, TreeEnsemble]:
+        nonlocal n_done
+        found, growth = {}, config.growth(phase, labels.seeds[0])
+        for place, holder in enumerate(holders):
+            n_trees = max(1, (growth.n_trees + place) // len(holders))
+            own = replace(growth, n_trees=n_trees)
+            found[holder] = holder.grow(phase, targets, own)
+            n_done += 1
+            if n_done < n_all:
+                observe(Event(STAGE, n_done, n_all))
+        return found
+
+    if config.n_first:
+        rated = grow(Phase.SELECT)
+        for holder, trees in zip(rated, in_means(rated), strict=True):
+            holder.end(trees, is_last=False)
+    grown = grow(Phase.TRAIN)
+    for holder, trees in grown.items():
+        holder.end(trees, is_last=False)
+        holder.give(trees)
+    n_outputs, outputs = targets.n_outputs, None
+    counts = dict.fromkeys(parties.names, 0)
+    counts |= {holder.name: len(trees.trees) for holder, trees in grown.items()}
+    like, places = fusion.input_weights, list(counts.values())
+    found = VoteSum.of(places, labels.task, n_outputs, like)
+    if config.secret == "sharing":
+        votes = count(parties, holders).to(like.device)
+        outputs = found.counted(votes, range(len(places)))
+    parties.resize(dict.fromkeys(parties.names, n_outputs))
+    head = torch.tensor([[TreeQuery.DONE]], dtype=torch.int32)
+    last = {holder.name: holder.next_step() for holder in holders}
+    parties.query_last(STAGE, last, dict.fromkeys(last, (head,)))
+    observe(Event(STAGE, n_all, n_all, found, outputs))
+    keeper.store(STAGE, found.state())
+    return found
+
+
+METHOD = Method(
+    "vprf",
+    "a forest of trees at one party each, with masked votes; features by impurity",
+    "after Hou et al., IEEE Internet of Things Journal, 2022 (VPRF)",
+    Config,
+    run,
+    profiles=("default",),
+    protocol=VprfParty,
+    one_by_one=True,
+)
