@@ -31,6 +31,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "vertical-boost": {"trees": 5, "select_trees": 5},
     "vertical-forest": {"trees": 5, "select_trees": 5},
     "auto-boost": {"trees": 5},
+    "vprf": {"trees": 9, "select_trees": 6},
     "pso-trees": {"trees": 5, "select_trees": 5, "particles": 3, "particle_trees": 3},
 }
 Record = dict[str, Any]

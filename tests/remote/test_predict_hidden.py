@@ -59,9 +59,8 @@ def train(out: Path, settings: dict[str, Any]) -> Path:
             Side(process, hub.port)
         status = Status("run", METHOD, "people", tuple(HELD))
         how = {"method": METHOD, "settings": settings, "seeds": (0,), "align": "plain"}
-        config = server_config(out, **how)
         table = LabelTable(the_labels(), ids=IDS)
-        server = ServerProcess(config, table, hub, status)
+        server = ServerProcess(server_config(out, **how), table, hub, status)
         server.run()
         server.close()
     return out
@@ -103,8 +102,8 @@ def test_a_table_of_answers_is_the_same(folder):
         with a_session(folder, parties=ALLOWED, inference=how) as (predictor, _):
             tables.append(predictor.answer(IDS[common()].tolist())[0])
     assert tables[0]["prediction"] == tables[1]["prediction"]
-    shares = [table["probability_ill"] for table in tables]
-    np.testing.assert_allclose(*shares, atol=1e-5)
+    clear, hidden = (table["probability_ill"] for table in tables)
+    assert hidden == pytest.approx(clear, abs=1e-5)
 
 
 def test_a_policy_says_how_trees_may_predict(folder):

@@ -377,6 +377,7 @@ def compare_one(numbers, own, expected):
         ("vertical-boost", "default"),
         ("vertical-forest", "default"),
         ("pso-trees", "default"),
+        ("vprf", "default"),
         ("auto-boost", "default"),
         ("gini-filter", "default"),
     ],
@@ -883,6 +884,7 @@ def seed_at_hand(folder):
         ("vflfs", (0,)),
         ("vertical-boost", (0,)),
         ("pso-trees", (0,)),
+        ("vprf", (0,)),
         ("auto-boost", (0,)),
     ],
 )
@@ -983,6 +985,7 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         ("vflfs", (0,)),
         ("vertical-boost", (0,)),
         ("pso-trees", (0,)),
+        ("vprf", (0,)),
         ("auto-boost", (0,)),
     ],
 )

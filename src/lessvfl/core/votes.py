@@ -76,7 +76,7 @@ def _tags(seed: bytes, votes: Tensor) -> NDArray[np.int64]:
     """Return the tags of votes (n, K) in whole numbers, without a mask."""
     whole = (votes * sharing.FRACTION).round().long().numpy() % FIELD
     products = _factors(seed, N_TAGS, *whole.shape) * whole % FIELD
-    return products.sum(axis=(1, 2)) % FIELD
+    return np.asarray(products.sum(axis=(1, 2)) % FIELD)
 
 
 def _xor(left: bytes, right: bytes) -> bytes:
@@ -118,7 +118,7 @@ class VotingParty:
         self._seed = secrets.token_bytes(SEED_BYTES)
         first = self._key.public
         hidden = [
-            _xor(self._seed, self._key.secret(key, "seed", first, key)) for key in keys
+            _xor(self._seed, self._key.secret(key, b"seed", first, key)) for key in keys
         ]
         return torch.cat([sharing.from_bytes(own, 1) for own in hidden]).unsqueeze(0)
 
@@ -127,9 +127,9 @@ class VotingParty:
         own = self._key.public
         place = keys.index(own)
         after, before = keys[(place + 1) % len(keys)], keys[place - 1]
-        more = self._key.secret(after, "votes", own, after)
-        less = self._key.secret(before, "votes", before, own)
-        seed = _xor(hidden, self._key.secret(keys[0], "seed", keys[0], own))
+        more = self._key.secret(after, b"votes", own, after)
+        less = self._key.secret(before, b"votes", before, own)
+        seed = _xor(hidden, self._key.secret(keys[0], b"seed", keys[0], own))
         if self._seed and seed != self._seed:
             raise ValueError("another seed than it drew")
         self._seed = seed
@@ -144,8 +144,8 @@ def _read_keys(sent: Tensor) -> list[bytes]:
     return [bytes(key.tolist()) for key in sent[0].to(torch.uint8)]
 
 
-def count_votes(present: Sequence[PartyId], take: TakeVoteStep) -> Tensor:
-    """Return the sum of the votes of all parties present, (n, K).
+def count_votes(present: Sequence[PartyId], n_votes: int, take: TakeVoteStep) -> Tensor:
+    """Return the sum of the votes of all parties present, (n, K), K of a row.
 
     Votes that were changed after they were made are a ProtocolError.
     """
@@ -153,12 +153,12 @@ def count_votes(present: Sequence[PartyId], take: TakeVoteStep) -> Tensor:
     nothing: dict[PartyId, QueryArrays] = dict.fromkeys(present, ())
     first = take(VoteStep.KEYS, nothing, (key, (torch.int32, (1, 2))))
     sizes = {tuple(first[name][1][0].tolist()) for name in present}
-    if len(sizes) > 1:
+    n_rows = max(n for n, _ in sizes)
+    if sizes != {(n_rows, n_votes)}:
         raise ProtocolError(
-            "Parties must vote on the same rows. Got votes of shapes "
-            f"{', '.join(map(str, sorted(sizes)))}."
+            f"Parties must vote on the same rows, {n_votes} votes for each. Got votes "
+            f"of shapes {', '.join(map(str, sorted(sizes)))}."
         )
-    ((n_rows, n_votes),) = sizes
     keys = torch.cat([first[name][0] for name in present]).unsqueeze(0)
     leader, each = present[0], (torch.uint8, (1, len(present), SEED_BYTES))
     (seeds,) = take(VoteStep.SEED, {leader: (keys,)}, (each,))[leader]

@@ -214,9 +214,16 @@ class QueriedHolders:
         arrays = {key: _arrays(kind, some) for key, some in once.items()}
         sent = {name: arrays[id(some)] for name, some in zip(names, own, strict=True)}
         expects = dict(zip(names, formats, strict=True))
-        answers = self.parties.query(STAGE, self._step, sent, expects)
+        answers = self._exchange(sent, expects)
         self._step += 1
         return [answers[name] for name in names]
+
+    def _exchange(
+        self,
+        sent: Mapping[PartyId, Sequence[Tensor]],
+        expects: Mapping[PartyId, Sequence[ArrayFormat]],
+    ) -> Mapping[PartyId, tuple[Tensor, ...]]:
+        return self.parties.query(STAGE, self._step, sent, expects)
 
 
 def _layout(name: PartyId, sizes: Tensor, flags: Tensor) -> BinLayout:

@@ -7,8 +7,9 @@ grows on the columns of one party, so that a party that leaves takes its trees a
 the others go on. Votes go to the server under masks that cancel over those present, in
 the place of the cipher, with a linear tag (``core/votes``): a vote that was changed
 after it was made is found but with a probability below 2^-61. How VPRF scores features
-is not published; here by impurity: first some trees grow on all columns of each party,
+is not published; here by impurity: first small trees grow on all columns of each party,
 and a feature stays that gained more than a column does in the mean, over all parties.
+(Deep trees remove as much impurity by noise, from the rows that they grow on.)
 
 ======= ========================================= ======================================
 query   down                                      up
@@ -40,13 +41,13 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
-from lessvfl.core.trees.ensemble import TreeEnsemble
+from lessvfl.core.trees.ensemble import TreeEnsemble, TreeSettings
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.methods.base import Method
 from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery
 from lessvfl.methods.trees import MOST_CLASSES, GrowthConfig, targets_of
 from lessvfl.methods.vprf_party import VprfParty
-from lessvfl.methods.vprf_queries import VotingHolder, count, in_means
+from lessvfl.methods.vprf_queries import VotingHolder, count, in_means, together
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties
 
@@ -70,6 +71,9 @@ class Config(GrowthConfig):
     select_trees: int = settings.setting(
         settings.an_int(), 20, "trees that rate features first; 0: no selection"
     )
+    select_depth: int = settings.setting(
+        settings.an_int(1), 3, "the most splits on the way to a leaf of these trees"
+    )
     secret: Literal["sharing", "none"] = settings.setting(
         settings.one_of("sharing", "none"),
         "sharing",
@@ -81,6 +85,13 @@ class Config(GrowthConfig):
         """Return how many trees rate features."""
         return self.select_trees
 
+    def growth(self, phase: Phase, seed: int) -> TreeSettings:
+        """Return how the trees of a phase grow: those that rate are small."""
+        found = super().growth(phase, seed)
+        if phase is not Phase.SELECT:
+            return found
+        return replace(found, limits=replace(found.limits, max_depth=self.select_depth))
+
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
         (grown,) = super().plans(n_parties)
@@ -89,6 +100,11 @@ class Config(GrowthConfig):
         n_values = self.n_trees * n_splits + VOTED * MOST_CLASSES
         n_queries, scores = grown.n_queries + N_MORE, self.secret == "sharing"
         return (QueryPlan(STAGE, n_queries, n_values, scores=scores),)
+
+
+def share_of(n_trees: int, place: int, n_parties: int) -> int:
+    """Return how many trees a party has, at least one."""
+    return max(1, (n_trees + n_parties - 1 - place) // n_parties)
 
 
 def run(
@@ -105,38 +121,34 @@ def run(
         return VoteSum.of_state(made)
     targets, names = targets_of(labels), parties.active()
     holders = [VotingHolder(parties, name) for name in names]
-    n_all, n_done = len(names) * (1 + bool(config.n_first)), 0
+    n_all = 1 + bool(config.n_first)
     keeper.put_back(fusion.parameters())
     keeper.reached(STAGE, 0, n_all)
     observe(Event(STAGE, 0, n_all))
 
     def grow(phase: Phase) -> dict[VotingHolder, TreeEnsemble]:
-        nonlocal n_done
-        found, growth = {}, config.growth(phase, labels.seeds[0])
-        for place, holder in enumerate(holders):
-            n_trees = max(1, (growth.n_trees + place) // len(holders))
-            own = replace(growth, n_trees=n_trees)
-            found[holder] = holder.grow(phase, targets, own)
-            n_done += 1
-            if n_done < n_all:
-                observe(Event(STAGE, n_done, n_all))
-        return found
+        growth = config.growth(phase, labels.seeds[0])
+        shares = {
+            holder: replace(growth, n_trees=share_of(growth.n_trees, place, len(names)))
+            for place, holder in enumerate(holders)
+        }
+        return together(
+            parties, holders, lambda own: own.grow(phase, targets, shares[own])
+        )
 
     if config.n_first:
-        rated = grow(Phase.SELECT)
-        for holder, trees in zip(rated, in_means(rated), strict=True):
-            holder.end(trees, is_last=False)
+        rated = in_means(grow(Phase.SELECT))
+        together(parties, holders, lambda own: own.end(rated[own], is_last=False))
+        observe(Event(STAGE, 1, n_all))
     grown = grow(Phase.TRAIN)
-    for holder, trees in grown.items():
-        holder.end(trees, is_last=False)
-        holder.give(trees)
+    together(parties, holders, lambda own: own.give(grown[own]))
     n_outputs, outputs = targets.n_outputs, None
     counts = dict.fromkeys(parties.names, 0)
     counts |= {holder.name: len(trees.trees) for holder, trees in grown.items()}
     like, places = fusion.input_weights, list(counts.values())
     found = VoteSum.of(places, labels.task, n_outputs, like)
     if config.secret == "sharing":
-        votes = count(parties, holders).to(like.device)
+        votes = count(parties, holders, n_outputs).to(like.device)
         outputs = found.counted(votes, range(len(places)))
     parties.resize(dict.fromkeys(parties.names, n_outputs))
     head = torch.tensor([[TreeQuery.DONE]], dtype=torch.int32)

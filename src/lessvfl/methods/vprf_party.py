@@ -57,6 +57,8 @@ class VprfParty(GrowingParty):
             raise ValueError("trees before their end")
         splits, values = self._selected.net, arrays[0][0].double()
         shares, n_trees, *rest = numbers
+        if n_trees < 0 or len(rest) != n_trees + 3 * len(values):
+            raise ValueError(f"{len(rest)} numbers of {len(values)} nodes")
         table = torch.tensor(rest[n_trees:]).view(-1, 3)
         state = {
             "children": table[:, :2],

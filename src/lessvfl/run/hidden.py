@@ -46,7 +46,7 @@ class LocalParties:
         step: PathStep,
         arrays: Mapping[PartyId, QueryArrays],
         expects: Mapping[PartyId, AnswerFormats],
-    ) -> dict[PartyId, QueryArrays]:
+    ) -> Mapping[PartyId, QueryArrays]:
         found = {m: self._batch[m].answer(step, own) for m, own in arrays.items()}
         both = [*arrays.values(), *found.values()]
         self.n_bytes += sum(array.nbytes for own in both for array in own)

@@ -55,6 +55,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "vertical-forest": _WATCHED,
     "auto-boost": _WATCHED,
     "pso-trees": _WATCHED,
+    "vprf": _WATCHED,
     "less-vfl": {
         **_SMALL,
         **_STEPS,

@@ -21,7 +21,7 @@ from torch import Tensor
 from lessvfl.core import metrics
 from lessvfl.core.plans import parts
 from lessvfl.data import Problem
-from lessvfl.errors import DivergenceError
+from lessvfl.errors import DivergenceError, ProtocolError
 from lessvfl.party import Party
 from lessvfl.run.numbers import Recorded, costs, curve_point, removed_share
 from lessvfl.terms import Event, Observer, PartyId, Task
@@ -168,6 +168,12 @@ class Recorder:
         """Return what is said of all rows, and what with each block at its mean."""
         found = [_Outputs(asked.n_rows) for _ in range(1 + len(means))]
         if event.outputs is not None:
+            n_rows = event.outputs.shape[1]
+            if n_rows != asked.n_rows:
+                raise ProtocolError(
+                    f"Parties must say something of all {asked.n_rows} test rows. Got "
+                    f"{n_rows}."
+                )
             found[0].put(slice(None), event.outputs)
             return found
         for part, blocks in asked:

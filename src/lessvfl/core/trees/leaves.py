@@ -100,9 +100,8 @@ class LeafSplits:
         below = np.zeros(self.order.n_leaves, dtype=np.bool_)
         for first, _, end in self.places:
             below[first:end] = True
-        starts = self.order.starts
-        n_below = np.add.reduceat(below.astype(int), starts) if len(starts) else []
-        return math.prod(max(1, int(n)) for n in n_below)
+        trees = np.split(below, self.order.starts[1:])
+        return math.prod(max(1, int(tree.sum())) for tree in trees)
 
 
 @dataclass(frozen=True)
@@ -148,4 +147,4 @@ def _outputs(values: NDArray[np.float64], sizes: LeafPlaces) -> LeafPlaces:
     adds = np.logical_or.reduceat(values != 0, starts) if len(starts) else values > 0
     if (adds.sum(axis=1) > 1).any():
         return np.full(len(sizes), EVERY_OUTPUT)
-    return adds.argmax(axis=1)
+    return np.asarray(adds.argmax(axis=1))

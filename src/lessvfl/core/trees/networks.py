@@ -32,8 +32,6 @@ LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 class Grown:
     """What both sides have in common: one replica, nothing to train."""
 
-    weights: Tensor  # (1, 1, inputs), what splits gained, by input
-
     @property
     def n_replicas(self) -> int:
         """Return R, which is 1."""
@@ -42,12 +40,13 @@ class Grown:
     @property
     def column_slots(self) -> Tensor:
         """Return the slot of every column: itself."""
-        return torch.arange(self.weights.shape[2], device=self.weights.device)
+        weights = self.input_weights
+        return torch.arange(weights.shape[2], device=weights.device)
 
     @property
     def input_weights(self) -> Tensor:
         """Return what splits gained, (1, 1, columns)."""
-        return self.weights
+        raise NotImplementedError
 
     def parameters(self) -> list[Tensor]:
         """Return nothing: trees are grown, not trained."""
@@ -80,6 +79,11 @@ class Splits(Grown):
     bins: ColumnBins
     rules: tuple[PartyRule, ...]
     weights: Tensor
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return what splits gained, (1, 1, columns)."""
+        return self.weights
 
     @property
     def n_outputs(self) -> int:
@@ -238,6 +242,11 @@ class TreeSum(Grown):
             if below[0] != node:
                 depth[below] = depth[node] + 1
         return int(depth.max(initial=0))
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return what splits gained, (1, 1, components)."""
+        return self.weights
 
     @property
     def n_outputs(self) -> int:

@@ -28,8 +28,8 @@ class Votes(Grown):
     trees: TreeSum  # of no other party's splits
 
     @property
-    def weights(self) -> Tensor:
-        """Return what splits gained, by column."""
+    def input_weights(self) -> Tensor:
+        """Return what splits gained, (1, 1, columns)."""
         return self.splits.weights
 
     @property
@@ -45,7 +45,7 @@ class Votes(Grown):
     def __call__(self, x: Tensor) -> Tensor:
         """Map encoded rows (1, n, columns) to votes (1, n, K), as they are counted."""
         votes = self.trees.summed(self.splits(x))
-        return sharing.rounded(votes).to(self.weights.dtype).unsqueeze(0)
+        return sharing.rounded(votes).to(self.input_weights.dtype).unsqueeze(0)
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
@@ -93,7 +93,7 @@ class VoteSum(Grown):
 
     counts: Tensor  # (parties,), trees of each
     shares: Tensor  # (), as of a TreeSum
-    weights: Tensor  # (1, 1, parties x K), of no use
+    weights: Tensor  # (1, 1, parties x K), all 1
 
     @classmethod
     def of(
@@ -106,6 +106,11 @@ class VoteSum(Grown):
             torch.tensor(is_mean_of(task), device=device),
             like.new_ones(1, 1, len(counts) * n_outputs),
         )
+
+    @property
+    def input_weights(self) -> Tensor:
+        """Return that all votes count alike, (1, 1, parties x K)."""
+        return self.weights
 
     @property
     def n_outputs(self) -> int:
