@@ -55,6 +55,7 @@ from lessvfl.methods import (
     trees,
     vertical_boost,
     vertical_forest,
+    vprf,
     vflfs,
 )
 from lessvfl.methods.base import Joint, PartySelection
@@ -321,6 +322,7 @@ def settings_table(section: type, *bases: type) -> str:
         (trees.TreeConfig, trees.GrowthConfig),
         (vertical_boost.Boosting, trees.GrowthConfig),
         (vertical_forest.Config, trees.TreeConfig),
+        (vprf.Config, trees.GrowthConfig),
         (pso_trees.Config, trees.GrowthConfig),
     ],
     ids=lambda sections: f"{sections[0].__module__}.{sections[0].__qualname__}",

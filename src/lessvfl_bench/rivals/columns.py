@@ -77,6 +77,11 @@ REVEALED = {
     ),
     "vertical-boost": _TREES,
     "vertical-forest": _TREES,
+    "vprf": (
+        "to a party: the labels, and which rows share a node of its own trees; to the "
+        "server: sums of gradients by bin, which rows a split sends where, and the sum "
+        "of all votes for a test row"
+    ),
     "auto-boost": f"{_TREES}, of the columns that stay; before that {_TRAINING}",
     "pso-trees": (
         f"{_TREES}; to a party: how good each particle was; to the server: how many "
