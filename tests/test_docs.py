@@ -55,8 +55,8 @@ from lessvfl.methods import (
     trees,
     vertical_boost,
     vertical_forest,
-    vprf,
     vflfs,
+    vprf,
 )
 from lessvfl.methods.base import Joint, PartySelection
 from lessvfl.remote.config import Common, PartyConfig, ServerConfig

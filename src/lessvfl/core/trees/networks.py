@@ -29,7 +29,7 @@ RulePlaces = Sequence[Mapping[int, int]]  # of every party: rule -> component
 LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
 
-class Grown:
+class GrownNetwork:
     """What both sides have in common: one replica, nothing to train."""
 
     @property
@@ -72,7 +72,7 @@ class Grown:
 
 
 @dataclass(frozen=True, eq=False)
-class Splits(Grown):
+class Splits(GrownNetwork):
     """The splits that a party owns, as a network of its encoded columns."""
 
     cells: CellColumns
@@ -181,7 +181,7 @@ class Splits(Grown):
 
 
 @dataclass(frozen=True, eq=False)
-class TreeSum(Grown):
+class TreeSum(GrownNetwork):
     """Trees of the server: what a row's splits lead to, summed up over trees."""
 
     children: Tensor  # (nodes, 2), left and right; a leaf is its own child

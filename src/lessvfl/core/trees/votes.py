@@ -14,14 +14,20 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import sharing
-from lessvfl.core.trees.networks import Grown, Splits, TreeSum, finished, is_mean_of
+from lessvfl.core.trees.networks import (
+    GrownNetwork,
+    Splits,
+    TreeSum,
+    finished,
+    is_mean_of,
+)
 from lessvfl.terms import Task
 
 TREES = "trees."  # before the names of what a party's trees are, in its state
 
 
 @dataclass(frozen=True, eq=False)
-class Votes(Grown):
+class Votes(GrownNetwork):
     """A party's splits and the trees that they make, as a network of its columns."""
 
     splits: Splits
@@ -88,7 +94,7 @@ def party_net_of(state: Mapping[str, Tensor]) -> Splits | Votes:
 
 
 @dataclass(frozen=True, eq=False)
-class VoteSum(Grown):
+class VoteSum(GrownNetwork):
     """The server's side: votes of all parties, added up."""
 
     counts: Tensor  # (parties,), trees of each
