@@ -37,6 +37,7 @@ from typing import Literal
 import torch
 
 from lessvfl import settings
+from lessvfl.core import limits
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
@@ -45,7 +46,7 @@ from lessvfl.core.trees.ensemble import TreeEnsemble, TreeSettings
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.methods.base import Method
 from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery
-from lessvfl.methods.trees import MOST_CLASSES, GrowthConfig, targets_of
+from lessvfl.methods.trees import GrowthConfig, targets_of
 from lessvfl.methods.vprf_party import VprfParty
 from lessvfl.methods.vprf_queries import VotingHolder, count, in_means, together
 from lessvfl.terms import Event, Observer
@@ -97,7 +98,7 @@ class Config(GrowthConfig):
         (grown,) = super().plans(n_parties)
         assert isinstance(grown, QueryPlan)
         n_splits = min(self.leaves, 2**self.tree_depth) - 1
-        n_values = self.n_trees * n_splits + VOTED * MOST_CLASSES
+        n_values = self.n_trees * n_splits + VOTED * limits.MOST_CLASSES
         n_queries, scores = grown.n_queries + N_MORE, self.secret == "sharing"
         return (QueryPlan(STAGE, n_queries, n_values, scores=scores),)
 

@@ -28,6 +28,7 @@ from lessvfl.methods.tree_queries import (
     QueryParts,
     TreeQuery,
 )
+from lessvfl.methods.tree_sums import EXACT, ClearSums
 from lessvfl.terms import PartyId, stream_seed
 from lessvfl.wire.messages import ArrayFormat
 from lessvfl.wire.parties import Parties
@@ -101,7 +102,7 @@ class VotingHolder(QueriedHolders):
     """One party, as the label holder sees it who grows the party's trees."""
 
     def __init__(self, parties: Parties, name: PartyId) -> None:
-        super().__init__(parties)
+        super().__init__(parties, ClearSums(EXACT))
         self.name, self.names = name, [name]
         self.gathering: Gathering | None = None  # while others are asked, too
 
