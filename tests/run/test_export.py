@@ -492,10 +492,17 @@ def grown(task: str, method: str, **more: Any) -> Any:
     return one.model
 
 
-@pytest.mark.parametrize("method", GROWN)
+@pytest.mark.parametrize("method", [*GROWN, "vprf"])
 @pytest.mark.parametrize("task", TASKS)
 def test_graphs_of_trees_give_what_trees_give(task, method):
     check(grown(task, method), strange_rows())
+
+
+def test_trees_that_vote_are_no_json():
+    model = grown("binary", "vprf")
+    for write, owner in ((party_file, model.parties[0]), (fusion_file, model)):
+        with pytest.raises(ConfigError, match=r"to be JSON.* Got trees that vote\."):
+            write(owner, "json")
 
 
 def is_left(split: dict[str, Any], cell: Any) -> bool:

@@ -71,7 +71,7 @@ class Shape:
         ends = (n_inputs, len(outputs))
         return cls(ends, "none", source, slots, outputs)
 
-    def grown(self, state: Mapping[str, Tensor]) -> Splits | TreeSum | None:
+    def grown(self, state: Mapping[str, Tensor]) -> Network | None:
         """Return trees of this shape; None: it is a network's."""
         if self.kind not in GROWN:
             return None

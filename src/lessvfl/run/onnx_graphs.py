@@ -25,12 +25,19 @@ from lessvfl.core.lifted import Lifted
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.trees.networks import Splits, TreeSum
+from lessvfl.core.trees.votes import Votes, VoteSum
 from lessvfl.data import EncodedColumn, Encoding
 from lessvfl.data.encode import codes_of
 from lessvfl.errors import NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package
-from lessvfl.run.onnx_trees import SAID, write_splits, write_sum
+from lessvfl.run.onnx_trees import (
+    SAID,
+    write_splits,
+    write_sum,
+    write_vote_sum,
+    write_votes,
+)
 
 ALIKE = 1e-4  # how far the traced graph of a module may be from the module
 
@@ -270,6 +277,10 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
         return write_splits(graph, net, x)
     if isinstance(net, TreeSum):
         return graph.cast(write_sum(graph, net, x), dtype)
+    if isinstance(net, Votes):
+        return graph.cast(write_votes(graph, net, x), dtype)
+    if isinstance(net, VoteSum):
+        return graph.cast(write_vote_sum(graph, net, x), dtype)
     assert isinstance(net, MLP)
     layers = list(zip(net.weights, net.biases, strict=True))
     if net.is_linear:  # one product, in the order of sums that the network has

@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.core.sharing import FRACTION
 from lessvfl.core.trees.cells import NONE
 from lessvfl.core.trees.networks import HALF, LEAST_SHARE, Splits, TreeSum
+from lessvfl.core.trees.votes import Votes, VoteSum
 from lessvfl.errors import ConfigError
 from lessvfl.run.onnx_builder import GraphBuilder
 
@@ -80,6 +82,28 @@ def _category(
 
 def write_sum(graph: GraphBuilder, net: TreeSum, h: str) -> str:
     """Write raw predictions (N, K) of what splits say (N, components), in double."""
+    z = _write_leaves(graph, net, h)
+    return _finish(graph, z, len(net.roots), int(net.shares), net.n_outputs)
+
+
+def write_votes(graph: GraphBuilder, net: Votes, x: str) -> str:
+    """Write votes (N, K) of encoded rows (N, columns), in double."""
+    z = _write_leaves(graph, net.trees, write_splits(graph, net.splits, x))
+    unit = graph.constant(np.array(float(FRACTION)))
+    whole = graph.add("Round", graph.add("Mul", z, unit))
+    return graph.add("Div", whole, unit)
+
+
+def write_vote_sum(graph: GraphBuilder, net: VoteSum, h: str) -> str:
+    """Write raw predictions (N, K) of all votes (N, parties x K), in double."""
+    shape = np.array([-1, len(net.counts), net.n_outputs])
+    each = graph.add("Reshape", graph.cast(h, np.float64), graph.constant(shape))
+    z = graph.add("ReduceSum", each, graph.constant(np.array([1])), keepdims=0)
+    return _finish(graph, z, int(net.counts.sum()), int(net.shares), net.n_outputs)
+
+
+def _write_leaves(graph: GraphBuilder, net: TreeSum, h: str) -> str:
+    """Write the start and the leaves of all trees, summed up, (N, K)."""
     children, components, values = (
         own.cpu().numpy() for own in (net.children, net.components, net.values)
     )
@@ -101,13 +125,19 @@ def write_sum(graph: GraphBuilder, net: TreeSum, h: str) -> str:
     each = graph.add("Gather", graph.constant(values), node, axis=0)  # (N, trees, K)
     trees = graph.constant(np.array([1]))
     z = graph.add("ReduceSum", each, trees, keepdims=0)
-    z = graph.add("Add", z, graph.constant(start))
-    if net.shares:
-        z = graph.add("Div", z, graph.constant(np.array(float(max(1, len(roots))))))
-    if net.shares == 1:
+    return graph.add("Add", z, graph.constant(start))
+
+
+def _finish(
+    graph: GraphBuilder, z: str, n_trees: int, shares: int, n_outputs: int
+) -> str:
+    """Write raw predictions of sums over trees, of a forest by their mean."""
+    if shares:
+        z = graph.add("Div", z, graph.constant(np.array(float(max(1, n_trees)))))
+    if shares == 1:
         least, most = (np.array(end) for end in (LEAST_SHARE, 1 - LEAST_SHARE))
         z = graph.add("Clip", z, graph.constant(least), graph.constant(most))
-        if net.n_outputs == 1:
+        if n_outputs == 1:
             rest = graph.add("Sub", graph.constant(np.array(1.0)), z)
             z = graph.add("Div", z, rest)
         z = graph.add("Log", z)

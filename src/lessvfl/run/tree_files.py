@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lessvfl.core.trees.cells import NONE
 from lessvfl.core.trees.networks import Splits, TreeSum
+from lessvfl.core.trees.votes import Votes, VoteSum
 from lessvfl.data import Column, EncodedColumn, Encoding, Frame
 from lessvfl.data.encode import codes_of
 from lessvfl.errors import ConfigError
@@ -195,11 +196,15 @@ def _node(
     return {"party": party, "component": component, **children}
 
 
+def _other(net: Any) -> str:
+    return "trees that vote" if isinstance(net, Votes | VoteSum) else "a network"
+
+
 def _grown(net: Any, kind: type[Grown], owner: str) -> Grown:
     if not isinstance(net, kind):
         raise ConfigError(
             f"The export of {owner} must be of trees to be JSON; networks are written "
-            "as onnx or safetensors. Got a network."
+            f"as onnx or safetensors. Got {_other(net)}."
         )
     return net
 
