@@ -460,7 +460,6 @@ class Party:
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state` gave it; this party must be a fresh one."""
         self._shadows.restore(tensors, values)
-        self._queries.restore(tensors, values["ratings"], self._holder())
         if values["has_selected"]:
             self._has_selected = True
             self._outputs = tensors["outputs"].bool()
@@ -478,6 +477,7 @@ class Party:
             self._remove(tensors["groups"].bool())
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()
+        self._queries.restore(tensors, values["ratings"], self._holder)
         if values["plan"] is not None:
             self._training = self._start(TrainPlan.of_values(values["plan"]))
             self._training.resume(values["step"], tensors)

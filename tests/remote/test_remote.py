@@ -924,7 +924,8 @@ def test_a_server_that_dies_at_any_exchange_goes_on(tmp_path, method, seeds):
 
 
 @pytest.mark.parametrize(
-    ("method", "at"), [("vertical-boost", 30), ("vertical-forest", 16)]
+    ("method", "at"),
+    [("vertical-boost", 30), ("vertical-forest", 16), ("auto-boost", 50)],
 )
 def test_trees_that_have_grown_do_not_grow_again(tmp_path, method, at, monkeypatch):
     """After a break late in the run the first query is not asked again."""

@@ -124,13 +124,16 @@ class QueryStage:
         return found
 
     def restore(
-        self, tensors: Mapping[str, Tensor], ratings: Sequence[Rating], own: Holder
+        self,
+        tensors: Mapping[str, Tensor],
+        ratings: Sequence[Rating],
+        holder: Callable[[], Holder],
     ) -> None:
         """Take up what :meth:`state` gave."""
         self.gate_start, self.ratings = tensors.get("gate_start"), list(ratings)
         saved = below("protocol", tensors)
         if saved and self._new is not None:
-            protocol = self._new(own)
+            protocol = self._new(holder())
             assert isinstance(protocol, SavedProtocol)
             protocol.restore(saved)
             self._protocol = protocol
