@@ -58,7 +58,13 @@ from lessvfl.remote.tables import (
 )
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
-from lessvfl.run.numbers import bare_header, consensus, header, server_numbers
+from lessvfl.run.numbers import (
+    bare_header,
+    consensus,
+    header,
+    server_numbers,
+    trees_of,
+)
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
@@ -434,7 +440,7 @@ class ServerProcess:
         numbers = server_numbers(
             files.seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
         )
-        return numbers | {"bill": ledger.lines(0)}
+        return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)}
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:

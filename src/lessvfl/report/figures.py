@@ -319,7 +319,7 @@ def plot_kept(methods: Mapping[str, Sequence[RunNumbers]], ax: Axes) -> Axes:
 
 
 def plot_components(run: OneOrMore, ax: Axes | None = None) -> Axes:
-    """Draw the embedding components the server kept of each party.
+    """Draw the embedding components the server kept of each party, or its splits.
 
     Takes and returns what :func:`plot_features` does.
     """
@@ -328,12 +328,17 @@ def plot_components(run: OneOrMore, ax: Axes | None = None) -> Axes:
     if not counts:
         return say(ax, "no components were recorded")
     removed = [n - k for k, n in counts.values()]
-    layers: list[Layer] = [("kept", BLUE, "", [k for k, _ in counts.values()])]
+    has_trees = tables.are_trees(_many(run))
+    name = "splits" if has_trees else "kept"
+    layers: list[Layer] = [(name, BLUE, "", [k for k, _ in counts.values()])]
     if any(removed):
         layers.append(("removed", "#BFD9EA", "////", removed))
-    texts = {party: f"{_count(k)} of {_count(n)}" for party, (k, n) in counts.items()}
+    texts = {
+        party: _count(k) if has_trees else f"{_count(k)} of {_count(n)}"
+        for party, (k, n) in counts.items()
+    }
     _stack(ax, texts, layers, room=1.25)
-    ax.set_xlabel("embedding components" + mean_of(run))
+    ax.set_xlabel(("splits" if has_trees else "embedding components") + mean_of(run))
     return ax
 
 

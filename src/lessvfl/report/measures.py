@@ -33,6 +33,11 @@ COUNTED: dict[str, tuple[tuple[str, str, str], ...]] = {  # label, path, kind; b
         ("share removed", "spurious.removed_share", "share"),
         ("share of real features kept", "spurious.real_kept_share", "share"),
     ),
+    "Trees": (
+        ("trees", "trees.count", "count"),
+        ("splits", "trees.splits.*", "count"),
+        ("leaves", "trees.leaves", "count"),
+    ),
     "Embedding components": (
         ("kept", "components.*.kept", "count"),
         ("of", "components.*.of", "count"),
@@ -79,10 +84,15 @@ def _all_measures(runs: Sequence[RunNumbers]) -> Iterator[Measure]:
         yield Measure("Seconds", tables.stage_title(stage), f"seconds.{stage}", "size")
 
 
+OF_NETWORKS = ("components.*.kept", "components.*.of", "communication.paper_mib")
+
+
 def measures(runs: Sequence[RunNumbers]) -> list[Measure]:
     """List the numbers that at least one of these runs has."""
+    beside = OF_NETWORKS if tables.are_trees(runs) else ()
     return [
         measure
         for measure in _all_measures(runs)
-        if any(tables.value_at(run, measure.path) is not None for run in runs)
+        if measure.path not in beside
+        and any(tables.value_at(run, measure.path) is not None for run in runs)
     ]

@@ -170,6 +170,7 @@ FIGURES = {  # title, caption
         "Embedding components kept",
         "By party: the outputs of its network that the server uses.",
     ),
+    "splits": ("Splits", "By party: how many splits of trees are of its columns."),
     "bytes": (
         "Bytes by stage and direction",
         "A stage at 0 runs at the server or the parties alone.",
@@ -199,7 +200,11 @@ def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
     of_features = [
         f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
     ]
-    of_components = [f"{party} {k:g} of {n:g}" for party, (k, n) in kept.items()]
+    has_trees = tables.are_trees(runs)
+    of_components = [
+        f"{party} {k:g}" + f" of {n:g}" * (not has_trees)
+        for party, (k, n) in kept.items()
+    ]
     left, right = [], []
     with figures.page_style():
         if counts:  # a server is told of them by some parties, or by none
@@ -213,7 +218,7 @@ def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
         left += [*pixels.drawn(runs, "pixels"), _curve_figure(runs)]
         ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
         alt = "; ".join(of_components) or "No components were recorded."
-        left.append(_figure(ax, "components", alt))
+        left.append(_figure(ax, "splits" if has_trees else "components", alt))
         selection = _selection(runs[0]) if runs[0].get("selection") else None
     return {"left": left, "right": right, "selection": selection}
 
@@ -315,9 +320,10 @@ def _features(
     with_kind = any(line["kind"] == "planted" for line in lines)
     with_mark = bool(marked) and len(record.runs) > 1  # one run says it all
     with_norms = any(row.importance is not None for row in rows)
+    strength = "Gain" if tables.are_trees(record.runs) else "Norm"
     names = ["Party", "Feature", "Kept in", "Outcome", "Why", *["Kind"] * with_kind]
     return {
-        "names": [*names, *["Recommended"] * with_mark, *["Norm"] * with_norms],
+        "names": [*names, *["Recommended"] * with_mark, *[strength] * with_norms],
         "rows": lines,
         "parties": {row.party: row.party for row in rows},
         "states": STATES,

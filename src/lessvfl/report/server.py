@@ -18,10 +18,13 @@ def party_rows(record: RunRecord) -> list[dict[str, str]]:
     for party in record.header.get("parties") or components:
         kept, of = components.get(party, (0, 0))
         bytes_up, bytes_down = (_bytes(record, party, way) for way in ("up", "down"))
+        own = {"components": f"{tables.value_text(round(kept, 1), 'count')} of {of:g}"}
+        if tables.are_trees(record.runs):
+            own = {"splits": tables.value_text(round(kept, 1), "count")}
         rows.append(
             {
                 "party": party,
-                "components": f"{tables.value_text(round(kept, 1), 'count')} of {of:g}",
+                **own,
                 "features": _features(record, party),
                 "sent": bytes_up,
                 "received": bytes_down,

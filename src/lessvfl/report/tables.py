@@ -250,8 +250,15 @@ def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
 # -- components and communication ------------------------------------------------------
 
 
+def are_trees(runs: Sequence[RunNumbers]) -> bool:
+    """Tell whether runs have trees in the place of networks, whose components split."""
+    return any(value_at(run, "trees.count") is not None for run in runs)
+
+
 def components(run: RunNumbers) -> dict[str, Counts]:
-    """Return (kept, of) of each party's embedding components in one run."""
+    """Return (kept, of) of each party's embedding components, or splits, in a run."""
+    if splits := at(run, "trees", "splits"):
+        return {party: (n, n) for party, n in splits.items()}
     by_party = (at(run, "components") or {}).items()
     return {p: (n["kept"], n["of"]) for p, n in by_party if _is_known(n)}
 
@@ -383,6 +390,8 @@ SUMMARY = {  # label: where in a run, and the kind of number
     "accuracy of always the most frequent": ("baseline.accuracy", "score"),
     "spurious removed": ("spurious.removed_share", "share"),
     "real kept": ("spurious.real_kept_share", "share"),
+    "trees": ("trees.count", "count"),
+    "splits": ("trees.splits.*", "count"),
     "MB both ways": ("communication.payload_bytes.*", "MB"),
     "paper MiB": ("communication.paper_mib", "size"),
     "paper MiB to target": ("target.paper_mib", "size"),
@@ -399,7 +408,10 @@ def summary(record: RunRecord) -> dict[str, str]:
     texts = {}
     lead, _ = first_score(record)
     rows = sorted(SUMMARY.items(), key=lambda row: row[1][0] != f"{lead}.final")
+    has_trees = are_trees(record.runs)
     for label, (path, kind) in rows:
+        if has_trees and path == "communication.paper_mib":
+            continue  # it counts embeddings of training
         if found := over_seeds(record.runs, path):
             texts[label] = spread_text(found, kind)
     if held := over_seeds(record.runs, "features.*.*"):

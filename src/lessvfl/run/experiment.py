@@ -116,11 +116,18 @@ def check(job: Job, seeds: Sequence[int], target: bool) -> None:
         )
 
 
+TREE_ADVICE = {  # a feature stays if it gains more than copies of all columns
+    "everything": ": a larger 'false_share' or more 'copies' may be needed, or "
+    "'select_trees' 0, which leaves selection out",
+    "nothing": ": a smaller 'false_share' may be needed",
+}
+
+
 def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
     """Say where selection removed everything or nothing: legal, but worth a look."""
     if job.settings.method == "plain":
         return  # it selects nothing
-    has_lambda = "lam_party" in job.settings.flat()
+    given = job.settings.flat()
     for done, empty, change in (
         ("everything", "kept", "smaller"),
         ("nothing", "removed", "larger"),
@@ -132,7 +139,9 @@ def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
         ]
         if seeds:
             word = "seed" if len(seeds) == 1 else "seeds"
-            advice = f": a {change} 'lam_party' may be needed" if has_lambda else ""
+            advice = f": a {change} 'lam_party' may be needed" * ("lam_party" in given)
+            if given.get("select_trees") and "copies" in given:
+                advice = TREE_ADVICE[done]
             warn(f"Selection removed {done} ({word} {', '.join(seeds)}){advice}.")
 
 

@@ -22,8 +22,10 @@ from lessvfl import __version__
 from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.core.metrics import support_f1
+from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome
 from lessvfl.core.power import Sight, correlation_of
+from lessvfl.core.trees.networks import TreeSum
 from lessvfl.data import PartyTable, Problem, class_counts
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import MEASURES, Event, Task
@@ -238,6 +240,21 @@ def server_numbers(
         },
         "curve": recorded.curve,
         "seconds": recorded.seconds,
+    }
+
+
+def trees_of(net: Network, server: Parties) -> dict[str, Any]:
+    """Return how large the trees of the server are, nothing where it has a network."""
+    if not isinstance(net, TreeSum):
+        return {}
+    sizes = [server.sizes[name] for name in server.names]
+    n_trees, splits = len(net.roots), net.splits_of(sizes)
+    return {
+        "trees": {
+            "count": n_trees,
+            "leaves": sum(splits) + n_trees,
+            "splits": dict(zip(server.names, splits, strict=True)),
+        }
     }
 
 

@@ -334,9 +334,11 @@ class _Batch:
         }
         seed = self.replicas[r].seed
         of_server = numbers.server_numbers(seed, r, server, self.recorder.recorded(r))
+        net = fusion.replica(r)
+        of_server |= numbers.trees_of(net, server)
         return Run(
             numbers.join_numbers(of_server, own, problem),
-            self._model(fusion.replica(r), problem, outcomes),
+            self._model(net, problem, outcomes),
             problem,
             server.ledger.lines(r),
             {name: found for name, found in rated.items() if found is not None},

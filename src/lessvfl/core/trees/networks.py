@@ -234,6 +234,13 @@ class TreeSum(GrownNetwork):
             torch.from_numpy(gains).to(like).view(1, 1, -1),
         )
 
+    def splits_of(self, sizes: Sequence[int]) -> list[int]:
+        """Return how many splits every party has, by its number of components."""
+        nodes = torch.arange(len(self.children), device=self.children.device)
+        asked = self.components[self.children[:, 0] != nodes]
+        every = torch.bincount(asked, minlength=sum(sizes))
+        return [int(own.sum()) for own in torch.split(every, list(sizes))]
+
     @functools.cached_property
     def depth(self) -> int:
         """Return the most splits that a row passes."""
