@@ -178,6 +178,21 @@ def test_scores_of_the_test_rows_are_the_runs(run_cli, a_run, tmp_path, task, su
     assert found["model"] == {"data": "all", "method": "plain", "seed": 0}
 
 
+@pytest.mark.parametrize("task", ["binary", "regression"])
+@pytest.mark.parametrize("method", ["vertical-boost", "vertical-forest"])
+def test_trees_of_a_run_folder_are_scored_and_exported(run_cli, a_run, task, method):
+    folder = a_run(task, "--method", method, "--set", "trees=3", "--set", "copies=20")
+    found = run_cli("evaluate", folder, folder.parent / "test.csv", "--json").json
+    run = json.loads((folder / "record.jsonl").read_text().splitlines()[1])
+    for name in ["r2"] if task == "regression" else ["accuracy", "auc"]:
+        assert found[name] == pytest.approx(run[name]["final"], abs=1e-6), name
+    assert found["model"]["method"] == method
+    for format in ("onnx", "safetensors", "json"):
+        result = run_cli("export", folder, "--format", format)
+        assert result.code == 0, result.err
+        assert (folder / "export" / f"fusion.{format}").is_file()
+
+
 def test_npz_with_test_rows_of_its_own(run_cli, tmp_path):
     rng = np.random.default_rng(0)
     X, X_test = rng.normal(size=(2, 90, 4))

@@ -83,7 +83,8 @@ def test_the_operators_page_has_features_by_gain(between_machines) -> None:
     assert set(gains) == {"age", "town"} <= set(people())
     assert min(gains.values()) > 0
     for feature, gain in gains.items():
-        assert f"{feature} {gain:.3f}" in words
+        assert f"{feature} kept {gain:.3f}" in words
+    assert "No message tells these numbers" not in words
     for other in ("server", "bank", "lab"):
         whole = (between_machines / other / "record.jsonl").read_text()
         assert not any(str(gain) in whole for gain in gains.values())

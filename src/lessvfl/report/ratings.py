@@ -13,6 +13,11 @@ from lessvfl.report.tables import at, plural
 from lessvfl.run.record import RunRecord
 
 RATINGS_NAME = "ratings.csv"
+UNTOLD = "No message tells these numbers, and no record but yours has them."
+TOLD = {  # by measure
+    "gain": "The server chose the splits and knows what each gained, and not of which "
+    "of your features it is.",
+}
 MOST_FEATURES, MOST_BINS = 100, 50  # on the page; the file has all
 
 
@@ -60,7 +65,7 @@ def rating_card(record: RunRecord) -> RatingCard | None:
     seed, how, kept = runs[0]
     features, measure = how["features"], str(how["measure"])
     which = f"Of seed {seed}. " if len(runs) > 1 else ""
-    said = [f"{which}No message tells these numbers, and no record but yours has them."]
+    said = [f"{which}{TOLD.get(measure, UNTOLD)}"]
     if any("bins" in one for one in features):
         said.append(
             "Classes are numbered as at the server; those of amounts go upwards."
