@@ -400,6 +400,19 @@ def test_the_same_bits_and_the_same_bill(whole, method, profile):
     assert bill["resent_bytes"] == 0
 
 
+def test_sums_of_trees_are_not_counted(whole):
+    """A party's count has what its splits say where they are scored, and no more."""
+    run = whole("vertical-boost")
+    for name, party in run.own.items():
+        (own,) = party.runs
+        n_splits = own["components"][name]["kept"]
+        n_passes = len(own["shown"]["scored"])
+        assert n_passes == 2
+        answers = [line for line in own["bill"] if line["kind"] == "answer"]
+        assert sum(line["payload_bytes"] for line in answers) > 1000
+        assert own["shown"]["values"] == n_passes * n_splits
+
+
 @pytest.mark.parametrize("secret", ["sharing", "none"])
 def test_rows_held_out_say_the_same_between_machines(tmp_path, secret):
     """Also how every party rated its features, after a break, and in no other place."""
