@@ -23,6 +23,7 @@ at home.
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Self
 
 
 class LessVFLError(Exception):
@@ -80,6 +81,11 @@ class ProtocolError(LessVFLError, RuntimeError):
 
     kind = "protocol"
     public = "A message did not fit the protocol."
+
+    @classmethod
+    def told(cls, sentence: str) -> Self:
+        """Return an error of which both sides hear the whole sentence."""
+        return cls(sentence, public=sentence)
 
 
 class PolicyError(LessVFLError, RuntimeError):

@@ -136,13 +136,12 @@ class Party:
 
     def _gates(self, plan: TrainPlan, sigma: float, lam: float) -> Gates:
         """Return gates on the features, half open unless a protocol said where."""
-        groups = self.features.groups
-        mu = torch.full(groups.shape, HALF_OPEN).to(self.X_train)
-        if self._queries.gate_start is not None:
-            mu = self._queries.gate_start.to(mu)
+        start = self._queries.gate_start
+        if start is None:
+            start = torch.full(self.features.groups.shape, HALF_OPEN)
         name = ("gates", plan.stage, self.name)
-        owner = self.features.column_groups
-        return Gates(mu.clone(), owner, sigma, lam, self._private, name)
+        own = (self.features.column_groups, sigma, lam, self._private, name)
+        return Gates(start.to(self.X_train, copy=True), *own)
 
     def _next_batch(self, training: PartyTraining) -> messages.Reply:
         """Embed the next batch (line 5), or end the stage."""
@@ -183,12 +182,11 @@ class Party:
             )
         agrees = training.agrees(request.rate, request.last)
         if request.stage != training.plan.stage or not agrees:
-            sentence = (
+            raise ProtocolError.told(
                 f"Party '{self.name}' must be sent the rate of its plan, and its end "
                 f"where it is due. Got a rate of {request.rate:g} in stage "
                 f"'{request.stage}', {'the end' if request.last else 'no end'}."
             )
-            raise ProtocolError(sentence, public=sentence)
         gradient = self._substitute.without(gradient)
         grads = training.passes.back(gradient)
         if training.is_recorded:
@@ -210,9 +208,8 @@ class Party:
         training = self._training
         if training is None or not training.is_check_due:
             return False
-        n_rows, bits = training.batches.held_out.shape[1], training.plan.bits
         asked = (request.stage, request.rows, request.n_rows, request.bits)
-        return asked == ("train", "train", n_rows, bits)
+        return asked == ("train", "train", *training.check_format)
 
     # ------------------------------------------------------------- Algorithm 1, party m
 
@@ -223,11 +220,10 @@ class Party:
     ) -> messages.Reply:
         """Keep K_m, then select features on H_N alone (stage 3)."""
         if self._training is not None:
-            sentence = (
+            raise ProtocolError.told(
                 f"Party '{self.name}' selects when it has trained. Got a selection "
                 "before the end of a stage."
             )
-            raise ProtocolError(sentence, public=sentence)
         if components is not None:
             self._outputs = torch.zeros_like(self.net.output_mask)
             for replica, some in enumerate(components):
@@ -248,17 +244,15 @@ class Party:
         try:
             answer = None if self._training else self._queries.answer(*asked)
         except ValueError as error:
-            sentence = (
+            raise ProtocolError.told(
                 f"Party '{self.name}' must be sent what its method's protocol has at "
                 f"step {request.step}. Got {error}."
-            )
-            raise ProtocolError(sentence, public=sentence) from None
+            ) from None
         if answer is None:
-            sentence = (
+            raise ProtocolError.told(
                 f"Party '{self.name}' answers the queries of a stage of its method, "
                 f"from step 0 on. Got step {request.step} outside of one."
             )
-            raise ProtocolError(sentence, public=sentence)
         if not isinstance(answer, Selected):
             return messages.QueryReply(request.stage, tuple(answer))
         if answer.net is not None:
@@ -280,17 +274,9 @@ class Party:
         self._cut_columns(self.features.columns[before])
 
     def _holder(self) -> Holder:
-        return Holder(
-            self.name,
-            self.X_train,
-            self.features,
-            self.net,
-            self.seeds,
-            self._private,
-            self._data.must_keep,
-            self._data.alone,
-            self.X_test,
-        )
+        data = self._data
+        own = (self.features, self.net, self.seeds, self._private, data.must_keep)
+        return Holder(self.name, self.X_train, *own, data.alone, self.X_test)
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:
         """Return the groups that stage 3 of the paper keeps, (R, n_groups)."""
@@ -300,16 +286,9 @@ class Party:
         loss = algorithm.matching_loss(self.net, X, plan)
         if plan.relative:
             plan = algorithm.with_lambda(plan, self.net, loss, groups, X.shape[1])
-        return algorithm.select_features(
-            self.net,
-            loss,
-            self.net.output_mask.sum(dim=1),
-            groups,
-            plan,
-            in_order(batches, X.device),
-            self.observe,
-            who,
-        )
+        n_outputs, order = self.net.output_mask.sum(dim=1), in_order(batches, X.device)
+        own = (self.net, loss, n_outputs, groups, plan, order)
+        return algorithm.select_features(*own, self.observe, who)
 
     def _select_by_shadows(self, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again.
@@ -375,11 +354,10 @@ class Party:
         X = self.X_train if request.rows == "train" else self.X_test
         slices = parts(X.shape[1])
         if not 0 <= request.part < len(slices):
-            sentence = (
+            raise ProtocolError.told(
                 f"Party '{self.name}' must be asked for rows that it has, in "
                 f"{plural(len(slices), 'part')}. Got part {request.part}."
             )
-            raise ProtocolError(sentence, public=sentence)
         return slices[request.part]
 
     def _embed_rows(self, which: Literal["train", "test"], rows: Rows) -> Tensor:

@@ -61,8 +61,8 @@ def ask(party: Any, step: int, *arrays: Tensor) -> Any:
 
 def bins_of(party: Party) -> Tensor:
     """Return which bins every row of a party in a stage is in, (N, bins)."""
-    assert isinstance(party._protocol, CountingParty)
-    return party._protocol.bins[0].indicators(torch.int64)
+    assert isinstance(party._queries._protocol, CountingParty)
+    return party._queries._protocol.bins[0].indicators(torch.int64)
 
 
 def sizes_of(n_bins: int, n_classes: int) -> Tensor:
@@ -460,7 +460,7 @@ def test_a_lying_server_of_counterfactual_sees_the_network_at_other_places() -> 
     gradient[:, :, 0] = 1.0
     (slopes,) = ask(side, 1, gradient)
     (after,) = ask(side, 2, slopes)
-    protocol: Any = side._protocol
+    protocol: Any = side._queries._protocol
     moved = protocol.changes.delta[0] != 0
     assert after.dtype == torch.float32
     assert (moved.sum(dim=1) == 1).float().mean() > 0.9

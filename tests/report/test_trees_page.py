@@ -43,9 +43,10 @@ def between_machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_counts_its_trees() -> None:
     run = a_run("vertical-boost", trees=3, select_trees=0, leaves=4)
     found = run.numbers["trees"]
-    net: Any = run.model.fusion
-    assert found["count"] == 3 == len(net.roots)
-    own = {party.name: len(party.net.rules) for party in run.model.parties}
+    fusion: Any = run.model.fusion
+    assert found["count"] == 3 == len(fusion.roots)
+    nets: dict[str, Any] = {party.name: party.net for party in run.model.parties}
+    own = {name: len(net.rules) for name, net in nets.items()}
     assert found["splits"] == own
     assert min(own.values()) == 0
     assert found["leaves"] == sum(own.values()) + 3

@@ -505,7 +505,7 @@ def test_trees_that_vote_are_no_json():
             write(owner, "json")
 
 
-def is_left(split: dict[str, Any], cell: Any) -> bool:
+def is_left(split: dict[str, Any], cell: Any) -> Any:
     """Follow one split of a JSON file for one raw cell."""
     name = split["column"]
     if "one_of" in split:

@@ -272,7 +272,10 @@ class TrainPlan:
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> TrainPlan:
         """Return a plan from a file, which has tuples as lists."""
-        own = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        own: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in values.items()
+        }
         return cls(**own)
 
     @property

@@ -62,6 +62,11 @@ class Training:
             return False
         return self.end.is_due(self.step + 1)
 
+    @property
+    def check_format(self) -> tuple[int, int]:
+        """Return how many rows are held out, and the bits of their values."""
+        return self.batches.held_out.shape[1], self.plan.bits
+
     def update(
         self,
         grads: Sequence[Tensor],

@@ -210,7 +210,7 @@ class PartyProcess:
         sentence = (
             f"Party '{self.name}' must be told {what} first. Got a later message."
         )
-        return ProtocolError(sentence, public=sentence)
+        return ProtocolError.told(sentence)
 
     # ------------------------------------------------------------- who, and which rows
 

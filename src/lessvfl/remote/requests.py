@@ -123,7 +123,7 @@ class Prepared:
 
     def _misfit(self, what: str, got: object) -> ProtocolError:
         sentence = f"Party '{self.checker.party}' must be asked for {what}. Got {got}."
-        return ProtocolError(sentence, public=sentence)
+        return ProtocolError.told(sentence)
 
     def _check_turn(self, plan: Any, done: SeedProgress) -> None:
         """Refuse a stage that is over, or whose turn has not come."""
