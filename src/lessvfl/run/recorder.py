@@ -27,6 +27,10 @@ from lessvfl.run.numbers import Recorded, costs, curve_point, removed_share
 from lessvfl.terms import Event, Observer, PartyId, Task
 from lessvfl.wire.parties import Parties, concatenate
 
+MANY = 4096  # components, as only trees have, from which on few are looked at together
+FEW = 64  # of them
+CELLS = 1 << 24  # of rows that are scored together
+
 Scores = dict[str, float | None]  # by measure; None where it is undefined
 
 
@@ -198,7 +202,8 @@ class Recorder:
         """Return what the fusion network says of rows, (R, n, outputs)."""
         assert event.fusion is not None
         with torch.no_grad():
-            z = event.fusion(concatenate(blocks)).expand(-1, n_rows, -1)
+            z = torch.cat([event.fusion(own) for own in _joined(blocks)], dim=1)
+            z = z.expand(-1, n_rows, -1)
         self._refuse_infinite(event, [*blocks, z])
         return z
 
@@ -325,8 +330,32 @@ class _Asked:
         return found
 
 
+def _joined(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the fusion network's input; the many components of trees by few rows."""
+    n_components = sum(block.shape[2] for block in blocks)
+    if n_components <= MANY:
+        yield concatenate(blocks)
+        return
+    by_component = blocks[0].stride(1) == 1  # as trees give them: copied as they lie
+    n_rows = max(1, CELLS // n_components)
+    for some in zip(*(torch.split(b, n_rows, dim=1) for b in blocks), strict=True):
+        if by_component:
+            turned = [block.transpose(1, 2) for block in some]
+            yield torch.cat(turned, dim=1).transpose(1, 2)
+        else:
+            yield concatenate(some)
+
+
 def _mean(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean over the rows, the first row, and where all equal it, (R, E)."""
+    few = block.shape[2] if block.shape[2] <= MANY else FEW
+    found = [_mean_of(some) for some in torch.split(block, max(1, few), dim=2)]
+    mean, first, same = (torch.cat(own, dim=1) for own in zip(*found, strict=True))
+    return mean, first, same
+
+
+def _mean_of(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same of so few components that they are at hand together."""
     block = block.double().contiguous()  # so that every transport gives the same bits
     same = (block == block[:, :1]).all(dim=1)
     return block.mean(dim=1), block[:, 0].clone(), same  # no view of all rows
