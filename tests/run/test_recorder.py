@@ -14,8 +14,8 @@ from lessvfl import data
 from lessvfl.core import plans
 from lessvfl.core.plans import parts
 from lessvfl.errors import DivergenceError
-from lessvfl.run import profiles, simulate
-from lessvfl.run.recorder import Recorder, _mean
+from lessvfl.run import profiles, recorder, simulate
+from lessvfl.run.recorder import Recorder, _joined, _mean
 from lessvfl.run.simulate import Job
 from lessvfl.terms import Event
 from lessvfl.wire.ledger import Ledger
@@ -273,3 +273,25 @@ def test_parties_that_kept_nothing_are_not_missed():
     assert not any(party["kept"] for party in numbers["features"].values())
     for scores in numbers["without"].values():
         assert scores == {name: numbers[name]["final"] for name in scores}
+
+
+@pytest.mark.parametrize("by_component", [True, False])
+def test_many_components_are_looked_at_by_parts(monkeypatch, by_component):
+    """As trees have them: 0 or 1, so that sums are exact in any order."""
+    random = torch.Generator().manual_seed(0)
+    shapes = (7, 4, 30)
+    blocks = [(torch.rand(1, 50, n, generator=random) < 0.4).float() for n in shapes]
+    blocks[0][..., 2] = 1.0
+    if by_component:
+        blocks = [b.transpose(1, 2).contiguous().transpose(1, 2) for b in blocks]
+    whole, means = list(_joined(blocks)), [_mean(block) for block in blocks]
+    assert len(whole) == 1
+    for name, value in {"MANY": 3, "FEW": 2, "CELLS": 100}.items():
+        monkeypatch.setattr(recorder, name, value)
+    parts_ = list(_joined(blocks))
+    assert [part.shape[1] for part in parts_] == [2] * 25
+    assert torch.equal(torch.cat(parts_, dim=1), whole[0])
+    for block, expected in zip(blocks, means, strict=True):
+        for found, own in zip(_mean(block), expected, strict=True):
+            assert torch.equal(found, own)
+    assert bool(means[0][2][0, 2])

@@ -348,14 +348,17 @@ def _joined(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
 
 def _mean(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean over the rows, the first row, and where all equal it, (R, E)."""
-    few = block.shape[2] if block.shape[2] <= MANY else FEW
-    found = [_mean_of(some) for some in torch.split(block, max(1, few), dim=2)]
-    mean, first, same = (torch.cat(own, dim=1) for own in zip(*found, strict=True))
-    return mean, first, same
+    if block.shape[2] > MANY:
+        turned = torch.split(block.transpose(1, 2), FEW, dim=1)
+        found = zip(*(_mean_over(some, 2) for some in turned), strict=True)
+        mean, first, same = (torch.cat(own, dim=1) for own in found)
+        return mean, first, same
+    return _mean_over(block, 1)
 
 
-def _mean_of(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same of so few components that they are at hand together."""
+def _mean_over(block: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same of a block whose rows are along that axis."""
     block = block.double().contiguous()  # so that every transport gives the same bits
-    same = (block == block[:, :1]).all(dim=1)
-    return block.mean(dim=1), block[:, 0].clone(), same  # no view of all rows
+    first = block.select(rows, 0)
+    same = (block == first.unsqueeze(rows)).all(dim=rows)
+    return block.mean(dim=rows), first.clone(), same  # no view of all rows

@@ -99,9 +99,15 @@ class Splits(GrownNetwork):
     def __call__(self, x: Tensor) -> Tensor:
         """Map encoded rows (1, n, columns) to 1 where a split sends a row left."""
         codes = self.bins.codes(self.cells.cells(x[0].cpu().numpy()))
-        said = np.zeros((self.n_outputs, len(x[0])), dtype=np.bool_)
-        for own, rule in zip(said, self.rules, strict=False):
-            np.take(rule.left, codes[rule.column], out=own)
+        said = np.zeros((self.n_outputs, len(x[0])), dtype=np.float32)
+        by_column: dict[int, list[int]] = {}
+        for place, rule in enumerate(self.rules):
+            by_column.setdefault(rule.column, []).append(place)
+        for column, places in by_column.items():
+            own = codes[column].astype(np.intp)
+            for place in places:
+                left = self.rules[place].left.astype(np.float32)
+                np.take(left, own, out=said[place], mode="clip")  # clip: no buffer
         return torch.from_numpy(said).T.to(self.weights).unsqueeze(0)
 
     def narrow(
