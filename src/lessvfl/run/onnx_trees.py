@@ -17,7 +17,7 @@ from lessvfl.core.trees.votes import Votes, VoteSum
 from lessvfl.errors import ConfigError
 from lessvfl.run.onnx_builder import GraphBuilder
 
-Places = NDArray[np.int64]
+SplitPlaces = NDArray[np.int64]
 SAID = np.dtype(np.float32)  # of what splits say, 0 or 1
 
 
@@ -36,7 +36,9 @@ def write_splits(graph: GraphBuilder, net: Splits, x: str) -> str:
     return graph.add("Gather", every, order, axis=1)
 
 
-def _number(graph: GraphBuilder, net: Splits, x: str, column: int, own: Places) -> str:
+def _number(
+    graph: GraphBuilder, net: Splits, x: str, column: int, own: SplitPlaces
+) -> str:
     """Write the splits `own` of a number, (N, splits)."""
     ends = np.array([net.bins.last_left(net.rules[i]) for i in own])
     if np.isnan(ends).any():
@@ -59,7 +61,7 @@ def _number(graph: GraphBuilder, net: Splits, x: str, column: int, own: Places) 
 
 
 def _category(
-    graph: GraphBuilder, net: Splits, x: str, column: int, own: Places
+    graph: GraphBuilder, net: Splits, x: str, column: int, own: SplitPlaces
 ) -> str:
     """Write the splits `own` of a category, (N, splits): by the first that is on."""
     sources = net.cells.sources[column]

@@ -22,7 +22,7 @@ from lessvfl.data.encode import codes_of
 from lessvfl.errors import ConfigError
 from lessvfl.run.fitted import FittedParty, FittedServer
 
-Grown = TypeVar("Grown", Splits, TreeSum)
+TreePart = TypeVar("TreePart", Splits, TreeSum)
 
 DATE_PARTS = ("day", "month", "weekday", "days")  # the last: since the first
 NEARBY = 64  # numbers next to each other among which a threshold lies
@@ -200,7 +200,7 @@ def _other(net: Any) -> str:
     return "trees that vote" if isinstance(net, Votes | VoteSum) else "a network"
 
 
-def _grown(net: Any, kind: type[Grown], owner: str) -> Grown:
+def _grown(net: Any, kind: type[TreePart], owner: str) -> TreePart:
     if not isinstance(net, kind):
         raise ConfigError(
             f"The export of {owner} must be of trees to be JSON; networks are written "
