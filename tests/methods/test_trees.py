@@ -13,7 +13,8 @@ import torch
 from lessvfl import data
 from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnHolder, LocalHolders, LocalRows
-from lessvfl.core.trees.ensemble import EnsembleGrower, fit
+from lessvfl.core.trees.ensemble import EnsembleGrower, TreeSettings, fit
+from lessvfl.core.trees.grow import GrowthLimits
 from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.data import Dataset
 from lessvfl.errors import ConfigError, ProtocolError, RecordError
@@ -263,6 +264,32 @@ def a_growing_party() -> Party:
 
 def _bits(n: int) -> torch.Tensor:
     return torch.from_numpy(np.packbits(np.ones(n, dtype=bool))).unsqueeze(0)
+
+
+def test_sums_beyond_32_bits_travel() -> None:
+    party = a_party()
+    ask(party, 0, [TreeQuery.START, Phase.TRAIN])
+    ask(party, 1, [TreeQuery.LAYOUT])
+    values = torch.full((1, 1, 2, N_ROWS), 2**30, dtype=torch.int32)
+    reply = ask(party, 2, [TreeQuery.BEGIN, 0, 0], _bits(N_ROWS + 4), values)
+    frame = codec.decode(codec.encode(codec.WireFrame(reply, 1)))
+    (sums,) = frame.message.arrays
+    assert sums[0, 0, 0, :N_ROWS].sum() == N_ROWS * 2**30
+
+
+def test_gains_are_by_row() -> None:
+    """So that no number of rows makes them too large to travel."""
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    y = (X[:, 0] > np.random.default_rng(1).normal(size=100)).astype(int)
+    growth = TreeSettings(n_trees=1, limits=GrowthLimits(max_leaf_nodes=2))
+    gains = []
+    for times in (1, 4):
+        holders = LocalHolders([ColumnHolder.of(np.tile(X, (times, 1)))])
+        targets = TreeTargets.of(np.tile(y, times), "binary")
+        ((tree,),) = fit(EnsembleGrower(holders, targets, growth)).trees
+        gains.append(tree.gain)
+    np.testing.assert_allclose(gains[1], gains[0], rtol=1e-3)
+    assert gains[0].max() > 0
 
 
 @pytest.mark.parametrize(

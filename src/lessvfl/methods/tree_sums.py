@@ -214,7 +214,7 @@ def both_of(values: FixedPoint) -> Sums:
 def sums_format(values: FixedPoint) -> torch.dtype:
     """Return the format in which sums of whole numbers are exact."""
     n_rows = values.hessian.shape[1]
-    return torch.int32 if values.largest * n_rows < MOST_EXACT else torch.float64
+    return torch.int32 if values.largest * n_rows < MOST_EXACT else torch.int64
 
 
 def write_values(values: FixedPoint) -> Tensor:

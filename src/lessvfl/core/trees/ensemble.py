@@ -255,9 +255,10 @@ def _best(losses: Sequence[float]) -> int:
 def _with_values(
     grown: Grown, values: FixedPoint, place: int, l2: float, rate: float
 ) -> SplitTree:
-    """Give leaves their values, -rate G / (H + l2)."""
+    """Give leaves their values, -rate G / (H + l2), and splits their gains by row."""
     g = grown.sums[:, :-2] * values.gradient_unit[place]
     h = grown.sums[:, -2:-1] * values.hessian_unit[place] + l2
     best = np.divide(-rate * g, h, out=np.zeros_like(g), where=h > 0)
     is_leaf = (grown.tree.owner == LEAF)[:, None]
-    return replace(grown.tree, value=np.where(is_leaf, best, 0.0))
+    gain = grown.tree.gain / len(grown.leaves)
+    return replace(grown.tree, gain=gain, value=np.where(is_leaf, best, 0.0))

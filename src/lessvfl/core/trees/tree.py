@@ -23,7 +23,7 @@ class SplitTree:
     owner: NDArray[np.int32]  # (nodes,), the party that splits; LEAF at leaves
     column: NDArray[np.int32]  # (nodes,), of its owner
     rule: NDArray[np.int32]  # (nodes,), by which its owner keeps it
-    gain: NDArray[np.float64]  # (nodes,), 0 at leaves
+    gain: NDArray[np.float64]  # (nodes,), of the loss by row, 0 at leaves
     n_rows: NDArray[np.int64]  # (nodes,), that it was grown on
     value: NDArray[np.float64]  # (nodes, Q), of rows that end here; 0 elsewhere
 
