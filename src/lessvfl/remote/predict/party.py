@@ -80,7 +80,6 @@ class OpenModel:
     h: Tensor  # (1, N, components), all rows of the table
     has_splits: bool  # whether these are what splits say
     sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
-    hidden: NDArray[np.bool_]  # rows that were predicted with hidden paths; likewise
 
 
 class PredictingParty:
@@ -182,7 +181,7 @@ class PredictingParty:
         model = _fitted(self.config, message.seed)
         none = np.zeros(self.frame.n_rows, dtype=np.bool_)
         has_splits = isinstance(model.net, Splits)
-        return OpenModel(message, self._embed(model), has_splits, none, none.copy())
+        return OpenModel(message, self._embed(model), has_splits, none)
 
     def _count_open(self) -> None:
         """Count that a model is loaded: the whole table goes through its network."""
@@ -311,7 +310,8 @@ class PredictingParty:
         model, rows = self._rows(places)
         if len(rows):  # none: the server checks who is there
             self._check_inference("clear")
-            self._charge(model, model.sent, rows)
+            self._charge(model, rows, len(np.unique(rows[~model.sent[rows]])))
+            model.sent[rows] = True
         h = model.h[:, torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
 
@@ -350,7 +350,8 @@ class PredictingParty:
             raise PolicyError(
                 f"Party '{self.name}' hides paths in trees. Got a network."
             )
-        self._charge(model, model.hidden, rows)
+        # Every time: another sum may be of other weights than the last.
+        self._charge(model, rows, len(np.unique(rows)))
         said = model.h[0, torch.from_numpy(rows)].T > HALF
         return PathParty(self.name, said.numpy())
 
@@ -376,17 +377,13 @@ class PredictingParty:
             )
         return at.said, common[places]
 
-    def _charge(
-        self, model: OpenModel, sent: NDArray[np.bool_], rows: NDArray[np.int64]
-    ) -> None:
-        """Charge for rows of which nothing was sent in this way before."""
-        n_new = len(np.unique(rows[~sent[rows]]))
+    def _charge(self, model: OpenModel, rows: NDArray[np.int64], n_new: int) -> None:
+        """Charge for rows, of so many of which something new is sent."""
         self.budget.rows(len(rows), n_new)
         if n_new:
             self._write_down(model, "predict", len(rows))
         else:  # the same numbers again
             self._note("asked", "predict again")
-        sent[rows] = True
 
     def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
         """Write a request to the operator's journal, before it is answered."""
