@@ -17,6 +17,7 @@ from tests.remote.test_predict import (
     Side,
     a_frame,
     a_hub,
+    a_service,
     a_session,
     common,
     everybody,
@@ -106,6 +107,16 @@ def test_a_table_of_answers_is_the_same(folder):
     assert tables[0]["prediction"] == tables[1]["prediction"]
     clear, hidden = (table["probability_ill"] for table in tables)
     assert hidden == pytest.approx(clear, abs=1e-5)
+
+
+def test_the_service_hides_paths_too(folder):
+    rows = common()[:5]
+    how: dict[str, Any] = {"parties": ALLOWED, "inference": "fed-eini"}
+    with a_service(folder, **how) as (client, _):
+        said = client.post("/predict", json={"ids": IDS[rows].tolist()}).json()
+    server = load(folder / "server")
+    labels = [one["prediction"] for one in said["predictions"]]
+    assert labels == server.answers(in_process(folder, rows)).tolist()
 
 
 def test_a_policy_says_how_trees_may_predict(folder):
