@@ -200,6 +200,20 @@ def test_a_step_is_answered_once() -> None:
             ask.parties[name].answer(again, own)
 
 
+def test_no_step_comes_after_one_that_failed() -> None:
+    named = {"a": 75, "b": 75}
+    ask = Watched(named, answers(150, 5))
+    HiddenPaths.of(some_trees(named), named).predict(5, ask)
+    again = Watched(named, answers(150, 5)).parties["b"]
+    down = {step: own for name, step, own in ask.down if name == "b"}
+    again.answer(PathStep.KEYS, down[PathStep.KEYS])
+    with pytest.raises(ValueError, match="another key"):
+        again.answer(PathStep.MASK, down[PathStep.MASK])
+    for step, own in down.items():
+        with pytest.raises(ValueError, match="a step that is over"):
+            again.answer(step, own)
+
+
 def test_another_key_in_the_place_of_its_own_is_refused() -> None:
     named = {"a": 75, "b": 75}
     ask = Watched(named, answers(150, 5))
@@ -257,7 +271,16 @@ def test_places_that_no_leaves_have_are_refused(places: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "outputs", "n_outputs"),
-    [([0], [0], 1), ([3], [1], 1), ([3], [-2], 1), ([3], [0, 0], 1), ([2**30], [0], 1)],
+    [
+        ([0], [0], 1),
+        ([3], [1], 1),
+        ([3], [-2], 1),
+        ([3], [0, 0], 1),
+        ([2**30], [0], 1),
+        ([2**62] * 4, [0] * 4, 1),  # of which the sum is 0 in 64 bits
+        ([2**63 - 1, 2**63 - 1, 3], [0] * 3, 1),
+        ([1], [0], 2**24),  # a list of leaves for each
+    ],
 )
 def test_trees_that_cannot_be_are_refused(
     sizes: list[int], outputs: list[int], n_outputs: int

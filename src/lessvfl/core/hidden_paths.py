@@ -196,15 +196,17 @@ class PathParty:
         """Answer one query."""
         if not self._steps or step != self._steps[0]:
             raise ValueError("a step that is over, or not yet due")
-        self._steps = self._steps[1:]
-        match PathStep(step):
-            case PathStep.KEYS:
-                return self._begin(arrays)
-            case PathStep.MASK:
-                return self._mask(arrays)
-            case PathStep.MULTIPLY:
-                return self._multiply(arrays)
-        return self._sum(arrays)
+        left, self._steps = self._steps[1:], []  # none after one that fails
+        if step == PathStep.KEYS:
+            return self._begin(arrays)
+        take = {
+            PathStep.MASK: self._mask,
+            PathStep.MULTIPLY: self._multiply,
+            PathStep.SUM: self._sum,
+        }
+        answer = take[PathStep(step)](arrays)
+        self._steps = left
+        return answer
 
     def _begin(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
         """Learn about the trees; return a key."""

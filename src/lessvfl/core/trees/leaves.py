@@ -19,6 +19,7 @@ from lessvfl.core.trees.networks import TreeSum
 
 LeafPlaces = NDArray[np.int64]
 MOST_VALUES = 1 << 24  # of all leaves
+MOST_OUTPUTS = 1 << 16
 EVERY_OUTPUT = -1  # in the place of the one output that a tree adds to
 
 
@@ -32,8 +33,10 @@ class LeafOrder:
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be of trees."""
-        fits = len(self.sizes) == len(self.outputs) and self.n_outputs > 0
-        fits = fits and bool((self.sizes > 0).all())
+        fits = len(self.sizes) == len(self.outputs) <= MOST_VALUES
+        fits = fits and 0 < self.n_outputs <= MOST_OUTPUTS
+        # Each by itself: a sum of large ones may come out small.
+        fits = fits and bool(((self.sizes > 0) & (self.sizes <= MOST_VALUES)).all())
         fits = fits and bool((self.outputs >= EVERY_OUTPUT).all())
         fits = fits and self.n_leaves * self.n_outputs <= MOST_VALUES
         if not fits or not bool((self.outputs < self.n_outputs).all()):
