@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.conftest import until
 from tests.remote.test_predict import (
     HELD,
@@ -29,6 +30,7 @@ from tests.remote.test_predict import (
 )
 
 from lessvfl import load
+from lessvfl.core.hidden_paths import PathParty
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import ServerProcess
@@ -140,6 +142,28 @@ def test_rows_are_charged_for_every_time(folder):
             predictor.predict(places[:20])
         with pytest.raises(PolicyError, match="predict_rows"):
             predictor.predict(places[:20])
+
+
+def test_a_row_that_is_there_twice_is_charged_for_twice(folder):
+    """In one batch, too, each sum may be of other weights."""
+    own = allowing(predict_rows=50)
+    with a_session(folder, parties=own, inference="fed-eini") as (predictor, _):
+        place = everybody(predictor)[:1]
+        predictor.predict(np.repeat(place, 20))
+        with pytest.raises(PolicyError, match="predict_rows"):
+            predictor.predict(np.repeat(place, 31))
+
+
+@pytest.mark.parametrize("error", [OverflowError, MemoryError, AttributeError])
+def test_whatever_cannot_be_done_is_a_sentence(folder, monkeypatch, error):
+    def fail(*args):
+        raise error("of some kind")
+
+    with a_session(folder, parties=ALLOWED, inference="fed-eini") as (predictor, sides):
+        monkeypatch.setattr(PathParty, "answer", fail)
+        rows = torch.from_numpy(everybody(predictor)[:3]).unsqueeze(0)
+        with pytest.raises(ProtocolError, match=r"'bank' cannot do what it was asked"):
+            sides["bank"].party.handle(messages.Query("predict", 0, (rows,)))
 
 
 def test_a_party_that_comes_back_is_asked_again(folder):

@@ -28,7 +28,7 @@ from lessvfl.core.lifted import find_factory
 from lessvfl.core.protocol import expect
 from lessvfl.core.trees.networks import HALF, Splits
 from lessvfl.data import Frame
-from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
@@ -147,6 +147,14 @@ class PredictingParty:
             log.warning("%s", error)
             self._note("declined", type(message).__name__.lower())
             return control.Declined(error.public)
+        except (LessVFLError, OSError):
+            raise
+        except Exception as error:  # a message that no honest server sends
+            log.debug("a message cannot be answered", exc_info=True)
+            raise ProtocolError(
+                f"Party '{self.name}' cannot do what it was asked. Got "
+                f"{type(error).__name__}: {error}"
+            ) from error
         raise ProtocolError(
             f"Party '{self.name}' must be asked for predictions. Got "
             f"{type(message).__name__}."
@@ -351,7 +359,7 @@ class PredictingParty:
                 f"Party '{self.name}' hides paths in trees. Got a network."
             )
         # Every time: another sum may be of other weights than the last.
-        self._charge(model, rows, len(np.unique(rows)))
+        self._charge(model, rows, len(rows))
         said = model.h[0, torch.from_numpy(rows)].T > HALF
         return PathParty(self.name, said.numpy())
 
