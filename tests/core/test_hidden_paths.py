@@ -16,7 +16,7 @@ from lessvfl.core import hidden_paths
 from lessvfl.core.hidden_paths import HiddenPaths, PathParty, PathStep
 from lessvfl.core.trees.leaves import LeafOrder, LeafSplits, LeafTable
 from lessvfl.core.trees.networks import TreeSum
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, ProtocolError
 
 TOLERANCE = 1e-4  # of a logit
 
@@ -225,6 +225,34 @@ def test_another_key_in_the_place_of_its_own_is_refused() -> None:
 
     with pytest.raises(ValueError, match="another key"):
         HiddenPaths.of(some_trees(named), named).predict(5, swapped)
+
+
+def test_keys_are_of_different_parties() -> None:
+    named = {"a": 75, "b": 75}
+    ask = Watched(named, answers(150, 5))
+
+    def doubled(step: PathStep, arrays: Any, expects: Any) -> Any:
+        if step is PathStep.MASK:
+            arrays = {"a": (arrays["a"][0][:, [0, 0]],)}
+        return ask(step, arrays, expects)
+
+    with pytest.raises(ValueError, match="one key of two parties"):
+        HiddenPaths.of(some_trees(named), named).predict(5, doubled)
+
+
+def test_who_tells_a_key_of_no_use_is_named() -> None:
+    """Not the party that is handed it, which would refuse it and end."""
+    named = {"a": 75, "b": 75}
+    ask = Watched(named, answers(150, 5))
+
+    def with_zero(step: PathStep, arrays: Any, expects: Any) -> Any:
+        found = ask(step, arrays, expects)
+        if step is PathStep.KEYS:
+            found["b"] = (torch.zeros(1, 32, dtype=torch.uint8),)
+        return found
+
+    with pytest.raises(ProtocolError, match="'b' must tell a key by which"):
+        HiddenPaths.of(some_trees(named), named).predict(5, with_zero)
 
 
 def test_trees_too_small_to_hide_in_are_refused() -> None:

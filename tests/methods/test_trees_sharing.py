@@ -327,6 +327,28 @@ def test_a_query_that_does_not_fit_is_one_sentence(
         ask(a_started_party(masked), 3, numbers, *rest)
 
 
+def test_a_party_deals_for_another_than_itself() -> None:
+    """Two masks would be the same, and cancel."""
+    party = a_started_party(False)
+    own = ask(party, 2, [TreeQuery.LAYOUT]).arrays[2]
+    for both in ([own, keys()[:, :32]], [keys()[:, :32], own]):
+        with pytest.raises(ProtocolError, match="its own key in the place of another"):
+            ask(party, 3, [TreeQuery.MASK, N_BINS], torch.cat(both, dim=1))
+
+
+def test_who_tells_a_key_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the party that is handed it, which would refuse it and end."""
+    tell = TreeParty._layout
+
+    def wrong(party: TreeParty, *more: Any) -> Any:
+        *rest, key = tell(party, *more)  # type: ignore[misc]
+        return *rest, key * 0 if party.own.party == "party1" else key
+
+    monkeypatch.setattr(TreeParty, "_layout", wrong)
+    with pytest.raises(ProtocolError, match="'party1' must tell a key by which"):
+        ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
+
+
 def test_in_the_clear_there_are_no_keys() -> None:
     with pytest.raises(ProtocolError, match="keys where nothing is shared"):
         ask(a_started_party(False, secret="none"), 2, [TreeQuery.MASK, 9], keys())

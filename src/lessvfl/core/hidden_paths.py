@@ -54,7 +54,7 @@ from torch import Tensor
 
 from lessvfl.core.network import Network
 from lessvfl.core.protocol import QueryArrays, expect
-from lessvfl.core.sharing import KeyPair
+from lessvfl.core.sharing import KeyPair, check_keys
 from lessvfl.core.trees.holders import Truths
 from lessvfl.core.trees.leaves import LeafOrder, LeafSplits, LeafTable
 from lessvfl.core.trees.networks import TreeSum
@@ -243,6 +243,8 @@ class PathParty:
         keys = [bytes(key.tolist()) for key in arrays[0][0].to(torch.uint8)]
         if keys[self._place] != self._key.public:
             raise ValueError("another key in the place of its own")
+        if len(set(keys)) < len(keys):
+            raise ValueError("one key of two parties")
         before = (self._place - 1) % self._n_parties
         self._before = self._pair(keys, before)
         self._after = self._pair(keys, self._place)
@@ -335,6 +337,7 @@ class HiddenPaths:
         )
         trees = {name: self._trees_of(m) for m, name in enumerate(names)}
         keys = take(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
+        check_keys({name: key for name, (key,) in keys.items()})
         every = torch.cat([keys[name][0] for name in names]).unsqueeze(0)
         one, two = ((torch.uint8, (1, n, batch.n_bytes)) for n in (1, 2))
         expects: dict[PartyId, AnswerFormats] = dict.fromkeys(names, (two, key))

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from lessvfl.errors import ProtocolError
+from lessvfl.terms import PartyId
 
 SMALL_BITS = 16
 DTYPES = {SMALL_BITS: torch.uint16, 32: torch.int32, 64: torch.int64}
@@ -114,6 +117,22 @@ class KeyPair:
         """
         shared = self._own.exchange(self._read(other))
         return hashlib.sha256(shared + repr(context).encode()).digest()
+
+
+def check_keys(keys: Mapping[PartyId, Tensor]) -> None:
+    """Refuse what parties told as their keys, (R, bytes), if no secret comes of it.
+
+    Whoever is handed such a key refuses it, and would be blamed for it.
+    """
+    own = KeyPair()
+    for party, key in keys.items():
+        try:
+            own.secret(to_bytes(key))
+        except ValueError:
+            raise ProtocolError(
+                f"Party '{party}' must tell a key by which two sides have a secret. "
+                "Got one by which everybody has it."
+            ) from None
 
 
 def deal(ring: Ring, seed_left: bytes, seed_right: bytes, *sizes: int) -> Tensor:

@@ -23,8 +23,9 @@ CHECK   nothing                                 the seed
 ======= ======================================= =======================================
 
 A party can vote as it likes: the tag says that a vote is what it sent, not that its
-trees say so. The server and both neighbours of a party could read its votes together,
-and so could who swaps the keys that it carries.
+trees say so. One alone is not counted: its masks would cancel by themselves. The server
+and both neighbours of a party could read its votes together, and so could who swaps the
+keys that it carries.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from lessvfl.terms import PartyId, listed
 FIELD = 2**31 - 1
 N_TAGS = 2
 SEED_BYTES = 32
+MOST_PARTIES = 1 << 10
 VoteFormats = Sequence[tuple[torch.dtype, tuple[int, ...]]]
 TakeVoteStep = Callable[
     ["VoteStep", Mapping[PartyId, QueryArrays], VoteFormats],
@@ -125,6 +127,8 @@ class VotingParty:
     def _vote(self, keys: Sequence[bytes], hidden: bytes) -> tuple[Tensor, ...]:
         """Return votes and tags under masks that cancel over these keys."""
         own = self._key.public
+        if own not in keys or len(set(keys)) < max(2, len(keys)):
+            raise ValueError("keys that are not of several parties, each another")
         place = keys.index(own)
         after, before = keys[(place + 1) % len(keys)], keys[place - 1]
         more = self._key.secret(after, b"votes", own, after)
@@ -141,6 +145,8 @@ class VotingParty:
 
 
 def _read_keys(sent: Tensor) -> list[bytes]:
+    if sent.shape[1] > MOST_PARTIES:
+        raise ValueError(f"keys of {sent.shape[1]} parties")
     return [bytes(key.tolist()) for key in sent[0].to(torch.uint8)]
 
 
@@ -152,12 +158,14 @@ def count_votes(present: Sequence[PartyId], n_votes: int, take: TakeVoteStep) ->
     key = (torch.uint8, (1, SEED_BYTES))
     nothing: dict[PartyId, QueryArrays] = dict.fromkeys(present, ())
     first = take(VoteStep.KEYS, nothing, (key, (torch.int32, (1, 2))))
-    sizes = {tuple(first[name][1][0].tolist()) for name in present}
-    n_rows = max(n for n, _ in sizes)
-    if sizes != {(n_rows, n_votes)}:
+    sharing.check_keys({name: first[name][0] for name in present})
+    sizes = {name: tuple(first[name][1][0].tolist()) for name in present}
+    n_rows = max(n for n, _ in sizes.values())
+    if set(sizes.values()) != {(n_rows, n_votes)}:
+        told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
         raise ProtocolError(
             f"Parties must vote on the same rows, {n_votes} votes for each. Got votes "
-            f"of shapes {', '.join(map(str, sorted(sizes)))}."
+            f"of shapes {told}."
         )
     keys = torch.cat([first[name][0] for name in present]).unsqueeze(0)
     leader, each = present[0], (torch.uint8, (1, len(present), SEED_BYTES))

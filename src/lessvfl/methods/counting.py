@@ -119,6 +119,7 @@ def _count_shared(parties: Parties, labels: Tensor) -> dict[str, QueryArrays]:
     nothing: dict[str, QueryArrays] = dict.fromkeys(names, ())
     first = parties.query(STAGE, 0, nothing, dict.fromkeys(names, key_and_width))
     keys = {name: key for name, (key, _) in first.items()}
+    sharing.check_keys(keys)
     widths = {name: _width(name, own, n_rows) for name, (_, own) in first.items()}
 
     sizes = {n: torch.tensor([[widths[n], n_classes]] * R).int() for n in names}

@@ -92,12 +92,14 @@ class SharedAnswers:
         expect(arrays, (1, 2 * KEY_BYTES))
         (n_bins,) = numbers
         ring, n_rows, layout = self._ring, self._n_rows, self.holder.bins.layout
-        width = int(shared.free_bins(layout).sum())
+        width = layout.n_bins - layout.n_columns
         most = shared.most_bins(ring, n_rows)
         if not (0 <= n_bins <= most and width <= most):
             raise ValueError(f"{n_bins} and {width} bins of 0 to {most}")
         keys, own = sharing.to_bytes(arrays[0]), self._key.public
         client, dealer = keys[:KEY_BYTES], keys[KEY_BYTES:]
+        if own in (client, dealer):
+            raise ValueError("its own key in the place of another's")
         self._seed = self._key.secret(dealer, own, dealer)
         self._client_seed = self._key.secret(client, client, own)
         self._values_seed = secrets.token_bytes(SEED_BYTES)

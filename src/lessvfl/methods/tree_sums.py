@@ -125,10 +125,11 @@ class SharedSums:
     ) -> None:
         """Carry keys between parties and dealers; learn every party's masked bins."""
         ring, n_rows = self.ring, self.n_rows
-        widths = [int(shared.free_bins(own).sum()) for own in layouts]
+        widths = [own.n_bins - own.n_columns for own in layouts]
         for name, width in zip(self.names, widths, strict=True):
             _check_width(name, width, shared.most_bins(ring, n_rows), n_rows)
         keys = [key for (key,) in told]
+        sharing.check_keys(dict(zip(self.names, keys, strict=True)))
         clients = zip(_clients(widths), _clients(keys), _dealers(keys), strict=True)
         masks = [
             MaskKeys(width, torch.cat([client, dealer], dim=1))

@@ -45,6 +45,7 @@ from lessvfl.core.plans import PartyPlan, QueryPlan
 from lessvfl.core.trees.ensemble import TreeEnsemble, TreeSettings
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.methods.base import Method
+from lessvfl.methods.counting import check_dealers
 from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery
 from lessvfl.methods.trees import GrowthConfig, targets_of
 from lessvfl.methods.vprf_party import VprfParty
@@ -121,6 +122,8 @@ def run(
     if made is not None:
         return VoteSum.of_state(made)
     targets, names = targets_of(labels), parties.active()
+    if config.secret == "sharing":
+        check_dealers(names, "sharing")
     holders = [VotingHolder(parties, name) for name in names]
     n_all = 1 + bool(config.n_first)
     keeper.put_back(fusion.parameters())
