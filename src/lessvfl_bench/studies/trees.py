@@ -20,7 +20,12 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from lessvfl import data
 from lessvfl.core import metrics
 from lessvfl.core.trees.cells import CellColumns
+from lessvfl.core.trees.columns import ColumnHolder, LocalHolders
+from lessvfl.core.trees.ensemble import EnsembleGrower, fit
+from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.data import Problem
+from lessvfl.methods.tree_queries import Phase
+from lessvfl.methods.trees import GrowthConfig
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl_bench.equal.cells import PARTIES
@@ -45,7 +50,8 @@ class TreeComparison(Study):
     columns, on one thread. Scikit-learn's splits the leaf that gains most; across
     parties trees grow so (gain), and level by level (depth). Of every data set: AUC
     (of many classes the mean of one against the others), the difference with its
-    standard error over seeds, seconds as a multiple of scikit-learn's, MiB and rounds.
+    standard error over seeds, seconds as a multiple of scikit-learn's, MiB and rounds;
+    and the seconds of one holder of all columns who is asked without messages.
     """
 
     data: NameList = option(DATA, "By name or file.")
@@ -78,7 +84,9 @@ class TreeComparison(Study):
                 "mib": sum(sent["payload_bytes"].values()) / MIB,
                 "rounds": sent["rounds"],
             }
-        problem = run.problem
+        problem, config = run.problem, own.config
+        assert isinstance(config, GrowthConfig)
+        found["alone"] = {"seconds": alone(problem, config, seed)}
         out, seconds = pooled(problem, self.trees)
         y = torch.as_tensor(problem.y_test).unsqueeze(0)
         y = y if problem.task == "regression" else y.long()
@@ -101,14 +109,32 @@ class TreeComparison(Study):
             for order in ORDERS:
                 own = [run[order] for run in runs]
                 score = _difference(own, pooled)
-                ours, theirs = (sum(o["seconds"] for o in x) for x in (own, pooled))
-                row += [number(mean(own, "score"), 4), score, f"{ours / theirs:.1f}"]
+                row += [number(mean(own, "score"), 4), score, _ratio(own, pooled)]
                 row += [number(mean(own, "mib"), 1), number(mean(own, "rounds"), 0)]
-            rows.append(row)
+            rows.append([*row, _ratio([run["alone"] for run in runs], pooled)])
         of_order = ("AUC", "less pooled", "times its seconds", "MiB", "rounds")
         heads = [f"{order}: {what}" for order in ORDERS for what in of_order]
         first = ["data", "rows x columns", "pooled AUC", "seconds"]
-        return markdown_table([*first, *heads], rows)
+        return markdown_table([*first, *heads, "depth, alone: times"], rows)
+
+
+def _ratio(own: list[Any], pooled: list[Any]) -> str:
+    ours, theirs = (sum(run["seconds"] for run in runs) for runs in (own, pooled))
+    return f"{ours / theirs:.1f}"
+
+
+def alone(problem: Problem, config: GrowthConfig, seed: int) -> float:
+    """Return the seconds of trees of one holder of all columns, without messages."""
+    own = [CellColumns.fit(p.X_train, p.groups) for p in problem.parties]
+    both = zip(own, problem.parties, strict=True)
+    X: NDArray[np.float64] = np.hstack([cells.cells(p.X_train) for cells, p in both])
+    has_no_order = np.concatenate([cells.categorical for cells in own])
+    targets = TreeTargets.of(problem.y_train, problem.task, problem.weight)
+    began = time.perf_counter()
+    holder = ColumnHolder.of(X, config.bins, np.flatnonzero(has_no_order).tolist())
+    growth = config.growth(Phase.TRAIN, seed)
+    fit(EnsembleGrower(LocalHolders([holder]), targets, growth))
+    return time.perf_counter() - began
 
 
 def _difference(own: list[Any], pooled: list[Any]) -> str:
