@@ -71,7 +71,8 @@ def server(
     """Predict a file of ids with the parties, or offer predictions as a service."""
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
-    from lessvfl.remote.predict.server import Predictor, universe
+    from lessvfl.remote.predict.aligned import universe
+    from lessvfl.remote.predict.server import Predictor
     from lessvfl.run.record import RunRecord
     from lessvfl.web import address, tokens
 

@@ -162,10 +162,10 @@ def count_votes(present: Sequence[PartyId], n_votes: int, take: TakeVoteStep) ->
     sizes = {name: tuple(first[name][1][0].tolist()) for name in present}
     n_rows = max(n for n, _ in sizes.values())
     if set(sizes.values()) != {(n_rows, n_votes)}:
-        told = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+        shapes = ", ".join(f"{size} of {name}" for name, size in sizes.items())
         raise ProtocolError(
             f"Parties must vote on the same rows, {n_votes} votes for each. Got votes "
-            f"of shapes {told}."
+            f"of shapes {shapes}."
         )
     keys = torch.cat([first[name][0] for name in present]).unsqueeze(0)
     leader, each = present[0], (torch.uint8, (1, len(present), SEED_BYTES))

@@ -9,7 +9,6 @@ import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__, data
+from lessvfl import __version__
 from lessvfl.core.hidden_paths import (
-    AnswerFormats,
     HiddenPaths,
     Inference,
-    PathStep,
 )
 from lessvfl.core.lifted import find_factory
-from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import (
     ConfigError,
     DataError,
@@ -41,6 +37,7 @@ from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
+from lessvfl.remote.predict.aligned import Answers, Session, asked_for
 from lessvfl.remote.session import find_common_rows
 from lessvfl.run.fitted import FittedServer, digest_of
 from lessvfl.run.folder import load, part_of
@@ -62,35 +59,6 @@ MOST_RETURNS = 3  # of parties that come back in the middle of one request
 MOST_ROWS = 10_000  # of one exchange; what is longer goes in several
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Predictions of some rows, and the parties that were missing."""
-
-    z: NDArray[Any]  # (n, 1) or (n, C), the outputs of the fusion network
-    missing: tuple[PartyId, ...] = ()
-
-    @property
-    def partial(self) -> bool:
-        """Tell whether the mean of a missing party was used."""
-        return bool(self.missing)
-
-
-@dataclass(frozen=True)
-class Session:
-    """An alignment: its name, the server's ids, the places of the common ones."""
-
-    name: str
-    ids: Ids
-    places: Mapping[str, int] = field(default_factory=dict)
-
-    def with_rows(self, rows: Positions) -> Session:
-        """Return the session with these of its ids as the common ones, in order."""
-        items = self.ids.items
-        log.info("%d of %d ids are common to all parties", len(rows), len(items))
-        places = {items[row]: place for place, row in enumerate(rows.tolist())}
-        return Session(self.name, self.ids, places)
 
 
 class Predictor:
@@ -391,25 +359,7 @@ class Predictor:
 
     def _batch_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
         """Predict a batch; a party that is back meanwhile joins, and it begins anew."""
-        rows = torch.from_numpy(np.ascontiguousarray(places)).unsqueeze(0)
-
-        def take(
-            step: PathStep,
-            arrays: Mapping[PartyId, QueryArrays],
-            expects: Mapping[PartyId, AnswerFormats],
-        ) -> dict[PartyId, QueryArrays]:
-            first = (rows,) if step is PathStep.KEYS else ()
-            replies = self._send(
-                {
-                    name: messages.Query(
-                        "predict", step, (*first, *own), tuple(expects[name])
-                    )
-                    for name, own in arrays.items()
-                }
-            )
-            return {name: reply.arrays for name, reply in replies.items()}
-
-        returns = 0
+        take, returns = asked_for(places, self._send), 0
         while True:
             for party, why in self._away().items():
                 raise PartyLostError([party], why)
@@ -491,24 +441,3 @@ class Predictor:
                 "evaluated to predict without it. Got 'evaluation: nothing'."
             )
         return self.model.means[party]
-
-
-def universe(
-    config: ServerConfig, rows: Path | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the ids to align, and those to predict.
-
-    Rows that were trained without alignment have their places in the server's table;
-    otherwise only the ids that are asked for are shown to anybody.
-    """
-    if config.id is None:
-        raise ConfigError(
-            "The 'id' setting must name the column of ids to predict with. Got none."
-        )
-    if rows is None:
-        own = data.load_ids(Path(config.data), config.id)
-        return own, own
-    asked = data.load_ids(rows, config.id)
-    if config.align == "none":
-        return data.load_ids(Path(config.data), config.id), asked
-    return asked, asked

@@ -50,8 +50,9 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.predict.aligned import Answers
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
+from lessvfl.remote.predict.server import MOST_ROWS, Predictor
 from lessvfl.run.fitted import FittedServer
 from lessvfl.web import limits, prometheus
 from lessvfl.web.server import WebServer

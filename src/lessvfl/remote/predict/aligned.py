@@ -1,0 +1,100 @@
+"""Rows that server and parties have in common, what is asked and answered of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lessvfl import data
+from lessvfl.core.hidden_paths import AnswerFormats, PathStep
+from lessvfl.core.protocol import QueryArrays
+from lessvfl.errors import ConfigError
+from lessvfl.remote.align import Ids
+from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.config import ServerConfig
+from lessvfl.terms import PartyId
+from lessvfl.wire import messages
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of some rows, and the parties that were missing."""
+
+    z: NDArray[Any]  # (n, 1) or (n, C), the outputs of the fusion network
+    missing: tuple[PartyId, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether the mean of a missing party was used."""
+        return bool(self.missing)
+
+
+@dataclass(frozen=True)
+class Session:
+    """An alignment: its name, the server's ids, the places of the common ones."""
+
+    name: str
+    ids: Ids
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def with_rows(self, rows: Positions) -> Session:
+        """Return the session with these of its ids as the common ones, in order."""
+        items = self.ids.items
+        log.info("%d of %d ids are common to all parties", len(rows), len(items))
+        places = {items[row]: place for place, row in enumerate(rows.tolist())}
+        return Session(self.name, self.ids, places)
+
+
+def asked_for(
+    places: Positions, send: Callable[[Mapping[PartyId, Any]], Mapping[PartyId, Any]]
+) -> Callable[..., dict[PartyId, QueryArrays]]:
+    """Return how parties are asked in a prediction of rows with hidden paths."""
+    rows = torch.from_numpy(np.ascontiguousarray(places)).unsqueeze(0)
+
+    def take(
+        step: PathStep,
+        arrays: Mapping[PartyId, QueryArrays],
+        expects: Mapping[PartyId, AnswerFormats],
+    ) -> dict[PartyId, QueryArrays]:
+        first = (rows,) if step is PathStep.KEYS else ()
+        replies = send(
+            {
+                name: messages.Query(
+                    "predict", step, (*first, *own), tuple(expects[name])
+                )
+                for name, own in arrays.items()
+            }
+        )
+        return {name: reply.arrays for name, reply in replies.items()}
+
+    return take
+
+
+def universe(
+    config: ServerConfig, rows: Path | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the ids to align, and those to predict.
+
+    Rows that were trained without alignment have their places in the server's table;
+    otherwise only the ids that are asked for are shown to anybody.
+    """
+    if config.id is None:
+        raise ConfigError(
+            "The 'id' setting must name the column of ids to predict with. Got none."
+        )
+    if rows is None:
+        own = data.load_ids(Path(config.data), config.id)
+        return own, own
+    asked = data.load_ids(rows, config.id)
+    if config.align == "none":
+        return data.load_ids(Path(config.data), config.id), asked
+    return asked, asked
