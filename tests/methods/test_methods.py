@@ -56,7 +56,7 @@ def job_of(method, profile="default", task="binary", **overrides):
     dataset = make_data(task)
     fields = fields_of(profiles.sections(method))
     chosen = {k: v for k, v in {**SMALL, **overrides}.items() if k in fields}
-    if method == "less-vfl-auto":
+    if method in ("less-vfl-auto", "auto-boost"):
         chosen |= {"pretrain_batch_size": 50, "shadows": 20}
     settings = profiles.resolve(method, profile, dataset, chosen)
     return Job(dataset, settings, parties=3, spurious=0.5)

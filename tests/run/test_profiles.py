@@ -265,8 +265,8 @@ ELSEWHERE = [
     ("local-lasso", "server_epochs", "less-vfl"),
     ("local-lasso", "adaptive", "less-vfl"),
     ("less-vfl", "joint_epochs", "group-lasso, vflfs"),
-    ("less-vfl", "shadow_share", "less-vfl-auto"),
-    ("less-vfl", "second_look", "less-vfl-auto"),
+    ("less-vfl", "shadow_share", "less-vfl-auto, auto-boost"),
+    ("less-vfl", "second_look", "less-vfl-auto, auto-boost"),
     ("less-vfl-auto", "lam_party", "less-vfl, local-lasso, group-lasso, vflfs"),
     ("less-vfl-auto", "lam_server", "less-vfl"),
     ("less-vfl-auto", "party_epochs", "less-vfl, local-lasso"),
@@ -274,7 +274,7 @@ ELSEWHERE = [
     (
         "group-lasso",
         "pretrain_epochs",
-        "less-vfl-auto, less-vfl, local-lasso, counterfactual",
+        "less-vfl-auto, less-vfl, local-lasso, counterfactual, auto-boost",
     ),
     ("plain", "lam_party", "less-vfl, local-lasso, group-lasso, vflfs"),
 ]
