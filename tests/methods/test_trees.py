@@ -18,6 +18,7 @@ from lessvfl.core.trees.grow import GrowthLimits
 from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.data import Dataset
 from lessvfl.errors import ConfigError, ProtocolError, RecordError
+from lessvfl.methods.tree_party import TreeParty
 from lessvfl.methods.tree_queries import Phase, TreeQuery
 from lessvfl.party import Party
 from lessvfl.run import fitted, profiles, simulate
@@ -308,6 +309,14 @@ def test_gains_are_by_row() -> None:
         ([TreeQuery.SPLIT, 0, 0, 0, 0], (_bits(8),), "flags"),
         ([TreeQuery.SPLIT, 0, 7, 0, 0], (_bits(41),), "not there"),
         ([TreeQuery.END, 3], (_bits(0), torch.ones(1, 1)), "not there"),
+        ([TreeQuery.END, 3, 3], (_bits(0), torch.ones(1, 2)), "or one twice"),
+        ([TreeQuery.END, 3], (_bits(0), torch.zeros(1, 1)), "that gain nothing"),
+        ([TreeQuery.END, 3], (_bits(0), -torch.ones(1, 1)), "that gain nothing"),
+        ([TreeQuery.SUMS, -1, 0, 0, 1, 2], (_bits(0),), "-1 splits"),
+        ([TreeQuery.SUMS, 0, 0, 0, 0, 0], (_bits(0),), "one node twice"),
+        ([TreeQuery.SPLIT, *[0, 0, 0, 0] * 2], (_bits(82),), "one node twice"),
+        ([TreeQuery.SUMS, 1, 0, 0, 1, 1], (_bits(40),), "are there already"),
+        ([TreeQuery.SUMS, 1, 0, 0, 0, 1], (_bits(40),), "are there already"),
         ([TreeQuery.END], (_bits(0), torch.ones(1, 1)), "shapes"),
     ],
 )
@@ -316,6 +325,41 @@ def test_a_query_that_does_not_fit_is_one_sentence(
 ) -> None:
     with pytest.raises(ProtocolError, match=why):
         ask(a_growing_party(), 3, numbers, *rest)
+
+
+def test_a_node_that_was_split_is_not_there_any_more() -> None:
+    """A row is in one node of a tree, so that no number of them fills memory."""
+    party = a_growing_party()
+    ask(party, 3, [TreeQuery.SUMS, 1, 0, 0, 1, 2, 0, 1, 0, 2], _bits(40))
+    with pytest.raises(ProtocolError, match="not there"):
+        ask(party, 4, [TreeQuery.SUMS, 0, 0, 0], _bits(0))
+
+
+def test_more_sums_than_there_is_memory_for_are_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    party = a_growing_party()
+    ask(party, 3, [TreeQuery.SUMS, 1, 0, 0, 1, 2, 0, 1], _bits(40))
+    monkeypatch.setattr("lessvfl.core.trees.sums.MOST_CELLS", 3 * 160)
+    ask(party, 4, [TreeQuery.SUMS, 0, 0, 1], _bits(0))
+    with pytest.raises(ProtocolError, match="3 sums of 2 nodes and 160 bins"):
+        ask(party, 5, [TreeQuery.SUMS, 0, 0, 1, 0, 2], _bits(0))
+
+
+@pytest.mark.parametrize("n_columns", [-1, (1 << 20) + 1, 2**31 - 1])
+def test_a_party_whose_columns_cannot_be_is_named(
+    n_columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = TreeParty._start
+
+    def wrong(party: TreeParty, *more: Any) -> Any:
+        found = start(party, *more)
+        told = (torch.tensor([[n_columns]], dtype=torch.int32),)
+        return told if party.own.party == "party1" else found
+
+    monkeypatch.setattr(TreeParty, "_start", wrong)
+    with pytest.raises(ProtocolError, match="'party1' must have 0 to 1,048,576 col"):
+        ran(data.load("breast-cancer"), "vertical-boost", trees=2, select_trees=0)
 
 
 def test_nothing_is_answered_before_the_start() -> None:

@@ -349,6 +349,17 @@ def test_who_tells_a_key_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
 
 
+def test_a_dealer_makes_no_more_sums_than_there_is_memory_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    party = a_started_party(False)
+    ask(party, 2, [TreeQuery.MASK, 1000], keys())
+    monkeypatch.setattr("lessvfl.core.trees.sums.MOST_CELLS", 4 * 160)
+    flags = _bits(N_ROWS + 4 + 1000)
+    with pytest.raises(ProtocolError, match="2 sums of 1 nodes and 1000 bins"):
+        ask(party, 3, [TreeQuery.BEGIN, 0, 0], flags, VALUES)
+
+
 def test_in_the_clear_there_are_no_keys() -> None:
     with pytest.raises(ProtocolError, match="keys where nothing is shared"):
         ask(a_started_party(False, secret="none"), 2, [TreeQuery.MASK, 9], keys())

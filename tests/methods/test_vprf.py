@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import torch
+from tests.methods.test_trees import _bits
 
 from lessvfl import data
 from lessvfl.core.trees.votes import Votes, VoteSum
@@ -186,6 +187,53 @@ def test_queries_out_of_order_are_refused(
     asked(party, 0, TreeQuery.START, [Phase.TRAIN])
     with pytest.raises(ProtocolError, match=sentence):
         asked(party, 1, kind, *arrays)
+
+
+def grown(ask: Any, root: int = 0) -> None:
+    """Have a party grow one tree of one split, on rows whose gradients are `root`."""
+    ask(0, TreeQuery.START, [Phase.TRAIN])
+    sizes = ask(1, TreeQuery.LAYOUT).arrays[0][0]
+    n_rows, n_columns = ask.n_rows, len(sizes)
+    values = torch.full((1, 1, 2, n_rows), 130 + root, dtype=torch.uint8)
+    ask(2, TreeQuery.BEGIN, [0, 0], _bits(n_rows + n_columns), values)
+    left = np.arange(int(sizes[0]) + 1) < int(sizes[0]) // 2
+    bins = torch.from_numpy(np.packbits(left)).unsqueeze(0)
+    ask(3, TreeQuery.SPLIT, [0, 0, 0, 0], bins)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    ask(4, TreeQuery.END, [0], torch.zeros(1, 0, dtype=torch.uint8), one)
+
+
+class Asked:
+    """Asks a party, in a process of its own or not."""
+
+    def __init__(self, party: Any, n_rows: int = 40) -> None:
+        self.party, self.n_rows = party, n_rows
+
+    def __call__(self, step: int, kind: TreeQuery, *arrays: Any) -> Any:
+        return asked(self.party, step, kind, *arrays)
+
+
+STUMP = [1, 1, 0, 1, 2, 0, 1, 1, 0, 2, 2, 0]
+LEAVES = torch.tensor([[[0.0], [1.0], [2.0]]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "values", "why"),
+    [
+        ([1, 13, *[0] * 13, *STUMP[3:]], LEAVES, "13 trees of 3 nodes"),
+        ([1, 1, 0, *[0, 0, 0] * 10**5], torch.zeros(1, 10**5, 1), "1 trees of 100000"),
+        (STUMP, torch.zeros(1, 3, 1 << 24), "16777216 sums"),
+        ([1, 1, 0, 0, *STUMP[4:]], LEAVES, "do not fit together"),
+        ([1, -1], LEAVES[:, :0], "numbers of 0 nodes"),
+    ],
+)
+def test_trees_that_no_settings_have_are_refused(
+    numbers: list[int], values: torch.Tensor, why: str
+) -> None:
+    ask = Asked(a_voting_party())
+    grown(ask)
+    with pytest.raises(ProtocolError, match=why):
+        ask(5, TreeQuery.TREES, numbers, values)
 
 
 def test_a_policy_that_allows_no_scores_allows_no_votes() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.remote.test_attacks import TRAIN, Server, a_party, skip_to, training
+from tests.methods.test_vprf import LEAVES, STUMP, Asked, grown
+from tests.remote.test_attacks import TEST, TRAIN, Server, a_party, skip_to, training
 from torch import Tensor
 
 import lessvfl
@@ -20,10 +21,12 @@ from lessvfl import data, methods
 from lessvfl.core import sharing
 from lessvfl.core.limits import N_LIMITS, split_rows
 from lessvfl.core.sharing import KeyPair, Ring
+from lessvfl.core.votes import VoteStep
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.methods import counting_party
 from lessvfl.methods.counting_party import CountingParty
 from lessvfl.methods.filter_party import FilterParty
+from lessvfl.methods.tree_queries import TreeQuery
 from lessvfl.party import Party
 from lessvfl.remote.policy import Policy
 from lessvfl.run import profiles
@@ -293,6 +296,26 @@ def test_nor_under_sharing_whose_stage_may_break_off(tmp_path: Any) -> None:
         server.prepare()
     with pytest.raises(PolicyError, match="a step goes 2 ways at most"):
         FalseDealer(server.party, len(TRAIN)).ask((y % 5 == 0).long())
+
+
+def test_votes_leave_two_ways_at_most(tmp_path: Any) -> None:
+    """By trees of its choice a server reads leaves off the votes of a row."""
+    server = a_server(tmp_path, "vprf", trees=2, select_trees=0, leaves=4).begin()
+    asked = Asked(server.party, len(TRAIN))
+    for way in range(3):
+        grown(asked, way)
+        asked(5, TreeQuery.TREES, STUMP, LEAVES)
+        for step in range(way):  # in another place each time
+            asked(6 + step, TreeQuery.TREES, STUMP, LEAVES)
+        own, _ = asked(6 + way, TreeQuery.VOTES, [VoteStep.KEYS]).arrays
+        other = sharing.from_bytes(KeyPair().public, 1)
+        sent = torch.stack([other, own], dim=1), torch.zeros(1, 32, dtype=torch.uint8)
+        told = (7 + way, TreeQuery.VOTES, [VoteStep.VOTE], *sent)
+        if way < 2:
+            assert asked(*told).arrays[0].shape == (1, len(TEST), 1)
+            continue
+        with pytest.raises(PolicyError, match="a step goes 2 ways at most"):
+            asked(*told)
 
 
 def test_components_cannot_be_tried_one_after_the_other(tmp_path: Any) -> None:

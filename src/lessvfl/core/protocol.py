@@ -56,6 +56,17 @@ class Selected:
     net: Network | None = None  # of all columns, in the place of the party's own
 
 
+@dataclass(frozen=True)
+class Scores:
+    """An answer under masks, whose sum over parties tells of test rows."""
+
+    arrays: QueryArrays
+    n_values: int  # about a row
+
+
+ProtocolAnswer = QueryArrays | Scores | Selected
+
+
 def expect(arrays: QueryArrays, *shapes: tuple[int, ...]) -> None:
     """Refuse arrays of other shapes with a ValueError; -1 stands for any size."""
     found = [tuple(array.shape) for array in arrays]
@@ -75,7 +86,7 @@ class PartyProtocol(Protocol):
     sentence.
     """
 
-    def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
+    def answer(self, step: int, arrays: QueryArrays) -> ProtocolAnswer:
         """Answer one query; at the end return what is kept."""
 
 
@@ -104,7 +115,7 @@ class QueryStage:
 
     def answer(
         self, step: int, arrays: QueryArrays, holder: Callable[[], Holder]
-    ) -> QueryArrays | Selected | None:
+    ) -> ProtocolAnswer | None:
         """Answer one query, from step 0 on; None: there is no such stage."""
         if step == 0 and self._new is not None:
             self._protocol = self._new(holder())

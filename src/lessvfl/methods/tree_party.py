@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lessvfl.core.chance import MOST_PASS
 from lessvfl.core.plans import stream
-from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
+from lessvfl.core.protocol import Holder, QueryArrays, Scores, Selected, expect
 from lessvfl.core.ratings import rating
 from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnHolder, joined_rules, parted_rules
@@ -24,7 +24,7 @@ from lessvfl.methods.tree_queries import Phase, TreeQuery, read_flags, write_fla
 from lessvfl.methods.tree_sums import EXACT
 from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
-TreeAnswer = tuple[Tensor, ...] | Selected
+TreeAnswer = tuple[Tensor, ...] | Scores | Selected
 ColumnPlaces = NDArray[np.int64]
 NOTHING = -1  # that is no kind of query
 
@@ -139,19 +139,24 @@ class GrowingParty(abc.ABC):
         if not self._rows:
             raise ValueError("sums before gradients")
         n_cuts, *rest = numbers
+        if n_cuts < 0:
+            raise ValueError(f"{n_cuts} splits")
         cuts = _in_rows(rest[: 4 * n_cuts], 4)
         sizes = [len(self._rows[tree, node][0]) for tree, node, _, _ in cuts]
         flags = read_flags(arrays[0], sizes)
         for (tree, node, left, right), own in zip(cuts, flags, strict=True):
-            rows, n_in = self._rows[tree, node]
+            if left == right or {(tree, left), (tree, right)} & self._rows.keys():
+                raise ValueError("children that are there already")
+            rows, n_in = self._rows.pop((tree, node))  # a row is in one node of a tree
             n_left = int(np.count_nonzero(own[:n_in]))
             self._rows[tree, left] = rows.compress(own), n_left
             self._rows[tree, right] = rows.compress(~own), n_in - n_left
         return self._sums_of(rest[4 * n_cuts :])
 
     def _sums_of(self, nodes: list[int]) -> TreeAnswer:
-        asked = []
-        for tree, node in _in_rows(nodes, 2):
+        asked, places = [], _in_rows(nodes, 2)
+        _check_different(places)
+        for tree, node in places:
             rows, n_in = self._rows[tree, node]
             asked.append(NodeRows(tree, node, rows[:n_in]))
         return self._sums.sums(self._step, asked)
@@ -162,6 +167,7 @@ class GrowingParty(abc.ABC):
         cuts, n_values = _in_rows(numbers, 4), self._at_work.bins.n_values
         if any(min(cut) < 0 for cut in cuts):
             raise ValueError("a split of something below 0")
+        _check_different([cut[:2] for cut in cuts])
         bins = read_flags(arrays[0], [int(n_values[cut[3]]) + 1 for cut in cuts])
         found: list[Truths] = []
         for (tree, node, rule, column), left in zip(cuts, bins, strict=True):
@@ -176,6 +182,8 @@ class GrowingParty(abc.ABC):
         if self._phase is Phase.TRY:
             raise ValueError("an end of trees that neither select nor stay")
         gains = arrays[1][0].double().numpy()
+        if not (gains > 0).all() or len(set(rules)) < len(rules):
+            raise ValueError("splits that gain nothing, or one twice")
         holder = self._at_work
         holder.keep(rules)
         gained = np.zeros(len(self._columns))
@@ -278,6 +286,12 @@ class TreeParty(SavedParty):
         if fits.any():
             kept[order[: int(np.flatnonzero(fits)[-1]) + 1]] = True
         return kept
+
+
+def _check_different(nodes: list[list[int]]) -> None:
+    """Refuse nodes (tree, node) that are asked about twice."""
+    if len(set(map(tuple, nodes))) < len(nodes):
+        raise ValueError("one node twice")
 
 
 def _in_rows(numbers: list[int], width: int) -> list[list[int]]:

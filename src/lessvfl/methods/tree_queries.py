@@ -22,6 +22,7 @@ from lessvfl.wire.messages import ArrayFormat
 from lessvfl.wire.parties import Parties
 
 STAGE: Stage = "train"
+MOST_COLUMNS = 1 << 20  # of a party
 
 
 class QueryParts(NamedTuple):
@@ -72,6 +73,8 @@ class QueriedHolders:
         one = [[(torch.int32, (1, 1))]] * n_parties
         first = self._ask(TreeQuery.START, [QueryParts([phase])] * n_parties, one)
         widths = [int(own[0][0, 0]) for own in first]
+        for name, width in zip(self.names, widths, strict=True):
+            _check_columns(name, width)
         more = self.sums.beside_layout
         formats = [
             [(torch.int32, (1, width)), (torch.uint8, (1, width)), *more]
@@ -224,6 +227,15 @@ class QueriedHolders:
         expects: Mapping[PartyId, Sequence[ArrayFormat]],
     ) -> Mapping[PartyId, tuple[Tensor, ...]]:
         return self.parties.query(STAGE, self._step, sent, expects)
+
+
+def _check_columns(name: PartyId, n_columns: int) -> None:
+    """Refuse a number of columns that nobody has."""
+    if not 0 <= n_columns <= MOST_COLUMNS:
+        raise ProtocolError(
+            f"Party '{name}' must have 0 to {MOST_COLUMNS:,} columns, copies included. "
+            f"Got {n_columns:,}."
+        )
 
 
 def _layout(name: PartyId, sizes: Tensor, flags: Tensor) -> BinLayout:

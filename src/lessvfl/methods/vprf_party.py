@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
+from lessvfl.core.protocol import Holder, QueryArrays, Scores, Selected, expect
 from lessvfl.core.trees.columns import ColumnHolder
 from lessvfl.core.trees.holders import Truths
 from lessvfl.core.trees.networks import Splits, TreeSum
+from lessvfl.core.trees.sums import check_size
 from lessvfl.core.trees.votes import Votes
 from lessvfl.core.votes import VoteStep, VotingParty
 from lessvfl.methods.tree_party import ColumnPlaces, GrowingParty, TreeAnswer
@@ -59,6 +61,11 @@ class VprfParty(GrowingParty):
         shares, n_trees, *rest = numbers
         if n_trees < 0 or len(rest) != n_trees + 3 * len(values):
             raise ValueError(f"{len(rest)} numbers of {len(values)} nodes")
+        n_nodes, n_votes = values.shape
+        most = self.config.trees * (2 * self.config.leaves - 1)
+        if n_trees > self.config.trees or n_nodes > most:
+            raise ValueError(f"{n_trees} trees of {n_nodes} nodes")
+        check_size(n_votes, 1, max(map(len, (self.own.X[0], self._tests))))
         table = torch.tensor(rest[n_trees:]).view(-1, 3)
         state = {
             "children": table[:, :2],
@@ -76,11 +83,17 @@ class VprfParty(GrowingParty):
         """Take a step of the count of votes for test rows."""
         (step,) = numbers
         if step == VoteStep.KEYS and self._votes is not None and self._voting is None:
-            assert self.own.test is not None
-            self._voting = VotingParty(self._votes(self.own.test[:1])[0])
+            self._voting = VotingParty(self._votes(self._tests.unsqueeze(0))[0])
         if self._voting is None:
             raise ValueError("a step of a count that has not begun")
-        return self._voting.answer(step, arrays)
+        told = self._voting.answer(step, arrays)
+        return Scores(told, told[0].shape[2]) if step == VoteStep.VOTE else told
+
+    @property
+    def _tests(self) -> Tensor:
+        """Return the rows that are voted on, (n, columns)."""
+        assert self.own.test is not None
+        return self.own.test[0]
 
     def _done(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         expect(arrays)

@@ -156,6 +156,9 @@ def together(
         holder.gathering = gathering
         try:
             return work(holder)
+        except BaseException as error:
+            gathering.fail(error)
+            raise
         finally:
             holder.gathering = None
             gathering.leave(holder.name)
@@ -163,7 +166,7 @@ def together(
     with ThreadPoolExecutor(max(1, len(holders))) as threads:
         try:
             return dict(zip(holders, threads.map(run, holders), strict=True))
-        except BaseException as error:
+        except BaseException as error:  # of this thread: others still wait
             gathering.fail(error)
             raise
 

@@ -96,6 +96,8 @@ class SeedRun:
             real = sum(a.numel() for a in reply.arrays if a.is_floating_point())
             if real:  # keys and shares are new every time, and tell nothing
                 self._count(message, real / self.prepared.rows.counts["train"])
+            if reply.n_scored:  # but the sum of shares, whatever the trees are
+                self._count(message, reply.n_scored, "the scores")
         elif isinstance(reply, messages.Done):
             if isinstance(message, messages.Select | messages.Query):
                 self._count(message, 0.0)  # it tells whether anything was kept
@@ -109,11 +111,18 @@ class SeedRun:
                 done.scored[rows] = message.bits
         return reply
 
-    def _count(self, message: messages.Request, n_values: float) -> None:
-        """Charge the values about a row that leave to the budget."""
+    def _count(
+        self, message: messages.Request, n_values: float, what: str | None = None
+    ) -> None:
+        """Charge the values about a row that leave to the budget.
+
+        `what` they are, if not what the message says.
+        """
         done = self.progress
         asked: object = "the next batch"
-        if isinstance(message, messages.Embed):
+        if what is not None:
+            asked = what
+        elif isinstance(message, messages.Embed):
             asked = message
         elif isinstance(message, messages.Select):
             asked = "the selection"

@@ -207,6 +207,7 @@ class QueryReply:
 
     stage: Stage
     arrays: tuple[Tensor, ...]  # with a first axis R
+    n_scored: int = 0  # values about a test row that a sum tells; does not travel
 
 
 Reply = Description | Embedding | QueryReply | Done

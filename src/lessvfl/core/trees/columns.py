@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Routed, Truths
-from lessvfl.core.trees.sums import CellCodes, FixedPoint, RowIds, Sums, sum_by_bin
+from lessvfl.core.trees.sums import (
+    CellCodes,
+    FixedPoint,
+    RowIds,
+    Sums,
+    check_size,
+    sum_by_bin,
+)
 
 MOST_BINS = 255  # of values in one column; one code is for missing cells
 CellValues = NDArray[np.floating[Any]]  # (N, F), NaN where a cell is missing
@@ -164,6 +171,7 @@ class ColumnHolder:
     def histograms(self, nodes: Sequence[NodeRows]) -> Sums:
         """Return sums by node and bin of the columns in use, (Q + 2, nodes, T)."""
         asked = [(node.tree, node.rows) for node in nodes]
+        check_size(self._n_gradients + 2, len(nodes), len(self._codes) * self._width)
         whole = sum_by_bin(
             self._codes, self._width, self._packed, self._n_gradients, asked
         )

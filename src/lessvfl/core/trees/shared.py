@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lessvfl.core.sharing import Ring
 from lessvfl.core.trees.holders import BinLayout, NodeRows, Truths
-from lessvfl.core.trees.sums import CellCodes, FixedPoint, Sums
+from lessvfl.core.trees.sums import CellCodes, FixedPoint, Sums, check_size
 
 BLOCK_CELLS = 1 << 22  # of a table that are multiplied at once
 MOST_BYTES = 1 << 29  # of a table
@@ -83,6 +83,7 @@ def times(table: Tensor, values: Tensor, nodes: Sequence[NodeRows]) -> Tensor:
     `table` is (N, T), `values` are those of K trees, (K, V, N).
     """
     n_bins = table.shape[1]
+    check_size(values.shape[1], len(nodes), n_bins)
     found = table.new_zeros(values.shape[1], len(nodes), n_bins)
     step = max(1, BLOCK_CELLS // max(1, n_bins))
     for place, node in enumerate(nodes):

@@ -29,6 +29,13 @@ HESSIAN_BITS = 20
 ONE_ROW = float(1 << 36)  # a row beside hessians: more than a chunk of them adds up to
 BLOCK_CELLS = 1 << 20  # cells that are summed at once
 EXACT_BITS = 52  # of whole numbers in float64
+MOST_CELLS = 1 << 29  # of all sums that are asked for at once
+
+
+def check_size(n_sums: int, n_nodes: int, n_bins: int) -> None:
+    """Refuse with a ValueError to make more sums at once than memory is there for."""
+    if n_sums * n_nodes * n_bins > MOST_CELLS:
+        raise ValueError(f"{n_sums} sums of {n_nodes} nodes and {n_bins} bins")
 
 
 @dataclass(frozen=True)
