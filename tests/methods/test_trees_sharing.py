@@ -349,6 +349,17 @@ def test_who_tells_a_key_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
 
 
+def test_no_mask_comes_back_from_a_checkpoint() -> None:
+    """Who goes on after a break has another key, and no gradients are taken before."""
+    party, again = a_started_party(), a_party()
+    key = ask(party, 3, [TreeQuery.LAYOUT]).arrays[2]
+    ask(party, 4, [TreeQuery.BEGIN, 0, 0], FLAGS, VALUES)
+    again.restore(*party.state())
+    with pytest.raises(ProtocolError, match="gradients before keys"):
+        ask(again, 5, [TreeQuery.BEGIN, 0, 0], FLAGS, VALUES)
+    assert not torch.equal(ask(again, 5, [TreeQuery.LAYOUT]).arrays[2], key)
+
+
 def test_a_dealer_makes_no_more_sums_than_there_is_memory_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
