@@ -130,9 +130,9 @@ def test_nothing_is_sent_where_parties_train_alone() -> None:
 
 
 def test_a_batch_of_seeds_equals_each_alone() -> None:
-    own: dict[str, Any] = {"overlap": 0.4, "schedule": "constant", "lam_party": 3.0}
-    together = simulate([0, 3], **own)
-    for seed, run in zip([0, 3], together, strict=True):
+    own: dict[str, Any] = {"overlap": 0.4, "schedule": "constant", "lam_party": 8.0}
+    together = simulate([1, 2], **own)
+    for seed, run in zip([1, 2], together, strict=True):
         (alone,) = simulate([seed], **own)
         assert run.numbers["features"] == alone.numbers["features"]
         assert run.numbers["communication"] == alone.numbers["communication"]
