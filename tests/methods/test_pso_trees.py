@@ -13,7 +13,7 @@ from lessvfl import data
 from lessvfl.core.plans import QueryPlan
 from lessvfl.core.swarm import Swarm
 from lessvfl.core.trees.targets import TreeTargets
-from lessvfl.errors import ProtocolError
+from lessvfl.errors import LessVFLWarning, ProtocolError
 from lessvfl.methods.pso_trees import Config
 from lessvfl.methods.tree_queries import Phase, TreeQuery
 from lessvfl.party import Party
@@ -311,3 +311,19 @@ def test_particles_come_in_their_turn() -> None:
     with pytest.raises(ProtocolError, match="a particle too many"):
         asked.start(Phase.TRY)
     assert asked.start(Phase.TRAIN) is not None
+
+
+def test_a_column_of_one_value_is_not_kept() -> None:
+    """Whatever the best particle says of it: no tree can split it."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6))
+    X[:, [1, 4]] = 1.0
+    dataset = data.from_arrays(X, X[:, 0] + X[:, 3] > 0, name="constants")
+    given = SMALL | {"removed_first": 0.0}
+    own = profiles.resolve("pso-trees", "default", dataset, given)
+    with pytest.warns(LessVFLWarning, match="one value in all training rows"):
+        runs = simulate.simulate(simulate.Job(dataset, own, parties=2), range(4))
+    for run in runs:
+        removed = [party["removed"] for party in run.numbers["features"].values()]
+        assert "x1" in removed[0]
+        assert "x4" in removed[1]

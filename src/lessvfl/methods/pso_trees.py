@@ -143,6 +143,8 @@ class SwarmParty(GrowingParty):
         super().__init__(config, own)
         self._answers[TreeQuery.LOSSES] = self._told
         self._whole = self._binned(np.arange(self._table.shape[1]), self._table)
+        n_bins, groups = self._whole.bins.layout.sizes, self._cells.groups
+        self._varies: Truths = np.bincount(groups, n_bins > 1, len(self._kept)) > 0
         self._swarm = Swarm.draw(config.particles, len(self._kept), self._chance(0))
         self._round, self._tried = 0, 0  # rounds done, and particles of this one
 
@@ -166,8 +168,9 @@ class SwarmParty(GrowingParty):
         return columns, self._whole.of_columns(columns)
 
     def _used(self, place: torch.Tensor) -> Truths:
-        """Return the features that are used at a place."""
-        used: Truths = self._kept & ((place > USED).numpy() | self._must)
+        """Return the features that are used at a place, none of one value alone."""
+        wanted = (place > USED).numpy() & self._varies
+        used: Truths = self._kept & (wanted | self._must)
         return used
 
     def _told(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
