@@ -357,7 +357,8 @@ PARTY_KEYS = {
     "align": "psi",
     "scale": "auto",
     "reveal": "nothing",
-    "policy": dataclasses.asdict(Policy()) | {"methods": ["less-vfl-auto"]},
+    "policy": dataclasses.asdict(Policy())
+    | {"methods": ["less-vfl-auto"], "predict_inference": ["clear"]},
 }
 
 
