@@ -150,6 +150,32 @@ def test_only_the_seeds_concerned_are_named(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("copies", "false_share", "none_or"),
+    [
+        (3, 0.2, "with 'copies' 3 and 'false_share' 0.2 a party keeps 2 features or "
+         "more, or none; "),
+        (20, 0.05, ""),
+        (3, 0.0, ""),
+    ],
+)  # fmt: skip
+def test_trees_that_keep_nothing_say_how_few_a_party_can_keep(
+    copies, false_share, none_or
+):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    noise = data.from_arrays(X, rng.random(200) > 0.5, name="noise")
+    given = {"trees": 1, "select_trees": 2}
+    given |= {"copies": copies, "false_share": false_share}
+    own = profiles.resolve("vertical-boost", "default", noise, given)
+    with pytest.warns(LessVFLWarning) as said:
+        experiment.run(simulate.Job(noise, own, parties=2), [0])
+    assert [str(warning.message) for warning in said] == [
+        f"Selection removed everything (seed 0): {none_or}a larger 'false_share' or "
+        "more 'copies' may be needed, or 'select_trees' 0, which leaves selection out."
+    ]
+
+
 def test_every_run_is_handed_over_before_the_next_begins(monkeypatch):
     job = a_job("less-vfl-auto")
     done: list[simulate.Run] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -116,11 +117,19 @@ def check(job: Job, seeds: Sequence[int], target: bool) -> None:
         )
 
 
-TREE_ADVICE = {  # a feature stays if it gains more than copies of all columns
-    "everything": ": a larger 'false_share' or more 'copies' may be needed, or "
-    "'select_trees' 0, which leaves selection out",
-    "nothing": ": a smaller 'false_share' may be needed",
-}
+def _tree_advice(done: str, copies: int, false_share: float) -> str:
+    """Say what to change where a feature stays if it gains more than copies do."""
+    if done == "nothing":
+        return ": a smaller 'false_share' may be needed"
+    least = math.ceil(1 / (copies * false_share) - 1e-9) if false_share else 0
+    none_or = (
+        f"with 'copies' {copies} and 'false_share' {false_share:g} a party keeps "
+        f"{least} features or more, or none; "
+    )
+    return (
+        f": {none_or * (least > 1)}a larger 'false_share' or more 'copies' may be "
+        "needed, or 'select_trees' 0, which leaves selection out"
+    )
 
 
 def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
@@ -141,7 +150,7 @@ def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
             word = "seed" if len(seeds) == 1 else "seeds"
             advice = f": a {change} 'lam_party' may be needed" * ("lam_party" in given)
             if given.get("select_trees") and "copies" in given:
-                advice = TREE_ADVICE[done]
+                advice = _tree_advice(done, given["copies"], given["false_share"])
             warn(f"Selection removed {done} ({word} {', '.join(seeds)}){advice}.")
 
 
