@@ -318,13 +318,16 @@ def test_each_side_exports_its_own_part(run_cli, tmp_path):
     assert "must hold all sides" in refused.err
 
 
-def test_trees_are_scored_with_hidden_paths(run_cli, tmp_path):
+@pytest.mark.parametrize("method", ["vertical-boost", "auto-boost", "pso-trees"])
+def test_trees_are_scored_with_hidden_paths(run_cli, tmp_path, method):
     folder, path = tmp_path / "trees", tmp_path / "rows.csv"
     from sklearn.datasets import load_breast_cancer
 
     load_breast_cancer(as_frame=True).frame[:200].to_csv(path, index=False)
-    few = ("--set", "trees=30", "--set", "select_trees=0", "--parties", "2")
-    how = ("--method", "vertical-boost", *few, "--label", "target", "--quiet")
+    fewer = {"vertical-boost": "select_trees=0", "pso-trees": "swarm_rounds=1"}
+    given = ["trees=60", fewer.get(method, "train_epochs=2")]
+    few = (*(word for one in given for word in ("--set", one)), "--parties", "2")
+    how = ("--method", method, *few, "--label", "target", "--quiet")
     assert run_cli("run", path, *how, "--out", folder).code == 0
     both = [
         run_cli("evaluate", folder, path, "--label", "target", "--json", *more).json
