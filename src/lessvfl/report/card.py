@@ -21,7 +21,7 @@ UNCALIBRATED = (
     "Probabilities were not calibrated: they may be too sure or not sure enough."
 )
 LIMITS = (
-    "A feature that was kept helped these networks on these rows. That is no cause, "
+    "A feature that was kept helped this model on these rows. That is no cause, "
     "and a feature that was removed may say what a kept one says.",
     "Nothing was measured for groups of people or rows apart.",
     "A party's file holds its column names and categories and, of a column of heavy "
