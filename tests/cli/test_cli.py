@@ -283,6 +283,27 @@ def test_everything_removed(run_cli, method):
     assert "train" not in run["communication"]["by_stage"]  # nobody to talk to
 
 
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        ("vertical-boost", "; 'shrinkage' is that of its trees"),
+        ("vertical-forest", ""),
+        ("auto-boost", None),
+    ],
+)
+def test_a_learning_rate_that_changes_nothing(run_cli, method, other):
+    command = ["run", "breast-cancer", "--method", method, "--parties", "2", "--json"]
+    for pair in ("trees=1", "learning_rate=0.02", "train_epochs=1"):
+        command += ["--set", pair]
+    result = run_cli(*command)
+    assert result.code == 0
+    said = [one for one in result.warnings if "'learning_rate'" in one]
+    assert said == [
+        f"The 'learning_rate' setting is of networks and changes nothing with method "
+        f"{method}{other}."
+    ] * (other is not None)
+
+
 def test_each_warning_is_shown_once(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("always")

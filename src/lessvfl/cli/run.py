@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -33,9 +33,10 @@ from lessvfl.cli.options import (
     taking,
     whole_numbers,
 )
-from lessvfl.errors import ConfigError, DivergenceError, ProtocolError
+from lessvfl.errors import ConfigError, DivergenceError, ProtocolError, warn
 
 if TYPE_CHECKING:
+    from lessvfl.run.profiles import Settings
     from lessvfl.run.record import RunRecord
     from lessvfl.run.simulate import Job
 
@@ -92,6 +93,17 @@ def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     return {k: v for k, v in found.items() if not k.startswith("data.")}, options
 
 
+def _warn_of_rate(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Say that trees, unless networks select for them, have no learning rate."""
+    own = settings.flat()
+    if "learning_rate" in given and "trees" in own and "pretrain_epochs" not in own:
+        other = "; 'shrinkage' is that of its trees" if "shrinkage" in own else ""
+        warn(
+            f"The 'learning_rate' setting is of networks and changes nothing with "
+            f"method {settings.method}{other}."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(TableOptions):
     """What is to be run, and on which data."""
@@ -134,9 +146,11 @@ class JobOptions(TableOptions):
         dataset = data.load(
             self.data, data_dir=self.data_dir, options=options or None, **self.columns
         )
+        settings = profiles.resolve(self.method, self.profile, dataset, overrides)
+        _warn_of_rate(settings, given)
         job = Job(
             dataset,
-            profiles.resolve(self.method, self.profile, dataset, overrides),
+            settings,
             parties=read_parties(self.parties),
             spurious=_read_spurious(self.spurious),
             groups=self.read_groups(),
