@@ -31,7 +31,7 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
-from lessvfl.core.protocol import Holder, NewProtocol, QueryStage, Scores, Selected
+from lessvfl.core.protocol import Holder, NewProtocol, QueryStage, Selected, ShownScores
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
@@ -253,7 +253,7 @@ class Party:
                 f"Party '{self.name}' answers the queries of a stage of its method, "
                 f"from step 0 on. Got step {request.step} outside of one."
             )
-        if isinstance(answer, Scores):
+        if isinstance(answer, ShownScores):
             arrays = tuple(answer.arrays)
             return messages.QueryReply(request.stage, arrays, answer.n_values)
         if not isinstance(answer, Selected):

@@ -175,6 +175,14 @@ def _depth(children: Any, node: int) -> int:
     return 1 + max(_depth(children, left), _depth(children, right))
 
 
+def test_the_only_useful_feature_of_a_party_stays() -> None:
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    dataset = data.from_arrays(X, (X.sum(axis=1) > 0).astype(int))
+    own = profiles.resolve("vertical-boost", "default", dataset)
+    (run,) = simulate.simulate(simulate.Job(dataset, own, parties=2), [0])
+    assert [len(party.kept) for party in run.model.parties] == [1, 1]
+
+
 def test_planted_noise_goes() -> None:
     dataset = data.load("breast-cancer")
     own = profiles.resolve("vertical-boost", "default", dataset, {"trees": 2})

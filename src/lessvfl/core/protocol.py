@@ -57,14 +57,14 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ShownScores:
     """An answer under masks, whose sum over parties tells of test rows."""
 
     arrays: QueryArrays
     n_values: int  # about a row
 
 
-ProtocolAnswer = QueryArrays | Scores | Selected
+ProtocolAnswer = QueryArrays | ShownScores | Selected
 
 
 def expect(arrays: QueryArrays, *shapes: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lessvfl.core.chance import MOST_PASS
 from lessvfl.core.plans import stream
-from lessvfl.core.protocol import Holder, QueryArrays, Scores, Selected, expect
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, ShownScores, expect
 from lessvfl.core.ratings import rating
 from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnHolder, joined_rules, parted_rules
@@ -24,7 +24,7 @@ from lessvfl.methods.tree_queries import Phase, TreeQuery, read_flags, write_fla
 from lessvfl.methods.tree_sums import EXACT
 from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
-TreeAnswer = tuple[Tensor, ...] | Scores | Selected
+TreeAnswer = tuple[Tensor, ...] | ShownScores | Selected
 ColumnPlaces = NDArray[np.int64]
 NOTHING = -1  # that is no kind of query
 

@@ -166,7 +166,7 @@ class TreeConfig(GrowthConfig):
         settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
     )
     copies: int = settings.setting(
-        settings.an_int(1), 3, "scrambled copies of every column beside them"
+        settings.an_int(1), 5, "scrambled copies of every column beside them"
     )
     false_share: float = settings.setting(
         settings.a_float(0.0, 1.0),

@@ -56,6 +56,7 @@ METHOD = Method(
     BoostConfig,
     grow_trees(forest=False),
     profiles=("default",),
+    behaviour=2,  # 2: 5 copies, so that a party can keep one feature
     protocol=TreeParty,
     one_by_one=True,
 )

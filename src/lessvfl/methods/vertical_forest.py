@@ -36,6 +36,7 @@ METHOD = Method(
     Config,
     grow_trees(forest=True),
     profiles=("default",),
+    behaviour=2,  # 2: 5 copies, so that a party can keep one feature
     protocol=TreeParty,
     one_by_one=True,
 )

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.protocol import Holder, QueryArrays, Scores, Selected, expect
+from lessvfl.core.protocol import Holder, QueryArrays, Selected, ShownScores, expect
 from lessvfl.core.trees.columns import ColumnHolder
 from lessvfl.core.trees.holders import Truths
 from lessvfl.core.trees.networks import Splits, TreeSum
@@ -87,7 +87,7 @@ class VprfParty(GrowingParty):
         if self._voting is None:
             raise ValueError("a step of a count that has not begun")
         told = self._voting.answer(step, arrays)
-        return Scores(told, told[0].shape[2]) if step == VoteStep.VOTE else told
+        return ShownScores(told, told[0].shape[2]) if step == VoteStep.VOTE else told
 
     @property
     def _tests(self) -> Tensor:
